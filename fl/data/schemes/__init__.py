@@ -1,0 +1,1 @@
+"""Partition schemes: one file each, from labels to a partition table."""

@@ -1,0 +1,52 @@
+"""Errors a user can act on.
+
+Every message names the place (file and key), the value found there and what would be allowed, and
+is printed without a traceback. Anything else that is raised is a bug in Fedloom.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class FedloomError(Exception):
+    """Something the user can mend: a config, a file, a full disk."""
+
+
+class DataError(FedloomError):
+    """A data file, partition table or store entry that cannot be used as it is."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in a config: the file, and the path of keys inside it.
+
+    ``where / "methods" / "fedprox"`` is the place one or two keys further in.
+    """
+
+    file: str
+    key: str = ""
+
+    def __truediv__(self, key: str | int) -> Where:
+        return Where(self.file, f"{self.key}.{key}" if self.key else str(key))
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.key}" if self.key else self.file
+
+
+class ConfigError(FedloomError):
+    """A config value that is not allowed: where it stands, what is wrong and what would be right."""
+
+    def __init__(self, where: Where, problem: str, allowed: str = "") -> None:
+        self.where, self.problem, self.allowed = where, problem, allowed
+        super().__init__(f"{where}: {problem}" + (f"; allowed: {allowed}" if allowed else ""))
+
+
+def unknown(where: Where, kind: str, name: object, names: Iterable[str]) -> ConfigError:
+    """The error for a name that is not among ``names``, with the nearest one suggested."""
+    known = sorted(names)
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return ConfigError(where, f"unknown {kind} {name!r}{hint}", ", ".join(known) or "none")

@@ -1,0 +1,1 @@
+"""Federated-learning methods: one file per paper, named as the paper names it."""

@@ -1,0 +1,1 @@
+"""The pieces that methods are composed of."""

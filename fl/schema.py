@@ -1,0 +1,33 @@
+"""The columns that parts of the pipeline agree on.
+
+Results are one long, tidy table: a row is one metric of one client of one run after one round.
+"""
+
+from __future__ import annotations
+
+RESULT_COLUMNS = {
+    "study": "string",
+    "run": "string",
+    "dataset": "string",
+    "partition": "string",
+    "model": "string",
+    "method": "string",
+    "seed": "int64",
+    "round": "int32",
+    "client": "int32",
+    "split": "string",
+    "stage": "string",
+    "metric": "string",
+    "value": "float64",
+    "n": "int64",
+}
+"""Long schema of ``results/tables/<study>.parquet``; ``n`` is how many samples the value is over."""
+
+METRIC_COLUMNS = ("round", "client", "split", "stage", "metric", "value", "n")
+"""What a run writes itself (``metrics.parquet``); the rest of a row is known from its spec."""
+
+PARTITION_COLUMNS = ("sample", "client", "split")
+SPLITS = ("train", "val", "test")
+
+GLOBAL, PERSONAL = "global", "personal"
+"""Stages: the shared model before personalisation, and a client's own model after it."""
