@@ -47,7 +47,9 @@ class Bound:
             (self.below, f"< {self.below:g}"),
             (self.high, f"<= {self.high:g}"),
         ]
-        return " and ".join(text for end, text in parts if math.isfinite(end)) or "any finite number"
+        return (
+            " and ".join(text for end, text in parts if math.isfinite(end)) or "any finite number"
+        )
 
 
 Positive = Annotated[float, Bound(above=0)]
@@ -135,10 +137,18 @@ def value(hint: Any, given: Any, where: Where) -> Any:
     """``given`` converted to the annotation ``hint``, or a `ConfigError`."""
     bound, hint = _strip(hint)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return given
     if origin in (typing.Union, types.UnionType):
         return _union(args, given, where)
+    if origin is dict:
+        return {
+            key: value(args[1], item, where / key) for key, item in mapping(given, where).items()
+        }
     if origin is Literal:
-        if given not in args or isinstance(given, bool) != any(given is a for a in args if isinstance(a, bool)):
+        if given not in args or isinstance(given, bool) != any(
+            given is a for a in args if isinstance(a, bool)
+        ):
             raise unknown(where, "value", given, [str(a) for a in args])
         return given
     if origin in (tuple, list):
@@ -155,6 +165,11 @@ def _strip(hint: Any) -> tuple[Bound | None, Any]:
         base, *extras = typing.get_args(hint)
         return next((e for e in extras if isinstance(e, Bound)), None), base
     return None, hint
+
+
+def is_sequence(hint: Any) -> bool:
+    """Whether a value of that annotation is a list."""
+    return typing.get_origin(_strip(hint)[1]) in (tuple, list)
 
 
 def _union(options: tuple[Any, ...], given: Any, where: Where) -> Any:
@@ -201,5 +216,5 @@ def describe(hint: Any) -> str:
         return "one of " + ", ".join(str(a) for a in args)
     if origin in (tuple, list):
         return f"a list, each {describe(args[0])}"
-    name = NAMES.get(hint, f"a mapping ({getattr(hint, '__name__', hint)})")
+    name = NAMES.get(hint, "a mapping (key: value)")
     return f"{name} {bound}" if bound else name

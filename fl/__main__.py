@@ -1,0 +1,7 @@
+"""``python -m fl``."""
+
+import sys
+
+from fl.cli import main
+
+sys.exit(main())

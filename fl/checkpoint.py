@@ -1,0 +1,196 @@
+"""Trees of tensors on disk, and checkpoints that a resumed run starts from.
+
+A checkpoint is a folder ``round-000010`` with ``state.safetensors``, ``rows.parquet`` and
+``checkpoint.json``, which is sealed and holds the sizes and hashes of the other two. It appears by
+one rename when all of it is on the disk, so a kill at any moment leaves the ones before.
+Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import safetensors
+import safetensors.torch
+import torch
+
+from fl import files
+from fl.errors import DataError
+
+log = logging.getLogger(__name__)
+
+Tree = dict[str, Any]
+"""A nested dict with text keys (without ``/``) whose leaves are tensors."""
+
+STATE, ROWS, RECORD = "state.safetensors", "rows.parquet", "checkpoint.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stood after ``round``."""
+
+    round: int
+    state: Tree
+    extra: dict[str, Any]
+    rows: pd.DataFrame
+
+
+def save_tree(tree: Tree, path: Path) -> None:
+    """Write a tree as a safetensors file, atomically.
+
+    Values, types, memory layouts (strides), the order of keys and empty dicts all survive: a
+    resumed run sums in the same order over the same layouts, so it gets the same bits. Tensors that
+    share memory come back apart, and no leaf requires a gradient. Raises `FedloomError` if the disk
+    is full or refuses.
+    """
+    content = _packed(tree)
+    with files.disk_errors(path):
+        files.write_bytes(path, content)
+
+
+def _packed(tree: Tree) -> bytes:
+    tensors: dict[str, torch.Tensor] = {}
+    layout: list[tuple[str, list[int] | None]] = []
+    owned: set[int] = set()
+    for name, leaf in _flatten(tree, ()):
+        if leaf is None:
+            layout.append((name, None))
+            continue
+        # The strides of a clone: those of the tensor if it fills its memory, plain ones if not.
+        layout.append((name, list(torch.empty_like(leaf, device="meta").stride())))
+        tensor = leaf.detach().cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if storage in owned else tensor
+        owned.add(storage)
+    return safetensors.torch.save(tensors, {"tree": json.dumps(layout)})
+
+
+def _flatten(tree: Tree, above: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Flat name and tensor of each leaf, and None for each empty dict but the root."""
+    if not tree and above:
+        yield "/".join(above), None
+    for key, value in tree.items():
+        if not isinstance(key, str) or not key or "/" in key:
+            raise ValueError(f"{'/'.join(above)}: the key {key!r} is not text without '/'")
+        if isinstance(value, dict):
+            yield from _flatten(value, (*above, key))
+        elif isinstance(value, torch.Tensor):
+            yield "/".join((*above, key)), value
+        else:
+            raise TypeError(f"{'/'.join((*above, key))}: {type(value).__name__} is not a tensor")
+
+
+def load_tree(path: Path, device: str | torch.device = "cpu") -> Tree:
+    """Read what `save_tree` wrote, into memory of its own on ``device``.
+
+    Raises `DataError` if the file is missing, damaged or not such a file.
+    """
+    tree: Tree = {}
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            for name, stride in json.loads(file.metadata()["tree"]):
+                *above, last = name.split("/")
+                inner = tree
+                for key in above:
+                    inner = inner.setdefault(key, {})
+                if stride is None:
+                    inner[last] = {}
+                    continue
+                # Copied out of the mapped file, which may be removed while the run goes on.
+                stored = file.get_tensor(name)
+                inner[last] = torch.empty_strided(
+                    stored.shape, stride, dtype=stored.dtype, device=device
+                ).copy_(stored)
+    except (safetensors.SafetensorError, OSError, TypeError, KeyError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as a saved tree ({error})") from error
+    return tree
+
+
+def save(
+    folder: Path,
+    round: int,
+    state: Tree,
+    extra: Mapping[str, Any],
+    rows: pd.DataFrame,
+    keep: int = 2,
+) -> None:
+    """Add the checkpoint of ``round`` to ``folder`` and then remove all but the newest ``keep``.
+
+    ``extra`` is anything JSON can hold. Raises `FedloomError` if the disk is full or refuses; the
+    checkpoints that were there then stay.
+    """
+    if keep < 1:
+        raise ValueError(f"keep is {keep}: at least the checkpoint just saved has to stay")
+    final = folder / f"round-{round:06d}"
+    draft = files.temporary(final)
+    with files.disk_errors(final):
+        try:
+            draft.mkdir(parents=True)
+            files.write_bytes(draft / STATE, _packed(state))
+            files.write_table(draft / ROWS, rows)
+            files.write_sealed(
+                draft / RECORD, {"round": round, "extra": dict(extra)}, files=(STATE, ROWS)
+            )
+            before = final.with_name(f"{final.name}.old")
+            if final.exists():
+                files.erase(before)
+                final.rename(before)
+            draft.rename(final)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        files.sync_folder(folder)
+        files.erase(before)
+        for surplus in _newest_first(folder)[keep:]:
+            files.erase(surplus)
+
+
+def load_latest(folder: Path, device: str | torch.device = "cpu") -> Checkpoint | None:
+    """The newest checkpoint in ``folder`` that is whole, or None if there is none.
+
+    Damaged ones that are newer are renamed to ``<name>.corrupt-N`` with a warning, and what killed
+    processes left unfinished is removed. For the one process that holds the run's lease.
+    """
+    for leftover in folder.glob(".*.tmp"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for path in _newest_first(folder):
+        with files.disk_errors(path):
+            try:
+                record = files.read_sealed(path / RECORD)
+                for name in (STATE, ROWS):
+                    if problem := files.damage(path / name, record["files"][name]):
+                        raise DataError(problem)
+            except (DataError, FileNotFoundError) as error:
+                aside = _free_name(path)
+                path.rename(aside)
+                log.warning("checkpoint %s is damaged and set aside as %s: %s", path, aside, error)
+                continue
+            rows = pd.read_parquet(path / ROWS, engine="pyarrow")
+            state = load_tree(path / STATE, device)
+        return Checkpoint(record["round"], state, record["extra"], rows)
+    return None
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    """Checkpoints by falling round; ``.old`` is one that was being replaced by the same round."""
+    matches = [
+        (re.fullmatch(r"round-(\d+)(\.old)?", path.name), path)
+        for path in (folder.iterdir() if folder.exists() else ())
+    ]
+    found = [(int(match[1]), match[2] is None, path) for match, path in matches if match]
+    return [path for *_, path in sorted(found, reverse=True)]
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
+        number += 1
+    return aside

@@ -1,0 +1,175 @@
+"""The command line: ``python -m fl COMMAND``. Every command says what it does with ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fl import config, registry
+from fl.errors import DataError, FedloomError
+from fl.store import Store
+from fl.version import VERSION
+
+INTERRUPTED = 75
+"""Exit status of a job that left on SIGTERM with its state saved (EX_TEMPFAIL: try again)."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status. Errors a user can mend are one message on stderr."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
+    )
+    parsed = _parser().parse_args(arguments)
+    try:
+        return int(parsed.run(parsed) or 0)
+    except FedloomError as error:
+        print(f"error: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        sys.stderr.close()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fl", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"fedloom {VERSION}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=help)
+        sub.set_defaults(run=run)
+        sub.add_argument(
+            "--config", type=Path, default=Path("config"), help="config folder (default: config)"
+        )
+        return sub
+
+    sub = command("plan", _plan, "what a config means: runs, what is there, what the rest costs")
+    sub.add_argument("studies", nargs="*", help="studies (default: those of config.yaml)")
+    sub.add_argument("--runs", action="store_true", help="list every run")
+    sub.add_argument("--write", action="store_true", help="write results/plan (Snakemake does)")
+
+    sub = command("train", _train, "train the runs of a bundle that the store lacks")
+    sub.add_argument("spec", type=Path, help="results/plan/bundles/<bundle>.json")
+    sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
+
+    for kind in ("method", "data set", "model"):
+        name = kind.replace(" ", "") + "s"
+        sub = command(name, _list, f"what {kind}s there are, a line and a citation each")
+        sub.set_defaults(kind=kind)
+
+    sub = command("explain", _explain, "a run's spec, and what sets it apart from the nearest one")
+    sub.add_argument("wanted", metavar="RUN", help="a run's id, or its beginning")
+
+    sub = command("report", _report, "tables and report of a study, from what is there")
+    sub.add_argument("study")
+    for name, help in (
+        ("tables", "the Parquet tables of a study, from what is there"),
+        ("download", "the raw files of a planned data set"),
+        ("prepare", "the arrays of a planned data set"),
+        ("partition", "a planned partition: who holds which sample"),
+    ):
+        sub = command(name, globals()[f"_{name}"], help)
+        sub.add_argument("name", help="its name or id in results/plan")
+    return parser
+
+
+def _plan(parsed: argparse.Namespace) -> None:
+    from fl import overview, plan
+
+    found = plan.make(parsed.config, parsed.studies)
+    if parsed.write:
+        plan.current(parsed.config, parsed.studies)
+    for line in overview.lines(found, Store(Path(found.settings.store)), parsed.runs):
+        print(line)
+
+
+def _train(parsed: argparse.Namespace) -> int:
+    from fl.train import Interrupted, read_bundle, train_bundle
+
+    bundle = read_bundle(parsed.spec)
+    store = parsed.store or Path(config.settings(parsed.config).store)
+    try:
+        failed = train_bundle(bundle, Store(store))
+    except Interrupted as error:
+        print(f"stopped: {error}", file=sys.stderr)
+        return INTERRUPTED
+    for line in failed:
+        print(f"failed: {line}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _list(parsed: argparse.Namespace) -> None:
+    for entry in registry.entries(parsed.kind):
+        print(f"{entry.name:12} {entry.summary}\n{'':12} {entry.citation}")
+
+
+def _explain(parsed: argparse.Namespace) -> None:
+    from fl import plan
+    from fl.explain import explain
+
+    found = plan.make(parsed.config)
+    members = {m["run"]: m for bundle in found.bundles.values() for m in bundle["runs"]}
+    for line in explain(parsed.wanted, members, Store(Path(found.settings.store))):
+        print(line)
+
+
+def _tables(parsed: argparse.Namespace) -> None:
+    from fl import tables
+
+    settings = config.settings(parsed.config)
+    results = Path(settings.results)
+    study = _planned(results, "studies", parsed.name)
+    tables.write(study, Path(settings.store), results / "tables")
+
+
+def _report(parsed: argparse.Namespace) -> None:
+    from fl import report
+
+    settings = config.settings(parsed.config)
+    results, store = Path(settings.results), Path(settings.store)
+    if not (results / "plan" / "studies" / f"{parsed.study}.json").exists():
+        from fl import plan
+
+        plan.current(parsed.config, [parsed.study])
+    for path in report.build(parsed.study, results, store):
+        print(path)
+
+
+def _download(parsed: argparse.Namespace) -> None:
+    from fl import materials
+
+    settings = config.settings(parsed.config)
+    materials.download({"name": parsed.name}, Path(settings.data))
+
+
+def _prepare(parsed: argparse.Namespace) -> None:
+    from fl import materials
+
+    settings = config.settings(parsed.config)
+    spec = _planned(Path(settings.results), "datasets", parsed.name)
+    materials.prepare(spec, Path(settings.data))
+
+
+def _partition(parsed: argparse.Namespace) -> None:
+    from fl import materials
+
+    settings = config.settings(parsed.config)
+    found = _planned(Path(settings.results), "partitions", parsed.name)
+    materials.partition(found["scheme"], found["spec"], Path(settings.data), Path(settings.results))
+
+
+def _planned(results: Path, kind: str, name: str) -> dict[str, Any]:
+    path = results / "plan" / kind / f"{name}.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: cannot be read ({error}); plan first: python -m fl plan --write"
+        ) from None
+    return dict(found)

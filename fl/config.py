@@ -1,0 +1,140 @@
+"""Config files, read and checked. Nothing runs before everything in them has been understood."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from fl import fields
+from fl.errors import ConfigError, Where, unknown
+from fl.fields import Count, Index
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How runs are computed. None of it is part of a run's identity.
+
+    backend: `auto` times loop and stacked on a few real steps and keeps the faster.
+    device: `auto` is a GPU where there is one. threads: CPU threads of a training job.
+    checkpoint_every: rounds between checkpoints. memory_mb, minutes: what a scheduler is asked for.
+    """
+
+    backend: Literal["auto", "loop", "stacked", "debug"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Count = 1
+    checkpoint_every: Count = 5
+    memory_mb: Count = 4000
+    minutes: Count = 240
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``config/config.yaml``: which studies, where things are kept, how runs are computed."""
+
+    studies: tuple[str, ...]
+    results: str = "results"
+    store: str = "results/runs"
+    data: str = "data"
+    execution: Execution = Execution()
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Published numbers that a study sets itself beside: cells of one table in ``published/``.
+
+    source: file name; table: as named there; rows: its row for each method entry of the study;
+    columns: its column for each data set or partition, as the report writes it.
+    """
+
+    source: str
+    table: str
+    rows: dict[str, str]
+    columns: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Study:
+    """``config/studies/<name>.yaml``: one table or figure, as its author writes it.
+
+    A list where one value is expected is a grid. See ``config/README.md`` for every key.
+    """
+
+    datasets: list[Any]
+    partitions: list[Any]
+    models: list[Any]
+    methods: dict[str, Any]
+    seeds: list[Index]
+    title: str = ""
+    question: str = ""
+    training: dict[str, Any] = field(default_factory=dict)
+    metric: Literal["accuracy", "balanced_accuracy"] = "accuracy"
+    baseline: str | None = None
+    keep_weights: bool = False
+    published: list[Cells] = field(default_factory=list)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML whose ``1e-3`` is a number, and in which a key that stands twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                line = key_node.start_mark.line + 1
+                raise yaml.MarkedYAMLError(problem=f"the key {key!r} stands twice (line {line})")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, or a `ConfigError` that names it."""
+    where = Where(os.path.relpath(path))
+    try:
+        found = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except FileNotFoundError:
+        raise ConfigError(where, "does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(where, f"cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(where, f"is not valid YAML: {' '.join(str(error).split())}") from None
+    return dict(fields.mapping(found, where))
+
+
+def settings(folder: Path) -> Settings:
+    """``config.yaml`` of a config folder."""
+    path = folder / "config.yaml"
+    return Settings(**fields.parse(Settings, read_yaml(path), Where(os.path.relpath(path))))
+
+
+def study(folder: Path, name: str, asked_at: Where) -> tuple[Study, Where]:
+    """A study by name, and the place of its file."""
+    path = folder / "studies" / f"{name}.yaml"
+    if not path.exists():
+        raise unknown(asked_at, "study", name, (p.stem for p in path.parent.glob("*.yaml")))
+    where = Where(os.path.relpath(path))
+    found = Study(**fields.parse(Study, read_yaml(path), where))
+    for key in ("datasets", "partitions", "models", "methods", "seeds"):
+        if not getattr(found, key):
+            raise ConfigError(where / key, "is empty", "at least one")
+    for i, seed in enumerate(found.seeds):
+        if seed in found.seeds[:i]:
+            raise ConfigError(where / "seeds" / i, f"{seed} stands twice", "each seed once")
+    return found, where
+
+
+def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Where]:
+    """What ``config/methods/<name>.yaml`` sets for a method in every study; often nothing."""
+    path = folder / "methods" / f"{name}.yaml"
+    return (read_yaml(path) if path.exists() else {}), Where(os.path.relpath(path))

@@ -1,0 +1,53 @@
+"""Handwritten digits that scikit-learn ships: real data without a download.
+
+E. Alpaydin and C. Kaynak. Optical Recognition of Handwritten Digits. UCI Machine Learning
+Repository, 1998.
+"""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fl.data.download import Source
+from fl.data.prepared import Writer
+
+MEAN, SD = 0.30526028624095713, 0.3760492217920148
+"""Of all pixels of the 1,797 images, on the scale from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Digits:
+    """1,797 images of 8 x 8 pixels, 0 to 16, in ten classes: the test half of the UCI original."""
+
+    title: ClassVar[str] = "Handwritten digits, 8 x 8 (test half of UCI Optical Recognition)"
+    citation: ClassVar[str] = (
+        "E. Alpaydin and C. Kaynak. Optical Recognition of Handwritten Digits. UCI Machine"
+        " Learning Repository, 1998. doi:10.24432/C50P49"
+    )
+    licence: ClassVar[str] = "CC BY 4.0"
+    sources: ClassVar[tuple[Source, ...]] = (
+        Source(
+            "digits.csv.gz",
+            "package:sklearn/datasets/data/digits.csv.gz",
+            "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22",
+        ),
+    )
+
+    size: ClassVar[int] = 1797
+    shape: ClassVar[tuple[int, ...]] = (1, 8, 8)
+    classes: ClassVar[int] = 10
+    natural: ClassVar[int | None] = None
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x uint8 ``[1797, 1, 8, 8]`` and y int64 ``[1797]``; a row is 64 pixels, a label."""
+        with gzip.open(raw / self.sources[0].name, "rt") as rows:
+            table = np.loadtxt(rows, delimiter=",").astype(np.int64)
+        writer.save("x", table[:, :64].astype(np.uint8).reshape(-1, 1, 8, 8))
+        writer.save("y", table[:, 64])
+        normalisation = {"scale": 1 / 16, "mean": MEAN, "sd": SD}
+        writer.describe([str(digit) for digit in range(self.classes)], normalisation=normalisation)

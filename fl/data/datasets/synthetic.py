@@ -1,0 +1,113 @@
+"""Synthetic clients whose inputs and labelling functions both differ, to a degree that is set.
+
+T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith. Federated Optimization in
+Heterogeneous Networks. MLSys 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fl.data.download import Source
+from fl.data.prepared import Writer
+from fl.data.split import generator
+from fl.fields import Count, Index, NonNegative, Positive
+
+INPUTS, HIDDEN, CLASSES = 60, 20, 10
+
+Layer = tuple[np.ndarray, np.ndarray]
+"""A weight matrix ``[out, in]`` and a bias ``[out]``."""
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """Inputs in R^60 and ten classes; every client k draws its own labelling network.
+
+    Inputs: x ~ N(v_k, Sigma), Sigma diagonal with Sigma_jj = j^-1.2, each element of v_k ~
+    N(B_k, 1), B_k ~ N(0, beta). Labels: ``one-layer`` y = argmax softmax(W x + b) (FedProx, Li et
+    al. 2020); ``two-layer`` y = argmax softmax(W2 ((W1 x + b1) / T) + b2) with 20 hidden units. The
+    elements of each W and b ~ N(u, 1), with u ~ N(0, alpha) drawn per client and layer and shared
+    by W and b. ``alpha`` and ``beta`` are standard deviations, ``temperature`` is T.
+
+    ``samples`` is per client; None draws whole numbers from lognormal(4, 2) and adds 50. The
+    defaults are those of the two-layer set. FedProx's is ``generator: one-layer``, ``clients: 30``,
+    ``samples: null`` with alpha = beta of 0, 0.5 or 1; it has no temperature.
+    """
+
+    generator: Literal["one-layer", "two-layer"] = "two-layer"
+    alpha: NonNegative = 0.0
+    beta: NonNegative = 0.0
+    clients: Count = 8
+    samples: Count | None = 5000
+    temperature: Positive = 2.0
+    seed: Index = 0
+
+    title: ClassVar[str] = "Synthetic (alpha, beta), one-layer or two-layer"
+    citation: ClassVar[str] = (
+        "T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith. Federated"
+        " Optimization in Heterogeneous Networks. MLSys 2020"
+    )
+    licence: ClassVar[str] = "generated, none needed"
+    shape: ClassVar[tuple[int, ...]] = (INPUTS,)
+    classes: ClassVar[int] = CLASSES
+    sources: ClassVar[tuple[Source, ...]] = ()
+
+    @property
+    def natural(self) -> int:
+        """How many clients it has of its own."""
+        return self.clients
+
+    @property
+    def size(self) -> int:
+        """How many samples there are, over all clients."""
+        return sum(self.sizes())
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x float32 ``[samples, 60]``, y int64 and client int32 ``[samples]``."""
+        sizes = self.sizes()
+        inputs = [self.inputs(k, size) for k, size in enumerate(sizes)]
+        writer.save("x", np.concatenate(inputs))
+        writer.save("y", np.concatenate([self.label(k, x) for k, x in enumerate(inputs)]))
+        writer.save("client", np.repeat(np.arange(self.clients, dtype=np.int32), sizes))
+        writer.describe([str(label) for label in range(self.classes)])
+
+    def sizes(self) -> list[int]:
+        """How many samples each client has."""
+        if self.samples is not None:
+            return [self.samples] * self.clients
+        drawn = generator(self.seed, "synthetic sizes").lognormal(4.0, 2.0, self.clients)
+        return [int(size) + 50 for size in drawn]
+
+    def inputs(self, client: int, size: int) -> np.ndarray:
+        """A client's inputs, float32 ``[size, 60]``."""
+        rng = generator(self.seed, f"synthetic inputs {client}")
+        mean = rng.normal(rng.normal(0.0, self.beta), 1.0, INPUTS)
+        sd = np.arange(1, INPUTS + 1) ** -0.6
+        return (mean + sd * rng.standard_normal((size, INPUTS))).astype(np.float32)
+
+    def layers(self, client: int) -> list[Layer]:
+        """A client's labelling network, from the input on."""
+        rng = generator(self.seed, f"synthetic weights {client}")
+        hidden = [HIDDEN] if self.generator == "two-layer" else []
+        widths = [INPUTS, *hidden, self.classes]
+        layers = []
+        for width, height in pairwise(widths):
+            u = rng.normal(0.0, self.alpha)
+            layers.append((rng.normal(u, 1.0, (height, width)), rng.normal(u, 1.0, height)))
+        return layers
+
+    def label(self, client: int, x: np.ndarray) -> np.ndarray:
+        """The labels, int64 ``[n]``, that a client's network gives inputs ``[n, 60]``.
+
+        The argmax of a softmax is that of its logits.
+        """
+        *hidden, (weight, bias) = self.layers(client)
+        out = x.astype(np.float64)
+        for inner, offset in hidden:
+            out = (out @ inner.T + offset) / self.temperature
+        return (out @ weight.T + bias).argmax(axis=1)

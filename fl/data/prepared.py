@@ -1,0 +1,250 @@
+"""Prepared data sets: a folder of memory-mappable arrays and their ``dataset.json``.
+
+``x.npy`` ``[samples, ...]`` holds the inputs in their own type (images stay uint8), ``y.npy``
+``[samples]`` the labels, and where the data set has them ``client.npy`` the natural client and
+``domain.npy`` the domain of each sample. ``dataset.json`` is written last and the folder gets its
+name after that: a folder with this file is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fl.data.download import sha256
+from fl.errors import DataError
+
+ARRAYS = ("x", "y", "client", "domain")
+DESCRIPTION = "dataset.json"
+IDENTITY: dict[str, Any] = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
+"""The normalisation that changes nothing."""
+
+
+class Writer:
+    """A prepared folder under construction, in a temporary folder beside its place.
+
+    As a context manager it removes the temporary folder unless `finish` was reached::
+
+        with Writer(folder) as writer:
+            writer.save("y", labels)
+            ...
+            writer.finish(meta)
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        unique = f".{self.folder.name}.{os.getpid()}-{secrets.token_hex(4)}.partial"
+        self.temporary = self.folder.with_name(unique)
+        self.temporary.mkdir(parents=True)
+        self.description: dict[str, Any] = {"domains": [], "normalisation": IDENTITY}
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+    def save(self, name: str, array: np.ndarray) -> None:
+        """Store a whole array under one of the names in `ARRAYS`."""
+        np.save(self._path(name), array, allow_pickle=False)
+
+    def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.memmap[Any, Any]:
+        """A writable, zero-filled array on disk, for sets that do not fit in memory.
+
+        Its space is reserved at once, so that a full disk raises `OSError` here.
+        """
+        path = self._path(name)
+        array = np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
+        if hasattr(os, "posix_fallocate"):
+            # A full disk met later, while writing through the map, would kill the process.
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        return array
+
+    def describe(
+        self,
+        classes: Sequence[str],
+        *,
+        normalisation: Mapping[str, Any] = IDENTITY,
+        domains: Sequence[str] = (),
+    ) -> None:
+        """Name the classes and domains, and say how inputs are normalised.
+
+        Labels and domains index into these names. ``normalisation`` has ``scale``, ``mean`` and
+        ``sd``, each a number or a list with one number per channel.
+        """
+        self.description = {
+            "classes": list(classes),
+            "domains": list(domains),
+            "normalisation": dict(normalisation),
+        }
+
+    def finish(self, meta: Mapping[str, Any]) -> None:
+        """Write ``dataset.json`` and give the folder its name.
+
+        ``meta`` has ``name``, ``params`` and ``sources`` (each ``name`` and ``sha256``), and may
+        override what `describe` set. Everything is on the disk before the folder is renamed. Raises
+        `DataError` if the arrays do not belong together or the place is taken.
+        """
+        paths = {name: self._path(name) for name in ARRAYS if self._path(name).exists()}
+        arrays = {name: np.load(path, mmap_mode="r") for name, path in paths.items()}
+        text = _description({**self.description, **meta}, arrays, self.folder)
+        for name, path in paths.items():
+            _sync(path)
+            text["arrays"][name]["sha256"] = sha256(path)
+        description = self.temporary / DESCRIPTION
+        description.write_text(json.dumps(text, indent=2, sort_keys=True) + "\n")
+        _sync(description)
+        _sync(self.temporary)
+        try:
+            self.temporary.replace(self.folder)
+        except OSError as error:
+            raise DataError(f"{self.folder}: cannot be put in place ({error})") from error
+        _sync(self.folder.parent)
+
+    def _path(self, name: str) -> Path:
+        if name not in ARRAYS:
+            raise ValueError(f"array {name!r}; allowed: {', '.join(ARRAYS)}")
+        return self.temporary / f"{name}.npy"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared data set, its arrays mapped from disk and read-only.
+
+    ``x`` ``[samples, ...]``, ``y`` ``[samples]`` in 0..len(classes)-1, ``client`` and ``domain``
+    ``[samples]`` or None. A model sees ``(x * scale - mean) / sd`` with the three of
+    ``normalisation``, which are numbers or one number per channel.
+    """
+
+    folder: Path
+    name: str
+    params: dict[str, Any]
+    x: np.ndarray
+    y: np.ndarray
+    client: np.ndarray | None
+    domain: np.ndarray | None
+    classes: tuple[str, ...]
+    domains: tuple[str, ...]
+    normalisation: dict[str, Any]
+    sources: tuple[dict[str, str], ...]
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Prepared:
+        """Map the arrays of a prepared folder; no array is read.
+
+        Raises `DataError` if the folder is incomplete, or if an array is truncated or not of the
+        type and shape that ``dataset.json`` states.
+        """
+        folder = Path(folder)
+        text = _read_description(folder)
+        try:
+            stated = {name: (a["dtype"], tuple(a["shape"])) for name, a in text["arrays"].items()}
+            arrays = {name: _map(folder / f"{name}.npy", *stated[name]) for name in stated}
+            if problem := _mismatch(arrays):
+                _damaged(folder / DESCRIPTION, problem)
+            return cls(
+                folder=folder,
+                name=text["name"],
+                params=text["params"],
+                x=arrays["x"],
+                y=arrays["y"],
+                client=arrays.get("client"),
+                domain=arrays.get("domain"),
+                classes=tuple(text["classes"]),
+                domains=tuple(text["domains"]),
+                normalisation=text["normalisation"],
+                sources=tuple(text["sources"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            _damaged(folder / DESCRIPTION, f"lacks or garbles {error}")
+
+    def verify(self) -> None:
+        """Read every array and compare it with the SHA-256 in ``dataset.json``, or `DataError`."""
+        for name, stated in _read_description(self.folder)["arrays"].items():
+            path = self.folder / f"{name}.npy"
+            found = sha256(path)
+            if found != stated["sha256"]:
+                _damaged(path, f"has sha256 {found}, expected {stated['sha256']}")
+
+
+def _description(
+    meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: Path
+) -> dict[str, Any]:
+    client, classes = arrays.get("client"), meta.get("classes", ())
+    if problem := _mismatch(arrays):
+        raise DataError(f"{folder}: {problem}")
+    low, high = int(arrays["y"].min()), int(arrays["y"].max())
+    if low < 0 or high >= len(classes):
+        raise DataError(
+            f"{folder}: labels run from {low} to {high}; allowed: 0 to {len(classes) - 1}, as there"
+            f" are {len(classes)} class names"
+        )
+    return {
+        **meta,
+        "samples": len(arrays["x"]),
+        "input_shape": list(arrays["x"].shape[1:]),
+        "dtype": str(arrays["x"].dtype),
+        "natural_clients": None if client is None else len(np.unique(client)),
+        "arrays": {n: {"dtype": str(a.dtype), "shape": list(a.shape)} for n, a in arrays.items()},
+    }
+
+
+def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:
+    """What keeps the arrays from being one data set, or nothing."""
+    for name in ("x", "y"):
+        if name not in arrays:
+            return f"array {name} is missing; allowed: x and y at least"
+    samples = len(arrays["x"])
+    if not samples:
+        return "array x is empty; allowed: at least one sample"
+    for name in set(arrays) - {"x"}:
+        array = arrays[name]
+        if array.shape != (samples,) or array.dtype.kind not in "iu":
+            found = f"array {name} is {array.dtype} {list(array.shape)}"
+            return f"{found}; allowed: one whole number for each of the {samples} samples of x"
+    return ""
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    path = folder / DESCRIPTION
+    try:
+        text = json.loads(path.read_text())
+    except FileNotFoundError:
+        _damaged(path, "is missing: the data set is not prepared, or not to the end")
+    except (OSError, ValueError) as error:
+        _damaged(path, f"cannot be read ({error})")
+    if not isinstance(text, dict):
+        _damaged(path, "is not a mapping")
+    return text
+
+
+def _map(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        _damaged(path, f"is missing, truncated or no array ({error})")
+    if (str(array.dtype), array.shape) != (dtype, shape):
+        found = f"{array.dtype} {list(array.shape)}"
+        _damaged(path, f"is {found}, but {DESCRIPTION} states {dtype} {list(shape)}")
+    return array
+
+
+def _damaged(path: Path, problem: str) -> NoReturn:
+    raise DataError(f"{path}: {problem}; delete the folder {path.parent} and prepare it again")
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

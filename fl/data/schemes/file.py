@@ -1,0 +1,19 @@
+"""A partition table that the user brings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from fl.data.partition import read, validate
+
+
+def file(labels: np.ndarray, *, path: str) -> pd.DataFrame:
+    """Read the Parquet table at ``path`` and check it against ``labels`` ``[samples]``.
+
+    The table keeps its row order and its extra columns. Raises `DataError` for a file that cannot
+    be read and for a table that `fl.data.partition.validate` rejects.
+    """
+    table = read(path)
+    validate(table, labels, source=path)
+    return table

@@ -1,0 +1,163 @@
+"""What every partition scheme shares: keyed randomness, checks, dealing, and the split per client.
+
+A scheme decides who holds which sample. `table` then divides each client's samples into train,
+val and test, stratified by class, and puts the partition table in its one canonical order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from fl.errors import DataError
+from fl.schema import SPLITS
+
+NOBODY = -1
+"""In an array that gives each sample its client: a sample that no client holds."""
+
+LEAST = 3
+"""Samples that a client needs: one each for train, val and test."""
+
+
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    """A Philox generator keyed by ``seed`` and what it is for.
+
+    Draws for one purpose do not move the draws for another.
+    """
+    words = np.frombuffer(hashlib.sha256(purpose.encode()).digest(), "<u4")
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *words.tolist()])))
+
+
+def require(met: bool, scheme: str, key: str, value: object, allowed: str) -> None:
+    """Unless met, raise a `DataError` that names the key, its value and what is allowed."""
+    if not met:
+        raise DataError(f"partition {scheme}: {key} is {value}; allowed: {allowed}")
+
+
+def check(scheme: str, labels: np.ndarray, val: float, test: float) -> np.ndarray:
+    """``labels`` as an array ``[samples]`` of integers, after checking the shares.
+
+    Raises `DataError` if there is not one whole-number label per sample, or if the shares leave no
+    training or no test samples.
+    """
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        found = f"{labels.dtype} {list(labels.shape)}"
+        require(False, scheme, "labels", found, "one whole number per sample")
+    require(len(labels) >= LEAST, scheme, "the number of samples", len(labels), f"at least {LEAST}")
+    require(0 < test < 1, scheme, "test", test, "a share > 0 and < 1")
+    require(0 <= val < 1, scheme, "val", val, "a share >= 0 and < 1")
+    require(val + test < 1, scheme, "val + test", val + test, "a sum < 1, the rest is train")
+    return labels
+
+
+def check_clients(scheme: str, clients: int, samples: int, least: int = LEAST) -> None:
+    """Raise `DataError` unless every one of ``clients`` can hold ``least`` of ``samples``."""
+    most = samples // least
+    allowed = f"1 to {most}, so that each gets at least {least} of the {samples} samples"
+    if most < 1:
+        allowed = f"none, as the data set has {samples} samples and one client needs {least}"
+    require(1 <= clients <= most, scheme, "clients", clients, allowed)
+
+
+def deal(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Deal each class's samples, shuffled, to clients: the client of each sample, or `NOBODY`.
+
+    ``counts`` ``[classes, clients]`` says how many each client gets; its rows are the classes that
+    occur in ``labels``, in ascending order.
+    """
+    client = np.full(len(labels), NOBODY, np.int32)
+    for label, row in zip(np.unique(labels), counts, strict=True):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        holders = np.repeat(np.arange(len(row), dtype=np.int32), row)
+        client[members[: len(holders)]] = holders
+    return client
+
+
+def table(
+    scheme: str,
+    client: np.ndarray,
+    labels: np.ndarray,
+    *,
+    seed: int,
+    val: float,
+    test: float,
+    notes: Sequence[str] = (),
+) -> pd.DataFrame:
+    """The partition table of an assignment: columns sample, client and split, in canonical order.
+
+    ``client`` ``[samples]`` gives each sample its client in 0..K-1, or `NOBODY`. Shares are of a
+    client's own samples, rounded to the nearest count; every client gets at least one train and one
+    test sample, and one val sample unless ``val`` is 0. Which samples a client tests on depends on
+    the seed, ``test`` and the samples it holds: not on ``val``, the scheme or the other clients.
+
+    Raises `DataError` if a client holds fewer than `LEAST` samples.
+    """
+    sample = np.flatnonzero(client != NOBODY)
+    code = np.unique(labels[sample], return_inverse=True)[1]
+    owner, priority = client[sample], generator(seed, "split").permutation(len(labels))[sample]
+    order = np.lexsort((priority, code, owner))
+    sample, owner, code, priority = (a[order] for a in (sample, owner, code, priority))
+
+    counts = _counts(scheme, owner, code)
+    start = np.cumsum(counts.ravel()) - counts.ravel()
+    group = np.ravel_multi_index((owner, code), counts.shape)
+    # Among classes that miss a sample by an equal margin, the seed decides which one gets it.
+    tie = priority[np.minimum(start, len(sample) - 1)].reshape(counts.shape)
+    n_val, n_test = _sizes(counts.sum(axis=1), val, test)
+    tests = apportion(n_test, counts, tie)
+    vals = apportion(n_val, counts - tests, tie)
+
+    rank = np.arange(len(sample)) - start[group]
+    split = np.where(rank < tests.ravel()[group], 2, rank < (tests + vals).ravel()[group])
+    return build(sample, owner, split, notes)
+
+
+def build(
+    sample: np.ndarray, client: np.ndarray, split: np.ndarray, notes: Sequence[str] = ()
+) -> pd.DataFrame:
+    """The table, sorted by client, split and sample; ``split`` holds indices of `SPLITS`."""
+    order = np.lexsort((sample, split, client))
+    made = pd.DataFrame(
+        {
+            "sample": sample[order].astype(np.int64),
+            "client": client[order].astype(np.int32),
+            "split": pd.array(np.array(SPLITS, dtype=object)[split[order]], dtype="string"),
+        }
+    )
+    made.attrs["notes"] = list(notes)
+    return made
+
+
+def apportion(totals: np.ndarray, weights: np.ndarray, tie: np.ndarray) -> np.ndarray:
+    """Divide each row's total in proportion to its whole-number weights, by largest remainder.
+
+    ``totals`` ``[rows]``, ``weights`` and ``tie`` ``[rows, columns]``; the result has the shape of
+    ``weights``, its rows sum to ``totals``, and no entry exceeds its weight where the total does
+    not exceed the row's sum. Equal remainders are served in ascending order of ``tie``.
+    """
+    share = weights * totals[:, None]
+    whole, rest = np.divmod(share, np.maximum(weights.sum(axis=1, keepdims=True), 1))
+    place = np.argsort(np.lexsort((tie, -rest), axis=-1), axis=-1)
+    return whole + (place < (totals - whole.sum(axis=1))[:, None])
+
+
+def _counts(scheme: str, owner: np.ndarray, code: np.ndarray) -> np.ndarray:
+    clients, classes = int(owner.max(initial=-1)) + 1, int(code.max(initial=-1)) + 1
+    counts = np.bincount(owner * np.int64(classes) + code, minlength=clients * classes)
+    counts = counts.reshape(clients, classes)
+    sizes = counts.sum(axis=1)
+    for poor in np.flatnonzero(sizes < LEAST)[:1]:
+        allowed = f"at least {LEAST}, one each for train, val and test"
+        require(False, scheme, f"the number of samples of client {poor}", int(sizes[poor]), allowed)
+    return counts
+
+
+def _sizes(n: np.ndarray, val: float, test: float) -> tuple[np.ndarray, np.ndarray]:
+    least_val = int(val > 0)
+    n_test = np.clip(np.floor(test * n + 0.5).astype(np.int64), 1, n - 1 - least_val)
+    n_val = np.clip(np.floor(val * n + 0.5).astype(np.int64), least_val, n - 1 - n_test)
+    return n_val, n_test

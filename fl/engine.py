@@ -1,0 +1,193 @@
+"""Running one round of a method: the backends.
+
+``loop`` trains the participants one after another; ``stacked`` trains them at once, with
+`torch.func.vmap` over stacked weights and buffers; ``debug`` is ``loop`` that names client, round
+and step in every error and stops at the first loss that is not finite. They agree to rounding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fl import trees
+from fl.data.batches import Arrays, Schedule
+from fl.errors import FedloomError
+from fl.method import Method, Pass
+from fl.trees import Tree
+
+
+@dataclass(frozen=True)
+class State:
+    """All that a run carries from round to round: the server's tree and the stack of all clients."""
+
+    server: dict[str, Any]
+    clients: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One round: who takes part, on which batches, at which learning rate.
+
+    clients: ids of the participants, int64 [m]; n: their numbers of training samples, [m];
+    schedule: their batches, rows in the same order.
+    """
+
+    round: int
+    clients: Tensor
+    n: Tensor
+    schedule: Schedule
+    arrays: Arrays
+    lr: float
+
+
+def start(method: Method, variables: Tree, clients: int) -> State:
+    """The state before round 1: every client starts alike, with its ``id``."""
+    server, client = method.init(variables)
+    device = next(iter(trees.leaves(variables))).device
+    stack = trees.repeat(client, clients)
+    return State(server, {**stack, "id": torch.arange(clients, device=device)})
+
+
+def run_round(method: Method, state: State, plan: Plan, backend: str) -> tuple[State, Tensor]:
+    """The state after one round, and the participants' mean training losses, [m]."""
+    train = BACKENDS[backend]
+    clients = trees.take(state.clients, plan.clients)
+    for part in method.passes:
+        clients, uploads, losses = train(part, state.server, clients, plan)
+    server, clients = method.aggregate(state.server, clients, uploads, plan.n)
+    return State(server, trees.put(state.clients, plan.clients, clients)), losses
+
+
+def _gradients(loss: Tensor, params: Tree) -> dict[str, Any]:
+    return trees.unflatten(params, torch.autograd.grad(loss, trees.leaves(params)))
+
+
+def _differentiable(work: Tree) -> dict[str, Any]:
+    return {
+        **work,
+        "params": trees.apply(lambda p: p.detach().requires_grad_(), work["params"]),
+    }
+
+
+def _loop(
+    part: Pass, server: Tree, clients: Tree, plan: Plan, watch: Watch | None = None
+) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
+    done = []
+    for row, steps in enumerate(plan.schedule.steps):
+        client = trees.take(clients, row)
+        work = part.begin(server, client)
+        index, weight = _batches(plan, row)
+        total = torch.zeros((), dtype=torch.float64, device=index.device)
+        for step in range(int(steps)):
+            work = _differentiable(work)
+            batch = plan.arrays.batch(index[step], weight[step])
+            loss, aux = part.loss(server, work, batch)
+            if watch:
+                watch(int(plan.clients[row]), plan.round, step, loss)
+            grads = _gradients(loss, work["params"])
+            with torch.no_grad():
+                work = part.update(server, work, grads, _detached(aux), plan.lr)
+            total = total + loss.detach()
+        done.append((*part.end(server, client, work), total / int(steps)))
+    kept, uploads, losses = zip(*done, strict=True)
+    return trees.stack(kept), trees.stack(uploads), torch.stack(losses)
+
+
+def _stacked(
+    part: Pass, server: Tree, clients: Tree, plan: Plan
+) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
+    # Those with most steps come first, so that who finishes leaves from the end of the stack.
+    order = np.argsort(-plan.schedule.steps, kind="stable")
+    rows = torch.from_numpy(order).to(plan.clients.device)
+    steps = plan.schedule.steps[order]
+    index, weight = _batches(plan, order)
+    work = vmap(part.begin, in_dims=(None, 0))(server, trees.take(clients, rows))
+    objective = vmap(part.loss, in_dims=(None, 0, 0))
+    finished: list[dict[str, Any]] = []
+    totals = torch.zeros(len(order), dtype=torch.float64, device=index.device)
+    active = len(order)
+    for step in range(int(steps[0])):
+        still = int((steps > step).sum())
+        if still < active:
+            finished.append(trees.take(work, slice(still, active)))
+            work, active = trees.take(work, slice(0, still)), still
+        work = _differentiable(work)
+        batch = plan.arrays.batch(index[:active, step], weight[:active, step])
+        losses, aux = objective(server, work, batch)
+        grads = _gradients(losses.sum(), work["params"])
+        with torch.no_grad():
+            work = part.update(server, work, grads, _detached(aux), plan.lr)
+        totals[:active] += losses.detach()
+    work = trees.concatenate([work, *reversed(finished)])
+    work = trees.take(work, torch.argsort(rows))
+    kept, uploads = vmap(part.end, in_dims=(None, 0, 0))(server, clients, work)
+    means = totals / torch.from_numpy(steps).to(totals.device)
+    return kept, uploads, means[torch.argsort(rows)]
+
+
+def _batches(plan: Plan, rows: Any) -> tuple[Tensor, Tensor]:
+    device = plan.arrays.device
+    return (
+        torch.from_numpy(plan.schedule.index[rows]).to(device),
+        torch.from_numpy(plan.schedule.weight[rows]).to(device),
+    )
+
+
+def _detached(tree: Tree) -> dict[str, Any]:
+    return trees.apply(torch.Tensor.detach, tree)
+
+
+Watch = Callable[[int, int, int, Tensor], None]
+Backend = Callable[[Pass, Tree, Tree, Plan], tuple[dict[str, Any], dict[str, Any], Tensor]]
+
+
+def _debug(
+    part: Pass, server: Tree, clients: Tree, plan: Plan
+) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
+    place = "before the first step"
+
+    def watch(client: int, round_: int, step: int, loss: Tensor) -> None:
+        nonlocal place
+        place = f"client {client}, round {round_}, step {step}"
+        if not torch.isfinite(loss):
+            raise FedloomError(f"{place}: the loss is {loss.item()}")
+
+    try:
+        return _loop(part, server, clients, plan, watch)
+    except FedloomError:
+        raise
+    except Exception as error:
+        raise FedloomError(f"{place}: {type(error).__name__}: {error}") from error
+
+
+BACKENDS: dict[str, Backend] = {"loop": _loop, "stacked": _stacked, "debug": _debug}
+
+
+def choose(
+    method: Method, state: State, plan: Plan, steps: int = 3
+) -> tuple[str, dict[str, float]]:
+    """The faster of loop and stacked for a round like ``plan``, by a few real steps of each.
+
+    Returns its name and the seconds a step of all participants took, by backend. Nothing of the
+    trial is kept.
+    """
+    short = replace(plan.schedule, steps=np.minimum(plan.schedule.steps, steps))
+    trial = replace(plan, schedule=short)
+    seconds = {}
+    for name in ("loop", "stacked"):
+        times = []
+        for _ in range(3):
+            begun = time.perf_counter()
+            _, losses = run_round(method, state, trial, name)
+            losses.sum().item()
+            times.append(time.perf_counter() - begun)
+        seconds[name] = min(times) / steps
+    return min(seconds, key=seconds.__getitem__), seconds

@@ -1,0 +1,279 @@
+"""From a study to its runs: every combination, settled down to the last default.
+
+A run's *spec* holds every choice that decides its numbers and nothing else. Its *point* is the spec
+without the seed, with the code and data behind it; point and seed make its identity.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fl import config, fields, identity, materials, registry
+from fl.config import Study
+from fl.errors import ConfigError, Where, unknown
+from fl.registry import Entry
+from fl.training import Training
+
+RESERVED = ("method", "start", "title")
+EXCLUSIVE = ("local_epochs", "local_steps")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One settled data set, partition or model: its entry, all its values, and the id of its data.
+
+    text: as the study wrote it, ``dirichlet(clients=8, alpha=0.3)``; at: where.
+    """
+
+    entry: Entry
+    values: dict[str, Any]
+    text: str
+    at: Where
+    id: str = ""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Its part of a run's spec."""
+        return {"name": self.entry.name, **self.values}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a study.
+
+    label: the study's name for its method entry; title: for print; grid: the entry's grid values.
+    start: the run whose model it starts from.
+    """
+
+    id: str
+    point: str
+    spec: dict[str, Any]
+    code: dict[str, str]
+    label: str
+    title: str
+    grid: dict[str, Any]
+    dataset: Choice
+    partition: Choice
+    model: Choice
+    start: str | None = None
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A study's runs, and the files outside the config folder that they depend on."""
+
+    name: str
+    study: Study
+    where: Where
+    runs: list[Run]
+    watched: list[Path] = field(default_factory=list)
+
+
+def expand(folder: Path, name: str, asked_at: Where) -> Expansion:
+    """All runs of a study; `ConfigError` for anything in it that is not understood."""
+    study, where = config.study(folder, name, asked_at)
+    methods = _Methods(folder, study, where)
+    datasets = list(_choices("data set", study.datasets, where / "datasets"))
+    models = list(_choices("model", study.models, where / "models"))
+    schemes = list(_choices("partition scheme", study.partitions, where / "partitions"))
+    runs: dict[tuple[str, str], Run] = {}
+    for dataset, scheme, model in itertools.product(datasets, schemes, models):
+        dataset = replace(dataset, id=materials.dataset_id(dataset.spec))
+        materials.check_fit(scheme.spec, dataset.spec, scheme.at)
+        scheme = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
+        _check_model(model, dataset)
+        for run in methods.runs(dataset, scheme, model):
+            runs[run.label, run.id] = run
+    files = [Path(s.values["path"]) for s in schemes if "path" in s.values]
+    return Expansion(name, study, where, list(runs.values()), files)
+
+
+def _choices(kind: str, items: list[Any], where: Where) -> Iterator[Choice]:
+    """``name`` or ``{name: {key: value}}``, each with its grid."""
+    for i, item in enumerate(items):
+        if isinstance(item, Mapping) and len(item) == 1:
+            ((name, given),) = item.items()
+        elif isinstance(item, str):
+            name, given = item, None
+        else:
+            raise ConfigError(where / i, f"is {item!r}", "a name, or one name with its keys")
+        entry = registry.find(kind, str(name), where / i)
+        at = where / i / name
+        for values in grid(fields.fields(entry.target), fields.mapping(given, at)):
+            yield Choice(entry, entry.parse(values, at), _text(entry.name, values), at)
+
+
+def _text(name: str, values: Mapping[str, Any]) -> str:
+    inside = ", ".join(f"{key}={value}" for key, value in values.items())
+    return f"{name}({inside})" if inside else name
+
+
+def grid(
+    declared: Mapping[str, fields.Field], values: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Every combination of the values that are lists where one value is expected."""
+    options = {
+        key: value if _is_grid(declared.get(key), value) else [value]
+        for key, value in values.items()
+    }
+    for combination in itertools.product(*options.values()):
+        yield dict(zip(options, combination, strict=True))
+
+
+def _is_grid(declared: fields.Field | None, value: Any) -> bool:
+    if not isinstance(value, list) or not value:
+        return False
+    if declared is not None and fields.is_sequence(declared.hint):
+        return all(isinstance(item, list) for item in value)
+    return True
+
+
+def _check_model(model: Choice, dataset: Choice) -> None:
+    data = dataset.entry.make(dataset.values)
+    try:
+        with torch.device("meta"):
+            module = model.entry.make(model.values).build(data.shape, data.classes)
+            module.eval()(torch.empty(1, *data.shape))
+    except Exception as error:
+        raise ConfigError(
+            model.at,
+            f"{model.text} does not take the inputs of {dataset.text}, of shape {data.shape} "
+            f"({type(error).__name__}: {error})",
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Method:
+    """A method entry of a study at one point of its grid."""
+
+    entry: Entry
+    values: dict[str, Any]
+    training: dict[str, Any]
+    grid: dict[str, Any]
+
+
+class _Methods:
+    """The method entries of a study, and their runs on one data set, partition and model."""
+
+    def __init__(self, folder: Path, study: Study, where: Where) -> None:
+        self._folder, self._study, self._where = folder, study, where
+        self._given: dict[str, Mapping[str, Any]] = {}
+        for label, given in study.methods.items():
+            at = where / "methods" / label
+            if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", label):
+                raise ConfigError(at, f"the name {label!r}", "letters, digits and . _ + -")
+            self._given[label] = fields.mapping(given, at)
+        self._points = {label: list(self._expanded(label)) for label in self._given}
+        if study.baseline is not None and study.baseline not in self._given:
+            raise unknown(where / "baseline", "entry", study.baseline, self._given)
+        for label in self._given:
+            self._ancestors(label)
+
+    def runs(self, dataset: Choice, scheme: Choice, model: Choice) -> Iterator[Run]:
+        """Every entry, grid point and seed."""
+        for label in self._given:
+            for seed in self._study.seeds:
+                yield from self._runs(label, dataset, scheme, model, seed)
+
+    def _runs(
+        self, label: str, dataset: Choice, scheme: Choice, model: Choice, seed: int
+    ) -> Iterator[Run]:
+        parents: list[Run | None] = [None]
+        if self._start(label) is not None:
+            parents = list(self._runs(self._start(label) or "", dataset, scheme, model, seed))
+        for method, parent in itertools.product(self._points[label], parents):
+            spec = {
+                "dataset": dataset.spec,
+                "partition": scheme.spec,
+                "model": model.spec,
+                "method": {"name": method.entry.name, **method.values},
+                "training": method.training,
+                "start": parent.point if parent else None,
+            }
+            code = materials.code(spec)
+            point = identity.digest([spec, code])
+            yield Run(
+                id=identity.digest([point, seed]),
+                point=point,
+                spec={**spec, "seed": seed},
+                code=code,
+                label=label,
+                title=self._title(label),
+                grid={**(parent.grid if parent else {}), **method.grid},
+                dataset=dataset,
+                partition=scheme,
+                model=model,
+                start=parent.id if parent else None,
+            )
+
+    def _expanded(self, label: str) -> Iterator[_Method]:
+        at = self._where / "methods" / label
+        given = self._given[label]
+        entry = registry.find("method", str(given.get("method", label)), at)
+        own, training = fields.fields(entry.target), fields.fields(Training)
+        defaults, defaults_at = config.method_defaults(self._folder, entry.name)
+        for layer, place in ((defaults, defaults_at), (given, at)):
+            for key in layer:
+                if key not in (*own, *training, *RESERVED):
+                    raise unknown(place / key, "key", key, (*own, *training, *RESERVED))
+        fixed = getattr(entry.target, "training", {})
+        merged = _layered(self._study.training, fixed, defaults, given)
+        merged = {key: value for key, value in merged.items() if key not in RESERVED}
+        declared = {**training, **own}
+        several = [k for k, v in merged.items() if _is_grid(declared.get(k), v) and len(v) > 1]
+        for values in grid(declared, merged):
+            hyper = entry.parse({k: v for k, v in values.items() if k in own}, at)
+            rest = {k: v for k, v in values.items() if k not in own}
+            settled = Training.settle(fields.parse(Training, rest, self._training_at(at)), at)
+            yield _Method(entry, hyper, settled, {k: values[k] for k in several})
+
+    def _training_at(self, at: Where) -> Where:
+        """Where to look for a wrong training key: the entry if it has any, else the study's own."""
+        given = self._given[at.key.rpartition(".")[2]]
+        return at if set(given) & set(fields.fields(Training)) else self._where / "training"
+
+    def _start(self, label: str) -> str | None:
+        """The entry whose model this one starts from."""
+        at, given = self._where / "methods" / label, self._given[label]
+        entry = registry.find("method", str(given.get("method", label)), at)
+        start, wanted = given.get("start"), getattr(entry.target, "starts", False)
+        if not wanted and start is not None:
+            raise ConfigError(at / "start", f"{entry.name} does not start from a stored model")
+        if wanted and (not isinstance(start, str) or start not in self._given):
+            raise unknown(at / "start", "entry of this study", start, set(self._given) - {label})
+        return start
+
+    def _ancestors(self, label: str) -> None:
+        seen = [label]
+        while (start := self._start(seen[-1])) is not None:
+            at = self._where / "methods" / seen[-1] / "start"
+            if start in seen:
+                raise ConfigError(at, f"goes round in a circle: {' <- '.join([*seen, start])}")
+            entry = self._points[start][0].entry
+            if "global" not in entry.target.stages:
+                raise ConfigError(at, f"{start!r} ({entry.name}) has no shared model to start from")
+            seen.append(start)
+
+    def _title(self, label: str) -> str:
+        given = self._given[label]
+        if "title" in given:
+            return str(given["title"])
+        name = self._points[label][0].entry.target.__name__
+        return name if given.get("method", label) == label else label
+
+
+def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Later layers win; one that says how long a client works unsays the earlier ones."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        if any(key in layer for key in EXCLUSIVE):
+            merged = {key: value for key, value in merged.items() if key not in EXCLUSIVE}
+        merged.update(layer)
+    return merged

@@ -1,0 +1,58 @@
+"""Why a run is not one that is already there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fl import materials
+from fl.errors import FedloomError
+from fl.identity import difference
+from fl.store import Store
+
+
+def explain(wanted: str, planned: Mapping[str, Mapping[str, Any]], store: Store) -> Iterator[str]:
+    """Lines about the run whose id begins with ``wanted``.
+
+    planned: members of the current plan's bundles, by run id. Says the run's spec, and which keys
+    or which files' code make it differ from the nearest run in the store. Raises `FedloomError` for
+    an id that no run has, or several have.
+    """
+    there = store.runs()
+    matching = sorted({*there, *planned})
+    matching = [run for run in matching if run.startswith(wanted)]
+    if len(matching) != 1:
+        found = ", ".join(matching) or "none"
+        raise FedloomError(
+            f"run {wanted!r}: {found} of the {len({*there, *planned})} runs planned or in "
+            f"{store.root} begins so; allowed: the beginning of one id (python -m fl plan --runs)"
+        )
+    [run] = matching
+    own = _facts(run, planned, store)
+    yield f"run {run}: {own['state']}"
+    yield json.dumps(own["spec"], indent=2)
+    others = {other: _facts(other, planned, store) for other in there if other != run}
+    if not others:
+        yield f"no other run is in {store.root}"
+        return
+    nearest = min(others, key=lambda other: len(_differences(own, others[other])))
+    yield f"nearest run there: {nearest}; this one differs in"
+    yield from (f"  {line}" for line in _differences(own, others[nearest]) or ["nothing"])
+
+
+def _facts(run: str, planned: Mapping[str, Mapping[str, Any]], store: Store) -> dict[str, Any]:
+    if store.has(run):
+        record = store.record(run)
+        return {key: record[key] for key in ("state", "spec", "code_files")}
+    spec = planned[run]["spec"]
+    return {"state": "not trained", "spec": spec, "code_files": materials.code_files(spec)}
+
+
+def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    mine, other = ours["code_files"], theirs["code_files"]
+    files = sorted(name for name in {*mine, *other} if mine.get(name) != other.get(name))
+    return [
+        *difference(ours["spec"], theirs["spec"]),
+        *(f"the code of {name}" for name in files),
+    ]

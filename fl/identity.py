@@ -1,0 +1,140 @@
+"""What makes a run the run it is: its spec, the code that decides its numbers, its data.
+
+Code is hashed as syntax, without docstrings, comments and layout, file by file, over a root file
+and everything in ``fl`` that it imports. A package's ``__init__`` counts only where names are
+imported from it. Hashes do not depend on the Python version.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent
+CORE = ROOT / "simulate.py"
+"""The root of the code that every run shares."""
+LEDGER = ROOT / "equivalent.yaml"
+
+UNDECISIVE = {ROOT / "errors.py", ROOT / "fields.py"}
+"""Code whose whole effect is in the spec (checked values) or in no number (messages)."""
+
+
+def digest(payload: Any) -> str:
+    """16 hexadecimal digits of the SHA-256 of a JSON-like value; key order does not matter."""
+    text = json.dumps(payload, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def files(root: Path) -> dict[str, str]:
+    """``{"fl/parts/losses.py": hash}`` for a file and all of ``fl`` that it imports, in order."""
+    seen: dict[Path, str] = {}
+    waiting = [root.resolve()]
+    while waiting:
+        path = waiting.pop()
+        if path not in seen and path not in UNDECISIVE:
+            code_hash, imports = _read(path)
+            seen[path] = code_hash
+            waiting.extend(imports)
+    return dict(sorted((_label(path), code_hash) for path, code_hash in seen.items()))
+
+
+def code(root: Path) -> str:
+    """One hash for `files`, or the older one that the ledger declares it equivalent to."""
+    current = digest(files(root))
+    older = _ledger().get(_label(root.resolve()), {})
+    while current in older:
+        current = older[current]
+    return current
+
+
+def _label(path: Path) -> str:
+    return path.relative_to(ROOT.parent).as_posix() if path.is_relative_to(ROOT) else path.name
+
+
+@cache
+def _ledger() -> dict[str, dict[str, str]]:
+    """By root file: new hash -> the old one that it is declared equivalent to."""
+    entries = yaml.safe_load(LEDGER.read_text()) or [] if LEDGER.exists() else []
+    by_root: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        by_root.setdefault(entry["root"], {})[entry["new"]] = entry["old"]
+    return by_root
+
+
+@cache
+def _read(path: Path) -> tuple[str, tuple[Path, ...]]:
+    tree = ast.parse(path.read_bytes(), filename=str(path))
+    imports = tuple(sorted(set(_imports(tree, path))))
+    return digest(_canonical(tree)), imports
+
+
+def _imports(tree: ast.Module, path: Path) -> Iterator[Path]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _module(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            package = _package(node, path)
+            for alias in node.names:
+                yield from _module(f"{package}.{alias.name}") or _module(package)
+
+
+def _package(node: ast.ImportFrom, path: Path) -> str:
+    if not node.level:
+        return node.module or ""
+    folder = path.parents[node.level - 1]
+    parts = folder.relative_to(ROOT.parent).parts if folder.is_relative_to(ROOT) else ()
+    return ".".join([*parts, *filter(None, [node.module])])
+
+
+def _module(name: str) -> list[Path]:
+    """The file of a module of ``fl``; nothing for other packages and for names inside a module."""
+    first, *rest = name.split(".")
+    if first != ROOT.name:
+        return []
+    stem = ROOT.joinpath(*rest)
+    return [p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()][:1]
+
+
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _canonical(node: Any) -> Any:
+    """Syntax as nested lists. Empty fields are left out: newer Pythons add new, empty ones."""
+    if isinstance(node, ast.AST):
+        body = [type(node).__name__]
+        for name, value in ast.iter_fields(node):
+            if name == "body" and isinstance(node, DOCUMENTED):
+                value = value[_has_docstring(value) :]
+            if value not in (None, []) and name not in ("kind", "type_comment"):
+                body.append([name, _canonical(value)])
+        return body
+    if isinstance(node, list):
+        return [_canonical(item) for item in node]
+    return [type(node).__name__, repr(node)]
+
+
+def _has_docstring(body: list[ast.stmt]) -> bool:
+    first = body[0] if body else None
+    return (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    )
+
+
+def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    """The keys at which two nested specs differ: ``training.lr: 0.1, not 0.05``."""
+    for key in sorted({*ours, *theirs}):
+        mine, other, name = ours.get(key), theirs.get(key), f"{at}.{key}" if at else key
+        if isinstance(mine, Mapping) and isinstance(other, Mapping):
+            yield from difference(mine, other, name)
+        elif mine != other:
+            yield f"{name}: {mine!r}, not {other!r}"

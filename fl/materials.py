@@ -1,0 +1,151 @@
+"""Making what a run needs, once: prepared data sets and partitions, each under its identity."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fl import data, identity, registry
+from fl.data import partition as tables
+from fl.data.download import fetch
+from fl.data.prepared import Prepared
+from fl.errors import ConfigError, DataError, Where
+from fl.files import write_json, write_table
+from fl.registry import Entry
+
+Spec = Mapping[str, Any]
+"""``{"name": ..., key: value, ...}`` of a data set or of a partition scheme."""
+
+
+def entry_of(kind: str, spec: Spec) -> tuple[Entry, Any]:
+    """The registry's entry for a spec, and the entry's target made with the spec's values."""
+    entry = registry.find(kind, spec["name"], Where("the spec"))
+    values = {key: value for key, value in spec.items() if key != "name"}
+    return entry, entry.make(values)
+
+
+def dataset_id(spec: Spec) -> str:
+    """``digits-<hash>``: the spec, the reader's code and the source files' checksums."""
+    entry, dataset = entry_of("data set", spec)
+    sources = [[source.name, source.sha256] for source in dataset.sources]
+    return f"{entry.name}-{identity.digest([dict(spec), identity.code(entry.file), sources])}"
+
+
+def partition_id(spec: Spec, dataset: str) -> str:
+    """``dirichlet-<hash>``: the spec, the scheme's code, the data set, a user's own table."""
+    entry = registry.find("partition scheme", spec["name"], Where("the spec"))
+    brought = tables.content_hash(tables.read(spec["path"])) if "path" in spec else ""
+    key = identity.digest([dict(spec), identity.code(entry.file), dataset, brought])
+    return f"{entry.name}-{key}"
+
+
+def code(spec: Spec) -> dict[str, str]:
+    """What a run of that spec is computed by and on: code hashes and the ids of its data."""
+    dataset = dataset_id(spec["dataset"])
+    return {
+        "core": identity.code(identity.CORE),
+        "method": identity.code(_file("method", spec)),
+        "model": identity.code(_file("model", spec)),
+        "dataset": dataset,
+        "partition": partition_id(spec["partition"], dataset),
+    }
+
+
+def code_files(spec: Spec) -> dict[str, str]:
+    """Every source file behind a run of that spec, with its hash."""
+    kinds = {
+        "method": "method",
+        "model": "model",
+        "dataset": "data set",
+        "partition": "partition scheme",
+    }
+    roots = [identity.CORE, *(_file(kind, spec, key) for key, kind in kinds.items())]
+    return {name: found for root in roots for name, found in identity.files(root).items()}
+
+
+def _file(kind: str, spec: Spec, key: str = "") -> Path:
+    return registry.find(kind, spec[key or kind]["name"], Where("the spec")).file
+
+
+def download(spec: Spec, root: Path) -> None:
+    """The raw files of a data set in ``<root>/raw/<name>``, and ``sources.json`` once all are."""
+    entry, dataset = entry_of("data set", spec)
+    folder = root / "raw" / entry.name
+    folder.mkdir(parents=True, exist_ok=True)
+    fetched = [fetch(source, folder) for source in dataset.sources]
+    listed = [{"name": path.name, "bytes": path.stat().st_size} for path in fetched]
+    write_json(folder / "sources.json", {"dataset": entry.name, "files": listed})
+
+
+def prepare(spec: Spec, root: Path) -> Prepared:
+    """The data set in ``<root>/prepared/<id>``, prepared now if it is not there."""
+    entry, dataset = entry_of("data set", spec)
+    folder = root / "prepared" / dataset_id(spec)
+    if not (folder / "dataset.json").exists():
+        data.prepare(dataset, entry.name, root / "raw" / entry.name, folder)
+    return Prepared.open(folder)
+
+
+def partition(spec: Spec, dataset: Spec, root: Path, results: Path) -> pd.DataFrame:
+    """The table in ``<results>/partitions/<id>``, made now if it is not there.
+
+    Beside ``partition.parquet`` lie ``statistics.parquet`` and ``partition.json``, which says how
+    it was made and what had to be repaired.
+    """
+    folder = results / "partitions" / partition_id(spec, dataset_id(dataset))
+    path = folder / "partition.parquet"
+    if not (folder / "partition.json").exists():
+        _make_partition(spec, prepare(dataset, root), folder)
+    return tables.read(path)
+
+
+def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
+    entry = registry.find("partition scheme", spec["name"], Where("the spec"))
+    values = {key: value for key, value in spec.items() if key != "name"}
+    given = {"groups": prepared.client, "domains": prepared.domain}
+    wanted = inspect.signature(entry.target).parameters
+    table = entry.target(
+        prepared.y, **{key: given[key] for key in given if key in wanted}, **values
+    )
+    tables.validate(table, prepared.y, source=values.get("path", f"partition {entry.name}"))
+    folder.mkdir(parents=True, exist_ok=True)
+    tables.write(table, folder / "partition.parquet")
+    statistics = tables.statistics(table, prepared.y, len(prepared.classes))
+    write_table(folder / "statistics.parquet", statistics)
+    about = {
+        "dataset": prepared.name,
+        "scheme": entry.name,
+        "params": values,
+        "notes": table.attrs.get("notes", []),
+        "classes": list(prepared.classes),
+    }
+    write_json(folder / "partition.json", about)
+
+
+def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
+    """Refuse at once a partition that cannot be made of that data set (`ConfigError`)."""
+    _, found = entry_of("data set", dataset)
+    clients, per_client = scheme.get("clients"), scheme.get("classes_per_client", 1)
+    least = max(3, scheme.get("min_samples", 0))
+    if clients and found.size < least * clients:
+        problem = f"is {clients}, too many for the {found.size} samples of {dataset['name']}"
+        allowed = f"at most {found.size // least}, so that each gets {least} or more"
+        raise ConfigError(where / "clients", problem, allowed)
+    if per_client > found.classes:
+        problem = f"is {per_client}, but {dataset['name']} has {found.classes} classes"
+        raise ConfigError(where / "classes_per_client", problem, f"1 to {found.classes}")
+    if scheme.get("test", 0.5) in (0, 1) or scheme.get("val", 0) + scheme.get("test", 0) >= 1:
+        problem = f"is {scheme['test']} beside val {scheme.get('val', 0)}"
+        raise ConfigError(where / "test", problem, "test > 0 and val + test < 1")
+    if scheme["name"] == "natural" and not found.natural:
+        allowed = "another scheme, or a data set that has"
+        raise ConfigError(where, f"{dataset['name']} has no clients of its own", allowed)
+    if "path" in scheme:
+        try:
+            tables.read(scheme["path"])
+        except DataError as error:
+            raise ConfigError(where / "path", str(error)) from None

@@ -1,0 +1,71 @@
+"""What a federated method is: a few pure functions over trees.
+
+Everything of a `Pass` is written for ONE client; the engine decides whether it runs for one client
+after another or for all of them at once. Only `Method.aggregate` sees the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fl.network import Network
+from fl.training import Training
+from fl.trees import Tree
+
+Batch = Mapping[str, Tensor]
+"""One client's batch: ``x`` [b, ...], ``y`` [b] and ``weight`` [b] (0 leaves a sample out)."""
+
+View = Callable[[Tree, Tree | None], dict[str, Any]]
+"""(server, client) -> the variables to evaluate; the shared view is asked without a client."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method is built for: the network, how it trains, and the number of classes."""
+
+    network: Network
+    training: Training
+    classes: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over a client's data in a round.
+
+    begin(server, client) -> work
+        The tree that the pass works on. ``work["params"]`` is what is differentiated.
+    loss(server, work, batch) -> (scalar, aux)
+        What a step minimises, and a tree that `update` wants (new buffers, say).
+    update(server, work, grads, aux, lr) -> work
+        One step, given d loss / d params. Elementwise: it may be called with a leading client
+        dimension on every leaf of work, grads and aux.
+    end(server, client, work) -> (client, upload)
+        What the client keeps, and what it sends.
+    """
+
+    begin: Callable[[Tree, Tree], dict[str, Any]]
+    loss: Callable[[Tree, Tree, Batch], tuple[Tensor, dict[str, Any]]]
+    update: Callable[[Tree, Tree, Tree, Tree, float], dict[str, Any]]
+    end: Callable[[Tree, Tree, Tree], tuple[dict[str, Any], dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A federated method.
+
+    init(variables) -> (server, client)
+        The server's tree, and the tree that every client starts with (the engine adds its ``id``).
+    passes: what a client does in a round.
+    aggregate(server, clients, uploads, n) -> (server, clients)
+        Over the round's participants: stacked trees, and ``n`` [K], their training samples.
+    views: which weights are evaluated, by stage (`fl.schema.GLOBAL`, `fl.schema.PERSONAL`).
+    """
+
+    init: Callable[[Tree], tuple[dict[str, Any], dict[str, Any]]]
+    passes: tuple[Pass, ...]
+    aggregate: Callable[[Tree, Tree, Tree, Tensor], tuple[dict[str, Any], dict[str, Any]]]
+    views: Mapping[str, View]

@@ -1,0 +1,30 @@
+"""FedAvg: clients train the shared model locally, the server averages what they send.
+
+Differences from the paper: batches are drawn afresh each round from the client's own order; running
+statistics of batch normalisation are averaged like weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fl.method import Method, Setting
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+
+CITATION = (
+    "McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep "
+    "Networks from Decentralized Data. AISTATS 2017. arXiv:1602.05629"
+)
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """FedAvg (algorithm 1) has no hyper-parameters beyond those of training."""
+
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """The sample-weighted mean of locally trained models."""
+        return recipe(setting)

@@ -1,0 +1,34 @@
+"""FedProx: FedAvg whose clients are held near the shared model by a proximal term.
+
+Differences from the paper: every client does its whole local work (gamma-inexactness by early stops
+is not simulated), and clients are weighted by their samples instead of drawn in proportion to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fl.fields import NonNegative
+from fl.method import Method, Setting
+from fl.parts.losses import cross_entropy, proximal
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+
+CITATION = (
+    "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous "
+    "Networks. MLSys 2020. arXiv:1812.06127"
+)
+
+
+@dataclass(frozen=True)
+class FedProx:
+    """mu: weight of the proximal term (mu/2) ||w - w^t||^2, equation 2; 0 is FedAvg."""
+
+    mu: NonNegative = 0.01
+
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg with one more loss term."""
+        return recipe(setting, terms=(cross_entropy, proximal(self.mu)))

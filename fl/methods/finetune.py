@@ -1,0 +1,36 @@
+"""Fine-tuning: every client trains a stored shared model further on its own data, alone.
+
+With FedAvg as the start this is the FedAvg-FT baseline, which many personalised methods fail to
+beat. It is a stage of its own: its entry names the entry it starts from (``start: fedavg``), its
+round 0 is that model before personalisation, and a round is an epoch unless the study says
+otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fl.method import Method, Setting
+from fl.recipe import everything, recipe
+from fl.schema import PERSONAL
+
+CITATION = (
+    "Yu, Bagdasaryan, Shmatikov. Salvaging Federated Learning by Local Adaptation. 2020. "
+    "arXiv:2002.04758"
+)
+
+
+@dataclass(frozen=True)
+class FineTune:
+    """keep_optimizer: whether momentum and the like outlive a round."""
+
+    keep_optimizer: bool = True
+
+    stages: ClassVar = (PERSONAL,)
+    starts: ClassVar = True
+    training: ClassVar[dict[str, Any]] = {"rounds": 5, "local_epochs": 1}
+
+    def build(self, setting: Setting) -> Method:
+        """Every weight is the client's own from the start."""
+        return recipe(setting, local=everything, keep_optimizer=self.keep_optimizer)

@@ -1,0 +1,31 @@
+"""Local: every client trains alone; nothing is shared. The baseline that collaboration must beat.
+
+A round is only a stretch of training here, so the optimizer's state is kept from round to round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fl.method import Method, Setting
+from fl.recipe import everything, recipe
+from fl.schema import PERSONAL
+
+CITATION = (
+    "No one paper's: the usual control, e.g. in Smith, Chiang, Sanjabi, Talwalkar. Federated "
+    "Multi-Task Learning. NeurIPS 2017. arXiv:1705.10467"
+)
+
+
+@dataclass(frozen=True)
+class Local:
+    """keep_optimizer: whether momentum and the like outlive a round."""
+
+    keep_optimizer: bool = True
+
+    stages: ClassVar = (PERSONAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """Every weight stays local."""
+        return recipe(setting, local=everything, keep_optimizer=self.keep_optimizer)

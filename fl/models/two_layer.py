@@ -1,0 +1,39 @@
+"""The two-layer model of the Synthetic task: two linear maps with nothing between them."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from fl.fields import Count
+
+CITATION = (
+    "Ayromlou, Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (section 5: "
+    "60-20-10, the first layer is the feature extractor)"
+)
+
+
+@dataclass(frozen=True)
+class TwoLayer:
+    """hidden: features; head: what the loss is applied to.
+
+    `probabilities` puts a softmax at the end, to which cross-entropy then applies its own, as the
+    paper's code does; `logits` leaves it out.
+    """
+
+    hidden: Count = 20
+    head: Literal["probabilities", "logits"] = "probabilities"
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Linear(features, hidden), Linear(hidden, classes), and a softmax if asked for."""
+        layers: dict[str, nn.Module] = {
+            "features": nn.Linear(math.prod(shape), self.hidden),
+            "classifier": nn.Linear(self.hidden, classes),
+        }
+        if self.head == "probabilities":
+            layers["softmax"] = nn.Softmax(dim=-1)
+        return nn.Sequential(OrderedDict(layers))

@@ -1,0 +1,64 @@
+"""A plan in words: what it means, what is there, what the rest costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fl.cost import Rates, client_steps
+from fl.plan import Plan
+from fl.store import Store
+
+
+def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
+    """One line per method and setting of each study, then the totals.
+
+    A run that two studies ask for is counted once in the totals.
+    """
+    members = {m["run"]: m for bundle in plan.bundles.values() for m in bundle["runs"]}
+    for name, study in plan.studies.items():
+        yield f"{name}: {study['title']}"
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for run in study["runs"]:
+            place = (run["method"], run["dataset"], run["partition"], run["model"])
+            groups.setdefault(place, []).append(run)
+        for (method, *place), runs in groups.items():
+            there = sum(store.has(run["run"]) for run in runs)
+            yield f"  {method:16} {there:4} of {len(runs):4} runs there   {' / '.join(place)}"
+            if every_run:
+                yield from (f"    {_run_line(run, store)}" for run in runs)
+    missing = [m for run, m in members.items() if not _there(m, store)]
+    yield f"{len(members)} runs in {len(plan.bundles)} jobs; {len(missing)} to train"
+    if missing:
+        yield _cost([m["spec"] for m in missing], store)
+
+
+def _there(member: dict[str, Any], store: Store) -> bool:
+    return (store.has_weights if member["keep_weights"] else store.has)(member["run"])
+
+
+def _run_line(run: dict[str, Any], store: Store) -> str:
+    point = ", ".join(f"{key}={value}" for key, value in run["point"].items())
+    state = "there" if store.has(run["run"]) else "to train"
+    return f"{run['run']}  seed {run['seed']:<6} {state:9} {point}".rstrip()
+
+
+def _cost(specs: list[dict[str, Any]], store: Store) -> str:
+    steps = sum(client_steps(spec) for spec in specs)
+    seconds = Rates(store).seconds(specs)
+    if seconds is None:
+        time = "time unknown until a run like each of them is in the store"
+    else:
+        time = f"about {duration(seconds)} one after another, at the rate of the runs there"
+    return f"{steps:,} local steps of a client to go; {time}"
+
+
+def duration(seconds: float) -> str:
+    """``95 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"

@@ -1,0 +1,268 @@
+"""What a config means, written down: the runs, the bundles that train them, and what they need.
+
+`current` is what Snakemake parses. It is kept in ``<results>/plan/`` and made anew only when config
+or code changed, so that reading it costs neither the expansion nor an import of torch. Its files
+are rewritten only when their content changes, because their times are what the graph goes by.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fl import config, identity, registry
+from fl.config import Settings
+from fl.errors import ConfigError, Where, unknown
+from fl.files import write_json
+
+if TYPE_CHECKING:
+    from fl.expand import Expansion, Run
+
+REPORTING = ("tables.py", "report/__init__.py")
+"""Code behind tables and reports: when it changes they are made again."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of some studies.
+
+    studies: by name, title, metric, hash and runs (what `fl.tables` reads). bundles: by id, runs
+    with their specs, what they need and how they are executed (what `fl.train` reads). datasets and
+    partitions: by id, how to make them. watched: files outside config that all this follows from.
+    """
+
+    settings: Settings
+    studies: dict[str, dict[str, Any]]
+    bundles: dict[str, dict[str, Any]]
+    datasets: dict[str, dict[str, Any]]
+    partitions: dict[str, dict[str, Any]]
+    watched: list[str]
+
+
+def make(folder: Path, studies: Sequence[str] = ()) -> Plan:
+    """The plan of the studies that a config folder asks for, or of those named; writes nothing.
+
+    Raises `ConfigError` for anything in the config that is wrong.
+    """
+    from fl.expand import expand  # imports torch, which a plan that is known does without
+
+    settings, wanted, where = _wanted(folder, studies)
+    expansions = [expand(folder, name, where) for name in wanted]
+    runs = {run.id: run for e in expansions for run in e.runs}
+    starts = {run.start for run in runs.values()}
+    kept = {run.id for e in expansions if e.study.keep_weights for run in e.runs}
+    bundles = _bundles(runs, {start for start in starts if start} | kept, settings)
+    home = {member["run"]: name for name, bundle in bundles.items() for member in bundle["runs"]}
+    return Plan(
+        settings=settings,
+        studies={e.name: _study(e, home, folder) for e in expansions},
+        bundles=bundles,
+        datasets={r.dataset.id: r.dataset.spec for r in runs.values()},
+        partitions={r.partition.id: _partition(r) for r in runs.values()},
+        watched=sorted({str(path) for e in expansions for path in e.watched}),
+    )
+
+
+def _wanted(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str], Where]:
+    settings = config.settings(folder)
+    where = Where(os.path.relpath(folder / "config.yaml")) / "studies"
+    wanted = list(dict.fromkeys(studies or settings.studies))
+    if not wanted:
+        raise ConfigError(where, "is empty", "at least one study")
+    return settings, wanted, where
+
+
+def _bundles(
+    runs: Mapping[str, Run], kept: set[str], settings: Settings
+) -> dict[str, dict[str, Any]]:
+    """All seeds of a point are one bundle, over all studies; named by its members."""
+    points: dict[str, list[Run]] = {}
+    for run in runs.values():
+        points.setdefault(run.point, []).append(run)
+    names = {
+        point: identity.digest(sorted(run.id for run in members))
+        for point, members in points.items()
+    }
+    home = {run.id: names[run.point] for run in runs.values()}
+    return {
+        names[point]: {
+            "bundle": names[point],
+            "title": f"{members[0].title} on {members[0].dataset.text}",
+            "runs": [
+                {
+                    "run": run.id,
+                    "spec": run.spec,
+                    "code": run.code,
+                    "start": run.start,
+                    "keep_weights": run.id in kept,
+                }
+                for run in sorted(members, key=lambda r: r.spec["seed"])
+            ],
+            "dataset": members[0].dataset.id,
+            "partition": members[0].partition.id,
+            "after": sorted({home[run.start] for run in members if run.start}),
+            "results": settings.results,
+            "data": settings.data,
+            "execution": asdict(settings.execution),
+        }
+        for point, members in sorted(points.items(), key=lambda item: names[item[0]])
+    }
+
+
+def _partition(run: Run) -> dict[str, Any]:
+    return {
+        "dataset": run.dataset.id,
+        "spec": run.dataset.spec,
+        "scheme": run.partition.spec,
+        "text": run.partition.text,
+    }
+
+
+def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[str, Any]:
+    study = expansion.study
+    found = {
+        "study": expansion.name,
+        "title": study.title or expansion.name,
+        "question": study.question,
+        "metric": study.metric,
+        "baseline": study.baseline,
+        "runs": [
+            {
+                "run": run.id,
+                "method": run.label,
+                "title": run.title,
+                "point": run.grid,
+                "dataset": run.dataset.text,
+                "partition": run.partition.text,
+                "partition_id": run.partition.id,
+                "model": run.model.text,
+                "seed": run.spec["seed"],
+                "bundle": home[run.id],
+            }
+            for run in expansion.runs
+        ],
+        "published": _published(expansion, folder),
+    }
+    reporting = [identity.code(registry.ROOT / name) for name in REPORTING]
+    return {**found, "hash": identity.digest([found, reporting])}
+
+
+def _published(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
+    """The published cells that a study names, looked up in their tables."""
+    found = []
+    for i, cells in enumerate(expansion.study.published):
+        at = expansion.where / "published" / i
+        path = folder / "published" / cells.source
+        if not path.is_file():
+            there = (p.name for p in path.parent.glob("*.csv"))
+            raise unknown(at / "source", "file", cells.source, there)
+        with path.open(newline="", encoding="utf-8") as file:
+            table = {
+                (line["row"], line["column"]): line
+                for line in csv.DictReader(file)
+                if line["table"] == cells.table
+            }
+        settings = {
+            text for run in expansion.runs for text in (run.dataset.text, run.partition.text)
+        }
+        for (label, row), (setting, column) in itertools.product(
+            cells.rows.items(), cells.columns.items()
+        ):
+            if label not in expansion.study.methods:
+                raise unknown(at / "rows" / label, "entry", label, expansion.study.methods)
+            if setting not in settings:
+                raise unknown(at / "columns" / setting, "data set or partition", setting, settings)
+            if (row, column) not in table:
+                known = (f"{r} / {c}" for r, c in table)
+                raise unknown(at, "cell", f"{row} / {column}", known)
+            found.append(_cell(cells.source, table[row, column], label, setting))
+    return found
+
+
+def _cell(source: str, line: Mapping[str, str], label: str, setting: str) -> dict[str, Any]:
+    return {
+        "source": source,
+        **{key: line[key] for key in ("table", "row", "column", "note")},
+        "value": float(line["value"]),
+        "sd": float(line["sd"]) if line["sd"] else None,
+        "method": label,
+        "setting": setting,
+    }
+
+
+def current(folder: Path, studies: Sequence[str] = (), write: bool = True) -> dict[str, Any]:
+    """``<results>/plan/plan.json``, made anew first if config or code changed.
+
+    It has the settings, and by name each study's hash and bundles, and each bundle's needs. With
+    ``write=False`` (in the jobs of a running plan) it is read as it is, whatever config says now.
+    """
+    settings, wanted, _ = _wanted(folder, studies)
+    home = Path(settings.results) / "plan"
+    known = _read(home / "plan.json")
+    if not write or known.get("key") == _key(folder, wanted, known.get("watched", ())):
+        return known
+    plan = make(folder, studies)
+    for kind in ("studies", "bundles", "datasets", "partitions"):
+        for name, content in getattr(plan, kind).items():
+            _write(home / kind / f"{name}.json", content)
+    summary = _summary(plan, _key(folder, wanted, plan.watched))
+    _write(home / "plan.json", summary)
+    return summary
+
+
+def _summary(plan: Plan, key: str) -> dict[str, Any]:
+    return {
+        "key": key,
+        "settings": asdict(plan.settings),
+        "watched": plan.watched,
+        "runs": sorted({m["run"] for b in plan.bundles.values() for m in b["runs"]}),
+        "studies": {
+            name: {
+                "hash": study["hash"],
+                "bundles": sorted({run["bundle"] for run in study["runs"]}),
+                "partitions": sorted({run["partition_id"] for run in study["runs"]}),
+            }
+            for name, study in plan.studies.items()
+        },
+        "bundles": {
+            name: {
+                "runs": [m["run"] for m in bundle["runs"]],
+                "keep_weights": [m["run"] for m in bundle["runs"] if m["keep_weights"]],
+                **{key: bundle[key] for key in ("dataset", "partition", "after")},
+            }
+            for name, bundle in plan.bundles.items()
+        },
+    }
+
+
+def _key(folder: Path, wanted: Sequence[str], watched: Iterable[str]) -> str:
+    """A hash over the bytes of everything that a plan follows from."""
+    files = {*folder.rglob("*.yaml"), *folder.rglob("*.csv"), *map(Path, watched)}
+    files |= {*registry.ROOT.rglob("*.py"), identity.LEDGER}
+    seen = [
+        (str(path), hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(files)
+        if path.is_file()
+    ]
+    return identity.digest([list(wanted), seen])
+
+
+def _write(path: Path, content: Any) -> None:
+    if _read(path) != content:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, content)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

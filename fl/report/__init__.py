@@ -1,0 +1,82 @@
+"""The report of a study: one offline HTML page, and its tables in Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fl.report import content, page
+from fl.report.cells import Table
+from fl.report.facts import Facts, gather
+from fl.report.plain import markdown, to_latex, to_markdown
+from fl.tables import COMPLETE, DIVERGED, MISSING
+
+
+def build(study: str, results: Path, store: Path) -> list[Path]:
+    """Write ``results/report/<study>.html``, ``.md`` and ``.tex`` from what is there.
+
+    Runs that are missing or diverged are named as such. The study's tables are made first where
+    they are not complete. Raises `DataError` for a study that is not planned or a file that
+    cannot be read.
+    """
+    facts = gather(study, results, store)
+    written = {
+        ".html": page.html(facts),
+        ".md": _markdown(facts),
+        ".tex": _latex(facts),
+    }
+    folder = results / "report"
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_write(folder / f"{study}{end}", text) for end, text in written.items()]
+
+
+def _tables(facts: Facts) -> list[Table]:
+    found = (
+        content.main_table(facts, facts.metric, facts.summary),
+        content.clients_table(facts),
+        content.paired_table(facts),
+    )
+    return [table for table in found if table is not None]
+
+
+def _status(facts: Facts) -> str:
+    states = facts.runs["state"]
+    counts = [f"{int((states == s).sum())} {s}" for s in (COMPLETE, DIVERGED, MISSING)]
+    return f"{len(states)} runs: {', '.join(counts)}."
+
+
+def _markdown(facts: Facts) -> str:
+    parts = [f"# {markdown(facts.plan['title'])}\n"]
+    if facts.plan.get("question"):
+        parts.append(f"{markdown(facts.plan['question'])}\n")
+    parts.append(f"{_status(facts)}\n")
+    parts += [
+        "".join(
+            f"- {state}: {markdown(r['what'])}, {markdown(r['where'])}, seed {r['seed']}, "
+            f"run `{r['id']}`\n"
+            for r in runs
+        )
+        for state, runs in page.absent(facts).items()
+        if runs
+    ]
+    parts += [to_markdown(table) for table in _tables(facts)]
+    parts.append(f"Plan {facts.plan['hash']}; `python -m fl report {facts.plan['study']}`\n")
+    return "\n".join(parts)
+
+
+def _latex(facts: Facts) -> str:
+    study = facts.plan["study"]
+    head = f"% {facts.plan['hash']}: python -m fl report {study}; needs \\usepackage{{booktabs}}\n"
+    tables = [to_latex(table, f"{study}-{table.name}") for table in _tables(facts)]
+    status = f"% {_status(facts)}\n"
+    return "\n".join([head + status, *tables])
+
+
+def _write(path: Path, text: str) -> Path:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,112 @@
+"""Tables as data, and the one place where a number becomes text.
+
+HTML, Markdown and LaTeX are written from the same `Table`, so that a number reads the same in all
+three and is the rounding of the one in the Parquet tables.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
+NOTHING = DASH
+"""Stands where there is no number."""
+
+SHARES = ("accuracy", "balanced_accuracy")
+"""Metrics that are fractions of one and are shown in percent."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: its text, where it links to (``#anchor``), whether it is the best, a short remark."""
+
+    text: str
+    href: str = ""
+    best: bool = False
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: its heading, its cells, and whether it is a reference rather than a method."""
+
+    head: Cell
+    cells: tuple[Cell, ...]
+    reference: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows under a common heading; an empty heading is not shown."""
+
+    heading: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; a line break in a column's name breaks the line in the header.
+
+    ``text`` counts the columns, from the left, that hold text and not numbers.
+    """
+
+    name: str
+    caption: str
+    corner: str
+    columns: tuple[str, ...]
+    groups: tuple[Group, ...]
+    text: int = 0
+
+
+def number(value: float, metric: str, signed: bool = False) -> str:
+    """A value of ``metric``: percent with one decimal for a share, else three decimals."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    value, digits = (100 * value, 1) if metric in SHARES else (value, 3)
+    text = f"{value:{'+' if signed else ''}.{digits}f}"
+    if float(text) == 0:
+        text = text.lstrip("+-")
+    return text.replace("-", MINUS)
+
+
+def spread(mean: float, sd: float, metric: str, signed: bool = False) -> str:
+    """Mean and standard deviation, ``93.4 ± 0.5``; the mean alone where there is no deviation."""
+    text = number(mean, metric, signed)
+    if text == NOTHING or sd is None or not math.isfinite(sd):
+        return text
+    return f"{text} ± {number(sd, metric)}"
+
+
+def unit(metric: str) -> str:
+    """A metric's name with its unit, as an axis or a caption says it."""
+    return f"{metric.replace('_', ' ')}{' (%)' if metric in SHARES else ''}"
+
+
+def probability(p: float) -> str:
+    """A p-value with three decimals, ``<0.001`` below."""
+    if not math.isfinite(p):
+        return NOTHING
+    return "<0.001" if p < 0.0005 else f"{p:.3f}"
+
+
+def decimal(value: float, digits: int = 2) -> str:
+    """A plain number."""
+    return f"{value:.{digits}f}".replace("-", MINUS) if math.isfinite(value) else NOTHING
+
+
+def mark_best(rows: list[Row], means: list[list[float]], metric: str, up: bool) -> list[Row]:
+    """The rows with the best cell of every column marked; cells that read the same are equal."""
+    if len(rows) < 2:
+        return rows
+    marked = [list(row.cells) for row in rows]
+    for column in range(len(means[0])):
+        values = [m[column] for m in means]
+        known = [v for v in values if math.isfinite(v)]
+        if not known:
+            continue
+        best = number(max(known) if up else min(known), metric)
+        for r, value in enumerate(values):
+            if number(value, metric) == best:
+                marked[r][column] = replace(marked[r][column], best=True)
+    return [replace(row, cells=tuple(c)) for row, c in zip(rows, marked, strict=True)]

@@ -1,0 +1,207 @@
+"""The main tables of a report, from its facts."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from fl import tables
+from fl.report import frames
+from fl.report.cells import (
+    NOTHING,
+    Cell,
+    Group,
+    Row,
+    Table,
+    mark_best,
+    number,
+    probability,
+    spread,
+    unit,
+)
+from fl.report.facts import Facts, Setting
+from fl.tables import SETTING
+
+NAN = float("nan")
+
+
+def at(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+    """The rows of ``frame`` that belong to a setting."""
+    return frame[(frame[SETTING] == list(setting)).all(axis=1)]
+
+
+def majority(facts: Facts, setting: Setting) -> pd.Series:
+    """Per client, what predicting its training majority scores; mean over the seeds' partitions."""
+    each = [part.majority() for part in facts.partitions_of(setting)]
+    return pd.concat(each).groupby(level=0).mean() if each else pd.Series(dtype=float)
+
+
+def _population(facts: Facts, setting: Setting) -> float:
+    each = [part.population_majority() for part in facts.partitions_of(setting)]
+    return sum(each) / len(each) if each else NAN
+
+
+def remark(row: pd.Series) -> str:
+    """What a cell has to admit: ``1 diverged, 2 missing``."""
+    counts = ((row["n_diverged"], "diverged"), (row["n_missing"], "missing"))
+    return ", ".join(f"{n} {word}" for n, word in counts if n)
+
+
+def main_table(facts: Facts, metric: str, summary: pd.DataFrame) -> Table:
+    """Methods against settings: mean ± sd over seeds, the best in bold, each linked to its runs."""
+    found = {(*row[[*SETTING, "method"]],): row for _, row in summary.iterrows()}
+    rows, means = [], []
+    for method, name in facts.methods.items():
+        cells, values = [], []
+        for setting in facts.settings:
+            row = found.get((*setting, method))
+            values.append(NAN if row is None else row["mean"])
+            if row is None:
+                cells.append(Cell(NOTHING))
+                continue
+            text = spread(row["mean"], row["sd_seeds"], metric)
+            cells.append(Cell(text, f"#{facts.anchor(setting, method)}", remark=remark(row)))
+        rows.append(Row(Cell(name), tuple(cells)))
+        means.append(values)
+    rows = mark_best(rows, means, metric, tables.rising(metric))
+    if metric == "accuracy":
+        rows += _majority_rows(facts)
+    caption = (
+        f"Final test {unit(metric)}: mean over clients, then mean ± standard deviation over "
+        f"{_seeds(summary)}. Best of each column in bold."
+    )
+    if summary["n_diverged"].sum():
+        caption += " Diverged runs are counted, not averaged."
+    if metric == "accuracy" and facts.partitions:
+        caption += (
+            " Majority class: always predicting the most frequent training class, of each client "
+            "(mean over clients) or of the population."
+        )
+    columns = tuple("\n".join(setting) for setting in facts.settings)
+    return Table("settings", caption, "Method", columns, (Group("", tuple(rows)),))
+
+
+def _seeds(summary: pd.DataFrame) -> str:
+    counts = sorted(set(summary["n_seeds"]))
+    if len(counts) == 1 and counts[0] > 1:
+        return f"{counts[0]} seeds"
+    if len(counts) == 1 and counts[0] == 1:
+        return "seeds (there is one, so no deviation)"
+    return "the seeds that finished"
+
+
+def _majority_rows(facts: Facts) -> list[Row]:
+    own = [majority(facts, s).mean() for s in facts.settings]
+    everyone = [_population(facts, s) for s in facts.settings]
+    named = (("Majority class of each client", own), ("Majority class of the population", everyone))
+    return [
+        Row(Cell(name), tuple(Cell(number(v, "accuracy")) for v in values), reference=True)
+        for name, values in named
+        if any(math.isfinite(v) for v in values)
+    ]
+
+
+def by_setting(
+    name: str, caption: str, columns: tuple[str, ...], groups: list[Group], text: int = 0
+) -> Table:
+    """A table of methods with a group per setting; a single setting is named in the caption."""
+    if len(groups) == 1:
+        caption += f" Setting: {groups[0].heading}."
+        groups = [Group("", groups[0].rows)]
+    return Table(name, caption, "Method", columns, tuple(groups), text)
+
+
+def clients_table(facts: Facts) -> Table:
+    """How unevenly methods serve clients."""
+    groups = []
+    metric = facts.metric
+    for setting in facts.settings:
+        rows = []
+        for _, row in at(facts.summary, setting).iterrows():
+            values = [number(row[c], metric) for c in ("mean", "sd_clients", "p10", "worst")]
+            link = f"#{facts.anchor(setting, row['method'])}"
+            cells = [Cell(v, link) for v in values] + [Cell(str(row["n_clients"]))]
+            rows.append(Row(Cell(facts.methods[row["method"]]), tuple(cells)))
+        own = majority(facts, setting)
+        if metric == "accuracy" and len(own):
+            values = [
+                number(v, metric) for v in (own.mean(), own.std(), own.quantile(0.1), own.min())
+            ]
+            cells = [Cell(v) for v in [*values, str(len(own))]]
+            rows.append(Row(Cell("Majority class of each client"), tuple(cells), reference=True))
+        groups.append(Group(facts.short(setting), tuple(rows)))
+    caption = (
+        f"Final test {unit(metric)} over clients, each client by its mean over seeds: mean, "
+        "standard deviation over clients, tenth percentile from the worse end, worst client."
+    )
+    columns = ("mean", "sd over clients", "10th percentile", "worst client", "clients")
+    return by_setting("clients", caption, columns, groups)
+
+
+def paired_table(facts: Facts) -> Table | None:
+    """Every method against the baseline."""
+    baseline = facts.plan.get("baseline")
+    if baseline is None:
+        return None
+    frame = tables.paired(facts.rows, facts.runs, facts.metric, baseline)
+    if frame.empty:
+        return None
+    groups = []
+    for setting in facts.settings:
+        rows = []
+        for _, row in at(frame, setting).iterrows():
+            gain = spread(row["difference"], row["difference_sd_seeds"], facts.metric, signed=True)
+            shares = [Cell(number(row[c], "accuracy")) for c in ("better", "equal", "worse")]
+            link = f"#{facts.anchor(setting, row['method'])}"
+            counts = [Cell(str(row["n_clients"])), Cell(probability(row["p_sign"]))]
+            cells = (Cell(gain, link), *shares, *counts, Cell(str(row["n_seeds"])))
+            rows.append(Row(Cell(facts.methods[row["method"]]), cells))
+        if rows:
+            groups.append(Group(facts.short(setting), tuple(rows)))
+    caption = (
+        f"Against {facts.methods[baseline]} on the same partition and seeds. Difference: final "
+        f"test {unit(facts.metric)}, mean ± standard deviation over paired seeds. Better, equal, "
+        "worse: share of clients (%), each by its mean difference over seeds. p: two-sided exact "
+        "sign test over clients, equal ones left out."
+    )
+    columns = ("difference", "better", "equal", "worse", "clients", "p (sign test)", "seeds")
+    return by_setting("paired", caption, columns, groups)
+
+
+def personal_table(facts: Facts) -> Table | None:
+    """Before and after personalisation, for methods that recorded both."""
+    frame = frames.personalisation(facts.rows, facts.runs, facts.metric)
+    if frame.empty:
+        return None
+    groups = []
+    for setting in facts.settings:
+        rows = []
+        for _, row in at(frame, setting).iterrows():
+            link = f"#{facts.anchor(setting, row['method'])}"
+            cells = [
+                Cell(spread(row[c], row[f"{c}_sd_seeds"], facts.metric, signed=c == "gain"), link)
+                for c in ("before", "after", "gain")
+            ]
+            if facts.metric == "accuracy" and facts.partitions:
+                cells.append(Cell(number(majority(facts, setting).mean(), "accuracy")))
+            rows.append(Row(Cell(facts.methods[row["method"]]), tuple(cells)))
+        if rows:
+            groups.append(Group(facts.short(setting), tuple(rows)))
+    caption = (
+        f"Test {unit(facts.metric)} of the shared model before personalisation and of the "
+        "clients' own models after it: mean over clients, then mean ± standard deviation over "
+        "seeds; the gain is paired by seed."
+    )
+    columns: tuple[str, ...] = ("before", "after", "gain")
+    if facts.metric == "accuracy" and facts.partitions:
+        columns += ("majority class",)
+        caption += " Majority class: that of each client, mean over clients."
+    return by_setting("personalisation", caption, columns, groups)
+
+
+def other_metrics(facts: Facts) -> list[Table]:
+    """The main table of every other test metric that was recorded."""
+    recorded = facts.rows.loc[facts.rows["split"] == "test", "metric"].unique()
+    others = sorted(m for m in recorded if m != facts.metric)
+    return [main_table(facts, m, tables.summarise(facts.rows, facts.runs, m)) for m in others]

@@ -1,0 +1,169 @@
+"""The finer tables of a report: published numbers, grids, partitions, runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fl import tables
+from fl.report.cells import DASH, NOTHING, Cell, Group, Row, Table, decimal, number, spread, unit
+from fl.report.content import NAN, at, by_setting, remark
+from fl.report.facts import Facts, Setting
+from fl.report.partitions import Partition
+from fl.tables import COMPLETE, SETTING
+
+
+def published_table(facts: Facts) -> Table | None:
+    """Measured beside published; a published value above one is taken to be in percent."""
+    rows = []
+    for cell in facts.plan.get("published") or []:
+        same = facts.summary[
+            (facts.summary["dataset"] == cell["dataset"])
+            & (facts.summary["partition"] == cell["partition"])
+            & (facts.summary["method"] == cell["method"])
+        ]
+        where = f"{cell['source']}, Table {cell['table']}: {cell['row']}, {cell['column']}"
+        found = [row for _, row in same.iterrows()] or [None]
+        rows += [_published_row(facts, cell, where, row) for row in found]
+    if not rows:
+        return None
+    caption = (
+        f"Measured beside published, {unit(facts.metric)}. Measured: mean ± standard deviation "
+        "over seeds, of the uniform mean over clients. Published: as its source gives it. "
+        "Difference: measured minus published."
+    )
+    columns = ("published in", "setting", "measured", "published", "difference", "note")
+    return Table("published", caption, "Method", columns, (Group("", tuple(rows)),), text=2)
+
+
+def _published_row(facts: Facts, cell: dict, where: str, row: pd.Series | None) -> Row:
+    metric = facts.metric
+    scale = 0.01 if metric.endswith("accuracy") and abs(cell["value"]) > 1 else 1
+    value, sd = cell["value"] * scale, NAN if cell["sd"] is None else cell["sd"] * scale
+    published = Cell(spread(value, sd, metric))
+    name = Cell(facts.methods.get(cell["method"], cell["method"]))
+    note = Cell(str(cell.get("note") or ""))
+    if row is None:
+        setting = Cell(f"{cell['dataset']} · {cell['partition']}")
+        absent = Cell(NOTHING, remark="not in this study")
+        return Row(name, (Cell(where), setting, absent, published, Cell(NOTHING), note))
+    key = (row["dataset"], row["partition"], row["model"])
+    measured = Cell(
+        spread(row["mean"], row["sd_seeds"], metric),
+        f"#{facts.anchor(key, row['method'])}",
+        remark=remark(row),
+    )
+    gap = Cell(number(row["mean"] - value, metric, signed=True))
+    return Row(name, (Cell(where), Cell(facts.short(key)), measured, published, gap, note))
+
+
+def grid_table(facts: Facts) -> Table | None:
+    """Every point of every grid, with the one that validation chose."""
+    frame = tables.points(facts.rows, facts.runs, facts.metric)
+    sizes = frame.groupby([*SETTING, "method"])["point"].transform("size")
+    frame = frame[sizes > 1]
+    if frame.empty:
+        return None
+    groups = []
+    for setting in facts.settings:
+        rows = []
+        for _, row in at(frame, setting).iterrows():
+            link = f"#{facts.anchor(setting, row['method'])}"
+            scores = [
+                Cell(spread(row[s], row[f"{s}_sd_seeds"], facts.metric), link)
+                for s in ("val", "test")
+            ]
+            cells = (
+                Cell(row["point"] or "no grid values"),
+                *scores,
+                Cell(str(row["n_seeds"]), remark=remark(row)),
+                Cell("selected" if row["selected"] else ""),
+            )
+            rows.append(Row(Cell(facts.methods[row["method"]]), cells))
+        if rows:
+            groups.append(Group(facts.short(setting), tuple(rows)))
+    caption = (
+        f"Hyper-parameter grids: {unit(facts.metric)}, mean ± standard deviation over the seeds "
+        "that finished. The point with the best validation mean is selected; test values are "
+        "shown for completeness and take no part in the choice. A point with a diverged run is "
+        "passed over unless all have one."
+    )
+    columns = ("point", "validation", "test", "seeds", "selection")
+    return by_setting("grids", caption, columns, groups, text=1)
+
+
+def partition_table(facts: Facts) -> Table | None:
+    """Sizes and label skew of every partition, in one line each."""
+    rows = []
+    for part in facts.partitions.values():
+        sizes = np.sum([counts.sum(axis=1) for counts in part.counts.values()], axis=0)
+        train = part.statistics[part.statistics["split"] == "train"]
+        means = [train[c].mean() for c in ("label_entropy", "majority_share", "emd")]
+        span = f"{sizes.min()}{DASH}{sizes.max()}"
+        counts = [str(len(part.clients)), str(len(part.classes)), str(sizes.sum())]
+        texts = [*counts, span, *(decimal(m) for m in means)]
+        rows.append(Row(Cell(part.title), tuple(Cell(t) for t in texts)))
+    if not rows:
+        return None
+    caption = (
+        "Partitions: samples of all splits together; label entropy, majority-class share and "
+        "earth mover's distance to the population of the clients' training splits, mean over "
+        "clients."
+    )
+    columns = (
+        *("clients", "classes", "samples", "samples\nper client"),
+        *("label\nentropy", "majority\nshare", "EMD"),
+    )
+    return Table("partitions", caption, "Partition", columns, (Group("", tuple(rows)),))
+
+
+def holdings_table(part: Partition) -> Table:
+    """Every client of a partition: its sizes and its label skew."""
+    train = part.statistics[part.statistics["split"] == "train"].set_index("client")
+    rows = []
+    for i, client in enumerate(part.clients):
+        sizes = [str(part.counts[s][i].sum()) for s in ("train", "val", "test")]
+        known = client in train.index
+        skew = [
+            decimal(float(train[c][client])) if known else NOTHING
+            for c in ("label_entropy", "majority_share", "emd")
+        ]
+        rows.append(Row(Cell(str(client)), tuple(Cell(t) for t in [*sizes, *skew])))
+    caption = f"{part.title}: samples per client, and label skew of its training split."
+    columns = ("train", "val", "test", "entropy", "majority share", "EMD")
+    return Table("holdings", caption, "Client", columns, (Group("", tuple(rows)),))
+
+
+def runs_behind(facts: Facts) -> list[tuple[Setting, list[tuple[str, str, str, list[dict]]]]]:
+    """Per setting and method: anchor, name, label and its runs, for the section of runs."""
+    last = tables.final(facts.rows, facts.metric)
+    scores = last.groupby(["method", "run"])["value"].mean().to_dict()
+    found = []
+    for setting in facts.settings:
+        blocks = []
+        for method, group in at(facts.runs, setting).groupby("method", sort=False):
+            runs = [_run(facts, row, scores) for row in group.to_dict("records")]
+            label = str(method)
+            blocks.append((facts.anchor(setting, label), facts.methods[label], label, runs))
+        found.append((setting, blocks))
+    return found
+
+
+def _run(facts: Facts, row: dict[Any, Any], scores: Mapping[Any, float]) -> dict[str, object]:
+    score = scores.get((row["method"], row["run"]), NAN)
+    return {
+        "id": row["run"],
+        "seed": row["seed"],
+        "point": row["point"],
+        "selected": bool(row["selected"]),
+        "state": row["state"],
+        "value": number(score, facts.metric),
+        "rounds": NOTHING if pd.isna(row["rounds"]) else str(row["rounds"]),
+        "seconds": decimal(row["seconds"], 1),
+        "backend": NOTHING if pd.isna(row["backend"]) else f"{row['backend']}, {row['device']}",
+        "folder": f"{facts.store}/{row['run']}",
+        "finished": row["state"] == COMPLETE,
+    }

@@ -1,0 +1,120 @@
+"""Everything a report is made from: a study's plan, its tables, its partitions, its versions."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fl import tables
+from fl.errors import DataError
+from fl.report.partitions import Partition, read
+from fl.tables import SETTING
+
+Setting = tuple[str, str, str]
+"""Dataset, partition, model."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A study as a report sees it."""
+
+    plan: Mapping[str, Any]
+    rows: pd.DataFrame
+    runs: pd.DataFrame
+    partitions: dict[str, Partition]
+    versions: tuple[str, ...]
+    store: str
+
+    @property
+    def metric(self) -> str:
+        """The study's metric."""
+        return str(self.plan["metric"])
+
+    @cached_property
+    def settings(self) -> list[Setting]:
+        """The settings in the plan's order."""
+        frame = self.runs[SETTING].drop_duplicates()
+        return list(frame.itertuples(index=False, name=None))
+
+    @cached_property
+    def methods(self) -> dict[str, str]:
+        """Label -> name to show: the readable title, with the label where titles coincide."""
+        titles = dict(zip(self.runs["method"], self.runs["title"], strict=True))
+        shown = list(titles.values())
+        return {m: t if shown.count(t) == 1 else f"{t} ({m})" for m, t in titles.items()}
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """`fl.tables.summarise` of the study's metric."""
+        return tables.summarise(self.rows, self.runs, self.metric)
+
+    def anchor(self, setting: Setting, method: str) -> str:
+        """The id of the block of runs behind a cell."""
+        return f"runs-{self.settings.index(setting) + 1}-{list(self.methods).index(method) + 1}"
+
+    def partitions_of(self, setting: Setting) -> list[Partition]:
+        """The partitions, one unless seeds differ in theirs, that a setting's runs use."""
+        same = (self.runs[SETTING] == list(setting)).all(axis=1)
+        names = self.runs.loc[same, "partition_id"].unique()
+        return [self.partitions[name] for name in names if name in self.partitions]
+
+    def short(self, setting: Setting) -> str:
+        """A setting in one line."""
+        return " · ".join(setting)
+
+
+def gather(study: str, results: Path, store: Path) -> Facts:
+    """Read a study; its tables are made again unless they are complete and of the same plan."""
+    plan = _plan(study, results)
+    paths = [results / "tables" / f"{study}{end}" for end in (".parquet", ".runs.parquet")]
+    if any(tables.read_plan_hash(path) != (plan["hash"], True) for path in paths):
+        tables.write(plan, store, results / "tables")
+    rows, runs = (pd.read_parquet(path, partitioning=None) for path in paths)
+    found = {}
+    for row in runs.drop_duplicates("partition_id").to_dict("records"):
+        part = read(results, row["partition_id"], row["dataset"], row["partition"])
+        if part is not None:
+            found[row["partition_id"]] = part
+    return Facts(plan, rows, runs, found, _versions(runs, store), _shown(results, store))
+
+
+def _plan(study: str, results: Path) -> dict[str, Any]:
+    path = results / "plan" / "studies" / f"{study}.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        known = sorted(p.stem for p in path.parent.glob("*.json"))
+        raise DataError(
+            f"{path}: not there; planned studies: {', '.join(known) or 'none'}; "
+            "`python -m fl plan` makes the plan"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); remove it and plan again") from error
+
+
+def _versions(runs: pd.DataFrame, store: Path) -> tuple[str, ...]:
+    """The distinct stacks that the runs were computed with."""
+    found = set()
+    for run in runs["run"].unique():
+        try:
+            record = json.loads((store / run / "run.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            # Tables may be brought without the store; the report then names no versions.
+            continue
+        versions = record.get("versions", {})
+        names = [n for n in ("fedloom", "torch", "python") if n in versions]
+        found.add(", ".join(f"{name} {versions[name]}" for name in names))
+    return tuple(sorted(found - {""}))
+
+
+def _shown(results: Path, store: Path) -> str:
+    """The store's path as a report shows it: relative to the project where it lies inside."""
+    relative = os.path.relpath(store, results.absolute().parent)
+    return (str(store) if relative.startswith("..") else relative).replace(os.sep, "/")

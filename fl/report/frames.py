@@ -1,0 +1,70 @@
+"""What the figures and the finer tables of a report are drawn from.
+
+Everything here is over the complete runs of the selected points.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from fl.schema import GLOBAL, PERSONAL
+from fl.tables import COMPLETE, SETTING, final
+
+KEY = [*SETTING, "method"]
+
+
+def used(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The test rows of ``metric`` of complete runs at selected points."""
+    rows = rows[(rows["metric"] == metric) & (rows["split"] == "test")]
+    picked = runs.loc[runs["selected"] & (runs["state"] == COMPLETE), ["method", "run"]]
+    return rows.merge(picked, on=["method", "run"])
+
+
+def clients(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Setting, method, client and ``value``: its final test value, mean over seeds."""
+    last = final(used(rows, runs, metric), metric)
+    return last.groupby([*KEY, "client"], sort=False)["value"].mean().reset_index()
+
+
+def curves(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Setting, method, round, ``mean`` and ``sd_seeds`` of the uniform test mean over clients.
+
+    A method with a personal stage is followed there, from its shared model where that stands in
+    an earlier round.
+    """
+    part = used(rows, runs, metric)
+    own = part[part["stage"] == PERSONAL].groupby(["method", "run"])["round"].min()
+    first = part[["method", "run"]].merge(
+        own.rename("first").reset_index(), on=["method", "run"], how="left"
+    )["first"]
+    shared = (part["stage"] == GLOBAL).to_numpy()
+    begins = first.to_numpy()
+    # A missing ``first`` (no personal stage) compares false, so such a run keeps its shared rows.
+    part = part[~(shared & (part["round"].to_numpy() >= begins))]
+    means = part.groupby([*KEY, "round", "run"], sort=False)["value"].mean()
+    grouped = means.groupby([*KEY, "round"], sort=False)
+    return grouped.agg(mean="mean", sd_seeds="std").reset_index().sort_values("round")
+
+
+def stages(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Setting, method, seed, client, ``before`` and ``after`` for methods with both stages.
+
+    Before is the last recorded value of the shared model, after that of the client's own.
+    """
+    part = used(rows, runs, metric)
+    last = part.groupby(["method", "run", "stage"])["round"].transform("max")
+    part = part[part["round"] == last]
+    index = [*KEY, "seed", "client"]
+    before = part[part["stage"] == GLOBAL].set_index(index)["value"].rename("before")
+    after = part[part["stage"] == PERSONAL].set_index(index)["value"].rename("after")
+    return pd.concat([before, after], axis=1, join="inner").reset_index()
+
+
+def personalisation(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """One row per setting and method with both stages: means and sds over seeds, and the gain."""
+    each = stages(rows, runs, metric)
+    each["gain"] = each["after"] - each["before"]
+    seeds = each.groupby([*KEY, "seed"], sort=False)[["before", "after", "gain"]].mean()
+    grouped = seeds.groupby(KEY, sort=False)
+    mean, sd = grouped.mean(), grouped.std().add_suffix("_sd_seeds")
+    return pd.concat([mean, sd], axis=1).reset_index()

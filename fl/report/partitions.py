@@ -1,0 +1,65 @@
+"""What a report says about a partition, read from ``results/partitions/<id>/``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from fl.errors import DataError
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Who holds what: ``counts[split]`` is clients x classes, in the order of ``clients``."""
+
+    id: str
+    title: str
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+    clients: tuple[int, ...]
+    counts: dict[str, np.ndarray]
+    statistics: pd.DataFrame
+
+    def majority(self) -> pd.Series:
+        """Per client, the share of its test samples in its most frequent training class."""
+        train, test = self.counts["train"], self.counts["test"]
+        hits = test[np.arange(len(test)), train.argmax(axis=1)]
+        size = test.sum(axis=1)
+        return pd.Series(np.where(size > 0, hits / np.maximum(size, 1), np.nan), self.clients)
+
+    def population_majority(self) -> float:
+        """The share of all test samples in the most frequent training class of all clients."""
+        train, test = self.counts["train"].sum(axis=0), self.counts["test"].sum(axis=0)
+        return float(test[train.argmax()] / test.sum()) if test.sum() else float("nan")
+
+
+def read(results: Path, name: str, dataset: str, text: str) -> Partition | None:
+    """A partition's facts, or nothing where its folder is not there."""
+    folder = results / "partitions" / name
+    if not (folder / "statistics.parquet").exists() or not (folder / "partition.json").exists():
+        return None
+    try:
+        about = json.loads((folder / "partition.json").read_text(encoding="utf-8"))
+        statistics = pd.read_parquet(folder / "statistics.parquet", partitioning=None)
+        columns = [f"class_{c}" for c in range(len(about["classes"]))]
+        clients = tuple(sorted(int(c) for c in statistics["client"].unique()))
+        counts = {
+            split: statistics[statistics["split"] == split]
+            .set_index("client")[columns]
+            .reindex(clients, fill_value=0)
+            .to_numpy(dtype=np.int64)
+            for split in ("train", "val", "test")
+        }
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise DataError(
+            f"{folder}: the partition's statistics cannot be read ({error}); "
+            "remove the folder and partition again"
+        ) from error
+    classes = tuple(str(c) for c in about["classes"])
+    notes = tuple(str(note) for note in about.get("notes", ()))
+    return Partition(name, f"{dataset} · {text}", classes, notes, clients, counts, statistics)

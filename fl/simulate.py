@@ -1,0 +1,131 @@
+"""A run: rounds of a method over a partition, evaluated. The code that decides a run's numbers.
+
+What is imported from here is part of every run's identity; what watches, stores and resumes a run
+is not, and lives in `fl.train`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fl import engine, rng, trees
+from fl.data.batches import Arrays, schedule
+from fl.engine import Plan, State
+from fl.evaluate import Held, as_rows, evaluate
+from fl.method import Method
+from fl.network import Network
+from fl.schema import GLOBAL, PERSONAL
+from fl.training import Training, learning_rate
+from fl.trees import Tree
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a run needs beside its state.
+
+    classes: number of classes; seed: the run's; see `fl.engine` for the rest.
+    """
+
+    method: Method
+    network: Network
+    training: Training
+    arrays: Arrays
+    held: Held
+    classes: int
+    seed: int
+
+    def begin(self, weights: Tree | None = None) -> State:
+        """The state before round 1, from fresh variables or from the stored ones of another run."""
+        fresh = self.network.init(rng.torch_seed(self.seed, "init"))
+        variables = trees.to(weights or fresh, self.arrays.device)
+        return engine.start(self.method, variables, self.held.clients)
+
+    def plan(self, round_: int) -> Plan:
+        """Round 1, 2, ..., R: who takes part, and their batches."""
+        clients = self._participants(round_)
+        samples = [self.held.samples["train"][k] for k in clients]
+        device = self.arrays.device
+        return Plan(
+            round=round_,
+            clients=torch.from_numpy(clients).to(device),
+            n=torch.tensor([len(s) for s in samples], dtype=torch.float64, device=device),
+            schedule=schedule(samples, clients.tolist(), self.training, self.seed, round_),
+            arrays=self.arrays,
+            lr=learning_rate(self.training, round_),
+        )
+
+    def _participants(self, round_: int) -> np.ndarray:
+        everybody = self.held.clients
+        count = max(1, round(self.training.participation * everybody))
+        draw = rng.generator(self.seed, "participants", round_)
+        return np.sort(draw.choice(everybody, count, replace=False))
+
+    def evaluate(self, state: State, round_: int) -> pd.DataFrame:
+        """Rows for every client, see `fl.evaluate.evaluate`."""
+        return evaluate(
+            self.method, self.network, state, self.arrays, self.held, round_, self.classes
+        )
+
+    def shared(self, state: State) -> dict[str, Any] | None:
+        """The variables of the global model, for runs that start from it; None if there is none."""
+        view = self.method.views.get(GLOBAL)
+        return None if view is None else view(state.server, None)
+
+    def before(self, weights: Tree) -> pd.DataFrame:
+        """Round 0 of a run that starts from a stored model: that model, on every client."""
+        view = Method(
+            self.method.init, (), self.method.aggregate, {GLOBAL: lambda server, _: dict(server)}
+        )
+        state = State(trees.to(weights, self.arrays.device), {})
+        return evaluate(view, self.network, state, self.arrays, self.held, 0, self.classes)
+
+
+@dataclass(frozen=True)
+class Round:
+    """A finished round: its state, its rows (training loss always, scores when evaluated), and
+    whether the loss was no longer finite.
+    """
+
+    number: int
+    state: State
+    rows: pd.DataFrame
+    loss: float
+    diverged: bool
+
+
+def rounds(simulation: Simulation, state: State, done: int, backend: str) -> Iterator[Round]:
+    """The rounds after ``done``, one by one; ends early at a loss that is not finite."""
+    total = simulation.training.rounds
+    for number in range(done + 1, total + 1):
+        plan = simulation.plan(number)
+        state, losses = engine.run_round(simulation.method, state, plan, backend)
+        loss = float(losses.double().mean())
+        diverged = not math.isfinite(loss)
+        rows = _training_rows(simulation.method, plan, losses)
+        due = number % simulation.training.evaluate_every == 0 or number == total
+        if due and not diverged:
+            rows = pd.concat([rows, simulation.evaluate(state, number)], ignore_index=True)
+        yield Round(number, state, rows, loss, diverged)
+        if diverged:
+            return
+
+
+def _training_rows(method: Method, plan: Plan, losses: Tensor) -> pd.DataFrame:
+    stage = PERSONAL if PERSONAL in method.views else GLOBAL
+    found: list[Any] = [
+        (plan.round, client, "train", stage, "loss", value, n)
+        for client, value, n in zip(
+            plan.clients.tolist(), losses.double().tolist(), plan.n.long().tolist(), strict=True
+        )
+    ]
+    return as_rows(found)

@@ -1,0 +1,318 @@
+"""The store of runs: one folder per identity, whole or not there.
+
+::
+
+    root/<run>/           run.json (sealed), metrics.parquet, final.safetensors (if asked for)
+    root/<run>.partial/   checkpoint/, lease.json, and while it finishes result-*/
+    root/<run>.old/       only while a run without weights is being replaced by one with
+
+A run is finished in ``<run>.partial/result-*/``, forced to the disk and renamed to ``<run>``; only
+after that are the checkpoints and then the lease removed. A kill before the rename leaves the
+checkpoints, one after it leaves a finished run and some rubbish that the next `Store.open` removes.
+
+Replacing takes two renames, ``<run>`` to ``<run>.old`` and then the new one to ``<run>``. Killed in
+between, the store still has the old run: readers look into ``<run>.old`` if there is no ``<run>``,
+and the next `Store.open` renames it back.
+
+Two processes that both believe to hold a run (see `fl.lease`) compute it twice and no more: a
+rename never goes onto a finished run, and the second result is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fl import files, lease
+from fl.errors import DataError, FedloomError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+log = logging.getLogger(__name__)
+
+RECORD, METRICS, WEIGHTS = "run.json", "metrics.parquet", "final.safetensors"
+CHECKPOINTS, LEASE = "checkpoint", "lease.json"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Store:
+    """Runs below ``root``.
+
+    A holder renews its lease every ``beat`` seconds; a waiter that cannot tell whether the holder
+    lives takes over after ``patience`` seconds without a beat.
+    """
+
+    root: Path
+    beat: float = 5.0
+    patience: float = 60.0
+
+    def has(self, run: str) -> bool:
+        """Whether the run is finished; its files are not checked."""
+        return self._folder(run) is not None
+
+    def has_weights(self, run: str) -> bool:
+        """Whether the run is finished and its final weights are kept."""
+        folder = self._folder(run)
+        return folder is not None and (folder / WEIGHTS).is_file()
+
+    def runs(self) -> list[str]:
+        """The finished runs, sorted."""
+        if not self.root.exists():
+            return []
+        with files.disk_errors(self.root):
+            names = {path.name.partition(".")[0] for path in self.root.iterdir()}
+        return sorted(name for name in names if _is_name(name) and self.has(name))
+
+    def record(self, run: str) -> dict[str, Any]:
+        """What was given to `Workspace.finish`, with the sizes and hashes of the ``files``."""
+        return self._read(run, RECORD, lambda path, record: record)
+
+    def metrics(self, run: str) -> pd.DataFrame:
+        """The run's rows, checked against their hash."""
+        import pandas as pd
+
+        return self._read(run, METRICS, lambda path, _: pd.read_parquet(path, engine="pyarrow"))
+
+    def weights(self, run: str, device: str | torch.device = "cpu") -> dict[str, Any]:
+        """The run's final weights, a tree of tensors on ``device``, checked against their hash."""
+        from fl.checkpoint import load_tree
+
+        return self._read(run, WEIGHTS, lambda path, _: load_tree(path, device))
+
+    def verify(self, run: str) -> list[str]:
+        """What is wrong with a finished run, one line each; empty if it is whole."""
+        folder = self._folder(run)
+        if folder is None:
+            return [f"{self.root / run}: there is no such finished run"]
+        try:
+            with files.disk_errors(folder):
+                described = files.read_sealed(folder / RECORD)["files"]
+                found = [files.damage(folder / name, entry) for name, entry in described.items()]
+        except FedloomError as error:
+            return [str(error)]
+        return [problem for problem in found if problem]
+
+    def remove(self, run: str) -> None:
+        """Remove a run, finished or not; `FedloomError` if a process is computing it."""
+        partial = self._partial(run)
+        with files.disk_errors(partial):
+            held = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
+            if held is None:
+                raise FedloomError(
+                    f"{partial}: {lease.holder(partial / LEASE) or 'another process'} is computing "
+                    f"this run; stop it first (one on another host that has died is given up after "
+                    f"{self.patience:g} s by training the run again)"
+                )
+            try:
+                # The older one first, or it would come to light again.
+                for folder in (self._old(run), self.root / run):
+                    files.move(folder, partial / f"removed-{secrets.token_hex(8)}", missing_ok=True)
+            finally:
+                _erase(partial, held)
+
+    @contextlib.contextmanager
+    def open(self, run: str, need_weights: bool = False) -> Iterator[Workspace | None]:
+        """Yield the place to compute ``run`` in, held by this process alone.
+
+        Waits while another live process computes it. Yields None if the run is finished (with its
+        weights, if they are needed), at once or by that other process. The lease is given back at
+        the end, and what is not finished stays for the next one.
+        """
+        partial = self._partial(run)
+        complete = self.has_weights if need_weights else self.has
+        with files.disk_errors(partial):
+            held = lease.take(partial / LEASE, lambda: complete(run), self.beat, self.patience)
+        if held is not None and complete(run):  # Finished between the look and the lease.
+            _erase(partial, held)
+            held = None
+        if held is None:
+            self._sweep(run)
+            yield None
+            return
+        try:
+            with files.disk_errors(partial):
+                self._recover(run)
+            yield Workspace(self, run, held)
+        finally:
+            held.release()
+            with contextlib.suppress(OSError):
+                partial.rmdir()  # Only if there is nothing to come back to.
+
+    def _folder(self, run: str) -> Path | None:
+        """Where a finished run is."""
+        final, old = self.root / _checked(run), self._old(run)
+        with files.disk_errors(final):
+            # Three looks, as it may be renamed from the first to the second and back meanwhile.
+            for folder in (final, old, final):
+                if (folder / RECORD).is_file():
+                    return folder
+        return None
+
+    def _old(self, run: str) -> Path:
+        return self.root / f"{_checked(run)}.old"
+
+    def _partial(self, run: str) -> Path:
+        return self.root / f"{_checked(run)}.partial"
+
+    def _read(self, run: str, name: str, read: Callable[[Path, dict[str, Any]], T]) -> T:
+        """Read one file of a finished run after checking it; `DataError` says what to do."""
+        try:
+            return self._read_once(run, name, read)
+        except FedloomError:
+            # Once more, as the run may just have been replaced between one file and the next.
+            return self._read_once(run, name, read)
+
+    def _read_once(self, run: str, name: str, read: Callable[[Path, dict[str, Any]], T]) -> T:
+        folder = self._folder(run)
+        if folder is None:
+            raise DataError(f"{self.root / run}: there is no such finished run; train it first")
+        path = folder / name
+        try:
+            with files.disk_errors(path):
+                record = files.read_sealed(folder / RECORD)
+                if name != RECORD:
+                    if name not in record["files"]:
+                        raise DataError(f"{path}: was not kept when the run was finished")
+                    if problem := files.damage(path, record["files"][name]):
+                        raise DataError(problem)
+                return read(path, record)
+        except DataError as error:
+            raise DataError(f"{error}; remove the run and train it again") from error
+
+    def _recover(self, run: str) -> None:
+        """Bring in order what a killed process left; for the holder of the lease."""
+        final, partial, old = self.root / run, self._partial(run), self._old(run)
+        if old.exists():
+            rubbish = partial / f"removed-{secrets.token_hex(8)}"
+            if (final / RECORD).is_file():
+                files.move(old, rubbish, missing_ok=True)
+            else:
+                files.move(final, rubbish, missing_ok=True)
+                files.move(old, final)
+        for path in partial.iterdir():
+            if path.is_dir() and path.name != CHECKPOINTS:
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name.endswith(".tmp"):
+                path.unlink(missing_ok=True)
+
+    def _sweep(self, run: str) -> None:
+        """Remove the rubbish beside a finished run, if there is some and nobody is at it."""
+        partial = self._partial(run)
+        # Checkpoints beside a run without weights are of a run with weights that was interrupted.
+        wanted = (partial / CHECKPOINTS).exists() and not self.has_weights(run)
+        if wanted or not partial.exists():
+            return
+        with contextlib.suppress(OSError):
+            held = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
+            if held is not None:
+                self._recover(run)
+                _erase(partial, held)
+
+    def _publish(self, run: str, result: Path, weights: bool) -> bool:
+        """Rename a complete result to its final name, unless there is one as good already."""
+        final, old = self.root / run, self._old(run)
+        as_good = self.has_weights if weights else self.has
+        if files.move(result, final):
+            return True
+        if as_good(run):
+            return False
+        rubbish = result.parent / f"removed-{secrets.token_hex(8)}"
+        files.move(final, old if self.has(run) else rubbish, missing_ok=True)
+        published = files.move(result, final)
+        files.move(old, rubbish, missing_ok=True)
+        if not published and not as_good(run):
+            raise FedloomError(f"{final}: is being replaced by another process; start again")
+        return published
+
+
+class Workspace:
+    """An unfinished run, held by this process."""
+
+    def __init__(self, store: Store, run: str, held: lease.Lease) -> None:
+        self._store, self._run, self._held = store, run, held
+        self.folder = store._partial(run)
+        self.checkpoints = self.folder / CHECKPOINTS
+
+    @property
+    def lost(self) -> bool:
+        """Whether another process has taken the run over, as it may after a long suspension."""
+        return self._held.lost
+
+    def finish(
+        self, record: Mapping[str, Any], rows: pd.DataFrame, weights: dict[str, Any] | None = None
+    ) -> bool:
+        """Put the finished run into the store and remove its checkpoints.
+
+        Returns False if another process finished it first: that result stays and this one is
+        dropped. Raises `FedloomError` if the disk is full or refuses; the checkpoints then stay.
+        """
+        result = self.folder / f"result-{secrets.token_hex(8)}"
+        as_good = self._store.has if weights is None else self._store.has_weights
+        with files.disk_errors(self.folder):
+            try:
+                published = not as_good(self._run) and self._write(result, record, rows, weights)
+            except (OSError, FedloomError):
+                # Who finished first has perhaps removed the folder under us.
+                if not as_good(self._run):
+                    raise
+                published = False
+            finally:
+                shutil.rmtree(result, ignore_errors=True)
+        if not published:
+            log.info("%s: another process finished this run first; its result stays", self._run)
+        if self._held.check():
+            _erase(self.folder, self._held)
+        return published
+
+    def _write(
+        self,
+        result: Path,
+        record: Mapping[str, Any],
+        rows: pd.DataFrame,
+        weights: dict[str, Any] | None,
+    ) -> bool:
+        result.mkdir(parents=True)
+        files.write_table(result / METRICS, rows)
+        if weights is not None:
+            from fl.checkpoint import save_tree
+
+            save_tree(weights, result / WEIGHTS)
+        kept = (METRICS, WEIGHTS) if weights is not None else (METRICS,)
+        files.write_sealed(result / RECORD, record, files=kept)
+        return self._store._publish(self._run, result, weights is not None)
+
+
+def _checked(run: str) -> str:
+    if not _is_name(run):
+        raise ValueError(f"{run!r} is not the name of a run: letters, digits, '-' and '_'")
+    return run
+
+
+def _is_name(run: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9_-]+", run) is not None
+
+
+def _erase(partial: Path, held: lease.Lease) -> None:
+    """Remove an unfinished run: the lease after everything else, and then its folder.
+
+    What cannot be removed now is left to the next `Store.open`.
+    """
+    with contextlib.suppress(OSError):
+        for path in partial.iterdir():
+            if path.is_dir():
+                files.erase(path)
+            elif path.name != LEASE:
+                path.unlink(missing_ok=True)
+    held.release()
+    with contextlib.suppress(OSError):
+        partial.rmdir()

@@ -1,0 +1,75 @@
+"""How a run trains, whatever its method: rounds, batches, optimizer, schedule, participation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from fl.errors import ConfigError, Where
+from fl.fields import Count, NonNegative, Positive, Share
+
+
+@dataclass(frozen=True)
+class Training:
+    """The budget and the optimizer of a run.
+
+    rounds: communication rounds.
+    local_epochs / local_steps: work of a client in a round; give one of them (one epoch if neither).
+    batch_size: samples a step. The last batch of an epoch is filled up with other samples of the
+        client that count for batch statistics but not for the loss; with `drop_last` it is left
+        out (unless it is the only one).
+    optimizer, lr, momentum, weight_decay: SGD as in PyTorch (weight decay added to the gradient),
+        or AdamW (decoupled weight decay, betas 0.9 and 0.999; momentum is not used).
+    schedule: the learning rate over rounds; see `learning_rate`.
+    participation: share of the clients drawn each round, at least one.
+    precision: of weights and inputs.
+    evaluate_every: rounds between evaluations; the last round is always evaluated.
+    """
+
+    rounds: Count = 20
+    local_epochs: Count | None = None
+    local_steps: Count | None = None
+    batch_size: Count = 32
+    drop_last: bool = False
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    lr: Positive = 0.01
+    momentum: Share = 0.0
+    weight_decay: NonNegative = 0.0
+    schedule: Literal["constant", "cosine", "exponential", "step"] = "constant"
+    lr_decay: Positive = 1.0
+    lr_decay_every: Count = 1
+    participation: Share = 1.0
+    precision: Literal["float32", "float64"] = "float32"
+    evaluate_every: Count = 1
+
+    @staticmethod
+    def settle(values: dict[str, object], where: Where) -> dict[str, object]:
+        """Checks that fields make sense together and fills in what follows from them."""
+        if values["local_epochs"] is not None and values["local_steps"] is not None:
+            raise ConfigError(
+                where / "local_steps",
+                f"is {values['local_steps']!r} beside local_epochs {values['local_epochs']!r}",
+                "one of local_epochs and local_steps",
+            )
+        if values["local_steps"] is None and values["local_epochs"] is None:
+            values["local_epochs"] = 1
+        if values["participation"] == 0:
+            raise ConfigError(where / "participation", "is 0", "a number > 0 and <= 1")
+        return values
+
+
+def learning_rate(training: Training, round_: int) -> float:
+    """The rate of round 1, 2, ..., R.
+
+    constant: lr. exponential: lr * lr_decay^(t-1). step: lr * lr_decay^floor((t-1)/lr_decay_every).
+    cosine: lr * (1 + cos(pi (t-1)/R)) / 2.
+    """
+    done = round_ - 1
+    if training.schedule == "cosine":
+        return training.lr * (1 + math.cos(math.pi * done / training.rounds)) / 2
+    if training.schedule == "exponential":
+        return training.lr * training.lr_decay**done
+    if training.schedule == "step":
+        return training.lr * training.lr_decay ** (done // training.lr_decay_every)
+    return training.lr

@@ -1,0 +1,106 @@
+"""Trees: nested dicts of tensors, the only form that state takes.
+
+Models, optimizers, servers and clients are trees. They are passed in and returned, never changed
+in place, which is what lets one piece of code run for one client or for a stack of them, be
+checkpointed as it stands, and resume to the same bits. A *stacked* tree has one leading client
+dimension on every leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tree = Mapping[str, Any]
+"""A nested mapping from text keys to tensors."""
+
+
+def apply(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict[str, Any]:
+    """``fn`` over the leaves of trees of one shape; a tree of its results."""
+    return {
+        key: apply(fn, leaf, *(o[key] for o in others))
+        if isinstance(leaf, Mapping)
+        else fn(leaf, *(o[key] for o in others))
+        for key, leaf in tree.items()
+    }
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    """The tensors of a tree, in the order of its keys."""
+    found: list[Tensor] = []
+    for leaf in tree.values():
+        found.extend(leaves(leaf) if isinstance(leaf, Mapping) else [leaf])
+    return found
+
+
+def unflatten(tree: Tree, values: Sequence[Tensor]) -> dict[str, Any]:
+    """The shape of ``tree`` filled with ``values``, in the order that `leaves` gives."""
+    remaining = iter(values)
+    return apply(lambda _: next(remaining), tree)
+
+
+def stack(trees: Sequence[Tree]) -> dict[str, Any]:
+    """One stacked tree from equal-shaped ones."""
+    return apply(lambda *tensors: torch.stack(tensors), trees[0], *trees[1:])
+
+
+def concatenate(trees: Sequence[Tree]) -> dict[str, Any]:
+    """Stacked trees joined along the client dimension."""
+    return apply(lambda *tensors: torch.cat(tensors), trees[0], *trees[1:])
+
+
+def repeat(tree: Tree, count: int) -> dict[str, Any]:
+    """A stack of ``count`` copies."""
+    return apply(lambda t: t.unsqueeze(0).repeat(count, *[1] * t.dim()), tree)
+
+
+def take(tree: Tree, index: int | slice | Tensor) -> dict[str, Any]:
+    """One client (an integer) or a smaller stack (a slice or an index tensor) of a stack."""
+    return apply(lambda t: t[index], tree)
+
+
+def put(tree: Tree, index: Tensor, values: Tree) -> dict[str, Any]:
+    """The stack with the clients at ``index`` replaced by those of ``values``."""
+    return apply(lambda t, v: t.index_copy(0, index, v.to(t.dtype)), tree, values)
+
+
+def to(tree: Tree, device: torch.device | str) -> dict[str, Any]:
+    """The tree on another device."""
+    return apply(lambda t: t.to(device), tree)
+
+
+def zeros_like(tree: Tree) -> dict[str, Any]:
+    """A tree of zeros of the same shapes."""
+    return apply(torch.zeros_like, tree)
+
+
+def align(scalars: Tensor, tensor: Tensor) -> Tensor:
+    """One number per client, shaped to broadcast against a (stacked) leaf.
+
+    ``scalars`` has the leading dimensions of ``tensor``: none for one client, ``[K]`` for a stack.
+    """
+    return scalars.reshape(scalars.shape + (1,) * (tensor.dim() - scalars.dim()))
+
+
+def mean(tree: Tree, weights: Tensor) -> dict[str, Any]:
+    """The weighted mean over clients, sum_k w_k t_k / sum_k w_k, of a stacked tree.
+
+    ``weights`` has shape [K]. Counters (integer leaves) take their largest value.
+    """
+    shares = weights / weights.sum()
+
+    def average(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor.amax(0)
+        return torch.tensordot(shares.to(tensor.dtype), tensor, dims=1)
+
+    return apply(average, tree)
+
+
+def squared_distance(tree: Tree, other: Tree) -> Tensor:
+    """sum ||a - b||^2 over all leaves of two trees of one shape; a scalar."""
+    pairs = zip(leaves(tree), leaves(other), strict=True)
+    return torch.stack([(a - b).square().sum() for a, b in pairs]).sum()

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl.data import partition, prepare
+from fl.data.datasets.digits import MEAN, SD, Digits
+from fl.data.datasets.synthetic import Synthetic
+from fl.data.prepared import Prepared
+from fl.errors import ConfigError, Where
+from fl.fields import parse
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    prepare(Digits(), "digits", folder / "raw", folder / "digits")
+    return Prepared.open(folder / "digits")
+
+
+def prepared(dataset, folder):
+    prepare(dataset, "synthetic", folder / "raw", folder / "synthetic")
+    return Prepared.open(folder / "synthetic")
+
+
+def assert_as_declared(data, dataset):
+    assert data.x.shape == (dataset.size, *dataset.shape)
+    assert len(data.classes) == dataset.classes
+    assert (None if data.client is None else data.client.max() + 1) == dataset.natural
+
+
+# Digits
+
+
+def test_digits_are_the_real_ones(digits):
+    assert (digits.x.dtype, digits.x.shape) == (np.uint8, (1797, 1, 8, 8))
+    assert digits.y.dtype == np.int64
+    assert np.bincount(digits.y).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert (digits.x.min(), digits.x.max()) == (0, 16)
+    assert digits.x[0, 0, 0].tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
+    assert digits.y[:3].tolist() == [0, 1, 2]
+    assert digits.classes == tuple("0123456789")
+    assert digits.client is None
+    assert_as_declared(digits, Digits())
+
+
+def test_digits_normalisation_is_measured(digits):
+    pixels = digits.x * digits.normalisation["scale"]
+    assert pixels.max() == 1.0
+    assert pixels.mean() == pytest.approx(MEAN, abs=1e-12)
+    assert pixels.std() == pytest.approx(SD, abs=1e-12)
+    assert digits.normalisation == {"scale": 1 / 16, "mean": MEAN, "sd": SD}
+
+
+def test_digits_declare_source_and_no_config_keys():
+    assert parse(Digits, {}, Where("f")) == {}
+    assert Digits().sources[0].sha256
+    assert "Alpaydin" in Digits.citation
+
+
+def test_data_room_imports_neither_sklearn_nor_torch():
+    modules = "fl.data, fl.data.datasets.digits, fl.data.datasets.synthetic, fl.data.partition"
+    script = (
+        f"import sys, {modules}, fl.data.schemes.file; from fl.data.download import fetch;"
+        "import tempfile; fetch(fl.data.datasets.digits.Digits.sources[0], tempfile.mkdtemp());"
+        "print([m for m in ('sklearn', 'torch') if m in sys.modules])"
+    )
+    command = [sys.executable, "-c", script]
+    root = Path(__file__).parents[2]
+    told = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
+    assert told.stdout.strip() == "[]"
+
+
+# Synthetic
+
+
+SMALL = Synthetic(clients=3, samples=200)
+
+
+@pytest.mark.parametrize("generator", ["one-layer", "two-layer"])
+def test_synthetic_arrays(tmp_path, generator):
+    data = prepared(replace(SMALL, generator=generator, alpha=0.5, beta=0.5), tmp_path)
+    assert (data.x.dtype, data.x.shape) == (np.float32, (600, 60))
+    assert data.y.dtype == np.int64
+    assert np.array_equal(data.client, np.repeat([0, 1, 2], 200))
+    assert len(data.classes) == 10
+    assert data.normalisation == {"scale": 1.0, "mean": 0.0, "sd": 1.0}
+    assert data.params["generator"] == generator
+
+
+def test_input_variance_of_feature_j_is_j_to_the_minus_1_2():
+    x = Synthetic().inputs(0, 40_000)
+    expected = np.arange(1, 61) ** -1.2
+    assert x.var(axis=0) == pytest.approx(expected, rel=0.04)
+    correlations = np.corrcoef(x, rowvar=False) - np.eye(60)
+    assert np.abs(correlations).max() < 0.03
+
+
+def test_alpha_and_beta_are_standard_deviations():
+    many = Synthetic(clients=400, alpha=3.0, beta=2.0)
+    means = [many.inputs(k, 100).mean() for k in range(400)]
+    # The mean over features of v_k is B_k, give or take 1/sqrt(60).
+    assert np.std(means) == pytest.approx(np.hypot(2.0, 60**-0.5), rel=0.1)
+    weights = [[w.mean() for w, _ in many.layers(k)] for k in range(400)]
+    assert np.std(weights, axis=0) == pytest.approx(3.0, rel=0.12)
+    biases = [[b.mean() for _, b in many.layers(k)] for k in range(400)]
+    shared = np.array(weights) - np.array(biases)
+    # W and b share u, so only their own averages of N(0, 1) differ; layers do not share.
+    assert np.abs(shared).max() < 1.6
+    assert abs(np.corrcoef(weights, rowvar=False)[0, 1]) < 0.15
+
+
+def test_spread_inside_a_layer_is_one_and_clients_differ_at_zero_alpha():
+    first, second = SMALL.layers(0), SMALL.layers(1)
+    assert [w.shape for w, _ in first] == [(20, 60), (10, 20)]
+    assert first[0][0].std() == pytest.approx(1.0, rel=0.1)
+    assert not np.array_equal(first[0][0], second[0][0])
+
+
+def test_two_layer_labels_are_the_argmax_of_the_recomputed_network(tmp_path):
+    dataset = replace(SMALL, alpha=0.5, beta=0.5, temperature=0.7)
+    data = prepared(dataset, tmp_path)
+    for k in range(3):
+        (w1, b1), (w2, b2) = dataset.layers(k)
+        for x, y in zip(data.x[data.client == k], data.y[data.client == k], strict=True):
+            logits = w2 @ ((w1 @ x.astype(float) + b1) / 0.7) + b2
+            softmax = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+            assert y == softmax.argmax()
+    assert len(np.unique(data.y)) > 2
+
+
+def test_one_layer_labels_are_the_argmax_of_the_recomputed_network(tmp_path):
+    dataset = replace(SMALL, generator="one-layer", alpha=1.0, beta=1.0)
+    data = prepared(dataset, tmp_path)
+    for k in range(3):
+        ((w, b),) = dataset.layers(k)
+        assert w.shape == (10, 60)
+        logits = np.asarray(data.x[data.client == k], float) @ w.T + b
+        assert np.array_equal(data.y[data.client == k], logits.argmax(axis=1))
+
+
+def test_temperature_weighs_the_second_bias():
+    x = SMALL.inputs(0, 500)
+    hot = replace(SMALL, temperature=1e9).label(0, x)
+    bias = SMALL.layers(0)[1][1]
+    assert (hot == bias.argmax()).all()
+    assert not np.array_equal(SMALL.label(0, x), hot)
+
+
+def test_seed_alpha_and_beta_change_the_data():
+    assert np.array_equal(SMALL.inputs(1, 50), replace(SMALL).inputs(1, 50))
+    assert not np.array_equal(SMALL.inputs(1, 50), replace(SMALL, seed=1).inputs(1, 50))
+    assert not np.array_equal(SMALL.inputs(1, 50), replace(SMALL, beta=0.5).inputs(1, 50))
+    x = SMALL.inputs(1, 500)
+    assert not np.array_equal(SMALL.label(1, x), replace(SMALL, alpha=5.0, seed=3).label(1, x))
+    assert not np.array_equal(SMALL.layers(1)[0][0], replace(SMALL, alpha=0.5).layers(1)[0][0])
+
+
+def test_a_clients_data_do_not_depend_on_how_many_there_are():
+    more = replace(SMALL, clients=9)
+    assert np.array_equal(SMALL.inputs(2, 50), more.inputs(2, 50))
+    assert np.array_equal(SMALL.layers(2)[0][0], more.layers(2)[0][0])
+
+
+def test_fedprox_sizes_are_lognormal_plus_50(tmp_path):
+    sizes = np.array(Synthetic(clients=4000, samples=None).sizes())
+    assert sizes.min() >= 50
+    # The median of lognormal(4, 2) is e^4, its quartiles e^(4 +- 0.6745 * 2).
+    quartiles = np.percentile(sizes - 50, [25, 50, 75])
+    assert quartiles == pytest.approx(np.exp(4 + 2 * np.array([-0.6745, 0, 0.6745])), rel=0.15)
+    dataset = Synthetic("one-layer", clients=5, samples=None)
+    data = prepared(dataset, tmp_path)
+    assert np.bincount(data.client).tolist() == dataset.sizes()
+    assert_as_declared(data, dataset)
+    made = partition.natural(data.y, data.client)
+    assert made.groupby("client").size().tolist() == dataset.sizes()
+
+
+def test_synthetic_config():
+    where = Where("study.yaml", "data")
+    given = parse(Synthetic, {"generator": "one-layer", "samples": None, "alpha": 1}, where)
+    assert Synthetic(**given) == Synthetic("one-layer", alpha=1.0, samples=None)
+    assert Synthetic(**parse(Synthetic, {}, where)) == Synthetic(
+        "two-layer", alpha=0.0, beta=0.0, clients=8, samples=5000, temperature=2.0, seed=0
+    )
+    for bad in ({"alpha": -1}, {"generator": "three-layer"}, {"clients": 0}, {"temperature": 0}):
+        with pytest.raises(ConfigError):
+            parse(Synthetic, bad, where)

@@ -1,0 +1,511 @@
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fl.data import partition
+from fl.data.schemes.file import file
+from fl.errors import ConfigError, DataError, Where
+from fl.fields import parse
+
+ALPHAS = (1e-3, 1e-2, 0.1, 1.0, 100.0)
+LABELS = np.random.default_rng(7).integers(0, 10, 1000)
+
+
+def sizes(table):
+    return table.groupby("client").size().to_numpy()
+
+
+def split_of(table, split):
+    return set(table.loc[table["split"] == split, "sample"])
+
+
+def class_counts(table, labels):
+    """[clients, classes]"""
+    return pd.crosstab(table["client"], labels[table["sample"]]).to_numpy()
+
+
+@pytest.fixture
+def table():
+    return partition.homogeneous(LABELS, clients=4)
+
+
+# Every scheme
+
+
+SCHEMES = {
+    "homogeneous": lambda seed: partition.homogeneous(LABELS, clients=7, seed=seed),
+    "dirichlet": lambda seed: partition.dirichlet(LABELS, clients=7, alpha=0.3, seed=seed),
+    "pathological": lambda seed: partition.pathological(
+        LABELS, clients=7, classes_per_client=2, seed=seed
+    ),
+    "natural": lambda seed: partition.natural(LABELS, np.arange(1000) % 7, seed=seed),
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_equal_inputs_give_equal_bytes_and_another_seed_another_table(scheme, tmp_path):
+    make = SCHEMES[scheme]
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        partition.write(make(seed), tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_canonical_order_types_and_validity(scheme):
+    made = SCHEMES[scheme](0)
+    assert {name: str(kind) for name, kind in made.dtypes.items()} == {
+        "sample": "int64",
+        "client": "int32",
+        "split": "string",
+    }
+    order = made["split"].map({"train": 0, "val": 1, "test": 2})
+    keys = list(zip(made["client"], order, made["sample"], strict=True))
+    assert keys == sorted(keys)
+    assert made["client"].nunique() == 7
+    partition.validate(made, LABELS, source=scheme)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_shares_are_of_each_client_and_stratified(scheme):
+    made = SCHEMES[scheme](0)
+    for _, mine in made.groupby("client"):
+        n = len(mine)
+        held = mine["split"].value_counts()
+        assert held["test"] == pytest.approx(0.2 * n, abs=0.5 + 1e-9)
+        assert held["val"] == pytest.approx(0.1 * n, abs=0.5 + 1e-9)
+        counts = np.bincount(LABELS[mine["sample"]], minlength=10)
+        tests = LABELS[mine.loc[mine["split"] == "test", "sample"]]
+        assert np.abs(np.bincount(tests, minlength=10) - 0.2 * counts).max() < 1.2
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_wrong_shares_are_refused(scheme):
+    make = getattr(partition, scheme)
+    extra = {
+        "homogeneous": {"clients": 2},
+        "dirichlet": {"clients": 2, "alpha": 1.0},
+        "pathological": {"clients": 2, "classes_per_client": 5},
+        "natural": {"groups": np.arange(1000) % 2},
+    }[scheme]
+    with pytest.raises(DataError, match=r"val \+ test is 1\.0; allowed: a sum < 1"):
+        make(LABELS, val=0.5, test=0.5, **extra)
+    with pytest.raises(DataError, match=r"test is 0.*allowed: a share > 0"):
+        make(LABELS, test=0.0, **extra)
+    with pytest.raises(DataError, match=r"labels is float64 \[1000\].*one whole number per sample"):
+        make(LABELS / 2, **extra)
+
+
+def test_test_samples_do_not_move_with_the_val_share():
+    tests = [
+        split_of(partition.homogeneous(LABELS, clients=5, val=val), "test") for val in (0, 0.1, 0.4)
+    ]
+    assert tests[0] == tests[1] == tests[2]
+
+
+def test_test_samples_depend_on_what_a_client_holds_and_not_on_the_others():
+    groups = np.arange(1000) // 100
+    alone = partition.natural(LABELS, groups)
+    merged = partition.natural(LABELS, np.where(groups > 3, 9, groups))
+    for client in range(4):
+        mine = [split_of(t[t["client"] == client], "test") for t in (alone, merged)]
+        assert mine[0] == mine[1]
+
+
+def test_smallest_clients_have_one_sample_of_each_split():
+    made = partition.homogeneous(np.arange(30) % 10, clients=10)
+    assert (made.groupby(["client", "split"]).size() == 1).all()
+    assert len(made) == 30
+
+
+def test_no_val_samples_where_the_share_is_zero():
+    made = partition.homogeneous(LABELS, clients=5, val=0)
+    assert split_of(made, "val") == set()
+    assert len(split_of(made, "train")) == 800
+
+
+def test_config_keys_are_the_keyword_only_arguments():
+    where = Where("study.yaml", "partition")
+    given = parse(partition.dirichlet, {"clients": 5, "alpha": 1}, where)
+    assert given == {
+        "clients": 5,
+        "alpha": 1.0,
+        "seed": 0,
+        "val": 0.1,
+        "test": 0.2,
+        "min_samples": 10,
+        "redraws": 100,
+    }
+    assert set(parse(partition.natural, {}, where)) == {"seed", "val", "test"}
+    assert parse(file, {"path": "a.parquet"}, where) == {"path": "a.parquet"}
+    with pytest.raises(ConfigError, match=r"partition\.alpha: is 0"):
+        parse(partition.dirichlet, {"clients": 5, "alpha": 0}, where)
+
+
+# Homogeneous
+
+
+@pytest.mark.parametrize("clients", [1, 3, 7, 50])
+def test_homogeneous_sizes_and_classes_differ_by_one_at_most(clients):
+    made = partition.homogeneous(LABELS, clients=clients, seed=3)
+    counts = class_counts(made, LABELS)
+    assert np.ptp(counts, axis=0).max() <= 1
+    assert np.ptp(counts.sum(axis=1)) <= 1
+    assert sorted(made["sample"]) == list(range(1000))
+
+
+@pytest.mark.parametrize(("clients", "samples"), [(11, 10), (4, 11), (0, 10), (1, 2)])
+def test_too_many_clients_are_refused(clients, samples):
+    with pytest.raises(DataError) as error:
+        partition.homogeneous(np.zeros(samples, int), clients=clients)
+    if samples > 2:
+        assert f"clients is {clients}; allowed: 1 to {samples // 3}" in str(error.value)
+    else:
+        assert "the number of samples is 2; allowed: at least 3" in str(error.value)
+
+
+# Dirichlet
+
+
+@pytest.mark.parametrize(("alpha", "clients"), list(itertools.product(ALPHAS, (1, 5, 30, 100))))
+def test_dirichlet_keeps_every_promise_over_the_grid(alpha, clients):
+    for seed in range(3):
+        made = partition.dirichlet(LABELS, clients=clients, alpha=alpha, seed=seed, redraws=5)
+        partition.validate(made, LABELS, source="dirichlet")
+        assert sorted(made["sample"]) == list(range(1000))
+        assert len(sizes(made)) == clients
+        assert sizes(made).min() >= 10
+        again = partition.dirichlet(LABELS, clients=clients, alpha=alpha, seed=seed, redraws=5)
+        assert again.equals(made)
+        assert again.attrs == made.attrs
+
+
+@pytest.mark.parametrize("alpha", [5e-324, 1e-300, 1e-8, 1e8, 1e300])
+def test_dirichlet_survives_extreme_alpha(alpha):
+    with np.errstate(all="raise", under="ignore"):
+        made = partition.dirichlet(LABELS, clients=5, alpha=alpha, redraws=3)
+    assert sorted(made["sample"]) == list(range(1000))
+    assert sizes(made).min() >= 10
+    if alpha > 1:
+        assert np.ptp(class_counts(made, LABELS), axis=0).max() <= 2
+
+
+def test_dirichlet_at_tiny_alpha_gives_each_class_to_one_client():
+    made = partition.dirichlet(LABELS, clients=5, alpha=1e-6)
+    assert made.attrs["notes"] == []
+    assert ((class_counts(made, LABELS) > 0).sum(axis=0) == 1).all()
+
+
+def test_dirichlet_shares_have_the_moments_of_the_distribution():
+    # The first class is dealt before any client is full: shares are Dir(alpha) untouched.
+    labels = np.repeat(np.arange(2), (300, 3_000))
+    shares = []
+    for seed in range(400):
+        made = partition.dirichlet(labels, clients=4, alpha=0.5, seed=seed)
+        shares.append(class_counts(made, labels)[:, 0] / 300)
+    # Mean 1/K and variance (1/K)(1 - 1/K)/(K alpha + 1), here 0.25 and 0.0625.
+    assert np.mean(shares, axis=0) == pytest.approx(0.25, abs=0.05)
+    assert np.var(shares) == pytest.approx(0.0625, rel=0.1)
+
+
+def test_dirichlet_full_clients_get_no_more():
+    labels = np.repeat(np.arange(20), 50)
+    made = partition.dirichlet(labels, clients=4, alpha=0.2, seed=1)
+    counts = class_counts(made, labels)
+    held = np.cumsum(counts, axis=1) - counts
+    assert (held >= 250).any()
+    assert (counts[held >= 250] == 0).all()
+
+
+def test_dirichlet_skew_falls_with_alpha():
+    shares = []
+    for alpha in (0.05, 0.5, 5.0, 500.0):
+        made = partition.dirichlet(LABELS, clients=5, alpha=alpha)
+        told = partition.statistics(made, LABELS, 10)
+        shares.append(told.loc[told["split"] == "train", "emd"].mean())
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 1
+    assert shares[-1] < 0.15
+
+
+def test_dirichlet_repair_says_what_it_did(caplog):
+    with caplog.at_level(logging.WARNING, logger="fl.data.schemes.dirichlet"):
+        made = partition.dirichlet(LABELS, clients=30, alpha=1e-3, redraws=2)
+    (note,) = made.attrs["notes"]
+    assert "of 30 clients had fewer than 10 samples after 2 redraws" in note
+    assert [r.getMessage() for r in caplog.records] == [note]
+    assert sizes(made).min() == 10
+
+
+def test_dirichlet_repair_moves_what_it_says_from_the_largest():
+    # Two of these clients have 4 and 7 samples: enough for 3, short of 10 by 9 in all.
+    scheme = {"clients": 12, "alpha": 0.1, "redraws": 0, "seed": 8}
+    plain = partition.dirichlet(LABELS, min_samples=3, **scheme)
+    mended = partition.dirichlet(LABELS, min_samples=10, **scheme)
+    assert plain.attrs["notes"] == []
+    assert "2 of 12 clients" in mended.attrs["notes"][0]
+    assert "moved 9 samples" in mended.attrs["notes"][0]
+    change = class_counts(mended, LABELS) - class_counts(plain, LABELS)
+    assert change[change > 0].sum() == -change[change < 0].sum() == 9
+    before = sizes(plain)
+    assert sorted(before)[:2] == [4, 7]
+    assert change[before < 10].sum(axis=1).tolist() == (10 - before[before < 10]).tolist()
+    assert before[change.sum(axis=1) < 0].tolist() == [before.max()]
+
+
+def test_dirichlet_without_repair_has_no_notes_and_redraws_matter():
+    assert partition.dirichlet(LABELS, clients=5, alpha=1.0).attrs["notes"] == []
+    few = partition.dirichlet(LABELS, clients=10, alpha=0.05, seed=1, redraws=0)
+    many = partition.dirichlet(LABELS, clients=10, alpha=0.05, seed=1)
+    assert few.attrs["notes"] != []
+    assert many.attrs["notes"] == []
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf])
+def test_dirichlet_refuses_alpha(alpha):
+    with pytest.raises(DataError, match=rf"dirichlet: alpha is {alpha}; allowed: a finite number"):
+        partition.dirichlet(LABELS, clients=5, alpha=alpha)
+
+
+def test_dirichlet_refuses_what_no_repair_can_mend():
+    with pytest.raises(DataError, match="clients is 101; allowed: 1 to 100, so that each gets"):
+        partition.dirichlet(LABELS, clients=101, alpha=1.0)
+    with pytest.raises(DataError, match="min_samples is 2; allowed: at least 3"):
+        partition.dirichlet(LABELS, clients=5, alpha=1.0, min_samples=2)
+    with pytest.raises(DataError, match="clients is 1; allowed: none, as the data set has 5"):
+        partition.dirichlet(np.zeros(5, int), clients=1, alpha=1.0)
+
+
+# Pathological
+
+
+@pytest.mark.parametrize(("clients", "each"), [(5, 2), (10, 2), (20, 3), (3, 10), (7, 4)])
+def test_pathological_clients_hold_that_many_classes_in_even_shards(clients, each):
+    for seed in range(3):
+        made = partition.pathological(LABELS, clients=clients, classes_per_client=each, seed=seed)
+        counts = class_counts(made, LABELS)
+        assert ((counts > 0).sum(axis=1) == each).all()
+        holders = (counts > 0).sum(axis=0)
+        assert len(holders) == 10
+        assert np.ptp(holders) <= 1
+        for column in counts.T:
+            assert np.ptp(column[column > 0]) <= 1
+        assert sorted(made["sample"]) == list(range(1000))
+        assert made.attrs["notes"] == []
+
+
+def test_pathological_notes_unused_classes():
+    made = partition.pathological(LABELS, clients=3, classes_per_client=2)
+    used = set(LABELS[made["sample"]])
+    assert len(used) == 6
+    unused = sorted(set(range(10)) - used)
+    lost = int(np.isin(LABELS, unused).sum())
+    assert made.attrs["notes"] == [
+        f"pathological: nobody holds class {', '.join(map(str, unused))}; {lost} samples are unused"
+    ]
+    assert len(made) == 1000 - lost
+
+
+def test_pathological_refuses_counts_that_do_not_fit():
+    for each in (0, 11):
+        with pytest.raises(DataError, match=f"classes_per_client is {each}; allowed: 1 to 10"):
+            partition.pathological(LABELS, clients=5, classes_per_client=each)
+    rare = np.repeat([0, 1], (100, 2))
+    with pytest.raises(DataError, match="each of the 5 holders of class 1 gets one of its 2"):
+        partition.pathological(rare, clients=5, classes_per_client=2)
+    with pytest.raises(DataError, match=r"samples of client 1 is 1; allowed: at least 3"):
+        partition.pathological(rare, clients=5, classes_per_client=1)
+
+
+# Natural
+
+
+def test_natural_keeps_the_groups():
+    groups = np.random.default_rng(0).choice([3, 8, 40], 1000)
+    made = partition.natural(LABELS, groups)
+    assert len(made) == 1000
+    renumbered = made["client"].map({0: 3, 1: 8, 2: 40}).to_numpy()
+    assert (renumbered == groups[made["sample"]]).all()
+
+
+def test_natural_refusals():
+    with pytest.raises(DataError, match="has no clients of its own"):
+        partition.natural(LABELS, None)
+    with pytest.raises(DataError, match=r"groups is \[3\]; allowed: the shape \[1000\]"):
+        partition.natural(LABELS, np.zeros(3, int))
+    with pytest.raises(DataError, match="number of samples of client 1 is 2; allowed: at least 3"):
+        partition.natural(LABELS, (np.arange(1000) < 2).astype(int))
+
+
+# Files
+
+
+def test_round_trip_keeps_values_types_notes_and_extra_columns(tmp_path):
+    made = partition.dirichlet(LABELS, clients=30, alpha=1e-3, redraws=1)
+    made["domain"] = np.where(made["client"] < 3, "sketch", "photo")
+    partition.write(made, tmp_path / "deep" / "p.parquet")
+    back = partition.read(tmp_path / "deep" / "p.parquet")
+    assert back.drop(columns="domain").equals(made.drop(columns="domain"))
+    assert list(back["domain"]) == list(made["domain"])
+    assert len(back.attrs["notes"]) == 1
+    assert back.attrs["notes"] == made.attrs["notes"]
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["p.parquet"]
+
+
+def test_read_takes_other_widths_and_folder_names(tmp_path, table):
+    folder = tmp_path / "client=9"
+    folder.mkdir()
+    wide = table.astype({"client": "int64", "sample": "uint16", "split": object})
+    wide.to_parquet(folder / "mine.parquet")
+    back = file(LABELS, path=str(folder / "mine.parquet"))
+    assert back.equals(table)
+    assert back.attrs["notes"] == []
+
+
+@pytest.mark.parametrize("keep", [0, 3, 0.5, 0.99])
+def test_truncated_file_is_refused(tmp_path, table, keep):
+    path = tmp_path / "p.parquet"
+    partition.write(table, path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep * len(whole)) if keep < 1 else keep])
+    with pytest.raises(DataError, match=r"p\.parquet: cannot be read.*a complete Parquet file"):
+        file(LABELS, path=str(path))
+
+
+def test_missing_file_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"none\.parquet: .*no such file"):
+        partition.read(tmp_path / "none.parquet")
+
+
+def test_write_that_fails_is_an_error_and_leaves_the_old_file(tmp_path, table):
+    path = tmp_path / "p.parquet"
+    partition.write(table, path)
+    before = path.read_bytes()
+    (tmp_path / "folder").write_text("in the way")
+    with pytest.raises(DataError, match="cannot be written"):
+        partition.write(table, tmp_path / "folder" / "p.parquet")
+    assert path.read_bytes() == before
+
+
+def put(table, row, **values):
+    table = table.copy()
+    for column, value in values.items():
+        table.loc[row, column] = value
+    return table
+
+
+BROKEN = {
+    "column": (lambda t: t.drop(columns="split"), "column 'split' is missing"),
+    "float": (lambda t: t.astype({"sample": float}), "column 'sample' is float64; allowed: int64"),
+    "number": (lambda t: t.assign(split=1), "column 'split' is int64; allowed: text"),
+    "empty": (lambda t: t.iloc[:0], "the table has no rows"),
+    "high": (lambda t: put(t, 5, sample=1000), r"sample 1000 \(row 5\).*allowed: 0 to 999"),
+    "low": (lambda t: put(t, 2, sample=-1), r"sample -1 \(row 2\)"),
+    "twice": (
+        lambda t: put(t, 9, sample=t["sample"].iloc[3]),
+        r"sample \d+ \(row 9\) occurs twice; allowed: every sample at most once",
+    ),
+    "split": (lambda t: put(t, 0, split="dev"), "has split 'dev'; allowed: train, val, test"),
+    "cell": (lambda t: put(t, 0, split=None), "has split <NA>; allowed: train, val, test"),
+    "gap": (lambda t: t[t["client"] != 2], "client 2 has no samples, but client 3 has"),
+    "negative": (lambda t: put(t, 0, client=-4), "there is a client -4; allowed: clients numbered"),
+    "untested": (
+        lambda t: t[(t["client"] != 1) | (t["split"] != "test")],
+        "client 1 has no test samples; allowed: at least one train and one test sample",
+    ),
+    "untrained": (
+        lambda t: t[(t["client"] != 3) | (t["split"] != "train")],
+        "client 3 has no train samples",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_validate_names_source_fault_and_what_is_allowed(table, fault):
+    breaking, message = BROKEN[fault]
+    with pytest.raises(DataError, match=f"^mine.parquet: .*{message}"):
+        partition.validate(breaking(table), LABELS, source="mine.parquet")
+
+
+def test_validate_accepts_any_order_and_no_val(table):
+    partition.validate(table.sample(frac=1, random_state=0), LABELS, source="t")
+    partition.validate(table[table["split"] != "val"], LABELS, source="t")
+
+
+def test_empty_cells_of_a_file_are_refused(tmp_path, table):
+    table.astype({"client": "Int64"}).pipe(put, 4, client=pd.NA).to_parquet(tmp_path / "p.parquet")
+    with pytest.raises(DataError, match=r"column 'client' is float64.*without empty cells"):
+        file(LABELS, path=str(tmp_path / "p.parquet"))
+
+
+# Content hash
+
+
+def test_content_hash_sees_values_only(tmp_path, table):
+    expected = partition.content_hash(table)
+    shuffled = table.sample(frac=1, random_state=1)
+    shuffled.attrs["notes"] = ["another"]
+    shuffled["domain"] = 3
+    assert partition.content_hash(shuffled) == expected
+    shuffled.to_parquet(tmp_path / "p.parquet", compression="gzip")
+    assert partition.content_hash(partition.read(tmp_path / "p.parquet")) == expected
+    assert len(expected) == 64
+
+
+@pytest.mark.parametrize("change", [{"split": "val"}, {"client": 3}, {"sample": 1000}])
+def test_content_hash_sees_each_value(table, change):
+    assert partition.content_hash(put(table, 0, **change)) != partition.content_hash(table)
+
+
+def test_content_hash_is_pinned():
+    table = pd.DataFrame({"sample": [1, 0], "client": [0, 0], "split": ["test", "train"]})
+    bytes_of = "0000000000000000 0100000000000000 00000000 00000000"
+    expected = hashlib.sha256(bytes.fromhex(bytes_of) + b"train\ntest").hexdigest()
+    assert partition.content_hash(table) == expected
+
+
+# Statistics
+
+
+def test_statistics_match_hand_computed_values():
+    labels = np.array([0, 0, 0, 1, 1, 2, 2, 2])
+    table = pd.DataFrame(
+        {
+            "sample": np.arange(8),
+            "client": np.array([0, 0, 0, 0, 1, 1, 1, 1], "int32"),
+            "split": ["train", "train", "test", "train", "test", "train", "train", "train"],
+        }
+    )
+    told = partition.statistics(table, labels, 4)
+    assert list(told["client"]) == [0, 0, 1, 1]
+    assert list(told["split"]) == ["train", "test", "train", "test"]
+    assert list(told["n"]) == [3, 1, 3, 1]
+    counts = told[["class_0", "class_1", "class_2", "class_3"]].to_numpy().tolist()
+    assert counts == [[2, 1, 0, 0], [1, 0, 0, 0], [0, 0, 3, 0], [0, 1, 0, 0]]
+    assert told["majority_share"].tolist() == pytest.approx([2 / 3, 1, 1, 1])
+    entropy = math.log(3) - 2 / 3 * math.log(2)
+    assert told["label_entropy"].tolist() == pytest.approx([entropy, 0, 0, 0])
+    # Population 3/8, 2/8, 3/8, 0.
+    emd = [7 / 24 + 1 / 12 + 3 / 8, 10 / 8, 10 / 8, 12 / 8]
+    assert told["emd"].tolist() == pytest.approx(emd)
+
+
+def test_statistics_of_equal_clients_and_of_clients_without_a_common_class():
+    labels = np.repeat([0, 1], 50)
+    even = partition.statistics(partition.homogeneous(labels, clients=5), labels, 2)
+    assert even["emd"].max() == pytest.approx(0)
+    assert even["label_entropy"].to_numpy() == pytest.approx(math.log(2))
+    apart = partition.pathological(labels, clients=2, classes_per_client=1)
+    assert partition.statistics(apart, labels, 2)["emd"].to_numpy() == pytest.approx(1)
+
+
+def test_statistics_refuse_labels_beyond_the_classes(table):
+    with pytest.raises(DataError, match=r"sample \d+ has label 9; allowed: 0 to 8"):
+        partition.statistics(table, LABELS, 9)

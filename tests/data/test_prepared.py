@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from fl.data import load, prepare
+from fl.data.download import Source
+from fl.data.prepared import Prepared, Writer
+from fl.errors import DataError
+
+META = {"name": "toy", "params": {"a": 1}, "sources": [{"name": "raw.csv", "sha256": "0" * 64}]}
+X = np.arange(40, dtype=np.uint8).reshape(10, 1, 2, 2)
+Y = np.arange(10) % 3
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def write(folder, meta=META, **arrays):
+    with Writer(folder) as writer:
+        for name, array in ({"x": X, "y": Y} | arrays).items():
+            writer.save(name, array)
+        writer.describe(["a", "b", "c"], normalisation={"scale": 0.5, "mean": [1.0], "sd": [2.0]})
+        writer.finish(meta)
+    return Path(folder)
+
+
+def test_round_trip(tmp_path):
+    client = np.array([0, 0, 0, 1, 1, 1, 4, 4, 4, 4], "int32")
+    folder = write(tmp_path / "toy", client=client)
+    data = Prepared.open(folder)
+    assert np.array_equal(data.x, X)
+    assert data.x.dtype == np.uint8
+    assert np.array_equal(data.y, Y)
+    assert np.array_equal(data.client, client)
+    assert data.domain is None
+    assert (data.name, data.params, data.classes) == ("toy", {"a": 1}, ("a", "b", "c"))
+    assert data.normalisation == {"scale": 0.5, "mean": [1.0], "sd": [2.0]}
+    assert data.sources == ({"name": "raw.csv", "sha256": "0" * 64},)
+    data.verify()
+
+
+def test_arrays_are_mapped_and_read_only(tmp_path):
+    data = Prepared.open(write(tmp_path / "toy"))
+    assert isinstance(data.x, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        data.x[0] = 1
+
+
+def test_description_on_disk(tmp_path):
+    folder = write(tmp_path / "toy", client=np.zeros(10, int))
+    text = json.loads((folder / "dataset.json").read_text())
+    digest = hashlib.sha256((folder / "x.npy").read_bytes()).hexdigest()
+    assert text["arrays"]["x"] == {"dtype": "uint8", "shape": [10, 1, 2, 2], "sha256": digest}
+    assert text["samples"] == 10
+    assert text["input_shape"] == [1, 2, 2]
+    assert text["dtype"] == "uint8"
+    assert text["natural_clients"] == 1
+    assert text["domains"] == []
+    assert names(tmp_path) == ["toy"]
+
+
+def test_equal_content_gives_equal_bytes(tmp_path):
+    a, b = write(tmp_path / "a"), write(tmp_path / "b")
+    for path in a.iterdir():
+        assert path.read_bytes() == (b / path.name).read_bytes()
+
+
+def test_create_writes_through_a_map(tmp_path):
+    with Writer(tmp_path / "big") as writer:
+        x = writer.create("x", (10, 3), np.float32)
+        assert (x == 0).all()
+        for row in range(10):
+            x[row] = row
+        writer.save("y", Y)
+        writer.describe(["a", "b", "c"], domains=["real", "sketch"])
+        writer.save("domain", Y % 2)
+        writer.finish(META)
+    data = Prepared.open(tmp_path / "big")
+    assert np.array_equal(data.x, np.repeat(np.arange(10.0), 3).reshape(10, 3))
+    assert data.domains == ("real", "sketch")
+    assert np.array_equal(data.domain, Y % 2)
+    assert data.normalisation == {"scale": 1.0, "mean": 0.0, "sd": 1.0}
+    data.verify()
+
+
+def test_arrays_that_do_not_belong_together_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"array y is int64 \[9\]; allowed: one whole number for"):
+        write(tmp_path / "toy", y=Y[:9])
+    with pytest.raises(DataError, match=r"array client is float64 \[10\]"):
+        write(tmp_path / "toy", client=np.zeros(10))
+    with pytest.raises(DataError, match="labels run from 0 to 3; allowed: 0 to 2"):
+        write(tmp_path / "toy", y=np.arange(10) % 4)
+    with Writer(tmp_path / "toy") as writer, pytest.raises(DataError, match="array x is missing"):
+        writer.save("y", Y)
+        writer.finish(META)
+    with Writer(tmp_path / "toy") as writer, pytest.raises(ValueError, match="array 'z'"):
+        writer.save("z", Y)
+    assert names(tmp_path) == []
+
+
+def test_place_that_is_taken_stays_as_it_is(tmp_path):
+    folder = write(tmp_path / "toy")
+    with pytest.raises(DataError, match="toy: cannot be put in place"):
+        write(folder, y=Y * 0)
+    assert np.array_equal(Prepared.open(folder).y, Y)
+    assert names(tmp_path) == ["toy"]
+
+
+# What is damaged
+
+
+def assert_refused(folder, message):
+    with pytest.raises(DataError) as error:
+        Prepared.open(folder)
+    assert message in str(error.value)
+    assert f"delete the folder {folder} and prepare it again" in str(error.value)
+
+
+def test_folder_without_description_is_refused(tmp_path):
+    folder = write(tmp_path / "toy")
+    (folder / "dataset.json").unlink()
+    assert_refused(folder, "dataset.json: is missing")
+    assert_refused(tmp_path / "none", "dataset.json: is missing")
+
+
+@pytest.mark.parametrize("text", ["", '{"name": "toy"', "[]", "{}", '{"arrays": {"x": 3}}'])
+def test_garbled_description_is_refused(tmp_path, text):
+    folder = write(tmp_path / "toy")
+    (folder / "dataset.json").write_text(text)
+    assert_refused(folder, "dataset.json")
+
+
+@pytest.mark.parametrize("keep", [0, 5, 130, -1])
+def test_truncated_array_is_refused(tmp_path, keep):
+    folder = write(tmp_path / "toy")
+    path = folder / "x.npy"
+    path.write_bytes(path.read_bytes()[:keep])
+    assert_refused(folder, "x.npy: is missing, truncated or no array")
+
+
+def test_missing_array_is_refused(tmp_path):
+    folder = write(tmp_path / "toy")
+    (folder / "y.npy").unlink()
+    assert_refused(folder, "y.npy: is missing")
+
+
+def test_array_of_another_shape_or_type_is_refused(tmp_path):
+    folder = write(tmp_path / "toy")
+    np.save(folder / "y.npy", Y[:9])
+    stated = "y.npy: is int64 [9], but dataset.json states int64 [10]"
+    assert_refused(folder, stated)
+    np.save(folder / "y.npy", Y.astype("int32"))
+    assert_refused(folder, "y.npy: is int32 [10], but dataset.json states int64 [10]")
+
+
+def test_verify_finds_a_changed_value(tmp_path):
+    folder = write(tmp_path / "toy")
+    np.save(folder / "y.npy", Y[::-1])
+    data = Prepared.open(folder)
+    with pytest.raises(DataError, match=r"y\.npy: has sha256 .* expected .*delete the folder"):
+        data.verify()
+
+
+# Preparing
+
+
+@dataclass(frozen=True)
+class Toy:
+    origin: str
+    shift: int = 0
+    fail: str = ""
+
+    title: ClassVar[str] = "Toy"
+    citation: ClassVar[str] = "none"
+    licence: ClassVar[str] = "none"
+
+    @property
+    def sources(self):
+        return (Source("raw.txt", self.origin),)
+
+    def read(self, raw, writer):
+        writer.save("x", X + np.uint8(self.shift))
+        if self.fail == "disk":
+            raise OSError(28, "No space left on device")
+        if self.fail == "bug":
+            raise RuntimeError("bug")
+        labels = np.array((raw / "raw.txt").read_text().split(), int)
+        writer.save("y", labels)
+        writer.describe(["a", "b", "c"])
+
+
+@pytest.fixture
+def origin(tmp_path):
+    (tmp_path / "labels.txt").write_text("0 1 2 0 1 2 0 1 2 0")
+    return (tmp_path / "labels.txt").as_uri()
+
+
+def test_prepare_fetches_reads_and_describes(tmp_path, origin):
+    prepare(Toy(origin, 3), "toy", tmp_path / "raw", tmp_path / "prepared" / "toy")
+    data = load("toy", tmp_path / "prepared")
+    assert np.array_equal(data.x, X + 3)
+    assert np.array_equal(data.y, Y)
+    assert data.params == {"origin": origin, "shift": 3, "fail": ""}
+    digest = hashlib.sha256((tmp_path / "labels.txt").read_bytes()).hexdigest()
+    assert data.sources == ({"name": "raw.txt", "sha256": digest},)
+
+
+def test_prepare_twice_does_nothing_and_other_params_are_refused(tmp_path, origin):
+    folder = tmp_path / "prepared" / "toy"
+    prepare(Toy(origin), "toy", tmp_path / "raw", folder)
+    before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
+    (tmp_path / "labels.txt").unlink()
+    (tmp_path / "raw" / "raw.txt").unlink()
+    prepare(Toy(origin), "toy", tmp_path / "raw", folder)
+    assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
+    with pytest.raises(DataError, match=r"'shift': 0.*not toy .*'shift': 1.*delete the folder or"):
+        prepare(Toy(origin, 1), "toy", tmp_path / "raw", folder)
+
+
+def test_prepare_does_not_take_a_damaged_folder_for_complete(tmp_path, origin):
+    folder = tmp_path / "prepared" / "toy"
+    prepare(Toy(origin), "toy", tmp_path / "raw", folder)
+    (folder / "x.npy").write_bytes(b"")
+    with pytest.raises(DataError, match=r"x\.npy: .*delete the folder"):
+        prepare(Toy(origin), "toy", tmp_path / "raw", folder)
+
+
+@pytest.mark.parametrize(("fail", "error"), [("disk", DataError), ("bug", RuntimeError)])
+def test_failing_preparation_leaves_nothing(tmp_path, origin, fail, error):
+    folder = tmp_path / "prepared" / "toy"
+    with pytest.raises(error, match=r"No space left|bug"):
+        prepare(Toy(origin, fail=fail), "toy", tmp_path / "raw", folder)
+    assert names(tmp_path / "prepared") == []
+    prepare(Toy(origin), "toy", tmp_path / "raw", folder)
+    assert np.array_equal(Prepared.open(folder).y, Y)
+
+
+@pytest.fixture
+def small_disk():
+    """No file may grow beyond 64 kB, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_full_disk_is_an_error_where_space_is_asked_for(tmp_path):
+    with Writer(tmp_path / "toy") as writer:
+        with pytest.raises(OSError, match="File too large"):
+            writer.create("x", (100_000,), np.uint8)
+        with pytest.raises(OSError, match=r"requested and \d+ written|File too large"):
+            writer.save("y", np.zeros(100_000, np.uint8))
+    assert names(tmp_path) == []
+
+
+def test_preparation_goes_into_an_empty_folder(tmp_path, origin):
+    folder = tmp_path / "prepared" / "toy"
+    folder.mkdir(parents=True)
+    prepare(Toy(origin), "toy", tmp_path / "raw", folder)
+    assert np.array_equal(Prepared.open(folder).y, Y)
+
+
+def test_killed_preparation_does_not_look_complete(tmp_path):
+    script = textwrap.dedent(
+        """
+        import os, signal, sys
+        import numpy as np
+        from fl.data.prepared import Writer
+        with Writer(sys.argv[1]) as writer:
+            writer.save("x", np.zeros((10, 2)))
+            writer.save("y", np.zeros(10, int))
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    folder = tmp_path / "toy"
+    command = [sys.executable, "-c", script, str(folder)]
+    killed = subprocess.run(command, cwd=Path(__file__).parents[2], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert_refused(folder, "is missing")
+    with pytest.raises(DataError, match="no data set 'toy'; there is: nothing"):
+        load("toy", tmp_path)
+    (left,) = names(tmp_path)
+    assert left.startswith(".toy.")
+    write(folder)
+    assert np.array_equal(load("toy", tmp_path).y, Y)
+
+
+# Loading
+
+
+def test_load_finds_the_only_variant(tmp_path):
+    write(tmp_path / "toy-0123abcd")
+    write(tmp_path / "toy-large")
+    assert load("toy", tmp_path).folder == tmp_path / "toy-0123abcd"
+    assert load("toy-large", tmp_path).folder == tmp_path / "toy-large"
+
+
+def test_load_lists_what_there_is(tmp_path):
+    write(tmp_path / "toy-0123abcd")
+    write(tmp_path / "toy-4567cdef")
+    with pytest.raises(DataError, match="2 variants of 'toy'; there is: toy-0123abcd, toy-4567cd"):
+        load("toy", tmp_path)
+    with pytest.raises(DataError, match="no data set 'tot'; there is: toy-0123abcd, toy-4567cdef"):
+        load("tot", tmp_path)
+    with pytest.raises(DataError, match="there is: nothing"):
+        load("toy", tmp_path / "none")
