@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fl import files
 from fl.errors import DataError
 from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, RESULT_COLUMNS
 
@@ -151,24 +151,21 @@ def write(plan: Mapping[str, Any], store: Path, folder: Path) -> tuple[Path, Pat
     """
     rows, runs = collect(plan, store)
     stamp = {"plan": plan["hash"], "complete": bool((runs["state"] != MISSING).all())}
-    folder.mkdir(parents=True, exist_ok=True)
     study = plan["study"]
     paths = folder / f"{study}.parquet", folder / f"{study}.runs.parquet"
-    # The long table comes last: where it stands, the runs table of the same plan does too.
-    for frame, path in ((runs, paths[1]), (rows, paths[0])):
-        _write_parquet(frame, path, stamp)
+    with files.disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        # The long table comes last: where it stands, the runs table of the same plan does too.
+        for frame, path in ((runs, paths[1]), (rows, paths[0])):
+            _write_parquet(frame, path, stamp)
     return paths
 
 
 def _write_parquet(frame: pd.DataFrame, path: Path, stamp: Mapping[str, Any]) -> None:
     table = pa.Table.from_pandas(frame, preserve_index=False)
     metadata = {**(table.schema.metadata or {}), METADATA: json.dumps(stamp).encode()}
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        pq.write_table(table.replace_schema_metadata(metadata), partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with files.replacing(path) as file:
+        pq.write_table(table.replace_schema_metadata(metadata), file)
 
 
 def read_plan_hash(path: Path) -> tuple[str, bool] | None:
@@ -242,11 +239,10 @@ def _selected(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.Series:
         rank = pd.DataFrame(
             {
                 "diverged": group["n_diverged"] > 0,
-                "unknown": group["val"].isna(),
                 "score": group["val"] * (-1 if rising(metric) else 1),
             }
         )
-        first = rank.sort_values(["diverged", "unknown", "score"], kind="stable").index[0]
+        first = rank.sort_values(["diverged", "score"], kind="stable", na_position="last").index[0]
         best.add((*key, group.loc[first, "point"]))
     keys = runs[[*SETTING, "method", "point"]].itertuples(index=False, name=None)
     return pd.Series([key in best for key in keys], index=runs.index, dtype=bool)

@@ -271,6 +271,20 @@ def test_killed_at_every_touch_of_the_disk(
     assert is_of(checkpoint.load_latest(folder), 3 if act is save_next else 2)
 
 
+def write_two(path: Path) -> None:
+    files.write_json(path, [2] * 1000)
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path, seen = tmp_path / "list.json", []
+    files.write_json(path, [1] * 1000)
+    while killing.killed_at(len(seen) + 1, write_two, path):
+        seen.append(json.loads(path.read_bytes()))
+    assert seen == sorted(seen)
+    assert seen[0] == [1] * 1000
+    assert json.loads(path.read_bytes()) == [2] * 1000
+
+
 def test_killed_at_random_moments(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     moments, last = random.Random(0), 0
     for _ in range(25):

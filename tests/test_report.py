@@ -13,6 +13,7 @@ from make_results import clients, entry, plan, write_partition, write_plan, writ
 
 from fl import report, tables
 from fl.errors import DataError
+from fl.report import frames as frames_of
 from fl.report.cells import number, probability, spread
 from fl.report.partitions import read
 from fl.report.plain import markdown, tex
@@ -218,18 +219,44 @@ def test_before_after_and_gain_are_those_worked_out_by_hand(tmp_path):
     assert page.tables["personalisation"][1] == ["ft", "55.0 ± 7.1", "70.0 ± 0.0", "+15.0 ± 7.1"]
 
 
+def test_a_curve_follows_the_personal_stage_from_the_shared_model_it_began_with(tmp_path):
+    fine = [*clients([0.4, 0.6], round=0), *clients([0.7, 0.9], round=1, stage="personal")]
+    both = [*clients([0.2], round=1), *clients([0.3], round=1, stage="personal")]
+    write_run(tmp_path, "ft", fine)
+    write_run(tmp_path, "ditto", both)
+    write_run(tmp_path, "avg0", [*clients([0.1], round=1), *clients([0.5], round=2)])
+    write_run(tmp_path, "avg1", [*clients([0.3], round=1), *clients([0.9], round=2)])
+    made = [entry("ft", "ft"), entry("ditto", "ditto")]
+    made += [entry("avg0", "avg", seed=0), entry("avg1", "avg", seed=1)]
+    curves = frames_of.curves(*tables.collect(plan(made), tmp_path), "accuracy")
+    found = {
+        m: list(zip(g["round"], g["mean"].round(9), strict=True))
+        for m, g in curves.groupby("method")
+    }
+    assert found == {
+        "ft": [(0, 0.5), (1, 0.8)],
+        "ditto": [(1, 0.3)],
+        "avg": [(1, 0.2), (2, 0.7)],
+    }
+    last = curves[(curves["method"] == "avg") & (curves["round"] == 2)]["sd_seeds"].iloc[0]
+    assert last == pytest.approx(math.sqrt(0.08))
+
+
 def test_measured_beside_published_in_percent_or_as_a_fraction(tmp_path):
     write_run(tmp_path / "runs", "a", clients([0.5, 0.7]))
     cell = {"source": "A", "table": "1", "row": "r", "column": "c", "note": "", "sd": None}
     cell |= {"method": "fedavg", "dataset": "digits", "partition": entry("a", "x")["partition"]}
     published = [cell | {"value": 62.5, "sd": 1.0}, cell | {"value": 0.6}]
     published.append(cell | {"value": 50, "method": "moon"})
+    brief = {key: value for key, value in cell.items() if key not in ("dataset", "partition")}
+    published.append(brief | {"value": 55, "setting": "digits"})
     small(tmp_path, entry("a", "fedavg"), published=published)
     page, *_ = made(tmp_path)
     shown = [row[3:6] for row in page.tables["published"][1:]]
     assert shown[0] == ["60.0", "62.5 ± 1.0", "\N{MINUS SIGN}2.5"]
     assert shown[1] == ["60.0", "60.0", "0.0"]
     assert shown[2] == ["– not in this study", "50.0", "–"]  # noqa: RUF001
+    assert shown[3] == ["60.0", "55.0", "+5.0"]
 
 
 def test_grids_show_validation_and_test_of_every_point(tmp_path):

@@ -214,6 +214,19 @@ def test_the_first_to_finish_is_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == [RUN]
 
 
+@pytest.mark.parametrize(("there", "ours", "kept"), [(0, 0, 1), (1, 0, 1), (1, 1, 1), (0, 1, 2)])
+def test_one_that_appeared_meanwhile_is_kept_if_it_is_as_good(
+    there: int, ours: int, kept: int, tmp_path: Path
+) -> None:
+    finished(tmp_path, 1.0, weights=bool(there))
+    result = tmp_path / f"{RUN}.partial" / "result-0"
+    result.parent.mkdir()
+    finished(tmp_path / "other", 2.0, weights=bool(ours)).rename(result)
+    (tmp_path / "other").rmdir()
+    assert store_of(tmp_path)._publish(RUN, result, bool(ours)) is (kept == 2)
+    is_whole(tmp_path, kept)
+
+
 def finished(root: Path, value: float, weights: bool = False) -> Path:
     compute(root, value, weights)
     return root / RUN
@@ -463,6 +476,36 @@ def test_who_is_known_to_be_gone(changes: dict[str, Any], gone: bool, tmp_path: 
     if taken is not None:
         taken.release()
         assert not path.exists()
+
+
+def test_a_dead_process_that_nobody_reaped_is_gone(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        started = lease._started(child.pid)
+        here = lease._identity()["host"]
+        path = foreign_lease(tmp_path, host=here, pid=child.pid, started=started)
+        assert lease.take(path, lambda: False, beat=1, patience=60, wait=False) is None
+        child.kill()
+        until(lambda: lease._started(child.pid) == -1)
+        taken = lease.take(path, lambda: False, beat=1, patience=60, wait=False)
+        assert taken is not None
+        taken.release()
+
+
+def test_a_run_that_was_finished_before_the_lease_was_there_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, take = finished(tmp_path / "other", 1.0), lease.take
+
+    def late(*args: Any, **options: Any) -> lease.Lease | None:
+        held = take(*args, **options)
+        if not (tmp_path / RUN).exists():
+            shutil.copytree(other, tmp_path / RUN)
+        return held
+
+    monkeypatch.setattr(lease, "take", late)
+    with store_of(tmp_path).open(RUN) as work:
+        assert work is None
+    assert names(tmp_path) == [RUN, "other"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": 1}', b"\xff\x00"])

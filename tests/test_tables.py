@@ -83,6 +83,17 @@ def test_the_personal_stage_counts_where_there_is_one(tmp_path):
     assert (found["stage"], found["mean"], found["round"]) == ("personal", pytest.approx(0.85), 1)
 
 
+def test_the_personal_stage_counts_where_both_are_recorded_in_the_last_round(tmp_path):
+    write_run(tmp_path, "a0", [*clients([0.1, 0.2]), *clients([0.8, 0.9], stage="personal")])
+    rows, runs = tables.collect(plan([entry("a0", "ditto")]), tmp_path)
+    found = row(tables.summarise(rows, runs, "accuracy"), "ditto")
+    assert (found["stage"], found["mean"], found["n_clients"]) == (
+        "personal",
+        pytest.approx(0.85),
+        2,
+    )
+
+
 def grid(store: Path, states: tuple[str, str] = ("complete", "complete"), val: bool = True) -> dict:
     """Two points: validation prefers the second, test the first."""
     scores = {"p": (0.6, 0.9), "q": (0.7, 0.5)}
@@ -108,6 +119,14 @@ def test_a_point_is_selected_on_validation_even_where_test_would_choose_another(
 def test_a_diverged_point_is_not_selected_however_well_it_did(tmp_path):
     _, runs = tables.collect(grid(tmp_path, ("complete", "diverged")), tmp_path)
     assert list(runs.loc[runs["selected"], "point"]) == ["mu=0.1"]
+
+
+def test_one_diverged_seed_rules_a_point_out_though_its_other_seed_did_best(tmp_path):
+    made = grid(tmp_path)
+    write_run(tmp_path, "q1", [*clients([0.1]), *clients([0.1], split="val")], "diverged")
+    made["runs"].append(entry("q1", "fedprox", point={"mu": 1}, seed=1))
+    _, runs = tables.collect(made, tmp_path)
+    assert list(runs.loc[runs["selected"], "run"]) == ["p"]
 
 
 def test_where_all_points_diverged_one_is_still_selected(tmp_path):
@@ -164,6 +183,16 @@ def test_paired_comparison_counts_seeds_and_clients_apart(tmp_path):
     assert found["difference_sd_seeds"] == pytest.approx(math.sqrt(0.005))
     assert (found["better"], found["equal"], found["worse"]) == (0.5, 0.0, 0.5)
     assert (found["n_seeds"], found["n_clients"], found["p_sign"]) == (2, 2, 1.0)
+
+
+def test_paired_comparison_is_made_at_the_selected_points(tmp_path):
+    made = grid(tmp_path)
+    write_run(tmp_path, "a", clients([0.4, 0.4]))
+    made["runs"].append(entry("a", "fedavg"))
+    rows, runs = tables.collect(made, tmp_path)
+    for baseline, sign in (("fedavg", 1), ("fedprox", -1)):
+        (found,) = tables.paired(rows, runs, "accuracy", baseline).to_dict("records")
+        assert found["difference"] == pytest.approx(sign * 0.1)
 
 
 def test_paired_comparison_uses_common_seeds_only(tmp_path):

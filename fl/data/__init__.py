@@ -17,8 +17,7 @@ __all__ = ["Dataset", "load", "prepare"]
 class Dataset(Protocol):
     """A data set: a frozen dataclass whose fields are its config keys, and its reader.
 
-    ``size`` (samples), ``shape`` (of one input), ``classes`` (how many) and ``natural`` (clients of
-    its own, or None) are known before anything is read, so that a config can be checked.
+    Its size and shape are known before anything is read, so that a config can be checked.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
@@ -28,13 +27,20 @@ class Dataset(Protocol):
     sources: ClassVar[tuple[Source, ...]]
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """How many samples there are."""
+
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+
     @property
-    def classes(self) -> int: ...
+    def classes(self) -> int:
+        """How many classes there are."""
+
     @property
-    def natural(self) -> int | None: ...
+    def natural(self) -> int | None:
+        """How many clients it has of its own, or None."""
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Turn the raw files in ``raw`` into arrays and a description in ``writer``."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from fl import files
 from fl.report import content, page
 from fl.report.cells import Table
 from fl.report.facts import Facts, gather
@@ -26,8 +26,12 @@ def build(study: str, results: Path, store: Path) -> list[Path]:
         ".tex": _latex(facts),
     }
     folder = results / "report"
-    folder.mkdir(parents=True, exist_ok=True)
-    return [_write(folder / f"{study}{end}", text) for end, text in written.items()]
+    paths = [folder / f"{study}{end}" for end in written]
+    with files.disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in zip(paths, written.values(), strict=True):
+            files.write_bytes(path, text.encode())
+    return paths
 
 
 def _tables(facts: Facts) -> list[Table]:
@@ -70,13 +74,3 @@ def _latex(facts: Facts) -> str:
     tables = [to_latex(table, f"{study}-{table.name}") for table in _tables(facts)]
     status = f"% {_status(facts)}\n"
     return "\n".join([head + status, *tables])
-
-
-def _write(path: Path, text: str) -> Path:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path

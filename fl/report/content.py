@@ -125,9 +125,8 @@ def clients_table(facts: Facts) -> Table:
             rows.append(Row(Cell(facts.methods[row["method"]]), tuple(cells)))
         own = majority(facts, setting)
         if metric == "accuracy" and len(own):
-            values = [
-                number(v, metric) for v in (own.mean(), own.std(), own.quantile(0.1), own.min())
-            ]
+            figures = (own.mean(), own.std(), float(own.quantile(0.1)), own.min())
+            values = [number(v, metric) for v in figures]
             cells = [Cell(v) for v in [*values, str(len(own))]]
             rows.append(Row(Cell("Majority class of each client"), tuple(cells), reference=True))
         groups.append(Group(facts.short(setting), tuple(rows)))

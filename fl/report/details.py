@@ -20,13 +20,15 @@ def published_table(facts: Facts) -> Table | None:
     """Measured beside published; a published value above one is taken to be in percent."""
     rows = []
     for cell in facts.plan.get("published") or []:
-        same = facts.summary[
-            (facts.summary["dataset"] == cell["dataset"])
-            & (facts.summary["partition"] == cell["partition"])
-            & (facts.summary["method"] == cell["method"])
-        ]
-        where = f"{cell['source']}, Table {cell['table']}: {cell['row']}, {cell['column']}"
-        found = [row for _, row in same.iterrows()] or [None]
+        # A cell may name its data set, its partition, or (as its setting) either.
+        named = {cell[key] for key in ("dataset", "partition", "setting") if cell.get(key)}
+        found = [
+            row
+            for _, row in facts.summary[facts.summary["method"] == cell["method"]].iterrows()
+            if named <= {row["dataset"], row["partition"]}
+        ] or [None]
+        source = cell["source"].removesuffix(".csv")
+        where = f"{source}, Table {cell['table']}: {cell['row']}, {cell['column']}"
         rows += [_published_row(facts, cell, where, row) for row in found]
     if not rows:
         return None
@@ -47,7 +49,8 @@ def _published_row(facts: Facts, cell: dict, where: str, row: pd.Series | None) 
     name = Cell(facts.methods.get(cell["method"], cell["method"]))
     note = Cell(str(cell.get("note") or ""))
     if row is None:
-        setting = Cell(f"{cell['dataset']} · {cell['partition']}")
+        keys = ("dataset", "partition", "setting")
+        setting = Cell(" · ".join(cell[key] for key in keys if cell.get(key)))
         absent = Cell(NOTHING, remark="not in this study")
         return Row(name, (Cell(where), setting, absent, published, Cell(NOTHING), note))
     key = (row["dataset"], row["partition"], row["model"])
@@ -109,9 +112,9 @@ def partition_table(facts: Facts) -> Table | None:
     if not rows:
         return None
     caption = (
-        "Partitions: samples of all splits together; label entropy, majority-class share and "
-        "earth mover's distance to the population of the clients' training splits, mean over "
-        "clients."
+        "Partitions: samples of all splits together. Of the clients' training splits, mean over "
+        "clients: label entropy (nats), share of the most frequent class, and earth mover's "
+        "distance (EMD) to the labels of all samples, 0 to 2."
     )
     columns = (
         *("clients", "classes", "samples", "samples\nper client"),

@@ -100,7 +100,7 @@ def curves(frame: pd.DataFrame, order: Sequence[str], metric: str, majority: flo
             axes.plot([0, last], [y.iloc[-1]] * 2, color=colour, lw=1.5, ls=(0, (1, 1.6)))
             axes.plot([last], [y.iloc[-1]], color=colour, marker=MARKERS[i % len(MARKERS)], ms=4)
             continue
-        axes.fill_between(x, y - sd, y + sd, color=colour, alpha=0.16, lw=0)
+        axes.fill_between(x, y - sd, y + sd, color=colour, alpha=min(0.16, 0.8 / len(order)), lw=0)
         every = (max(1, len(x) // 7) * (i % 2) // 2, max(1, len(x) // 7))
         axes.plot(x, y, color=colour, lw=1.5, ls=DASHES[i // N_COLOURS % 3],
                   marker=MARKERS[i % len(MARKERS)], ms=3.4, markevery=every)  # fmt: skip

@@ -78,8 +78,7 @@ def absent(facts: Facts) -> dict[str, list[dict[str, Any]]]:
         found[state] = [
             {
                 "id": row["run"],
-                "what": facts.methods[row["method"]]
-                + (f" ({row['point']})" if row["point"] else ""),
+                "what": ", ".join(filter(None, (facts.methods[row["method"]], row["point"]))),
                 "where": facts.short(_setting(row)),
                 "seed": row["seed"],
                 "anchor": facts.anchor(_setting(row), row["method"]),
@@ -102,7 +101,9 @@ def sections(facts: Facts) -> list[Section]:
         main.append(Fold("Other metrics", others))
     moves = set(frames.stages(facts.rows, facts.runs, metric)["method"])
     movers = tuple(m for m in facts.methods if m in moves)
-    lines = _figure(facts, "rounds", _curve, _curves_caption(facts), tuple(facts.methods))
+    lines = _figure(
+        facts, "rounds", _curve, _curves_caption(facts, bool(movers)), tuple(facts.methods)
+    )
     dots = _figure(facts, "spread", _strip, _strips_caption(facts))
     moved = _figure(facts, "change", _change, _change_caption(facts), movers)
     found = [
@@ -208,11 +209,12 @@ def _reference(facts: Facts) -> str:
     return " Dashed grey: the majority class of each client, mean over clients."
 
 
-def _curves_caption(facts: Facts) -> str:
+def _curves_caption(facts: Facts, moved: bool) -> str:
+    begin = " A method that starts from a stored model counts its rounds from there."
     return (
         f"Test {unit(facts.metric)} over rounds: mean over clients and seeds; the band is one "
         "standard deviation over seeds. A dotted line is the final value of a method that "
-        f"records fewer than three rounds.{_reference(facts)}"
+        f"records fewer than three rounds.{begin if moved else ''}{_reference(facts)}"
     )
 
 

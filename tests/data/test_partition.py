@@ -119,6 +119,15 @@ def test_test_samples_depend_on_what_a_client_holds_and_not_on_the_others():
         assert mine[0] == mine[1]
 
 
+def test_split_inside_a_client_is_random_and_keyed_by_the_seed():
+    labels, groups = np.zeros(1000, int), np.zeros(1000, int)
+    tests = [split_of(partition.natural(labels, groups, seed=seed), "test") for seed in (0, 1)]
+    # 200 of 0..999: mean 499.5, its standard deviation 18; two draws share 40 on average, sd 5.
+    for drawn in tests:
+        assert np.mean(list(drawn)) == pytest.approx(499.5, abs=75)
+    assert 15 < len(tests[0] & tests[1]) < 65
+
+
 def test_smallest_clients_have_one_sample_of_each_split():
     made = partition.homogeneous(np.arange(30) % 10, clients=10)
     assert (made.groupby(["client", "split"]).size() == 1).all()
@@ -360,7 +369,7 @@ def test_round_trip_keeps_values_types_notes_and_extra_columns(tmp_path):
 
 
 def test_read_takes_other_widths_and_folder_names(tmp_path, table):
-    folder = tmp_path / "client=9"
+    folder = tmp_path / "domain=9"
     folder.mkdir()
     wide = table.astype({"client": "int64", "sample": "uint16", "split": object})
     wide.to_parquet(folder / "mine.parquet")
@@ -382,6 +391,12 @@ def test_truncated_file_is_refused(tmp_path, table, keep):
 def test_missing_file_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"none\.parquet: .*no such file"):
         partition.read(tmp_path / "none.parquet")
+
+
+def test_folder_of_tables_is_refused(tmp_path, table):
+    partition.write(table, tmp_path / "p.parquet")
+    with pytest.raises(DataError, match="cannot be read as a partition table"):
+        partition.read(tmp_path)
 
 
 def test_write_that_fails_is_an_error_and_leaves_the_old_file(tmp_path, table):

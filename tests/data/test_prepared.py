@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -248,6 +249,14 @@ def test_failing_preparation_leaves_nothing(tmp_path, origin, fail, error):
     assert np.array_equal(Prepared.open(folder).y, Y)
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system reserves no space")
+def test_create_reserves_its_space(tmp_path):
+    with Writer(tmp_path / "toy") as writer:
+        writer.create("x", (4_000_000,), np.uint8)
+        held = (writer.temporary / "x.npy").stat()
+        assert held.st_blocks * 512 >= held.st_size > 4_000_000
+
+
 @pytest.fixture
 def small_disk():
     """No file may grow beyond 64 kB, as on a disk that is full."""
@@ -307,6 +316,12 @@ def test_load_finds_the_only_variant(tmp_path):
     write(tmp_path / "toy-large")
     assert load("toy", tmp_path).folder == tmp_path / "toy-0123abcd"
     assert load("toy-large", tmp_path).folder == tmp_path / "toy-large"
+
+
+def test_load_does_not_see_unfinished_folders(tmp_path):
+    write(tmp_path / "toy").rename(tmp_path / ".toy.17-00ff.partial")
+    with pytest.raises(DataError, match="no data set 'toy'; there is: nothing"):
+        load("toy", tmp_path)
 
 
 def test_load_lists_what_there_is(tmp_path):
