@@ -66,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("explain", _explain, "a run's spec, and what sets it apart from the nearest one")
     sub.add_argument("wanted", metavar="RUN", help="a run's id, or its beginning")
 
+    sub = command("show", _show, "the result table of a study, from what is there")
+    sub.add_argument("study")
+
     sub = command("report", _report, "tables and report of a study, from what is there")
     sub.add_argument("study")
     for name, help in (
@@ -126,6 +129,18 @@ def _tables(parsed: argparse.Namespace) -> None:
     results = Path(settings.results)
     study = _planned(results, "studies", parsed.name)
     tables.write(study, Path(settings.store), results / "tables")
+
+
+def _show(parsed: argparse.Namespace) -> None:
+    from fl import overview, tables
+
+    settings = config.settings(parsed.config)
+    results = Path(settings.results)
+    study = _planned(results, "studies", parsed.study)
+    rows, runs = tables.collect(study, Path(settings.store))
+    for line in overview.results(study, tables.summarise(rows, runs, study["metric"])):
+        print(line)
+    print(f"report: {results / 'report' / parsed.study}.html")
 
 
 def _report(parsed: argparse.Namespace) -> None:

@@ -26,7 +26,7 @@ from fl.trees import Tree
 
 @dataclass(frozen=True)
 class State:
-    """All that a run carries from round to round: the server's tree and the stack of all clients."""
+    """What a run carries from round to round: the server's tree and the stack of all clients."""
 
     server: dict[str, Any]
     clients: dict[str, Any]

@@ -37,7 +37,7 @@ class Where:
 
 
 class ConfigError(FedloomError):
-    """A config value that is not allowed: where it stands, what is wrong and what would be right."""
+    """A config value that is not allowed: where it stands, what is wrong, what would be right."""
 
     def __init__(self, where: Where, problem: str, allowed: str = "") -> None:
         self.where, self.problem, self.allowed = where, problem, allowed

@@ -22,8 +22,10 @@ CORE = ROOT / "simulate.py"
 """The root of the code that every run shares."""
 LEDGER = ROOT / "equivalent.yaml"
 
-UNDECISIVE = {ROOT / "errors.py", ROOT / "fields.py"}
-"""Code whose whole effect is in the spec (checked values) or in no number (messages)."""
+UNDECISIVE = {ROOT / name for name in ("errors.py", "fields.py", "files.py", "data/download.py")}
+"""Code that decides no number: messages, checks whose outcome is in the spec, and the moving of
+files whose content is checked.
+"""
 
 
 def digest(payload: Any) -> str:
@@ -109,7 +111,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def _canonical(node: Any) -> Any:
     """Syntax as nested lists. Empty fields are left out: newer Pythons add new, empty ones."""
     if isinstance(node, ast.AST):
-        body = [type(node).__name__]
+        body: list[Any] = [type(node).__name__]
         for name, value in ast.iter_fields(node):
             if name == "body" and isinstance(node, DOCUMENTED):
                 value = value[_has_docstring(value) :]

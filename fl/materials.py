@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fl import data, identity, registry
-from fl.data import partition as tables
+from fl.data import holdings
 from fl.data.download import fetch
 from fl.data.prepared import Prepared
 from fl.errors import ConfigError, DataError, Where
@@ -38,7 +38,7 @@ def dataset_id(spec: Spec) -> str:
 def partition_id(spec: Spec, dataset: str) -> str:
     """``dirichlet-<hash>``: the spec, the scheme's code, the data set, a user's own table."""
     entry = registry.find("partition scheme", spec["name"], Where("the spec"))
-    brought = tables.content_hash(tables.read(spec["path"])) if "path" in spec else ""
+    brought = holdings.content_hash(holdings.read(spec["path"])) if "path" in spec else ""
     key = identity.digest([dict(spec), identity.code(entry.file), dataset, brought])
     return f"{entry.name}-{key}"
 
@@ -100,7 +100,7 @@ def partition(spec: Spec, dataset: Spec, root: Path, results: Path) -> pd.DataFr
     path = folder / "partition.parquet"
     if not (folder / "partition.json").exists():
         _make_partition(spec, prepare(dataset, root), folder)
-    return tables.read(path)
+    return holdings.read(path)
 
 
 def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
@@ -111,10 +111,10 @@ def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
     table = entry.target(
         prepared.y, **{key: given[key] for key in given if key in wanted}, **values
     )
-    tables.validate(table, prepared.y, source=values.get("path", f"partition {entry.name}"))
+    holdings.validate(table, prepared.y, source=values.get("path", f"partition {entry.name}"))
     folder.mkdir(parents=True, exist_ok=True)
-    tables.write(table, folder / "partition.parquet")
-    statistics = tables.statistics(table, prepared.y, len(prepared.classes))
+    holdings.write(table, folder / "partition.parquet")
+    statistics = holdings.statistics(table, prepared.y, len(prepared.classes))
     write_table(folder / "statistics.parquet", statistics)
     about = {
         "dataset": prepared.name,
@@ -146,6 +146,6 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
         raise ConfigError(where, f"{dataset['name']} has no clients of its own", allowed)
     if "path" in scheme:
         try:
-            tables.read(scheme["path"])
+            holdings.read(scheme["path"])
         except DataError as error:
             raise ConfigError(where / "path", str(error)) from None

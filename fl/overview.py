@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
+
+import pandas as pd
 
 from fl.cost import Rates, client_steps
 from fl.plan import Plan
@@ -20,8 +23,8 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
         yield f"{name}: {study['title']}"
         groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for run in study["runs"]:
-            place = (run["method"], run["dataset"], run["partition"], run["model"])
-            groups.setdefault(place, []).append(run)
+            key = (run["method"], run["dataset"], run["partition"], run["model"])
+            groups.setdefault(key, []).append(run)
         for (method, *place), runs in groups.items():
             there = sum(store.has(run["run"]) for run in runs)
             yield f"  {method:16} {there:4} of {len(runs):4} runs there   {' / '.join(place)}"
@@ -51,6 +54,21 @@ def _cost(specs: list[dict[str, Any]], store: Store) -> str:
     else:
         time = f"about {duration(seconds)} one after another, at the rate of the runs there"
     return f"{steps:,} local steps of a client to go; {time}"
+
+
+def results(study: dict[str, Any], summary: pd.DataFrame) -> Iterator[str]:
+    """The summary of a study (see `fl.tables.summarise`), a line per method and setting, in %."""
+    titles = {run["method"]: run["title"] for run in study["runs"]}
+    yield study["title"]
+    for setting, part in summary.groupby(["dataset", "partition", "model"], sort=False):
+        yield f"{' / '.join(map(str, setting))}: test {study['metric'].replace('_', ' ')} in %"
+        yield f"  {'method':20} {'mean':>6} {'sd over seeds':>14} {'worst client':>13}  seeds"
+        for row in part.to_dict("records"):
+            spread = "" if math.isnan(row["sd_seeds"]) else f"{100 * row['sd_seeds']:.1f}"
+            yield (
+                f"  {titles[row['method']]:20} {100 * row['mean']:6.1f} {spread:>14} "
+                f"{100 * row['worst']:13.1f}  {row['n_seeds']:5}"
+            )
 
 
 def duration(seconds: float) -> str:

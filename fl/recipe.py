@@ -1,4 +1,4 @@
-"""Methods from parts: a loss of several terms, and weights that stay with the client or are shared."""
+"""Methods from parts: a loss of several terms, and weights that stay local or are shared."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def _sequence(seed: int, key: tuple[int | str, ...]) -> np.random.SeedSequence:
 
 
 def generator(seed: int, *key: int | str) -> np.random.Generator:
-    """A NumPy generator (Philox) for one purpose, e.g. ``generator(seed, "batches", client, 3)``."""
+    """A NumPy generator (Philox) for one purpose: ``generator(seed, "batches", client, 3)``."""
     return np.random.Generator(np.random.Philox(_sequence(seed, key)))
 
 

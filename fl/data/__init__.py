@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from fl.data.download import Source, fetch, sha256
+from fl.data.download import Source, fetch
 from fl.data.prepared import DESCRIPTION, Prepared, Writer
 from fl.errors import DataError
+from fl.files import sha256
 
 __all__ = ["Dataset", "load", "prepare"]
 
@@ -21,9 +22,6 @@ class Dataset(Protocol):
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
-    title: ClassVar[str]
-    citation: ClassVar[str]
-    licence: ClassVar[str]
     sources: ClassVar[tuple[Source, ...]]
 
     @property

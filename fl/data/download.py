@@ -15,6 +15,7 @@ from typing import BinaryIO
 from urllib.parse import urlparse
 
 from fl.errors import DataError
+from fl.files import sha256
 
 CHUNK = 1 << 20
 TIMEOUT = 60.0
@@ -63,12 +64,6 @@ def fetch(source: Source, folder: str | Path) -> Path:
     except (OSError, http.client.HTTPException) as error:
         raise DataError(f"{target}: cannot be fetched from {source.url} ({error})") from error
     return target
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 (hex) of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager

@@ -1,34 +1,19 @@
-"""Partition tables: who holds which sample, in which split.
+"""Partitions by name: ``fl.data.partition.dirichlet(labels, clients=8, alpha=0.3, seed=0)``.
 
-A table is a pandas DataFrame with one row per sample that is used: ``sample`` (int64, an index into
-the data set), ``client`` (int32, 0..K-1 without gaps) and ``split`` (text: train, val or test). It
-may have further columns, such as ``domain``. ``attrs["notes"]`` lists what a scheme had to do
-beyond its definition. The schemes that make tables can be called from here by their names; this
-module checks, stores and describes tables, wherever they come from.
+Every scheme returns a partition table, see `fl.data.holdings`, whose functions are here too.
 """
 
-from __future__ import annotations
-
-import hashlib
-import json
-import os
-from pathlib import Path
-
-import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from fl.data.holdings import content_hash, read, statistics, validate, write
 from fl.data.schemes.dirichlet import dirichlet
+from fl.data.schemes.file import file
 from fl.data.schemes.homogeneous import homogeneous
 from fl.data.schemes.natural import natural
 from fl.data.schemes.pathological import pathological
-from fl.errors import DataError
-from fl.schema import PARTITION_COLUMNS, SPLITS
 
 __all__ = [
     "content_hash",
     "dirichlet",
+    "file",
     "homogeneous",
     "natural",
     "pathological",
@@ -37,173 +22,3 @@ __all__ = [
     "validate",
     "write",
 ]
-
-INTEGERS = {"sample": np.int64, "client": np.int32}
-NOTES = b"fedloom.notes"
-
-
-def validate(table: pd.DataFrame, labels: np.ndarray, *, source: str) -> None:
-    """Raise a `DataError` for the first thing that makes ``table`` no partition of the data set.
-
-    ``labels`` ``[samples]`` are the data set's; ``source`` (a file or a scheme) opens the message.
-    Checked in this order: columns, types, samples out of range or held twice, unknown splits, gaps
-    in the client numbers, clients without train or without test samples.
-    """
-    _check_columns(table, source)
-    _check_samples(table["sample"].to_numpy(), len(labels), source)
-    strange = ~table["split"].isin(SPLITS).to_numpy()
-    for row in np.flatnonzero(strange)[:1]:
-        sample, split = table["sample"].iloc[row], table["split"].iloc[row]
-        _fail(source, f"sample {sample} has split {split!r}", ", ".join(SPLITS))
-    _check_clients(table, source)
-
-
-def _fail(source: str, problem: str, allowed: str) -> None:
-    raise DataError(f"{source}: {problem}; allowed: {allowed}")
-
-
-def _check_columns(table: pd.DataFrame, source: str) -> None:
-    for name in PARTITION_COLUMNS:
-        if name not in table:
-            found = ", ".join(map(str, table.columns)) or "none"
-            wanted = "the columns " + ", ".join(PARTITION_COLUMNS)
-            _fail(source, f"column {name!r} is missing (found: {found})", wanted)
-    for name, kind in INTEGERS.items():
-        if table[name].dtype != kind:
-            wanted = f"{np.dtype(kind)}, whole numbers without empty cells"
-            _fail(source, f"column {name!r} is {table[name].dtype}", wanted)
-    if not pd.api.types.is_string_dtype(table["split"]):
-        _fail(source, f"column 'split' is {table['split'].dtype}", "text: " + ", ".join(SPLITS))
-    if table.empty:
-        _fail(source, "the table has no rows", "at least one client")
-
-
-def _check_samples(sample: np.ndarray, samples: int, source: str) -> None:
-    outside = (sample < 0) | (sample >= samples)
-    for row in np.flatnonzero(outside)[:1]:
-        problem = f"sample {sample[row]} (row {row}) is not in the data set"
-        _fail(source, problem, f"0 to {samples - 1}")
-    for row in np.flatnonzero(pd.Series(sample).duplicated())[:1]:
-        _fail(source, f"sample {sample[row]} (row {row}) occurs twice", "every sample at most once")
-
-
-def _check_clients(table: pd.DataFrame, source: str) -> None:
-    present = np.unique(table["client"].to_numpy())
-    for place in np.flatnonzero(present != np.arange(len(present)))[:1]:
-        problem = f"client {place} has no samples, but client {present[-1]} has"
-        if present[place] < 0:
-            problem = f"there is a client {present[place]}"
-        _fail(source, problem, "clients numbered from 0 without gaps")
-    for split in ("train", "test"):
-        having = table.loc[(table["split"] == split).to_numpy(), "client"].to_numpy()
-        for client in np.setdiff1d(present, having)[:1]:
-            wanted = "at least one train and one test sample for every client"
-            _fail(source, f"client {client} has no {split} samples", wanted)
-
-
-def read(path: str | Path) -> pd.DataFrame:
-    """The table in a Parquet file, extra columns and notes included.
-
-    Whole numbers of another width take the table's types where that changes no value; nothing else
-    is checked (see `validate`). Raises `DataError` if the file cannot be read.
-    """
-    try:
-        with pq.ParquetFile(path) as file:
-            stored = file.read()
-        table = stored.to_pandas(ignore_metadata=True)
-    except (OSError, pa.ArrowException) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error
-        raise DataError(
-            f"{path}: cannot be read as a partition table ({reason}); allowed: a complete Parquet"
-            f" file with the columns {', '.join(PARTITION_COLUMNS)}"
-        ) from error
-    for name, kind in INTEGERS.items():
-        if name in table and pd.api.types.is_integer_dtype(table[name]):
-            cast = table[name].astype(kind)
-            table[name] = cast if (cast == table[name]).all() else table[name]
-    if "split" in table and pd.api.types.is_string_dtype(table["split"]):
-        table["split"] = table["split"].astype("string")
-    table.attrs["notes"] = json.loads((stored.schema.metadata or {}).get(NOTES, b"[]"))
-    return table
-
-
-def write(table: pd.DataFrame, path: str | Path) -> None:
-    """Store a table as Parquet: equal tables give equal bytes, and no half-written file remains.
-
-    The notes go into the schema's metadata. Raises `DataError` if the file cannot be written.
-    """
-    path = Path(path)
-    stored = pa.Table.from_pandas(table, preserve_index=False)
-    for name, kind in {"sample": pa.int64(), "client": pa.int32(), "split": pa.string()}.items():
-        place = stored.schema.get_field_index(name)
-        stored = stored.set_column(place, name, stored.column(name).cast(kind))
-    notes = json.dumps(table.attrs.get("notes", []))
-    stored = stored.replace_schema_metadata({NOTES: notes.encode()})
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            pq.write_table(stored, temporary)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error})") from error
-
-
-def content_hash(table: pd.DataFrame) -> str:
-    """SHA-256 (hex) of who holds what in which split.
-
-    Depends on the values of ``sample``, ``client`` and ``split`` alone: not on the order of rows,
-    other columns, notes, or how a file stores them.
-    """
-    ordered = table.sort_values(list(PARTITION_COLUMNS))
-    digest = hashlib.sha256()
-    digest.update(ordered["sample"].to_numpy().astype("<i8").tobytes())
-    digest.update(ordered["client"].to_numpy().astype("<i4").tobytes())
-    digest.update("\n".join(ordered["split"]).encode())
-    return digest.hexdigest()
-
-
-def statistics(table: pd.DataFrame, labels: np.ndarray, classes: int) -> pd.DataFrame:
-    """How the labels lie in each client's splits: one row per client and split that has samples.
-
-    With n_c samples of class c among the n of a row, and N_c among the N samples of the whole table
-    (all clients and splits: the population):
-
-    - ``n``: n
-    - ``label_entropy``: -sum_c (n_c/n) ln(n_c/n), in nats
-    - ``majority_share``: max_c n_c/n, the accuracy of always answering the commonest label
-    - ``emd``: sum_c |n_c/n - N_c/N|, 0 to 2 (Zhao et al. 2018, arXiv:1806.00582)
-    - ``class_0`` ..: n_c
-
-    ``labels`` ``[samples]`` are whole numbers in 0..classes-1, else `DataError`. Sorted by client
-    and split (train, val, test).
-    """
-    label = np.asarray(labels)[table["sample"].to_numpy()]
-    for row in np.flatnonzero((label < 0) | (label >= classes))[:1]:
-        problem = f"sample {table['sample'].iloc[row]} has label {label[row]}"
-        _fail("statistics", problem, f"0 to {classes - 1}")
-    split = pd.Index(SPLITS).get_indexer(pd.Index(table["split"]))
-    group = table["client"].to_numpy().astype(np.int64) * len(SPLITS) + split
-    present, place = np.unique(group, return_inverse=True)
-    counts = np.bincount(place * classes + label, minlength=len(present) * classes)
-    counts = counts.reshape(len(present), classes)
-
-    n = counts.sum(axis=1)
-    shares = counts / n[:, None]
-    logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
-    made = pd.DataFrame(
-        {
-            "client": (present // len(SPLITS)).astype(np.int32),
-            "split": pd.array(
-                np.array(SPLITS, dtype=object)[present % len(SPLITS)], dtype="string"
-            ),
-            "n": n.astype(np.int64),
-            "label_entropy": np.abs((shares * logs).sum(axis=1)),
-            "majority_share": shares.max(axis=1),
-            "emd": np.abs(shares - counts.sum(axis=0) / n.sum()).sum(axis=1),
-        }
-    )
-    per_class = pd.DataFrame(counts, columns=[f"class_{c}" for c in range(classes)])
-    return pd.concat([made, per_class], axis=1)

@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from fl.data.download import sha256
 from fl.errors import DataError
+from fl.files import sha256
 
 ARRAYS = ("x", "y", "client", "domain")
 DESCRIPTION = "dataset.json"

@@ -6,13 +6,13 @@ val and test, stratified by class, and puts the partition table in its one canon
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from fl.errors import DataError
+from fl.rng import generator
 from fl.schema import SPLITS
 
 NOBODY = -1
@@ -20,15 +20,6 @@ NOBODY = -1
 
 LEAST = 3
 """Samples that a client needs: one each for train, val and test."""
-
-
-def generator(seed: int, purpose: str) -> np.random.Generator:
-    """A Philox generator keyed by ``seed`` and what it is for.
-
-    Draws for one purpose do not move the draws for another.
-    """
-    words = np.frombuffer(hashlib.sha256(purpose.encode()).digest(), "<u4")
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *words.tolist()])))
 
 
 def require(met: bool, scheme: str, key: str, value: object, allowed: str) -> None:

@@ -1,5 +1,8 @@
 """FedAvg: clients train the shared model locally, the server averages what they send.
 
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep Networks
+from Decentralized Data. AISTATS 2017. arXiv:1602.05629.
+
 Differences from the paper: batches are drawn afresh each round from the client's own order; running
 statistics of batch normalisation are averaged like weights.
 """
@@ -12,11 +15,6 @@ from typing import ClassVar
 from fl.method import Method, Setting
 from fl.recipe import recipe
 from fl.schema import GLOBAL
-
-CITATION = (
-    "McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep "
-    "Networks from Decentralized Data. AISTATS 2017. arXiv:1602.05629"
-)
 
 
 @dataclass(frozen=True)

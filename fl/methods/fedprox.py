@@ -1,5 +1,8 @@
 """FedProx: FedAvg whose clients are held near the shared model by a proximal term.
 
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys
+2020. arXiv:1812.06127.
+
 Differences from the paper: every client does its whole local work (gamma-inexactness by early stops
 is not simulated), and clients are weighted by their samples instead of drawn in proportion to them.
 """
@@ -14,11 +17,6 @@ from fl.method import Method, Setting
 from fl.parts.losses import cross_entropy, proximal
 from fl.recipe import recipe
 from fl.schema import GLOBAL
-
-CITATION = (
-    "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous "
-    "Networks. MLSys 2020. arXiv:1812.06127"
-)
 
 
 @dataclass(frozen=True)

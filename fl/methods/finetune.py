@@ -1,5 +1,8 @@
 """Fine-tuning: every client trains a stored shared model further on its own data, alone.
 
+Yu, Bagdasaryan, Shmatikov. Salvaging Federated Learning by Local Adaptation. 2020.
+arXiv:2002.04758.
+
 With FedAvg as the start this is the FedAvg-FT baseline, which many personalised methods fail to
 beat. It is a stage of its own: its entry names the entry it starts from (``start: fedavg``), its
 round 0 is that model before personalisation, and a round is an epoch unless the study says
@@ -14,11 +17,6 @@ from typing import Any, ClassVar
 from fl.method import Method, Setting
 from fl.recipe import everything, recipe
 from fl.schema import PERSONAL
-
-CITATION = (
-    "Yu, Bagdasaryan, Shmatikov. Salvaging Federated Learning by Local Adaptation. 2020. "
-    "arXiv:2002.04758"
-)
 
 
 @dataclass(frozen=True)

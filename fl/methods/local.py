@@ -1,5 +1,8 @@
 """Local: every client trains alone; nothing is shared. The baseline that collaboration must beat.
 
+No one paper's: the usual control, e.g. in Smith, Chiang, Sanjabi, Talwalkar. Federated Multi-Task
+Learning. NeurIPS 2017. arXiv:1705.10467.
+
 A round is only a stretch of training here, so the optimizer's state is kept from round to round.
 """
 
@@ -11,11 +14,6 @@ from typing import ClassVar
 from fl.method import Method, Setting
 from fl.recipe import everything, recipe
 from fl.schema import PERSONAL
-
-CITATION = (
-    "No one paper's: the usual control, e.g. in Smith, Chiang, Sanjabi, Talwalkar. Federated "
-    "Multi-Task Learning. NeurIPS 2017. arXiv:1705.10467"
-)
 
 
 @dataclass(frozen=True)

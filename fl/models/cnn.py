@@ -1,4 +1,7 @@
-"""A small convolutional network with batch normalisation, for small images."""
+"""A small convolutional network with batch normalisation, for small images.
+
+No paper's: two blocks of 3x3 convolution, batch normalisation, ReLU and pooling.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ from dataclasses import dataclass
 from torch import nn
 
 from fl.fields import Count
-
-CITATION = "No paper's: two blocks of 3x3 convolution, batch normalisation, ReLU and pooling"
 
 
 @dataclass(frozen=True)

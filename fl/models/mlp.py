@@ -1,15 +1,17 @@
-"""Multi-layer perceptrons."""
+"""Multi-layer perceptrons.
+
+The 2NN of McMahan et al. AISTATS 2017. arXiv:1602.05629 has two hidden layers of 200.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import nn
 
 from fl.fields import Count
-
-CITATION = "The 2NN of McMahan et al. AISTATS 2017. arXiv:1602.05629 has two hidden layers of 200"
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,6 @@ class MLP:
         """Logits for flattened inputs of ``shape``."""
         widths = (math.prod(shape), *self.hidden)
         layers: list[nn.Module] = [nn.Flatten()]
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(widths[-1], classes))

@@ -1,4 +1,8 @@
-"""The two-layer model of the Synthetic task: two linear maps with nothing between them."""
+"""The two-layer model of the Synthetic task: two linear maps with nothing between them.
+
+Ayromlou, Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (section 5: 60-20-10,
+the first layer is the feature extractor).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,6 @@ from typing import Literal
 from torch import nn
 
 from fl.fields import Count
-
-CITATION = (
-    "Ayromlou, Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (section 5: "
-    "60-20-10, the first layer is the feature extractor)"
-)
 
 
 @dataclass(frozen=True)

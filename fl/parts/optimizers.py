@@ -1,4 +1,4 @@
-"""Optimizers as pure functions over trees, elementwise, so that they serve one client or a stack."""
+"""Optimizers as pure functions over trees: elementwise, so they serve one client or a stack."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fl import trees
 from fl.training import Training
@@ -33,7 +34,7 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
     def step(
         params: Tree, grads: Tree, state: Tree, lr: float
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        weights, direction = trees.leaves(params), trees.leaves(grads)
+        weights, direction = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
         if weight_decay:
             direction = torch._foreach_add(direction, weights, alpha=weight_decay)
         new_state = {}
@@ -71,7 +72,7 @@ def adamw(
         mean = trees.apply(lambda m, g: first * m + (1 - first) * g, state["mean"], grads)
         square = trees.apply(lambda v, g: second * v + (1 - second) * g * g, state["square"], grads)
 
-        def move(w: torch.Tensor, m: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        def move(w: Tensor, m: Tensor, v: Tensor) -> Tensor:
             t = trees.align(steps, w)
             scale = (v / (1 - second**t)).sqrt() + eps
             return w * (1 - lr * weight_decay) - lr * (m / (1 - first**t)) / scale

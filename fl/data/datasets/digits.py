@@ -22,14 +22,8 @@ MEAN, SD = 0.30526028624095713, 0.3760492217920148
 
 @dataclass(frozen=True)
 class Digits:
-    """1,797 images of 8 x 8 pixels, 0 to 16, in ten classes: the test half of the UCI original."""
+    """Images of 8 x 8 pixels, 0 to 16, in ten classes."""
 
-    title: ClassVar[str] = "Handwritten digits, 8 x 8 (test half of UCI Optical Recognition)"
-    citation: ClassVar[str] = (
-        "E. Alpaydin and C. Kaynak. Optical Recognition of Handwritten Digits. UCI Machine"
-        " Learning Repository, 1998. doi:10.24432/C50P49"
-    )
-    licence: ClassVar[str] = "CC BY 4.0"
     sources: ClassVar[tuple[Source, ...]] = (
         Source(
             "digits.csv.gz",

@@ -15,8 +15,8 @@ import numpy as np
 
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.split import generator
 from fl.fields import Count, Index, NonNegative, Positive
+from fl.rng import generator
 
 INPUTS, HIDDEN, CLASSES = 60, 20, 10
 
@@ -47,12 +47,6 @@ class Synthetic:
     temperature: Positive = 2.0
     seed: Index = 0
 
-    title: ClassVar[str] = "Synthetic (alpha, beta), one-layer or two-layer"
-    citation: ClassVar[str] = (
-        "T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith. Federated"
-        " Optimization in Heterogeneous Networks. MLSys 2020"
-    )
-    licence: ClassVar[str] = "generated, none needed"
     shape: ClassVar[tuple[int, ...]] = (INPUTS,)
     classes: ClassVar[int] = CLASSES
     sources: ClassVar[tuple[Source, ...]] = ()
@@ -85,14 +79,14 @@ class Synthetic:
 
     def inputs(self, client: int, size: int) -> np.ndarray:
         """A client's inputs, float32 ``[size, 60]``."""
-        rng = generator(self.seed, f"synthetic inputs {client}")
+        rng = generator(self.seed, "synthetic inputs", client)
         mean = rng.normal(rng.normal(0.0, self.beta), 1.0, INPUTS)
         sd = np.arange(1, INPUTS + 1) ** -0.6
         return (mean + sd * rng.standard_normal((size, INPUTS))).astype(np.float32)
 
     def layers(self, client: int) -> list[Layer]:
         """A client's labelling network, from the input on."""
-        rng = generator(self.seed, f"synthetic weights {client}")
+        rng = generator(self.seed, "synthetic weights", client)
         hidden = [HIDDEN] if self.generator == "two-layer" else []
         widths = [INPUTS, *hidden, self.classes]
         layers = []

@@ -12,8 +12,9 @@ import math
 import numpy as np
 import pandas as pd
 
-from fl.data.split import LEAST, check, check_clients, deal, generator, require, table
+from fl.data.split import LEAST, check, check_clients, deal, require, table
 from fl.fields import Count, Index, Positive, Share
+from fl.rng import generator
 
 logger = logging.getLogger(__name__)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from fl.data.partition import read, validate
+from fl.data.holdings import read, validate
 
 
 def file(labels: np.ndarray, *, path: str) -> pd.DataFrame:
     """Read the Parquet table at ``path`` and check it against ``labels`` ``[samples]``.
 
     The table keeps its row order and its extra columns. Raises `DataError` for a file that cannot
-    be read and for a table that `fl.data.partition.validate` rejects.
+    be read and for a table that `fl.data.holdings.validate` rejects.
     """
     table = read(path)
     validate(table, labels, source=path)

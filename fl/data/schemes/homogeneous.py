@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from fl.data.split import check, check_clients, generator, table
+from fl.data.split import check, check_clients, table
 from fl.fields import Count, Index, Share
+from fl.rng import generator
 
 
 def homogeneous(

@@ -11,8 +11,9 @@ import logging
 import numpy as np
 import pandas as pd
 
-from fl.data.split import check, check_clients, deal, generator, require, table
+from fl.data.split import check, check_clients, deal, require, table
 from fl.fields import Count, Index, Share
+from fl.rng import generator
 
 logger = logging.getLogger(__name__)
 
