@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from fl import files
 from fl.errors import DataError
 from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, RESULT_COLUMNS
+from fl.store import Store
 
 COMPLETE, DIVERGED, MISSING = "complete", "diverged", "missing"
 SETTING = ["dataset", "partition", "model"]
@@ -60,7 +61,7 @@ def collect(plan: Mapping[str, Any], store: Path) -> tuple[pd.DataFrame, pd.Data
     results to choose by.
     """
     entries = {(entry["method"], entry["run"]): entry for entry in plan["runs"]}
-    records = [_record(store / entry["run"]) for entry in entries.values()]
+    records = [_record(Store(store), entry["run"]) for entry in entries.values()]
     runs = pd.DataFrame(
         [
             _run_row(plan["study"], entry, record)
@@ -68,25 +69,21 @@ def collect(plan: Mapping[str, Any], store: Path) -> tuple[pd.DataFrame, pd.Data
         ],
         columns=list(RUN_COLUMNS),
     ).astype(RUN_COLUMNS)
-    rows = _long(runs, store)
+    rows = _long(runs, Store(store))
     runs["selected"] = _selected(rows, runs, plan["metric"])
     return rows, runs
 
 
-def _record(folder: Path) -> dict[str, Any] | None:
+def _record(store: Store, run: str) -> dict[str, Any] | None:
     """What ``run.json`` says, or nothing for a run that is not finished."""
-    path = folder / "run.json"
-    if not path.exists():
+    if not store.has(run):
         return None
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        state = record["state"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    record = store.record(run)
+    if record.get("state") not in (COMPLETE, DIVERGED):
         raise DataError(
-            f"{path}: cannot be read ({error}); remove {folder} and train again"
-        ) from error
-    if state not in (COMPLETE, DIVERGED):
-        raise DataError(f"{path}: state is {state!r}; allowed: {COMPLETE}, {DIVERGED}")
+            f"{store.root / run / 'run.json'}: state is {record.get('state')!r}; "
+            f"allowed: {COMPLETE}, {DIVERGED}"
+        )
     return record
 
 
@@ -114,13 +111,10 @@ def point_text(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in point.items())
 
 
-def _long(runs: pd.DataFrame, store: Path) -> pd.DataFrame:
+def _long(runs: pd.DataFrame, store: Store) -> pd.DataFrame:
     order = runs.sort_values([*SETTING, "method", "seed", "run"], kind="stable")
     order = order[order["state"] != MISSING].reset_index(drop=True)
-    parts = [
-        _metrics(store / run, state)
-        for run, state in zip(order["run"], order["state"], strict=True)
-    ]
+    parts = [_metrics(store, run) for run in order["run"]]
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     columns = {c: order[c].take(owner).to_numpy() for c in RESULT_COLUMNS if c in order}
     if parts:
@@ -129,18 +123,8 @@ def _long(runs: pd.DataFrame, store: Path) -> pd.DataFrame:
     return pd.DataFrame(columns, columns=list(RESULT_COLUMNS)).astype(RESULT_COLUMNS)
 
 
-def _metrics(folder: Path, state: str) -> pd.DataFrame:
-    path = folder / "metrics.parquet"
-    if state == DIVERGED and not path.exists():
-        return pd.DataFrame(columns=list(METRIC_COLUMNS))
-    try:
-        frame = pq.read_table(path, columns=list(METRIC_COLUMNS), partitioning=None).to_pandas()
-        frame = frame[list(METRIC_COLUMNS)]
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise DataError(
-            f"{path}: cannot be read ({error}); it must be a Parquet table with the columns "
-            f"{', '.join(METRIC_COLUMNS)}; remove {folder} and train again"
-        ) from error
+def _metrics(store: Store, run: str) -> pd.DataFrame:
+    frame = store.metrics(run)[list(METRIC_COLUMNS)]
     return frame.sort_values(["round", "client", "split", "stage", "metric"], kind="stable")
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from fl.schema import METRIC_COLUMNS
+from fl.store import Store
 
 Row = tuple[int, int, str, str, str, float, int]
 """A row of ``metrics.parquet``: round, client, split, stage, metric, value, n."""
@@ -58,8 +59,6 @@ def write_plan(results: Path, made: Mapping[str, Any]) -> None:
 def write_run(
     store: Path, run: str, rows: Iterable[Row], state: str = "complete", **record: Any
 ) -> None:
-    folder = store / run
-    folder.mkdir(parents=True)
     plain = {
         "run": run,
         "state": state,
@@ -71,9 +70,10 @@ def write_run(
         "seconds": 1.5,
         "note": "",
     }
-    (folder / "run.json").write_text(json.dumps(plain | record))
     frame = pd.DataFrame(list(rows), columns=list(METRIC_COLUMNS))
-    frame.to_parquet(folder / "metrics.parquet", index=False)
+    with Store(store).open(run) as workspace:
+        assert workspace is not None, f"{run} is there already"
+        workspace.finish(plain | record, frame)
 
 
 def clients(

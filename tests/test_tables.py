@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from make_results import clients, entry, plan, write_run
 from fl import tables
 from fl.errors import DataError
 from fl.schema import RESULT_COLUMNS
+from fl.store import Store
 
 
 def two_seeds(store: Path) -> dict:
@@ -148,11 +148,11 @@ def test_equal_points_leave_the_first_selected(tmp_path):
 def test_a_grid_is_selected_for_each_setting_by_itself(tmp_path):
     made = []
     for model, scores in (("mlp", (0.6, 0.7)), ("cnn", (0.7, 0.6))):
-        for mu, score in zip((0.1, 1), scores, strict=True):
+        for mu, score in zip((1, 2), scores, strict=True):
             write_run(tmp_path, f"{model}{mu}", [*clients([0.5]), *clients([score], split="val")])
             made.append(entry(f"{model}{mu}", "fedprox", point={"mu": mu}, model=model))
     _, runs = tables.collect(plan(made), tmp_path)
-    assert list(runs.loc[runs["selected"], "run"]) == ["mlp1", "cnn0.1"]
+    assert list(runs.loc[runs["selected"], "run"]) == ["mlp2", "cnn1"]
 
 
 def test_a_grid_without_validation_rows_is_an_error_that_names_the_method(tmp_path):
@@ -232,11 +232,11 @@ def test_equal_runs_give_the_same_bytes_whatever_their_timing_and_row_order(tmp_
     made["runs"].reverse()
     again = two_seeds(tmp_path / "two")
     for run in ("a0", "b1"):
-        path = tmp_path / "two" / run
-        record = json.loads((path / "run.json").read_text()) | {"seconds": 99.0}
-        (path / "run.json").write_text(json.dumps(record))
-        frame = pd.read_parquet(path / "metrics.parquet")
-        frame.sample(frac=1, random_state=1).to_parquet(path / "metrics.parquet", index=False)
+        store = Store(tmp_path / "two")
+        rows = store.metrics(run).sample(frac=1, random_state=1)
+        store.remove(run)
+        rows = list(rows.itertuples(index=False, name=None))
+        write_run(store.root, run, rows, seconds=99.0)
     first = tables.write(made, tmp_path / "one", tmp_path / "t1")
     second = tables.write(again, tmp_path / "two", tmp_path / "t2")
     assert first[0].read_bytes() == second[0].read_bytes()
@@ -267,10 +267,10 @@ def test_plan_hash_of_what_is_no_table_is_nothing(tmp_path):
 def test_a_store_entry_that_cannot_be_read_is_named(tmp_path):
     made = two_seeds(tmp_path)
     (tmp_path / "a0" / "metrics.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match=r"a0/metrics\.parquet: cannot be read"):
+    with pytest.raises(DataError, match=r"a0/metrics\.parquet: has 4 bytes"):
         tables.collect(made, tmp_path)
     (tmp_path / "a0" / "run.json").write_text('{"state": "compl')
-    with pytest.raises(DataError, match=r"a0/run\.json: cannot be read"):
+    with pytest.raises(DataError, match=r"a0/run\.json: is not readable"):
         tables.collect(made, tmp_path)
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 from fl import tables
 from fl.errors import DataError
 from fl.report.partitions import Partition, read
+from fl.store import Store
 from fl.tables import SETTING
 
 Setting = tuple[str, str, str]
@@ -82,7 +83,7 @@ def gather(study: str, results: Path, store: Path) -> Facts:
         part = read(results, row["partition_id"], row["dataset"], row["partition"])
         if part is not None:
             found[row["partition_id"]] = part
-    return Facts(plan, rows, runs, found, _versions(runs, store), _shown(results, store))
+    return Facts(plan, rows, runs, found, _versions(runs, Store(store)), _shown(results, store))
 
 
 def _plan(study: str, results: Path) -> dict[str, Any]:
@@ -99,16 +100,12 @@ def _plan(study: str, results: Path) -> dict[str, Any]:
         raise DataError(f"{path}: cannot be read ({error}); remove it and plan again") from error
 
 
-def _versions(runs: pd.DataFrame, store: Path) -> tuple[str, ...]:
+def _versions(runs: pd.DataFrame, store: Store) -> tuple[str, ...]:
     """The distinct stacks that the runs were computed with."""
     found = set()
-    for run in runs["run"].unique():
-        try:
-            record = json.loads((store / run / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            # Tables may be brought without the store; the report then names no versions.
-            continue
-        versions = record.get("versions", {})
+    # Tables may be brought without the store; the report then names no versions.
+    for run in filter(store.has, runs["run"].unique()):
+        versions = store.record(run)["versions"]
         names = [n for n in ("fedloom", "torch", "python") if n in versions]
         found.add(", ".join(f"{name} {versions[name]}" for name in names))
     return tuple(sorted(found - {""}))
