@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # Children are forked from a server that has the slow imports behind it, and no threads.
@@ -40,3 +41,15 @@ def killed_at(step: int, act: Callable[..., Any], *args: Any) -> bool:
     child.join(60)
     assert child.exitcode in (0, -signal.SIGKILL), f"the child failed: {child.exitcode}"
     return child.exitcode != 0
+
+
+@contextlib.contextmanager
+def running(act: Callable[..., Any], *args: Any) -> Iterator[Any]:
+    """A child that runs ``act`` and is killed at the end of the block."""
+    child = context.Process(target=act, args=args)
+    child.start()
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.join()

@@ -280,31 +280,24 @@ def write_forever(path: Path) -> None:
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path, seen = tmp_path / "list.json", set()
     files.write_json(path, [0] * 20_000)
-    child = killing.context.Process(target=write_forever, args=(path,))
-    child.start()
     end = time.monotonic() + 30
-    while len(seen) < 20 and time.monotonic() < end:
-        found = json.loads(path.read_bytes())
-        assert found == [found[0]] * 20_000
-        seen.add(found[0])
-    child.kill()
-    child.join()
+    with killing.running(write_forever, path):
+        while len(seen) < 20 and time.monotonic() < end:
+            found = json.loads(path.read_bytes())
+            assert found == [found[0]] * 20_000
+            seen.add(found[0])
     assert len(seen) == 20
 
 
 def test_killed_at_random_moments(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     moments, last = random.Random(0), 0
     for _ in range(25):
-        child = killing.context.Process(target=save_forever, args=(tmp_path,))
-        child.start()
         end = time.monotonic() + 30
-        while not (tmp_path / f"round-{last + 1:06d}").exists() and time.monotonic() < end:
-            if any(tmp_path.glob(f"round-{last + 2:06d}")):
-                break
-            time.sleep(0.001)
-        time.sleep(moments.uniform(0, 0.03))
-        child.kill()
-        child.join()
+        with killing.running(save_forever, tmp_path):
+            while max(names(tmp_path), default="") <= f"round-{last:06d}":
+                assert time.monotonic() < end
+                time.sleep(0.001)
+            time.sleep(moments.uniform(0, 0.03))
         found = checkpoint.load_latest(tmp_path)
         assert found is not None
         assert is_of(found, found.round)

@@ -19,6 +19,7 @@ import killing
 import pandas as pd
 import pytest
 import torch
+from killing import running
 
 from fl import checkpoint, lease
 from fl.errors import DataError, FedloomError
@@ -81,17 +82,6 @@ def foreign_lease(root: Path, **changes: Any) -> Path:
     holder = {**lease._identity(), "host": "elsewhere", "nonce": "theirs", **changes}
     (partial / "lease.json").write_bytes(lease._text(holder, 0))
     return partial / "lease.json"
-
-
-@contextlib.contextmanager
-def running(act: Callable[..., Any], *args: Any) -> Iterator[Any]:
-    child = killing.context.Process(target=act, args=args)
-    child.start()
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.join()
 
 
 @pytest.fixture
