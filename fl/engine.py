@@ -37,13 +37,13 @@ class Plan:
     """One round: who takes part, on which batches, at which learning rate.
 
     clients: ids of the participants, int64 [m]; n: their numbers of training samples, [m];
-    schedule: their batches, rows in the same order.
+    schedules: their batches in each pass, rows in the same order.
     """
 
     round: int
     clients: Tensor
     n: Tensor
-    schedule: Schedule
+    schedules: tuple[Schedule, ...]
     arrays: Arrays
     lr: float
 
@@ -60,8 +60,8 @@ def run_round(method: Method, state: State, plan: Plan, backend: str) -> tuple[S
     """The state after one round, and the participants' mean training losses, [m]."""
     train = BACKENDS[backend]
     clients = trees.take(state.clients, plan.clients)
-    for part in method.passes:
-        clients, uploads, losses = train(part, state.server, clients, plan)
+    for part, schedule in zip(method.passes, plan.schedules, strict=True):
+        clients, uploads, losses = train(part, state.server, clients, plan, schedule)
     server, clients = method.aggregate(state.server, clients, uploads, plan.n)
     return State(server, trees.put(state.clients, plan.clients, clients)), losses
 
@@ -78,13 +78,18 @@ def _differentiable(work: Tree) -> dict[str, Any]:
 
 
 def _loop(
-    part: Pass, server: Tree, clients: Tree, plan: Plan, watch: Watch | None = None
+    part: Pass,
+    server: Tree,
+    clients: Tree,
+    plan: Plan,
+    schedule: Schedule,
+    watch: Watch | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
     done = []
-    for row, steps in enumerate(plan.schedule.steps):
+    for row, steps in enumerate(schedule.steps):
         client = trees.take(clients, row)
         work = part.begin(server, client)
-        index, weight = _batches(plan, row)
+        index, weight = _batches(schedule, row, plan.arrays.device)
         total = torch.zeros((), dtype=torch.float64, device=index.device)
         for step in range(int(steps)):
             work = _differentiable(work)
@@ -102,13 +107,13 @@ def _loop(
 
 
 def _stacked(
-    part: Pass, server: Tree, clients: Tree, plan: Plan
+    part: Pass, server: Tree, clients: Tree, plan: Plan, schedule: Schedule
 ) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
     # Those with most steps come first, so that who finishes leaves from the end of the stack.
-    order = np.argsort(-plan.schedule.steps, kind="stable")
+    order = np.argsort(-schedule.steps, kind="stable")
     rows = torch.from_numpy(order).to(plan.clients.device)
-    steps = plan.schedule.steps[order]
-    index, weight = _batches(plan, order)
+    steps = schedule.steps[order]
+    index, weight = _batches(schedule, order, plan.arrays.device)
     work = vmap(part.begin, in_dims=(None, 0))(server, trees.take(clients, rows))
     objective = vmap(part.loss, in_dims=(None, 0, 0))
     finished: list[dict[str, Any]] = []
@@ -133,11 +138,10 @@ def _stacked(
     return kept, uploads, means[torch.argsort(rows)]
 
 
-def _batches(plan: Plan, rows: Any) -> tuple[Tensor, Tensor]:
-    device = plan.arrays.device
+def _batches(schedule: Schedule, rows: Any, device: torch.device) -> tuple[Tensor, Tensor]:
     return (
-        torch.from_numpy(plan.schedule.index[rows]).to(device),
-        torch.from_numpy(plan.schedule.weight[rows]).to(device),
+        torch.from_numpy(schedule.index[rows]).to(device),
+        torch.from_numpy(schedule.weight[rows]).to(device),
     )
 
 
@@ -146,11 +150,13 @@ def _detached(tree: Tree) -> dict[str, Any]:
 
 
 Watch = Callable[[int, int, int, Tensor], None]
-Backend = Callable[[Pass, Tree, Tree, Plan], tuple[dict[str, Any], dict[str, Any], Tensor]]
+Backend = Callable[
+    [Pass, Tree, Tree, Plan, Schedule], tuple[dict[str, Any], dict[str, Any], Tensor]
+]
 
 
 def _debug(
-    part: Pass, server: Tree, clients: Tree, plan: Plan
+    part: Pass, server: Tree, clients: Tree, plan: Plan, schedule: Schedule
 ) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
     place = "before the first step"
 
@@ -161,7 +167,7 @@ def _debug(
             raise FedloomError(f"{place}: the loss is {loss.item()}")
 
     try:
-        return _loop(part, server, clients, plan, watch)
+        return _loop(part, server, clients, plan, schedule, watch)
     except FedloomError:
         raise
     except Exception as error:
@@ -179,8 +185,8 @@ def choose(
     Returns its name and the seconds a step of all participants took, by backend. Nothing of the
     trial is kept.
     """
-    short = replace(plan.schedule, steps=np.minimum(plan.schedule.steps, steps))
-    trial = replace(plan, schedule=short)
+    short = [replace(s, steps=np.minimum(s.steps, steps)) for s in plan.schedules]
+    trial = replace(plan, schedules=tuple(short))
     seconds = {}
     for name in ("loop", "stacked"):
         times = []

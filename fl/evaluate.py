@@ -89,7 +89,8 @@ def _scores(
     losses, predictions = [], []
     for begin in range(0, len(samples), CHUNK):
         index = torch.from_numpy(samples[begin : begin + CHUNK]).to(arrays.device)
-        outputs = network.eval(variables["params"], variables["buffers"], arrays.inputs(index))
+        x = arrays.inputs(index)
+        outputs = network.eval(variables["params"], variables["buffers"], x).outputs
         losses.append(F.cross_entropy(outputs, arrays.labels(index), reduction="none"))
         predictions.append(outputs.argmax(-1))
     labels = arrays.labels(torch.from_numpy(samples).to(arrays.device))

@@ -25,11 +25,12 @@ View = Callable[[Tree, Tree | None], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is built for: the network, how it trains, and the number of classes."""
+    """What a method is built for: the network, how it trains, how many classes and clients."""
 
     network: Network
     training: Training
     classes: int
+    clients: int
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,14 @@ class Pass:
         dimension on every leaf of work, grads and aux.
     end(server, client, work) -> (client, upload)
         What the client keeps, and what it sends.
+    epochs: how long the pass is; None: as the run's training settings say.
     """
 
     begin: Callable[[Tree, Tree], dict[str, Any]]
     loss: Callable[[Tree, Tree, Batch], tuple[Tensor, dict[str, Any]]]
     update: Callable[[Tree, Tree, Tree, Tree, float], dict[str, Any]]
     end: Callable[[Tree, Tree, Tree], tuple[dict[str, Any], dict[str, Any]]]
+    epochs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class Method:
 
     init(variables) -> (server, client)
         The server's tree, and the tree that every client starts with (the engine adds its ``id``).
-    passes: what a client does in a round.
+    passes: what a client does in a round, one after another; the last one's uploads are
+        aggregated.
     aggregate(server, clients, uploads, n) -> (server, clients)
         Over the round's participants: stacked trees, and ``n`` [K], their training samples.
     views: which weights are evaluated, by stage (`fl.schema.GLOBAL`, `fl.schema.PERSONAL`).

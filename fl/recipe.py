@@ -1,8 +1,9 @@
-"""Methods from parts: a loss of several terms, and weights that stay local or are shared."""
+"""Methods from parts: terms of a loss, phases, and weights that stay local or are shared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any
@@ -32,67 +33,121 @@ def nothing(name: str) -> bool:
     return False
 
 
+def within(names: Collection[str]) -> Predicate:
+    """The weights of these names, such as ``network.head``."""
+    return lambda name: name in names
+
+
+def without(names: Collection[str]) -> Predicate:
+    """The weights of all other names."""
+    return lambda name: name not in names
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a client's round in which only some parameters are trained.
+
+    trains: which; epochs: how long (None: as long as the run's training settings say).
+    """
+
+    trains: Predicate = everything
+    epochs: int | None = None
+
+
 def recipe(
     setting: Setting,
     *,
     terms: tuple[Term, ...] = (cross_entropy,),
     local: Predicate = nothing,
+    phases: tuple[Phase, ...] = (Phase(),),
     keep_optimizer: bool = False,
 ) -> Method:
     """Local training on the sum of ``terms``, then the sample-weighted mean of what is shared.
 
     local: weights and buffers that never leave the client (all of them: no federation at all).
+    phases: one after another; what a phase trains of the shared weights only its own upload holds,
+        so all but the last must train local ones.
     keep_optimizer: the optimizer's state stays with the client from round to round; otherwise each
-        round starts afresh.
+        round starts afresh. For methods of one phase.
+
+    Trees may carry more than this knows of: what another function put into the server's, a client's
+    or the work tree stays there, and whatever is uploaded is averaged.
     """
     network, optim = setting.network, optimizer(setting.training)
 
     def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
-        server = _select(variables, lambda name: not local(name))
-        client = _select(variables, local)
+        client = select(variables, local)
         if keep_optimizer:
-            client["optimizer"] = optim.init(variables["params"])
-        return server, client
-
-    def begin(server: Tree, client: Tree) -> dict[str, Any]:
-        work = _merge(server, client)
-        kept = client["optimizer"] if keep_optimizer else optim.init(work["params"])
-        return {**work, "optimizer": kept}
+            client["optimizer"] = optim.init(_trained(variables, phases[0])[0])
+        return select(variables, lambda name: not local(name)), client
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
-        outputs, buffers = network.train(work["params"], work["buffers"], batch["x"])
-        forward = Forward(outputs, work["params"], server["params"], batch)
-        return reduce(add, (term(forward) for term in terms)), {"buffers": buffers}
+        params = {**work["frozen"], **work["params"]}
+        output = network.train(params, work["buffers"], batch["x"])
+        forward = Forward(network, output, params, server, work, batch)
+        return reduce(add, (term(forward) for term in terms)), {"buffers": output.buffers}
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float) -> dict[str, Any]:
         params, state = optim.step(work["params"], grads, work["optimizer"], lr)
-        return {"params": params, "buffers": aux["buffers"], "optimizer": state}
+        return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
-        kept = _select(work, local)
+        final = {
+            "params": {**work["frozen"], **work["params"]},
+            "buffers": work["buffers"],
+        }
+        kept = select(final, local)
         if keep_optimizer:
             kept["optimizer"] = work["optimizer"]
-        return {**client, **kept}, _select(work, lambda name: not local(name))
+        return {**client, **kept}, select(final, lambda name: not local(name))
+
+    def make(phase: Phase) -> Pass:
+        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+            variables = merge(server, client)
+            trained, frozen = _trained(variables, phase)
+            kept = client["optimizer"] if keep_optimizer else optim.init(trained)
+            buffers = variables["buffers"]
+            return {"params": trained, "frozen": frozen, "buffers": buffers, "optimizer": kept}
+
+        return Pass(begin, loss, update, end, phase.epochs)
 
     def aggregate(
         server: Tree, clients: Tree, uploads: Tree, n: Tensor
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        return trees.mean(uploads, n), dict(clients)
+        return {**server, **trees.mean(uploads, n)}, dict(clients)
 
     names = [name for kind in KINDS for name in network.names[kind]]
-    return Method(init, (Pass(begin, loss, update, end),), aggregate, _views(names, local))
+    return Method(init, tuple(make(phase) for phase in phases), aggregate, _views(names, local))
+
+
+def _trained(variables: Tree, phase: Phase) -> tuple[dict[str, Any], dict[str, Any]]:
+    params = variables["params"]
+    trained = {name: tensor for name, tensor in params.items() if phase.trains(name)}
+    return trained, {name: tensor for name, tensor in params.items() if name not in trained}
 
 
 def _views(names: list[str], local: Predicate) -> Mapping[str, View]:
     """Shared weights are evaluated as the global model, anything local as a personal one."""
     if any(local(name) for name in names):
-        return {PERSONAL: lambda server, client: _merge(server, client or {})}
-    return {GLOBAL: lambda server, client: _select(server, everything)}
+        return {PERSONAL: personal}
+    return {GLOBAL: shared}
 
 
-def _select(variables: Tree, chosen: Predicate) -> dict[str, Any]:
+def shared(server: Tree, client: Tree | None) -> dict[str, Any]:
+    """The view of the server's variables."""
+    return select(server, everything)
+
+
+def personal(server: Tree, client: Tree | None) -> dict[str, Any]:
+    """The view of a client's own variables, with the server's where it has none."""
+    return merge(server, client or {})
+
+
+def select(variables: Tree, chosen: Predicate) -> dict[str, Any]:
+    """The chosen ones of some variables."""
     return {kind: {n: t for n, t in variables[kind].items() if chosen(n)} for kind in KINDS}
 
 
-def _merge(server: Tree, client: Tree) -> dict[str, Any]:
+def merge(server: Tree, client: Tree) -> dict[str, Any]:
+    """The server's variables, with the client's own in their place."""
     return {kind: {**server[kind], **client[kind]} for kind in KINDS}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fl import engine, rng, trees
-from fl.data.batches import Arrays, schedule
+from fl.data.batches import Arrays, Schedule, schedule
 from fl.engine import Plan, State
 from fl.evaluate import Held, as_rows, evaluate
 from fl.method import Method
@@ -59,10 +59,23 @@ class Simulation:
             round=round_,
             clients=torch.from_numpy(clients).to(device),
             n=torch.tensor([len(s) for s in samples], dtype=torch.float64, device=device),
-            schedule=schedule(samples, clients.tolist(), self.training, self.seed, round_),
+            schedules=tuple(
+                self._schedule(number, samples, clients, round_)
+                for number in range(len(self.method.passes))
+            ),
             arrays=self.arrays,
             lr=learning_rate(self.training, round_),
         )
+
+    def _schedule(
+        self, number: int, samples: list[np.ndarray], clients: np.ndarray, round_: int
+    ) -> Schedule:
+        """The batches of one pass; every pass draws its own."""
+        epochs, training = self.method.passes[number].epochs, self.training
+        if epochs is not None:
+            training = replace(training, local_epochs=epochs, local_steps=None)
+        purpose = "batches" if number == 0 else f"batches of pass {number}"
+        return schedule(samples, clients.tolist(), training, self.seed, round_, purpose)
 
     def _participants(self, round_: int) -> np.ndarray:
         everybody = self.held.clients

@@ -146,17 +146,17 @@ def assemble(spec: Mapping[str, Any], bundle: Bundle, device: torch.device) -> S
     prepared = materials.prepare(spec["dataset"], root)
     table = materials.partition(spec["partition"], spec["dataset"], root, results)
     training = Training(**spec["training"])
-    dtype = DTYPES[training.precision]
+    dtype, held = DTYPES[training.precision], Held.of(table)
     _, model = materials.entry_of("model", spec["model"])
     _, method = materials.entry_of("method", spec["method"])
     shape, classes = prepared.x.shape[1:], len(prepared.classes)
     network = Network(lambda: model.build(shape, classes), dtype)
     return Simulation(
-        method=method.build(Setting(network, training, classes)),
+        method=method.build(Setting(network, training, classes, held.clients)),
         network=network,
         training=training,
         arrays=Arrays(prepared.x, prepared.y, prepared.normalisation, device, dtype),
-        held=Held.of(table),
+        held=held,
         classes=classes,
         seed=spec["seed"],
     )

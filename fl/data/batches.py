@@ -38,10 +38,11 @@ def schedule(
     training: Training,
     seed: int,
     round_: int,
+    purpose: str = "batches",
 ) -> Schedule:
     """The batches of one round; ``samples[i]`` are the training samples of ``clients[i]``."""
     drawn = [
-        _client_batches(held, training, rng.generator(seed, "batches", client, round_))
+        _client_batches(held, training, rng.generator(seed, purpose, client, round_))
         for held, client in zip(samples, clients, strict=True)
     ]
     steps = np.array([len(index) for index, _ in drawn])

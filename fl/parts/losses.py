@@ -1,6 +1,7 @@
 """Loss terms. A method's objective is a sum of them.
 
-A term is a function of one client's forward pass; `fl.recipe.recipe` takes a tuple of terms.
+A term is a function of one client's forward pass; `fl.recipe.recipe` takes a tuple of terms, and
+each of them fits any base.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fl import trees
-from fl.fields import NonNegative
+from fl.fields import NonNegative, Positive
 from fl.method import Batch
+from fl.network import Network, Output
 from fl.trees import Tree
 
 
@@ -21,33 +24,79 @@ from fl.trees import Tree
 class Forward:
     """What a term may look at.
 
-    outputs: the network's outputs on the batch, [b, classes].
-    params: the weights being trained; start: the server's, as they were sent this round (without
-    those that stay local).
-    batch: the samples, see `fl.method.Batch`.
+    output: the network's pass over the batch in training mode, see `fl.network.Output`.
+    params: the weights of that pass. shared: the server's tree as it was sent this round; its
+    ``params`` are without those that stay local. work: the client's tree of this round, where a
+    method keeps what only it knows. batch: the samples, see `fl.method.Batch`.
     """
 
-    outputs: Tensor
+    network: Network
+    output: Output
     params: Tree
-    start: Tree
+    shared: Tree
+    work: Tree
     batch: Batch
 
 
 Term = Callable[[Forward], Tensor]
 
 
+def weighted_mean(values: Tensor, batch: Batch) -> Tensor:
+    """sum_i w_i v_i / sum_i w_i over the batch, for one value per sample, [b]; 0 without weight."""
+    total = batch["weight"].sum()
+    return (values * batch["weight"]).sum() / torch.where(total > 0, total, 1)
+
+
+def classification(outputs: Tensor, batch: Batch) -> Tensor:
+    """The weighted mean cross-entropy of ``outputs``, [b, classes]."""
+    return weighted_mean(F.cross_entropy(outputs, batch["y"], reduction="none"), batch)
+
+
 def cross_entropy(forward: Forward) -> Tensor:
     """sum_i w_i CE(z_i, y_i) / sum_i w_i, the weighted mean over the batch."""
-    weight = forward.batch["weight"]
-    losses = F.cross_entropy(forward.outputs, forward.batch["y"], reduction="none")
-    return (losses * weight).sum() / weight.sum()
+    return classification(forward.output.outputs, forward.batch)
 
 
 def proximal(mu: NonNegative) -> Term:
-    """(mu/2) ||w - w_start||^2 over the shared parameters (FedProx, equation 2)."""
+    """(mu/2) ||w - w_shared||^2 over the shared parameters (FedProx, equation 2)."""
 
     def term(forward: Forward) -> Tensor:
-        shared = {name: forward.params[name] for name in forward.start}
-        return mu / 2 * trees.squared_distance(shared, forward.start)
+        shared = forward.shared["params"]
+        own = {name: forward.params[name] for name in shared}
+        return mu / 2 * trees.squared_distance(own, shared)
+
+    return term
+
+
+def alignment(weight: NonNegative, toward: str) -> Term:
+    """-weight cos(w, w_0), with w_0 the parameters that the method keeps in ``work[toward]``."""
+
+    def term(forward: Forward) -> Tensor:
+        own = torch.cat([forward.params[name].flatten() for name in forward.work[toward]])
+        other = torch.cat([leaf.flatten() for leaf in trees.leaves(forward.work[toward])])
+        return -weight * F.cosine_similarity(own, other, dim=0)
+
+    return term
+
+
+def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Term:
+    """mu times the model-contrastive loss (MOON, equation 3), the weighted mean over the batch.
+
+    -log(exp(cos(z, z_glob)/tau) / (exp(cos(z, z_glob)/tau) + exp(cos(z, z_prev)/tau))), with z the
+    features of the model being trained, z_glob those of the shared model and z_prev those of the
+    client's last one, which the method keeps in ``work[previous]``; both are frozen, in evaluation
+    mode.
+    """
+
+    def term(forward: Forward) -> Tensor:
+        x, z = forward.batch["x"], forward.output.features.flatten(1)
+        frozen = [forward.shared, forward.work[previous]]
+        shared, last = (
+            forward.network.eval(v["params"], v["buffers"], x).features.detach().flatten(1)
+            for v in frozen
+        )
+        toward = F.cosine_similarity(z, shared, dim=1) / tau
+        away = F.cosine_similarity(z, last, dim=1) / tau
+        return mu * weighted_mean(F.softplus(away - toward), forward.batch)
 
     return term

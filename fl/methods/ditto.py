@@ -1,0 +1,41 @@
+"""Ditto: FedAvg, and beside it a model of each client's own that is held near the shared one.
+
+Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML
+2021. arXiv:2012.04221.
+
+Both models see the same batches and take as many steps. The optimizer's state outlives a round, as
+in the reference implementation of FL4Health.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fl.fields import NonNegative
+from fl.method import Method, Setting
+from fl.parts.losses import cross_entropy, proximal
+from fl.parts.pair import pair
+from fl.recipe import everything, recipe
+from fl.schema import GLOBAL, PERSONAL
+
+
+@dataclass(frozen=True)
+class Ditto:
+    """lam: lambda of (lambda/2) ||v_k - w||^2, equation 2; 0 is Local.
+
+    keep_optimizer: whether momentum and the like outlive a round.
+    """
+
+    lam: NonNegative = 0.1
+    keep_optimizer: bool = True
+
+    stages: ClassVar = (GLOBAL, PERSONAL)
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg paired with Local under a proximal term."""
+        terms = (cross_entropy, proximal(self.lam))
+        return pair(
+            recipe(setting, keep_optimizer=self.keep_optimizer),
+            recipe(setting, terms=terms, local=everything, keep_optimizer=self.keep_optimizer),
+        )

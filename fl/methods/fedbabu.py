@@ -1,0 +1,28 @@
+"""FedBABU: only the body is trained federatedly; the head stays as it was initialised.
+
+Oh, Kim, Yun. FedBABU: Towards Enhanced Representation for Federated Image Classification. ICLR
+2022. arXiv:2106.06042.
+
+The paper's personalised results come from fine-tuning the result on each client: an entry
+``{method: finetune, start: fedbabu}``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fl.method import Method, Setting
+from fl.recipe import Phase, recipe, without
+from fl.schema import GLOBAL
+
+
+@dataclass(frozen=True)
+class FedBABU:
+    """FedBABU has no hyper-parameters of its own."""
+
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg that trains everything but the head."""
+        return recipe(setting, phases=(Phase(without(setting.network.head)),))

@@ -1,0 +1,57 @@
+"""MR-MTL: every client trains its own model, held near the mean of all of them.
+
+Liu, Hu, Wu, Smith. On Privacy and Personalization in Cross-Silo Federated Learning. NeurIPS 2022.
+arXiv:2206.07902.
+
+Without the paper's noise for privacy. The optimizer's state outlives a round, as the model does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fl.fields import NonNegative
+from fl.method import Method, Setting
+from fl.parts.losses import cross_entropy, proximal
+from fl.recipe import everything, personal, recipe, select, shared
+from fl.schema import GLOBAL, PERSONAL
+from fl.trees import Tree
+
+
+@dataclass(frozen=True)
+class MRMTL:
+    """lam: lambda of (lambda/2) ||w_k - mean_j w_j||^2 (equation 4); 0 is Local.
+
+    keep_optimizer: whether momentum and the like outlive a round.
+    """
+
+    lam: NonNegative = 0.1
+    keep_optimizer: bool = True
+
+    title: ClassVar = "MR-MTL"
+    stages: ClassVar = (GLOBAL, PERSONAL)
+
+    def build(self, setting: Setting) -> Method:
+        """Local under a proximal term to the server's tree, which is the mean of what is sent."""
+        terms = (cross_entropy, proximal(self.lam))
+        base = recipe(setting, terms=terms, local=everything, keep_optimizer=self.keep_optimizer)
+        [local] = base.passes
+
+        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            return select(variables, everything), base.init(variables)[1]
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            kept, _ = local.end(server, client, work)
+            return kept, select(kept, everything)
+
+        def aggregate(
+            server: Tree, clients: Tree, uploads: Tree, n: Tensor
+        ) -> tuple[dict[str, Any], dict[str, Any]]:
+            return base.aggregate(server, clients, uploads, torch.ones_like(n))
+
+        views = {GLOBAL: shared, PERSONAL: personal}
+        return Method(init, (replace(local, end=end),), aggregate, views)

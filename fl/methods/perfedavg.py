@@ -1,0 +1,58 @@
+"""Per-FedAvg: a shared model that is good after one gradient step on a client's data.
+
+Fallah, Mokhtari, Ozdaglar. Personalized Federated Learning with Theoretical Guarantees: A
+Model-Agnostic Meta-Learning Approach. NeurIPS 2020. arXiv:2002.07948.
+
+Each batch is cut in two: the step is taken on one half, its outcome is judged on the other, and the
+Hessian is that of the first half (the paper draws a third batch for it). The personalised model is
+that of an entry ``{method: finetune, start: perfedavg, rounds: 1, local_steps: 1}``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+from torch.func import grad
+
+from fl import trees
+from fl.fields import Positive
+from fl.method import Batch, Method, Setting
+from fl.parts.losses import classification
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+from fl.trees import Tree
+
+
+@dataclass(frozen=True)
+class PerFedAvg:
+    """alpha: rate of the inner step; order: `second` keeps the Hessian, `first` drops it (FO)."""
+
+    alpha: Positive = 0.01
+    order: Literal["second", "first"] = "second"
+
+    title: ClassVar = "Per-FedAvg"
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg on F(w) = f(w - alpha grad f(w; D); D'), equation 3."""
+        base, network = recipe(setting), setting.network
+        [local] = base.passes
+
+        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+            # Every other sample, so that what fills up a last batch falls to both halves.
+            inner, outer = ({k: v[i::2] for k, v in batch.items()} for i in (0, 1))
+
+            def before(params: Tree) -> Tensor:
+                output = network.train(params, work["buffers"], inner["x"], nested=True)
+                return classification(output.outputs, inner)
+
+            direction = grad(before)(work["params"])
+            if self.order == "first":
+                direction = trees.apply(lambda g: g.detach(), direction)
+            adapted = trees.apply(lambda w, g: w - self.alpha * g, work["params"], direction)
+            output = network.train(adapted, work["buffers"], outer["x"], nested=True)
+            return classification(output.outputs, outer), {"buffers": output.buffers}
+
+        return replace(base, passes=(replace(local, loss=loss),))

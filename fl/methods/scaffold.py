@@ -1,0 +1,87 @@
+"""SCAFFOLD: control variates on both sides correct the drift of local steps.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: Stochastic Controlled Averaging for
+Federated Learning. ICML 2020. arXiv:1910.06378.
+
+Control variates follow option II of algorithm 1. In place of K eta stands the sum of the weights
+that the gradients of a round have in what the client moved: K eta for plain SGD at a constant rate,
+and right with momentum, where K eta is too small by up to 1 / (1 - momentum).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fl import trees
+from fl.errors import FedloomError
+from fl.fields import Positive
+from fl.method import Method, Setting
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+from fl.trees import Tree
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """eta_g: the server's learning rate."""
+
+    eta_g: Positive = 1.0
+
+    title: ClassVar = "SCAFFOLD"
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg on gradients g + c - c_k, with c and c_k in the server's and the client's tree."""
+        if setting.training.optimizer != "sgd":
+            raise FedloomError(
+                f"scaffold: optimizer is {setting.training.optimizer!r}; allowed: sgd"
+            )
+        base, momentum = recipe(setting), setting.training.momentum
+        [local] = base.passes
+
+        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            server, client = base.init(variables)
+            zeros = trees.zeros_like(variables["params"])
+            return {**server, "control": zeros}, {**client, "control": zeros}
+
+        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+            zero = trees.leaves(server["params"])[0].new_zeros(())
+            work = local.begin(server, client)
+            return {**work, "control": client["control"], "pull": zero, "path": zero}
+
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float) -> dict[str, Any]:
+            corrected = trees.apply(
+                lambda g, c, own: g + c - own, grads, server["control"], work["control"]
+            )
+            work = local.update(server, work, corrected, aux, lr)
+            # v_t = sum_s momentum^(t-s) g_s, whose weights sum to `pull`.
+            pull = momentum * work["pull"] + 1
+            return {**work, "pull": pull, "path": work["path"] + lr * pull}
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            client, upload = local.end(server, client, work)
+            control = trees.apply(
+                lambda own, c, x, y: own - c + (x - y) / work["path"],
+                *(client["control"], server["control"], server["params"], upload["params"]),
+            )
+            change = trees.apply(torch.sub, control, client["control"])
+            return {**client, "control": control}, {**upload, "control": change}
+
+        def aggregate(
+            server: Tree, clients: Tree, uploads: Tree, n: Tensor
+        ) -> tuple[dict[str, Any], dict[str, Any]]:
+            mean = trees.mean(uploads, torch.ones_like(n))
+            params = trees.apply(
+                lambda x, y: x + self.eta_g * (y - x), server["params"], mean["params"]
+            )
+            control = trees.apply(
+                lambda c, d: c + len(n) / setting.clients * d, server["control"], mean["control"]
+            )
+            return {**server, **mean, "params": params, "control": control}, dict(clients)
+
+        step = replace(local, begin=begin, update=update, end=end)
+        return Method(init, (step,), aggregate, base.views)

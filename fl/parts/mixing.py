@@ -1,0 +1,56 @@
+"""Mixtures: every client's next model is a weighted mean of all models, by weights of its own.
+
+A mixture is a row-stochastic matrix W, [K, K]: client i gets sum_j W_ij theta_j. Local training is
+the identity, FedAvg has one row K times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl import trees
+from fl.trees import Tree
+
+
+def mix(weights: Tensor, tree: Tree) -> dict[str, Any]:
+    """W times a stacked tree, [K, ...] leaves. Counters (integer leaves) stay as they are."""
+
+    def combined(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        return torch.tensordot(weights.to(tensor.dtype), tensor, dims=1)
+
+    return trees.apply(combined, tree)
+
+
+def project_to_simplex(v: Tensor) -> Tensor:
+    """The nearest point of the probability simplex to each row of ``v``, [..., K].
+
+    argmin_p ||p - v||^2 with p >= 0 and sum p = 1: p = max(v - theta, 0), theta found by sorting
+    (Held, Wolfe and Crowder 1974; Duchi et al. ICML 2008, figure 1).
+    """
+    ordered = v.sort(dim=-1, descending=True).values
+    counts = torch.arange(1, v.shape[-1] + 1, device=v.device, dtype=v.dtype)
+    thresholds = (ordered.cumsum(dim=-1) - 1) / counts
+    support = (ordered > thresholds).sum(dim=-1, keepdim=True)
+    return (v - thresholds.gather(-1, support - 1)).clamp(min=0)
+
+
+def pfedgraph_weights(fractions: Tensor, similarity: Tensor, lam: float) -> Tensor:
+    """The collaboration graph of pFedGraph, [K, K] (Ye et al. ICML 2023, equation 6).
+
+    Row i minimises ||w - fractions||^2 - (1/lam) <w, similarity_i> over the simplex, that is
+    ``project(fractions + similarity_i / (2 lam))``. fractions: each client's share of the samples,
+    [K]; similarity: cosines between the clients' models, [K, K].
+    """
+    return project_to_simplex(fractions + similarity / (2 * lam))
+
+
+def cosines(tree: Tree) -> Tensor:
+    """Cosine similarities between the clients of a stacked tree, [K, K], in double precision."""
+    flat = torch.cat([leaf.flatten(1) for leaf in trees.leaves(tree)], dim=1).double()
+    unit = torch.nn.functional.normalize(flat, dim=1)
+    return unit @ unit.T

@@ -1,0 +1,79 @@
+"""Two models side by side: a shared one and one of the client's own, on the same batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from fl.method import Batch, Method, Pass, View
+from fl.schema import GLOBAL, PERSONAL
+from fl.trees import Tree
+
+BASE, OWN = "base", "own"
+
+
+def pair(base: Method, own: Method) -> Method:
+    """``base`` as it is, and beside it ``own``, a method whose every weight stays local.
+
+    The own model sees the server's tree of ``base`` wherever it looks at what is shared, so a term
+    such as `fl.parts.losses.proximal` ties it to the shared model. The training loss is the sum of
+    both. Both have one pass.
+    """
+
+    def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        server, first = base.init(variables)
+        return server, {BASE: first, OWN: own.init(variables)[1]}
+
+    def aggregate(
+        server: Tree, clients: Tree, uploads: Tree, n: Tensor
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        server, kept = base.aggregate(server, clients[BASE], uploads, n)
+        return server, {**clients, BASE: kept}
+
+    def part(view: View, key: str) -> View:
+        return lambda server, client: view(server, client and client[key])
+
+    views = {
+        GLOBAL: part(base.views[GLOBAL], BASE),
+        PERSONAL: part(own.views[PERSONAL], OWN),
+    }
+    [first], [second] = base.passes, own.passes
+    return Method(init, (_both(first, second),), aggregate, views)
+
+
+def _both(first: Pass, second: Pass) -> Pass:
+    passes = {BASE: first, OWN: second}
+
+    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        return _joined({key: p.begin(server, client[key]) for key, p in passes.items()})
+
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        found = {key: p.loss(server, _half(work, key), batch) for key, p in passes.items()}
+        return found[BASE][0] + found[OWN][0], {key: aux for key, (_, aux) in found.items()}
+
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float) -> dict[str, Any]:
+        return _joined(
+            {
+                key: p.update(server, _half(work, key), grads[key], aux[key], lr)
+                for key, p in passes.items()
+            }
+        )
+
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        kept, upload = first.end(server, client[BASE], _half(work, BASE))
+        mine, _ = second.end(server, client[OWN], _half(work, OWN))
+        return {**client, BASE: kept, OWN: mine}, upload
+
+    return replace(first, begin=begin, loss=loss, update=update, end=end)
+
+
+def _joined(halves: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """One work tree whose ``params`` are those of both."""
+    rest = {key: {k: v for k, v in half.items() if k != "params"} for key, half in halves.items()}
+    return {"params": {key: half["params"] for key, half in halves.items()}, **rest}
+
+
+def _half(work: Tree, key: str) -> dict[str, Any]:
+    return {**work[key], "params": work["params"][key]}
