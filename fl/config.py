@@ -20,12 +20,12 @@ from fl.fields import Count, Index
 class Execution:
     """How runs are computed. None of it is part of a run's identity.
 
-    backend: `auto` times loop and stacked on a few real steps and keeps the faster.
+    backend: `auto` times a few real steps and keeps the fastest (see `fl.engine`).
     device: `auto` is a GPU where there is one. threads: CPU threads of a training job.
     checkpoint_every: rounds between checkpoints. memory_mb, minutes: what a scheduler is asked for.
     """
 
-    backend: Literal["auto", "loop", "stacked", "debug"] = "auto"
+    backend: Literal["auto", "loop", "stacked", "compiled", "debug"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Count = 1
     checkpoint_every: Count = 5

@@ -1,12 +1,14 @@
 """Running one round of a method: the backends.
 
 ``loop`` trains the participants one after another; ``stacked`` trains them at once, with
-`torch.func.vmap` over stacked weights and buffers; ``debug`` is ``loop`` that names client, round
-and step in every error and stops at the first loss that is not finite. They agree to rounding.
+`torch.func.vmap` over stacked weights and buffers; ``compiled`` is ``stacked`` as one program of
+several steps, see `fl.compiled`; ``debug`` is ``loop`` that names client, round and step in every
+error and stops at the first loss that is not finite. They agree to rounding.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,11 +19,13 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fl import trees
+from fl import compiled, trees
 from fl.data.batches import Arrays, Schedule
 from fl.errors import FedloomError
 from fl.method import Method, Pass
 from fl.trees import Tree
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -174,26 +178,57 @@ def _debug(
         raise FedloomError(f"{place}: {type(error).__name__}: {error}") from error
 
 
-BACKENDS: dict[str, Backend] = {"loop": _loop, "stacked": _stacked, "debug": _debug}
+def _compiled(
+    part: Pass, server: Tree, clients: Tree, plan: Plan, schedule: Schedule
+) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
+    work = vmap(part.begin, in_dims=(None, 0))(server, clients)
+    work, totals = compiled.train(part, server, work, plan.arrays, schedule, plan.lr)
+    kept, uploads = vmap(part.end, in_dims=(None, 0, 0))(server, clients, work)
+    return kept, uploads, totals / torch.from_numpy(schedule.steps).to(totals.device)
 
 
-def choose(
-    method: Method, state: State, plan: Plan, steps: int = 3
-) -> tuple[str, dict[str, float]]:
-    """The faster of loop and stacked for a round like ``plan``, by a few real steps of each.
+BACKENDS: dict[str, Backend] = {
+    "loop": _loop,
+    "stacked": _stacked,
+    "compiled": _compiled,
+    "debug": _debug,
+}
 
-    Returns its name and the seconds a step of all participants took, by backend. Nothing of the
-    trial is kept.
+
+PAYS = 600.0
+"""Seconds of work ahead from which compiling, which takes tens of seconds, is worth a try."""
+
+
+def choose(method: Method, state: State, plan: Plan, rounds: int) -> tuple[str, dict[str, float]]:
+    """The fastest backend for ``rounds`` rounds like ``plan``, by a few real steps of each.
+
+    Returns its name and the seconds a step of all participants took, by backend. Compiling is tried
+    only where so much work lies ahead that it can pay. Nothing of the trial is kept.
     """
-    short = [replace(s, steps=np.minimum(s.steps, steps)) for s in plan.schedules]
-    trial = replace(plan, schedules=tuple(short))
-    seconds = {}
-    for name in ("loop", "stacked"):
-        times = []
-        for _ in range(3):
-            begun = time.perf_counter()
-            _, losses = run_round(method, state, trial, name)
-            losses.sum().item()
-            times.append(time.perf_counter() - begun)
-        seconds[name] = min(times) / steps
+    seconds = {name: seconds_a_step(method, state, plan, name, 3) for name in ("loop", "stacked")}
+    steps = rounds * sum(int(s.steps.max()) for s in plan.schedules)
+    if min(seconds.values()) * steps > PAYS:
+        if compiled.available(plan.arrays.device):
+            length = 3 * compiled.CHUNK
+            seconds["compiled"] = seconds_a_step(method, state, plan, "compiled", length)
+        else:
+            logger.info("no C++ compiler here, so the stacked step is not compiled")
     return min(seconds, key=seconds.__getitem__), seconds
+
+
+def seconds_a_step(
+    method: Method, state: State, plan: Plan, backend: str, steps: int, tries: int = 3
+) -> float:
+    """Seconds that a step of all participants takes: the shortest of some tries.
+
+    The first try also warms up, and compiles.
+    """
+    short = tuple(replace(s, steps=np.minimum(s.steps, steps)) for s in plan.schedules)
+    trial = replace(plan, schedules=short)
+    times = []
+    for _ in range(tries):
+        begun = time.perf_counter()
+        _, losses = run_round(method, state, trial, backend)
+        losses.sum().item()
+        times.append(time.perf_counter() - begun)
+    return min(times) / sum(int(s.steps.max()) for s in short)

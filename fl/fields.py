@@ -28,7 +28,7 @@ from fl.errors import ConfigError, Where, unknown
 
 @dataclass(frozen=True)
 class Bound:
-    """An interval of numbers; ``above`` and ``below`` exclude their end, ``low``, ``high`` do not."""
+    """An interval of numbers; ``above`` and ``below`` exclude their ends, the others do not."""
 
     low: float = -math.inf
     high: float = math.inf

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fl.network import Network
 from fl.training import Training
-from fl.trees import Tree
+from fl.trees import Rate, Tree
 
 Batch = Mapping[str, Tensor]
 """One client's batch: ``x`` [b, ...], ``y`` [b] and ``weight`` [b] (0 leaves a sample out)."""
@@ -51,7 +51,7 @@ class Pass:
 
     begin: Callable[[Tree, Tree], dict[str, Any]]
     loss: Callable[[Tree, Tree, Batch], tuple[Tensor, dict[str, Any]]]
-    update: Callable[[Tree, Tree, Tree, Tree, float], dict[str, Any]]
+    update: Callable[[Tree, Tree, Tree, Tree, Rate], dict[str, Any]]
     end: Callable[[Tree, Tree, Tree], tuple[dict[str, Any], dict[str, Any]]]
     epochs: int | None = None
 

@@ -15,7 +15,7 @@ from fl.method import Batch, Method, Pass, Setting, View
 from fl.parts.losses import Forward, Term, cross_entropy
 from fl.parts.optimizers import optimizer
 from fl.schema import GLOBAL, PERSONAL
-from fl.trees import Tree
+from fl.trees import Rate, Tree
 
 KINDS = ("params", "buffers")
 
@@ -87,7 +87,7 @@ def recipe(
         forward = Forward(network, output, params, server, work, batch)
         return reduce(add, (term(forward) for term in terms)), {"buffers": output.buffers}
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float) -> dict[str, Any]:
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
         params, state = optim.step(work["params"], grads, work["optimizer"], lr)
         return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
 

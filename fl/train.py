@@ -205,7 +205,9 @@ class _Course:
         rows = as_rows([]) if weights is None else simulation.before(weights)
         trial: dict[str, float] = {}
         if backend == "auto":
-            backend, trial = engine.choose(simulation.method, state, simulation.plan(1))
+            backend, trial = engine.choose(
+                simulation.method, state, simulation.plan(1), simulation.training.rounds
+            )
             timed = ", ".join(f"{name} {1e3 * t:.2f} ms" for name, t in trial.items())
             logger.info("backend %s (a step of all participants: %s)", backend, timed)
         return cls(state, 0, rows, backend, trial, seconds=0.0, since=begun)

@@ -17,6 +17,9 @@ from torch import Tensor
 Tree = Mapping[str, Any]
 """A nested mapping from text keys to tensors."""
 
+Rate = float | Tensor
+"""A learning rate; compiled programs get it as a tensor, so that a schedule does not recompile."""
+
 
 def apply(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict[str, Any]:
     """``fn`` over the leaves of trees of one shape; a tree of its results."""

@@ -5,6 +5,8 @@ Every scheme returns a partition table, see `fl.data.holdings`, whose functions 
 
 from fl.data.holdings import content_hash, read, statistics, validate, write
 from fl.data.schemes.dirichlet import dirichlet
+from fl.data.schemes.domain import domain
+from fl.data.schemes.domain_dirichlet import domain_dirichlet
 from fl.data.schemes.file import file
 from fl.data.schemes.homogeneous import homogeneous
 from fl.data.schemes.natural import natural
@@ -13,6 +15,8 @@ from fl.data.schemes.pathological import pathological
 __all__ = [
     "content_hash",
     "dirichlet",
+    "domain",
+    "domain_dirichlet",
     "file",
     "homogeneous",
     "natural",

@@ -22,7 +22,7 @@ from fl.fields import Positive
 from fl.method import Method, Setting
 from fl.recipe import recipe
 from fl.schema import GLOBAL
-from fl.trees import Tree
+from fl.trees import Rate, Tree
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Scaffold:
             work = local.begin(server, client)
             return {**work, "control": client["control"], "pull": zero, "path": zero}
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float) -> dict[str, Any]:
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
             corrected = trees.apply(
                 lambda g, c, own: g + c - own, grads, server["control"], work["control"]
             )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fl import trees
 from fl.training import Training
-from fl.trees import Tree
+from fl.trees import Rate, Tree
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Optimizer:
     """``init(params) -> state`` and ``step(params, grads, state, lr) -> (params, state)``."""
 
     init: Callable[[Tree], dict[str, Any]]
-    step: Callable[[Tree, Tree, Tree, float], tuple[dict[str, Any], dict[str, Any]]]
+    step: Callable[[Tree, Tree, Tree, Rate], tuple[dict[str, Any], dict[str, Any]]]
 
 
 def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
@@ -32,7 +32,7 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
         return {"momentum": trees.zeros_like(params)} if momentum else {}
 
     def step(
-        params: Tree, grads: Tree, state: Tree, lr: float
+        params: Tree, grads: Tree, state: Tree, lr: Rate
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         weights, direction = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
         if weight_decay:
@@ -42,7 +42,8 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
             velocity = torch._foreach_mul(trees.leaves(state["momentum"]), momentum)
             direction = torch._foreach_add(velocity, direction)
             new_state = {"momentum": trees.unflatten(params, direction)}
-        return trees.unflatten(params, torch._foreach_add(weights, direction, alpha=-lr)), new_state
+        moves = torch._foreach_mul(direction, -lr)
+        return trees.unflatten(params, torch._foreach_add(weights, moves)), new_state
 
     return Optimizer(init, step)
 
@@ -66,7 +67,7 @@ def adamw(
         }
 
     def step(
-        params: Tree, grads: Tree, state: Tree, lr: float
+        params: Tree, grads: Tree, state: Tree, lr: Rate
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         steps = state["steps"] + 1
         mean = trees.apply(lambda m, g: first * m + (1 - first) * g, state["mean"], grads)

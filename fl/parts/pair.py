@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fl.method import Batch, Method, Pass, View
 from fl.schema import GLOBAL, PERSONAL
-from fl.trees import Tree
+from fl.trees import Rate, Tree
 
 BASE, OWN = "base", "own"
 
@@ -53,7 +53,7 @@ def _both(first: Pass, second: Pass) -> Pass:
         found = {key: p.loss(server, _half(work, key), batch) for key, p in passes.items()}
         return found[BASE][0] + found[OWN][0], {key: aux for key, (_, aux) in found.items()}
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float) -> dict[str, Any]:
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
         return _joined(
             {
                 key: p.update(server, _half(work, key), grads[key], aux[key], lr)

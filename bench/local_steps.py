@@ -1,0 +1,175 @@
+"""Steps of local training per second, beside a bare PyTorch loop, in one run: ``make bench``.
+
+Every workload trains all its clients for a round of FedAvg on generated data. The bare loop is what
+one would write by hand: a model, `torch.optim.SGD` and a shuffled index, client after client. All
+sides run on one thread, in turn, `--repeats` times; the shortest time of each counts. Compilation
+is reported apart. Ratios, not times, are what compares between machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fl import engine
+from fl.data.batches import Arrays
+from fl.evaluate import Held
+from fl.method import Setting
+from fl.methods.fedavg import FedAvg
+from fl.models.cnn import CNN
+from fl.models.mlp import MLP
+from fl.network import Network
+from fl.simulate import Simulation
+from fl.training import Training
+
+CLASSES = 10
+PLAIN = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained: ``samples`` of ``shape`` for each of ``clients``, for ``epochs`` a round."""
+
+    title: str
+    clients: int
+    samples: int
+    shape: tuple[int, ...]
+    batch: int
+    epochs: int
+    model: Callable[[], nn.Module]
+
+    @property
+    def steps(self) -> int:
+        """Local steps of all clients in a round."""
+        return self.clients * self.samples // self.batch * self.epochs
+
+
+def lenet() -> nn.Module:
+    """Two 5x5 convolutions (6, 16) with pooling, then 120, 84 and 10, for 3x32x32."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, CLASSES)),
+    )
+
+
+WORKLOADS = {
+    "W1": Workload(
+        "8 clients x 5,000, 60-20-10 ReLU net, batch 10",
+        *(8, 5000, (60,), 10, 1),
+        lambda: MLP((20,)).build((60,), CLASSES),
+    ),
+    "W2": Workload(
+        "10 clients x 5,000 of 3x32x32, LeNet, batch 64", 10, 5000, (3, 32, 32), 64, 1, lenet
+    ),
+    "W3": Workload(
+        "100 clients x 50 of 1x8x8, CNN 16-32 with batch normalisation, batch 10",
+        *(100, 50, (1, 8, 8), 10, 5),
+        lambda: CNN().build((1, 8, 8), CLASSES),
+    ),
+}
+
+
+def simulation(work: Workload, device: str) -> Simulation:
+    """The workload as a run of FedAvg."""
+    draw = np.random.default_rng(0)
+    total = work.clients * work.samples
+    x = draw.standard_normal((total, *work.shape), dtype=np.float32)
+    y = draw.integers(0, CLASSES, total)
+    training = Training(
+        rounds=1000, local_epochs=work.epochs, batch_size=work.batch, lr=0.01, momentum=0.9
+    )
+    network = Network(work.model)
+    held = Held({"train": np.split(np.arange(total), work.clients)})
+    setting = Setting(network, training, CLASSES, work.clients)
+    arrays = Arrays(x, y, PLAIN, device)
+    return Simulation(FedAvg().build(setting), network, training, arrays, held, CLASSES, seed=0)
+
+
+def bare_loop(work: Workload, run: Simulation, steps: int) -> float:
+    """Seconds a local step of the loop that one would write by hand, over ``steps`` of them."""
+    device = run.arrays.device
+    index = torch.arange(work.samples, device=device)
+    x, y = run.arrays.inputs(index), run.arrays.labels(index)
+    model = work.model().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    done, begun = 0, clock(device)
+    while done < steps:
+        for chosen in torch.randperm(work.samples, device=device).split(work.batch):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[chosen]), y[chosen]).backward()
+            optimizer.step()
+            done += 1
+            if done == steps:
+                break
+    return (clock(device) - begun) / steps
+
+
+def clock(device: torch.device) -> float:
+    """The time when everything that was asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def measure(work: Workload, device: str, limit: int, repeats: int) -> dict[str, float]:
+    """Seconds a local step of one client, by side; ``compiling`` is in seconds."""
+    run = simulation(work, device)
+    plan, state, times = run.plan(1), run.begin(), {}
+    whole = int(plan.schedules[0].steps.max())
+    steps = min(limit, whole)
+    sides = {
+        "bare loop": lambda: bare_loop(work, run, steps),
+        **{
+            name: lambda name=name: engine.seconds_a_step(run.method, state, plan, name, steps, 1)
+            / work.clients
+            for name in ("loop", "stacked", "compiled")
+        },
+    }
+    for name, side in sides.items():
+        first = side()
+        if name == "compiled":
+            times["compiling"] = first * work.clients * steps
+    for _ in range(repeats):
+        for name, side in sides.items():
+            times[name] = min(side(), times.get(name, float("inf")))
+    return times
+
+
+def main() -> None:
+    """Print the table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, default=400, help="steps of each client, at most")
+    parser.add_argument("--repeats", type=int, default=3)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    where = platform.processor() or platform.machine()
+    if asked.device == "cuda":
+        where = torch.cuda.get_device_name()
+    print(f"torch {torch.__version__}, {where}, one thread; microseconds a local step of a client\n")
+    print("| | bare loop | loop | stacked | compiled | fastest against bare | compiling, s |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for name in asked.workloads:
+        times = measure(WORKLOADS[name], asked.device, asked.steps, asked.repeats)
+        sides = [times[side] for side in ("bare loop", "loop", "stacked", "compiled")]
+        shown = " | ".join(f"{1e6 * t:,.1f}" for t in sides)
+        ratio = sides[0] / min(sides[1:])
+        print(
+            f"| {name}: {WORKLOADS[name].title} | {shown} | {ratio:.1f}x "
+            f"| {times['compiling']:.0f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The stacked step, compiled: several steps of all clients in one program of `torch.compile`.
+
+Shapes never change, so that it is compiled once: the stack keeps its width, the number of steps is
+padded to whole chunks, and where a client has no step left its tree stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from fl import trees
+from fl.data.batches import Arrays, Schedule
+from fl.method import Pass
+from fl.trees import Rate, Tree
+
+CHUNK = 8
+"""Steps in one program: calling it costs as much as several steps of a small model."""
+
+
+def available(device: torch.device) -> bool:
+    """Whether `torch.compile` can work here: on a CPU it needs a C++ compiler."""
+    compiler = os.environ.get("CXX", "c++")
+    return device.type != "cpu" or any(map(shutil.which, (compiler, "g++", "clang++")))
+
+
+def train(
+    part: Pass, server: Tree, work: Tree, arrays: Arrays, schedule: Schedule, lr: Rate
+) -> tuple[dict[str, Any], Tensor]:
+    """All steps of a stack: the work tree afterwards, and each client's summed loss, [K]."""
+    index, weight, real = _padded(schedule, arrays.device)
+    active = real.to(arrays.device)
+    work = trees.apply(torch.Tensor.contiguous, work)
+    total = torch.zeros(len(schedule.steps), dtype=torch.float64, device=arrays.device)
+    lr = torch.tensor(lr, dtype=torch.float64, device=arrays.device)
+    with torch.no_grad():
+        for begin in range(0, index.shape[1], CHUNK):
+            now = slice(begin, begin + CHUNK)
+            batch = arrays.batch(index[:, now], weight[:, now])
+            masked = not bool(real[:, now].all())
+            advance = _program(part, masked)
+            work, losses = advance(server, work, batch, active[:, now], lr)
+            total += losses
+    return dict(work), total
+
+
+def _padded(schedule: Schedule, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Index and weight, [K, S', b], and which steps are real, [K, S'], on the CPU."""
+    longest = int(schedule.steps.max())
+    missing = -longest % CHUNK
+    pad = [(0, 0), (0, missing), (0, 0)]
+    active = np.arange(longest + missing) < schedule.steps[:, None]
+    return (
+        torch.from_numpy(np.pad(schedule.index[:, :longest], pad)).to(device),
+        torch.from_numpy(np.pad(schedule.weight[:, :longest], pad)).to(device),
+        torch.from_numpy(active),
+    )
+
+
+@cache
+def _program(part: Pass, masked: bool) -> Any:
+    """The compiled chunk of a pass; without a mask where every step is real."""
+
+    def step(
+        server: Tree, work: Tree, batch: Tree, active: Tensor, lr: Rate
+    ) -> tuple[dict[str, Any], Tensor]:
+        def total(params: Tree) -> tuple[Tensor, Any]:
+            tried = {**work, "params": params}
+            losses, aux = vmap(part.loss, in_dims=(None, 0, 0))(server, tried, batch)
+            return losses.sum(), (losses, aux)
+
+        grads, (_, (losses, aux)) = grad_and_value(total, has_aux=True)(work["params"])
+        after = part.update(server, work, grads, aux, lr)
+        if masked:
+            after = trees.apply(
+                lambda new, old: torch.where(trees.align(active, new), new, old), after, work
+            )
+            losses = torch.where(active, losses, 0)
+        return after, losses
+
+    def chunk(
+        server: Tree, work: Tree, batch: Tree, active: Tensor, lr: Rate
+    ) -> tuple[Tree, Tensor]:
+        total = torch.zeros(len(active), dtype=torch.float64, device=active.device)
+        for i in range(CHUNK):
+            now = {key: value[:, i] for key, value in batch.items()}
+            work, losses = step(server, work, now, active[:, i], lr)
+            total = total + losses
+        return work, total
+
+    return torch.compile(chunk, dynamic=False)

@@ -1,0 +1,44 @@
+"""A convolutional network of five layers for small colour images, with 84 features.
+
+LeCun, Bottou, Bengio, Haffner. Gradient-Based Learning Applied to Document Recognition. Proc. IEEE
+86 (1998), 2278–2324.
+
+Yan et al. (FedSaC, ICML 2024) train it on CIFAR: two convolutional layers, two fully connected
+ones, and a classifier on 84 features. What they leave open is as in LeNet-5 (5x5 kernels without
+padding, 6 and 16 channels, 120 units) but with ReLU and max-pooling, as is usual since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+SMALLEST = 16
+"""Height and width from which two convolutions and two poolings leave a pixel."""
+
+
+@dataclass(frozen=True)
+class LeNet:
+    """Has no choices: 6 and 16 channels of 5x5, each pooled by 2, then 120, 84, classes."""
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Logits for images of shape (channels, height, width), from 16 pixels high and wide."""
+        depth, height, width = shape
+        if min(height, width) < SMALLEST:
+            raise ValueError(f"images must be at least {SMALLEST} x {SMALLEST}")
+        rows, columns = (((size - 4) // 2 - 4) // 2 for size in (height, width))
+        return nn.Sequential(
+            nn.Conv2d(depth, 6, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16 * rows * columns, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, classes),
+        )

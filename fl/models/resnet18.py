@@ -1,0 +1,41 @@
+"""ResNet-18, torchvision's, with its own stem or one for small images.
+
+He, Zhang, Ren, Sun. Deep Residual Learning for Image Recognition. CVPR 2016. arXiv:1512.03385.
+
+The stem for small images is that of Lee et al. (FedL2P, NeurIPS 2023, appendix D): a 3x3
+convolution of stride 1 in place of the 7x7 one of stride 2, and no max-pooling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class ResNet18:
+    """stem: `cifar` for images of about 32 pixels, `imagenet` for those of about 224."""
+
+    stem: Literal["cifar", "imagenet"] = "cifar"
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Logits for images of shape (channels, height, width), from 512 features."""
+        from fl.vision import torchvision
+
+        depth, _, _ = shape
+        network: nn.Module = torchvision.models.resnet18(num_classes=classes)
+        if self.stem == "cifar":
+            network.conv1 = _convolution(depth, 3, stride=1)
+            network.maxpool = nn.Identity()
+        elif depth != 3:
+            network.conv1 = _convolution(depth, 7, stride=2)
+        return network
+
+
+def _convolution(depth: int, kernel: int, stride: int) -> nn.Conv2d:
+    """A first convolution to 64 channels, initialised as torchvision does."""
+    layer = nn.Conv2d(depth, 64, kernel, stride, padding=kernel // 2, bias=False)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer

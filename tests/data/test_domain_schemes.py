@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fl import materials
+from fl.data import partition
+from fl.data.prepared import Prepared
+from fl.errors import ConfigError, DataError, Where
+from fl.fields import parse
+
+RNG = np.random.default_rng(5)
+LABELS = RNG.integers(0, 10, 1200)
+DOMAINS = RNG.choice([0, 1, 2], 1200, p=[0.5, 0.3, 0.2])
+DIGITS = {"name": "digits"}
+
+SCHEMES = {
+    "domain": lambda seed: partition.domain(LABELS, DOMAINS, clients_per_domain=3, seed=seed),
+    "domain_dirichlet": lambda seed: partition.domain_dirichlet(
+        LABELS, DOMAINS, clients_per_domain=3, alpha=0.4, seed=seed
+    ),
+}
+
+
+def class_counts(table):
+    """[clients, classes]"""
+    return pd.crosstab(table["client"], LABELS[table["sample"]]).to_numpy()
+
+
+# Both
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_clients_are_numbered_domain_by_domain_and_hold_one_each(scheme):
+    made = SCHEMES[scheme](0)
+    assert sorted(made["sample"]) == list(range(1200))
+    assert set(made["client"]) == set(range(9))
+    assert (DOMAINS[made["sample"]] == made["client"] // 3).all()
+    assert (made["domain"] == made["client"] // 3).all()
+    partition.validate(made, LABELS, source=scheme)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_types_and_canonical_order(scheme):
+    made = SCHEMES[scheme](0)
+    assert {name: str(kind) for name, kind in made.dtypes.items()} == {
+        "sample": "int64",
+        "client": "int32",
+        "split": "string",
+        "domain": "int32",
+    }
+    order = made["split"].map({"train": 0, "val": 1, "test": 2})
+    keys = list(zip(made["client"], order, made["sample"], strict=True))
+    assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_equal_inputs_give_equal_bytes_and_another_seed_another_table(scheme, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        partition.write(SCHEMES[scheme](seed), tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
+    back = partition.read(tmp_path / "a")
+    assert back.equals(SCHEMES[scheme](0))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_content_hash_is_that_of_who_holds_what(scheme):
+    made = SCHEMES[scheme](0)
+    assert partition.content_hash(made) == partition.content_hash(made.drop(columns="domain"))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_shares_are_of_each_client(scheme):
+    made = SCHEMES[scheme](0)
+    for _, mine in made.groupby("client"):
+        held = mine["split"].value_counts()
+        assert held["test"] == pytest.approx(0.2 * len(mine), abs=0.5 + 1e-9)
+        assert held["val"] == pytest.approx(0.1 * len(mine), abs=0.5 + 1e-9)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_domain_is_dealt_alike_whatever_the_others_hold(scheme):
+    # Domain 2 loses half of its samples: who holds what in the others stays.
+    made = SCHEMES[scheme](0).set_index("sample")["client"]
+    keep = np.flatnonzero((DOMAINS != 2) | (np.arange(1200) % 2 == 0))
+    function = getattr(partition, scheme)
+    extra = {"alpha": 0.4} if scheme == "domain_dirichlet" else {}
+    fewer = function(LABELS[keep], DOMAINS[keep], clients_per_domain=3, **extra)
+    fewer = fewer[fewer["domain"] < 2]
+    assert (fewer["client"].to_numpy() == made.loc[keep[fewer["sample"]]].to_numpy()).all()
+
+
+def test_domains_of_equal_samples_draw_independently():
+    labels, domains = np.tile(LABELS, 2), np.repeat([0, 1], 1200)
+    for make in (
+        lambda: partition.domain(labels, domains, clients_per_domain=4),
+        lambda: partition.domain_dirichlet(labels, domains, clients_per_domain=4, alpha=0.5),
+    ):
+        client = make().sort_values("sample")["client"].to_numpy()
+        # Were they drawn alike, all would agree; independent ones agree in about a quarter.
+        assert (client[:1200] == client[1200:] - 4).mean() < 0.45
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_names_of_domains_may_be_any_numbers(scheme):
+    function = getattr(partition, scheme)
+    extra = {"alpha": 1.0, "clients_per_domain": 2} if scheme == "domain_dirichlet" else {}
+    made = function(LABELS, np.array([7, 30, 4])[DOMAINS], **extra)
+    held = dict(zip(made["client"], made["domain"], strict=True))
+    assert [held[client] for client in sorted(held)] == sorted([4, 7, 30] * (len(held) // 3))
+
+
+@pytest.mark.parametrize("scheme", ["domain", "domain_dirichlet"])
+def test_refusals(scheme):
+    function, name = getattr(partition, scheme), scheme.replace("_", "-")
+    extra = {"alpha": 1.0} if scheme == "domain_dirichlet" else {}
+    least = 10 if extra else 3
+    with pytest.raises(DataError, match=f"partition {name}: the data set has no domains; allowed"):
+        function(LABELS, None, clients_per_domain=1, **extra)
+    with pytest.raises(DataError, match=rf"{name}: domains is \[3\]; allowed: the shape \[1200\]"):
+        function(LABELS, np.zeros(3, int), clients_per_domain=1, **extra)
+    n = int((DOMAINS == 2).sum())
+    with pytest.raises(DataError) as error:
+        function(LABELS, DOMAINS, clients_per_domain=n // least + 1, **extra)
+    for part in (
+        f"partition {name}: clients_per_domain is {n // least + 1}",
+        f"allowed: 1 to {n // least}, as domain 2 has {n} samples and each client needs {least}",
+    ):
+        assert part in str(error.value)
+    few = np.where(np.arange(1200) < 2, 9, DOMAINS)
+    with pytest.raises(DataError, match="allowed: none, as domain 9 has 2 samples"):
+        function(LABELS, few, clients_per_domain=1, **extra)
+    with pytest.raises(DataError, match="clients_per_domain is 0; allowed: 1 to"):
+        function(LABELS, DOMAINS, clients_per_domain=0, **extra)
+    with pytest.raises(DataError, match=rf"{name}: val \+ test is 1\.0"):
+        function(LABELS, DOMAINS, clients_per_domain=1, val=0.5, test=0.5, **extra)
+
+
+@pytest.mark.parametrize("scheme", ["domain", "domain-dirichlet"])
+def test_a_data_set_without_domains_is_refused_when_the_partition_is_made(scheme, tmp_path):
+    spec = {"name": scheme, "clients_per_domain": 1}
+    spec |= {"alpha": 1.0} if scheme == "domain-dirichlet" else {}
+    with pytest.raises(DataError, match=f"partition {scheme}: the data set has no domains"):
+        materials.partition(spec, DIGITS, tmp_path, tmp_path)
+    assert isinstance(materials.prepare(DIGITS, tmp_path), Prepared)
+    assert not (tmp_path / "partitions").exists()
+
+
+# Homogeneous within a domain
+
+
+@pytest.mark.parametrize("clients", [1, 2, 7])
+def test_sizes_and_classes_differ_by_one_at_most_within_a_domain(clients):
+    counts = class_counts(partition.domain(LABELS, DOMAINS, clients_per_domain=clients, seed=3))
+    for mine in np.split(counts, 3):
+        assert np.ptp(mine, axis=0).max() <= 1
+        assert np.ptp(mine.sum(axis=1)) <= 1
+
+
+def test_one_client_a_domain_is_the_natural_partition():
+    made = partition.domain(LABELS, DOMAINS)
+    assert made.drop(columns="domain").equals(partition.natural(LABELS, DOMAINS))
+
+
+def test_domain_config_keys():
+    where = Where("study.yaml", "partition")
+    common = {"seed": 0, "val": 0.1, "test": 0.2}
+    assert parse(partition.domain, {}, where) == {"clients_per_domain": 1, **common}
+    given = parse(partition.domain_dirichlet, {"clients_per_domain": 2, "alpha": 1}, where)
+    extra = {"clients_per_domain": 2, "alpha": 1.0, "min_samples": 10, "redraws": 100}
+    assert given == common | extra
+    for bad in ({"clients_per_domain": 0, "alpha": 1}, {"clients_per_domain": 2, "alpha": 0}):
+        with pytest.raises(ConfigError):
+            parse(partition.domain_dirichlet, bad, where)
+
+
+# Dirichlet within a domain
+
+
+def test_dirichlet_skews_classes_within_each_domain():
+    shares = []
+    for alpha in (0.05, 0.5, 500.0):
+        made = partition.domain_dirichlet(LABELS, DOMAINS, clients_per_domain=3, alpha=alpha)
+        skews = [
+            partition.statistics(made[made["domain"] == d], LABELS, 10)["emd"].mean()
+            for d in range(3)
+        ]
+        shares.append(skews)
+    assert (np.diff(shares, axis=0) < 0).all()
+    assert min(shares[0]) > 0.8
+    assert max(shares[-1]) < 0.5
+
+
+def test_dirichlet_keeps_the_least_size_and_says_which_domain_was_repaired():
+    scheme = {"clients_per_domain": 12, "alpha": 1e-3, "redraws": 1}
+    made = partition.domain_dirichlet(LABELS, DOMAINS, **scheme, min_samples=15)
+    assert made.groupby("client").size().min() == 15
+    assert [note[:30] for note in made.attrs["notes"]] == [
+        f"domain {d}: dirichlet: with alpha" for d in range(3)
+    ]
+    assert (
+        partition.domain_dirichlet(LABELS, DOMAINS, clients_per_domain=2, alpha=5.0).attrs["notes"]
+        == []
+    )
+
+
+@pytest.mark.parametrize("alpha", [0.0, math.nan])
+def test_dirichlet_refuses_alpha_and_min_samples(alpha):
+    with pytest.raises(DataError, match=rf"dirichlet: alpha is {alpha}; allowed: a finite number"):
+        partition.domain_dirichlet(LABELS, DOMAINS, clients_per_domain=2, alpha=alpha)
+    with pytest.raises(DataError, match="min_samples is 2; allowed: at least 3"):
+        partition.domain_dirichlet(LABELS, DOMAINS, clients_per_domain=2, alpha=1.0, min_samples=2)
