@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check format lock clean
+.PHONY: help demo test check format bench lock clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -26,6 +26,9 @@ format: $(VENV)/test.stamp ## put everything in the one format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/snakefmt Snakefile workflow
+
+bench: $(VENV)/run.stamp ## steps of local training per second, beside a bare PyTorch loop
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.local_steps
 
 lock: ## resolve the ranges of pyproject.toml anew into the lock files
 	workflow/scripts/lock $(PYTHON)

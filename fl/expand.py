@@ -265,7 +265,8 @@ class _Methods:
         given = self._given[label]
         if "title" in given:
             return str(given["title"])
-        name = self._points[label][0].entry.target.__name__
+        target = self._points[label][0].entry.target
+        name = str(getattr(target, "title", target.__name__))
         return name if given.get("method", label) == label else label
 
 

@@ -199,8 +199,8 @@ def test_dirichlet_keeps_the_least_size_and_says_which_domain_was_repaired():
     scheme = {"clients_per_domain": 12, "alpha": 1e-3, "redraws": 1}
     made = partition.domain_dirichlet(LABELS, DOMAINS, **scheme, min_samples=15)
     assert made.groupby("client").size().min() == 15
-    assert [note[:30] for note in made.attrs["notes"]] == [
-        f"domain {d}: dirichlet: with alpha" for d in range(3)
+    assert [note.split(" with")[0] for note in made.attrs["notes"]] == [
+        f"domain {d}: dirichlet:" for d in range(3)
     ]
     assert (
         partition.domain_dirichlet(LABELS, DOMAINS, clients_per_domain=2, alpha=5.0).attrs["notes"]

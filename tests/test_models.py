@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from fl import engine, registry, trees
+from fl.data.batches import Arrays, schedule
+from fl.errors import ConfigError, Where
+from fl.expand import expand
+from fl.method import Setting
+from fl.methods.fedavg import FedAvg
+from fl.models.lenet import LeNet
+from fl.models.resnet18 import ResNet18
+from fl.network import Network
+from fl.training import Training
+
+SMALL, CIFAR = (3, 16, 16), (3, 32, 32)
+
+
+def network(model, shape, classes=10, dtype=torch.float32):
+    return Network(lambda: model.build(shape, classes), dtype)
+
+
+def count(model, shape, classes):
+    with torch.device("meta"):
+        return sum(p.numel() for p in model.build(shape, classes).parameters())
+
+
+def shapes(variables):
+    return {name: tuple(p.shape) for name, p in variables["params"].items()}
+
+
+# Every model
+
+
+@pytest.mark.parametrize("name", registry.names("model"))
+def test_logits_of_shape_and_no_trace_of_other_samples(name):
+    made = network(registry.find("model", name, Where("")).make({}), SMALL, classes=7)
+    variables = made.init(0)
+    x = torch.randn(3, *SMALL, generator=torch.Generator().manual_seed(1))
+    output = made.eval(variables["params"], variables["buffers"], x)
+    assert output.outputs.shape == (3, 7)
+    assert output.features.shape[0] == 3
+    alone = made.eval(variables["params"], variables["buffers"], x[1:2])
+    assert torch.allclose(alone.outputs[0], output.outputs[1], atol=1e-5)
+    assert trees.leaves(made.init(0))[0].equal(trees.leaves(variables)[0])
+
+
+@pytest.mark.parametrize("name", registry.names("model"))
+def test_every_file_says_what_it_is_and_whose(name):
+    entry = registry.find("model", name, Where(""))
+    assert entry.summary.endswith(".")
+    assert entry.citation
+
+
+# LeNet
+
+
+def test_lenet_has_the_layers_it_says():
+    made = network(LeNet(), CIFAR)
+    assert shapes(made.init(0)) == {
+        "0.weight": (6, 3, 5, 5),
+        "0.bias": (6,),
+        "3.weight": (16, 6, 5, 5),
+        "3.bias": (16,),
+        "7.weight": (120, 400),
+        "7.bias": (120,),
+        "9.weight": (84, 120),
+        "9.bias": (84,),
+        "11.weight": (10, 84),
+        "11.bias": (10,),
+    }
+    assert made.head == {"11.weight", "11.bias"}
+    assert made.names["buffers"] == []
+
+
+def test_lenet_parameters_by_hand():
+    body = 6 * (3 * 25 + 1) + 16 * (6 * 25 + 1) + 84 * (120 + 1)
+    assert count(LeNet(), CIFAR, 10) == body + 120 * (16 * 5 * 5 + 1) + 10 * 85 == 62_006
+    assert count(LeNet(), SMALL, 7) == body + 120 * (16 + 1) + 7 * 85
+    # 28 -> 24 -> 12 -> 8 -> 4 and 20 -> 16 -> 8 -> 4 -> 2, of one channel.
+    assert count(LeNet(), (1, 28, 20), 10) == body - 6 * 50 + 120 * (16 * 4 * 2 + 1) + 10 * 85
+
+
+def test_lenet_features_are_84_and_the_head_is_linear_in_them():
+    made = network(LeNet(), SMALL)
+    variables = made.init(3)
+    params = variables["params"]
+    output = made.train(params, {}, torch.rand(5, *SMALL))
+    assert output.features.shape == (5, 84)
+    assert (output.features >= 0).all()
+    assert (output.features > 0).any()
+    logits = output.features @ params["11.weight"].T + params["11.bias"]
+    assert torch.allclose(output.outputs, logits, atol=1e-6)
+
+
+def test_lenet_by_hand_on_the_smallest_image():
+    # Weights of 1 in the first channel of each layer only: the sums can be written down.
+    module = LeNet().build((1, 16, 16), 2)
+    with torch.no_grad():
+        for layer in module:
+            for parameter in layer.parameters():
+                parameter.zero_()
+        for place in (0, 3):
+            module[place].weight[0, 0] = 1
+        for place in (7, 9, 11):
+            module[place].weight[0, 0] = 1
+        module[11].bias[1] = -2
+        x = torch.zeros(1, 1, 16, 16)
+        x[0, 0, 5, 5] = 1
+        # The pixel lies in 25 of the 12 x 12 sums of 5 x 5, rows and columns 1 to 5, which touch
+        # pooled rows and columns 0 to 2: 9 of the 6 x 6. Sums of 5 x 5 of these are all 9.
+        assert module(x).tolist() == [[9, -2]]
+        assert module(-x).tolist() == [[0, -2]]
+
+
+# ResNet-18
+
+
+def stages(classes):
+    """Parameters after the stem: 3x3 convolutions, batch norms, shortcuts, classifier."""
+    total, before = 0, 64
+    for width in (64, 128, 256, 512):
+        total += 9 * before * width + 3 * 9 * width * width + 4 * 2 * width
+        if before != width:
+            total += before * width + 2 * width
+        before = width
+    return total + classes * (512 + 1)
+
+
+def test_resnet18_parameters_by_hand():
+    cifar = 64 * 3 * 9 + 2 * 64 + stages(10)
+    imagenet = 64 * 3 * 49 + 2 * 64 + stages(1000)
+    assert count(ResNet18(), CIFAR, 10) == cifar == 11_173_962
+    assert count(ResNet18("imagenet"), (3, 224, 224), 1000) == imagenet == 11_689_512
+    assert count(ResNet18(), (1, 32, 32), 10) == cifar - 64 * 2 * 9
+    assert count(ResNet18("imagenet"), (1, 32, 32), 1000) == imagenet - 64 * 2 * 49
+
+
+@pytest.mark.parametrize(("stem", "sides"), [("cifar", (32, 32, 4)), ("imagenet", (16, 8, 1))])
+def test_resnet18_stems_keep_or_quarter_the_image(stem, sides):
+    with torch.device("meta"):
+        module = ResNet18(stem).build(CIFAR, 10)
+        x = module.conv1(torch.empty(1, *CIFAR))
+        seen = [x.shape[-1]]
+        x = module.maxpool(x)
+        seen.append(x.shape[-1])
+        for stage in (module.layer1, module.layer2, module.layer3, module.layer4):
+            x = stage(x)
+    assert (*seen, x.shape[-1]) == sides
+
+
+def test_resnet18_head_features_and_batch_norm():
+    made = network(ResNet18(), (3, 8, 8), classes=4)
+    assert made.head == {"fc.weight", "fc.bias"}
+    # One in the stem, two in each of eight blocks, one in each of three shortcuts.
+    assert len(made.batch_norm) == 20 * 5
+    variables = made.init(0)
+    output = made.train(variables["params"], variables["buffers"], torch.rand(2, 3, 8, 8))
+    assert (output.outputs.shape, output.features.shape) == ((2, 4), (2, 512))
+    assert int(output.buffers["bn1.num_batches_tracked"]) == 1
+    assert int(variables["buffers"]["bn1.num_batches_tracked"]) == 0
+
+
+@pytest.mark.parametrize(("stem", "depth", "kernel"), [("cifar", 3, 3), ("imagenet", 1, 7)])
+def test_resnet18_new_first_convolution_is_initialised_like_the_others(stem, depth, kernel):
+    weight = network(ResNet18(stem), (depth, 8, 8)).init(0)["params"]["conv1.weight"]
+    # Kaiming, fan out, ReLU: variance 2 / (64 kernel^2).
+    assert weight.std().item() == pytest.approx(math.sqrt(2 / (64 * kernel**2)), rel=0.05)
+
+
+def test_resnet18_stacked_equals_loop():
+    made = network(ResNet18(), (3, 8, 8), classes=4, dtype=torch.float64)
+    rng = np.random.default_rng(0)
+    identity = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
+    x, y = rng.normal(size=(12, 3, 8, 8)), rng.integers(0, 4, 12)
+    arrays = Arrays(x, y, identity, dtype=torch.float64)
+    training = Training(batch_size=4, local_epochs=1, precision="float64")
+    method = FedAvg().build(Setting(made, training, 4, 2))
+    # The second client takes two steps, the first one.
+    batches = schedule([np.arange(4), np.arange(4, 12)], [0, 1], training, 0, 1)
+    plan = engine.Plan(1, torch.arange(2), torch.tensor([4, 8]), (batches,), arrays, lr=0.05)
+    variables = made.init(0)
+    ends = {}
+    for backend in ("loop", "stacked"):
+        state, losses = engine.run_round(method, engine.start(method, variables, 2), plan, backend)
+        ends[backend] = trees.leaves({**state.server, "losses": losses})
+    for one, other in zip(*ends.values(), strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-8)
+    start = trees.leaves({**variables, "losses": torch.zeros(2)})
+    assert not any(torch.equal(a, b) for a, b in zip(ends["loop"], start, strict=True))
+
+
+# At plan time
+
+
+def study(folder, **choices):
+    written = {
+        "datasets": ["digits"],
+        "partitions": [{"homogeneous": {"clients": 2}}],
+        "models": ["mlp"],
+        "methods": {"fedavg": None},
+        "seeds": [0],
+    }
+    (folder / "studies").mkdir()
+    path = folder / "studies" / "tiny.yaml"
+    path.write_text(yaml.safe_dump(written | choices))
+    return expand(folder, "tiny", Where("config.yaml"))
+
+
+def test_lenet_on_images_that_are_too_small_is_refused_before_anything_runs(tmp_path):
+    with pytest.raises(ConfigError) as error:
+        study(tmp_path, models=["lenet"])
+    for part in (
+        "tiny.yaml: models.0.lenet: lenet does not take the inputs of digits",
+        "shape (1, 8, 8)",
+        "images must be at least 16 x 16",
+    ):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize("model", ["lenet", "resnet18"])
+def test_images_are_asked_of_synthetic_in_vain(tmp_path, model):
+    with pytest.raises(ConfigError, match=rf"{model} does not take the inputs of synthetic, of sh"):
+        study(tmp_path, models=[model], datasets=["synthetic"])
+
+
+def test_unknown_stem_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"models\.0\.resnet18\.stem: .*allowed: cifar, imagenet"):
+        study(tmp_path, models=[{"resnet18": {"stem": "mnist"}}])
+
+
+def test_domains_and_their_models_are_planned(tmp_path):
+    expansion = study(
+        tmp_path,
+        datasets=["digits-domains"],
+        partitions=["domain", {"domain-dirichlet": {"clients_per_domain": 2, "alpha": 0.5}}],
+        models=["lenet", {"resnet18": {"stem": "cifar"}}],
+    )
+    assert {(run.partition.text, run.model.text) for run in expansion.runs} == {
+        (partition, model)
+        for partition in ("domain", "domain-dirichlet(clients_per_domain=2, alpha=0.5)")
+        for model in ("lenet", "resnet18(stem=cifar)")
+    }
+    assert len({run.id for run in expansion.runs}) == 4
