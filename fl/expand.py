@@ -138,9 +138,9 @@ def _is_grid(declared: fields.Field | None, value: Any) -> bool:
 def _check_model(model: Choice, dataset: Choice) -> None:
     data = dataset.entry.make(dataset.values)
     try:
-        with torch.device("meta"):
-            module = model.entry.make(model.values).build(data.shape, data.classes)
-            module.eval()(torch.empty(1, *data.shape))
+        module = model.entry.make(model.values).build(data.shape, data.classes).eval()
+        with torch.no_grad():  # Not on "meta", whose first use imports much more of torch.
+            module(torch.zeros(1, *data.shape))
     except Exception as error:
         raise ConfigError(
             model.at,

@@ -42,11 +42,19 @@ def explain(wanted: str, planned: Mapping[str, Mapping[str, Any]], store: Store)
 
 
 def _facts(run: str, planned: Mapping[str, Mapping[str, Any]], store: Store) -> dict[str, Any]:
+    """State, spec and code of a run; where it starts from another, with that one's inside."""
     if store.has(run):
-        record = store.record(run)
-        return {key: record[key] for key in ("state", "spec", "code_files")}
-    spec = planned[run]["spec"]
-    return {"state": "not trained", "spec": spec, "code_files": materials.code_files(spec)}
+        found = store.record(run)
+    else:
+        files = materials.code_files(planned[run]["spec"])
+        found = {**planned[run], "state": "not trained", "code_files": files}
+    facts = {key: found[key] for key in ("state", "spec", "code_files")}
+    start = found["start"]
+    if start is not None and (start in planned or store.has(start)):
+        before = _facts(start, planned, store)
+        facts["spec"] = {**facts["spec"], "start": before["spec"]}
+        facts["code_files"] = {**before["code_files"], **facts["code_files"]}
+    return facts
 
 
 def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:

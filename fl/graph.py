@@ -1,8 +1,9 @@
 """What the graph must be told about the store, before Snakemake looks at files and their times.
 
 The store is the truth about runs. A *marker* says that all runs of a bundle are in it, so that
-Snakemake, which knows files only, can go by it. Markers are brought in line with the store and
-tables of another plan are removed whenever the workflow is parsed.
+Snakemake, which knows files only, can go by it. Whenever the workflow is parsed, markers are
+brought in line with the store and tables of another plan are removed. After that what is there is
+right, and Snakemake need not look at times, which say nothing after a clone or a pull.
 """
 
 from __future__ import annotations
@@ -21,27 +22,40 @@ def marker(results: Path, bundle: str) -> Path:
 
 
 def settle(plan: Mapping[str, Any]) -> None:
-    """Bring markers, tables and reports in line with the store and with the plan.
+    """Bring markers and tables in line with the store and with the plan.
 
     A bundle whose runs are all there (with the weights that later stages need) gets its marker, any
-    other loses it. Tables that were made for another plan, or without all runs, are removed, and
-    with them the report.
+    other loses it. Tables that are not those of all runs of this plan are removed, and with them the
+    report: Snakemake makes again what is missing, but does not ask whether the tables behind a
+    report that is there are.
     """
     settings = plan["settings"]
     results, store = Path(settings["results"]), Store(Path(settings["store"]))
-    for name, bundle in plan["bundles"].items():
-        whole = all(
-            (store.has_weights if run in bundle["keep_weights"] else store.has)(run)
-            for run in bundle["runs"]
-        )
+    whole = {name: _whole(bundle, store) for name, bundle in plan["bundles"].items()}
+    for name, there in whole.items():
         path = marker(results, name)
-        if whole and not path.exists():
+        if there and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-        elif not whole:
+        elif not there:
             path.unlink(missing_ok=True)
     for name, study in plan["studies"].items():
-        tables = results / "tables" / f"{name}.parquet"
-        if tables.exists() and read_plan_hash(tables) != (study["hash"], True):
-            tables.unlink()
-            (results / "report" / f"{name}.html").unlink(missing_ok=True)
+        tables = [results / "tables" / f"{name}{end}" for end in (".parquet", ".runs.parquet")]
+        wanted = (study["hash"], True)
+        if not all(whole[bundle] for bundle in study["bundles"]) or any(
+            read_plan_hash(path) != wanted for path in tables
+        ):
+            for path in (*tables, results / "report" / f"{name}.html"):
+                path.unlink(missing_ok=True)
+
+
+def _whole(bundle: Mapping[str, Any], store: Store) -> bool:
+    return all(
+        (store.has_weights if run in bundle["keep_weights"] else store.has)(run)
+        for run in bundle["runs"]
+    )
+
+
+def gpus(device: str) -> int:
+    """How many GPUs a training job takes: one, if it asks for one or finds any on this machine."""
+    return int(device == "cuda" or (device == "auto" and any(Path("/dev").glob("nvidia[0-9]*"))))

@@ -17,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from fl.errors import ConfigError, Where
+
 ROOT = Path(__file__).resolve().parent
 CORE = ROOT / "simulate.py"
 """The root of the code that every run shares."""
@@ -51,8 +53,13 @@ def code(root: Path) -> str:
     """One hash for `files`, or the older one that the ledger declares it equivalent to."""
     current = digest(files(root))
     older = _ledger().get(_label(root.resolve()), {})
+    seen = {current}
     while current in older:
         current = older[current]
+        if current in seen:
+            problem = f"{_label(root.resolve())}: {current} goes round in a circle"
+            raise ConfigError(Where(_label(LEDGER)), problem, "old hashes that are older")
+        seen.add(current)
     return current
 
 
@@ -63,10 +70,15 @@ def _label(path: Path) -> str:
 @cache
 def _ledger() -> dict[str, dict[str, str]]:
     """By root file: new hash -> the old one that it is declared equivalent to."""
-    entries = yaml.safe_load(LEDGER.read_text()) or [] if LEDGER.exists() else []
+    # As plain text, because a hash may look like a number to YAML.
+    entries = yaml.load(LEDGER.read_text(), yaml.BaseLoader) or [] if LEDGER.exists() else []
     by_root: dict[str, dict[str, str]] = {}
-    for entry in entries:
-        by_root.setdefault(entry["root"], {})[entry["new"]] = entry["old"]
+    for i, entry in enumerate(entries):
+        try:
+            by_root.setdefault(entry["root"], {})[entry["new"]] = entry["old"]
+        except (KeyError, TypeError):
+            where = Where(_label(LEDGER)) / i
+            raise ConfigError(where, f"is {entry!r}", "root, old and new, each a text") from None
     return by_root
 
 
@@ -105,16 +117,13 @@ def _module(name: str) -> list[Path]:
     return [p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()][:1]
 
 
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-
 def _canonical(node: Any) -> Any:
     """Syntax as nested lists. Empty fields are left out: newer Pythons add new, empty ones."""
     if isinstance(node, ast.AST):
         body: list[Any] = [type(node).__name__]
         for name, value in ast.iter_fields(node):
-            if name == "body" and isinstance(node, DOCUMENTED):
-                value = value[_has_docstring(value) :]
+            if isinstance(value, list):
+                value = [item for item in value if not _is_text(item)]
             if value not in (None, []) and name not in ("kind", "type_comment"):
                 body.append([name, _canonical(value)])
         return body
@@ -123,12 +132,12 @@ def _canonical(node: Any) -> Any:
     return [type(node).__name__, repr(node)]
 
 
-def _has_docstring(body: list[ast.stmt]) -> bool:
-    first = body[0] if body else None
+def _is_text(node: Any) -> bool:
+    """A string that stands alone: the docstring of a module, class, function or name."""
     return (
-        isinstance(first, ast.Expr)
-        and isinstance(first.value, ast.Constant)
-        and isinstance(first.value.value, str)
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
     )
 
 

@@ -8,7 +8,6 @@ are rewritten only when their content changes, because their times are what the 
 from __future__ import annotations
 
 import csv
-import hashlib
 import itertools
 import json
 import os
@@ -20,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 from fl import config, identity, registry
 from fl.config import Settings
 from fl.errors import ConfigError, Where, unknown
-from fl.files import write_json
+from fl.files import sha256, write_json
 
 if TYPE_CHECKING:
     from fl.expand import Expansion, Run
 
 REPORTING = ("tables.py", "report/__init__.py")
-"""Code behind tables and reports: when it changes they are made again."""
+TEMPLATES = registry.ROOT / "templates"
+"""Code and templates behind tables and reports: when they change, these are made again."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,8 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
         "published": _published(expansion, folder),
     }
     reporting = [identity.code(registry.ROOT / name) for name in REPORTING]
-    return {**found, "hash": identity.digest([found, reporting])}
+    looks = {path.name: sha256(path) for path in TEMPLATES.iterdir()}
+    return {**found, "hash": identity.digest([found, reporting, looks])}
 
 
 def _published(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
@@ -206,13 +207,16 @@ def current(folder: Path, studies: Sequence[str] = (), write: bool = True) -> di
     settings, wanted, _ = _wanted(folder, studies)
     home = Path(settings.results) / "plan"
     known = _read(home / "plan.json")
-    if not write or known.get("key") == _key(folder, wanted, known.get("watched", ())):
+    # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
+    key = _key(folder, wanted)
+    watched = known.get("watched", {})
+    if not write or (known.get("key") == key and _hashes(map(Path, watched)) == watched):
         return known
     plan = make(folder, studies)
     for kind in ("studies", "bundles", "datasets", "partitions"):
         for name, content in getattr(plan, kind).items():
             _write(home / kind / f"{name}.json", content)
-    summary = _summary(plan, _key(folder, wanted, plan.watched))
+    summary = _summary(plan, key)
     _write(home / "plan.json", summary)
     return summary
 
@@ -221,7 +225,7 @@ def _summary(plan: Plan, key: str) -> dict[str, Any]:
     return {
         "key": key,
         "settings": asdict(plan.settings),
-        "watched": plan.watched,
+        "watched": _hashes(map(Path, plan.watched)),
         "runs": sorted({m["run"] for b in plan.bundles.values() for m in b["runs"]}),
         "studies": {
             name: {
@@ -242,16 +246,15 @@ def _summary(plan: Plan, key: str) -> dict[str, Any]:
     }
 
 
-def _key(folder: Path, wanted: Sequence[str], watched: Iterable[str]) -> str:
-    """A hash over the bytes of everything that a plan follows from."""
-    files = {*folder.rglob("*.yaml"), *folder.rglob("*.csv"), *map(Path, watched)}
-    files |= {*registry.ROOT.rglob("*.py"), identity.LEDGER}
-    seen = [
-        (str(path), hashlib.sha256(path.read_bytes()).hexdigest())
-        for path in sorted(files)
-        if path.is_file()
-    ]
-    return identity.digest([list(wanted), seen])
+def _key(folder: Path, wanted: Sequence[str]) -> str:
+    """A hash over the bytes of all config and code."""
+    config_files = {*folder.rglob("*.yaml"), *folder.rglob("*.csv")}
+    code_files = {*registry.ROOT.rglob("*.py"), *TEMPLATES.iterdir(), identity.LEDGER}
+    return identity.digest([list(wanted), _hashes({*config_files, *code_files})])
+
+
+def _hashes(files: Iterable[Path]) -> dict[str, str]:
+    return {str(path): sha256(path) for path in files if path.is_file()}
 
 
 def _write(path: Path, content: Any) -> None:

@@ -1,5 +1,5 @@
 CONFIG = config.get("config", "config")
-FL = f"{sys.executable} -m fl"
+FL = f"{shlex.quote(sys.executable)} -m fl"
 
 
 def read_plan():
@@ -7,14 +7,13 @@ def read_plan():
     try:
         return current(Path(CONFIG), write=workflow.is_main_process)
     except FedloomError as error:
-        raise WorkflowError(f"error: {error}") from None
+        sys.exit(f"error: {error}")
 
 
 PLAN = read_plan()
 RESULTS = PLAN["settings"]["results"]
 DATA = PLAN["settings"]["data"]
 STORE = PLAN["settings"]["store"]
-EXECUTION = PLAN["settings"]["execution"]
 
 if workflow.is_main_process:
     graph.settle(PLAN)
@@ -22,7 +21,7 @@ if workflow.is_main_process:
 
 wildcard_constraints:
     bundle="[0-9a-f]{16}",
-    study=r"[\w.-]+",
+    study=r"((?!\.runs)[\w.-])+",
     partition=r"[\w-]+-[0-9a-f]{16}",
     dataset=r"[\w-]+-[0-9a-f]{16}",
     raw=r"[\w-]+",
@@ -34,7 +33,49 @@ def planned(kind, name):
         return json.load(file)
 
 
-def gpus(device):
-    """How many GPUs a training job takes."""
-    cards = glob.glob("/dev/nvidia[0-9]*")
-    return int(device == "cuda" or (device == "auto" and bool(cards)))
+def unless_there(outputs, inputs):
+    """The inputs of a job, none if its outputs are there.
+
+    Identity is in every name and `graph.settle` has removed what is stale, so that what is there is
+    right: it needs no inputs, and neither their times nor their absence bring its job back.
+    """
+    return [] if all(Path(path).exists() for path in outputs) else inputs
+
+
+def bundle(wildcards):
+    """How to train a bundle."""
+    return planned("bundles", wildcards.bundle)
+
+
+def marker(name):
+    """What says that a bundle is trained."""
+    return str(graph.marker(Path(RESULTS), name))
+
+
+def ingredients(wildcards):
+    """What a bundle needs: its data, its partition, and the runs that it starts from."""
+    spec = bundle(wildcards)
+    return unless_there(
+        [marker(wildcards.bundle)],
+        [
+            f"{DATA}/prepared/{spec['dataset']}/dataset.json",
+            f"{RESULTS}/partitions/{spec['partition']}/partition.json",
+            *map(marker, spec["after"]),
+        ],
+    )
+
+
+def table(wildcards):
+    """The long table of a study."""
+    return f"{RESULTS}/tables/{wildcards.study}.parquet"
+
+
+def study(wildcards):
+    """What a study needs."""
+    try:
+        return PLAN["studies"][wildcards.study]
+    except KeyError:
+        raise WorkflowError(
+            f"error: {CONFIG}/config.yaml: studies: {wildcards.study!r} is not among them; "
+            f"planned: {', '.join(PLAN['studies'])}"
+        ) from None

@@ -1,34 +1,43 @@
-# Identity is in every name, so a file that is there is the right one, however old its inputs are.
-
-
 rule download:
     output:
         f"{DATA}/raw/{{raw}}/sources.json",
     log:
         f"{RESULTS}/logs/download/{{raw}}.log",
+    message:
+        "download {wildcards.raw}"
     shell:
-        "{FL} download {wildcards.raw} --config {CONFIG} > {log} 2>&1"
+        f"{FL} download {{wildcards.raw}} --config {CONFIG} > {{log}} 2>&1"
 
 
 rule prepare:
     input:
-        lambda wildcards: ancient(f"{DATA}/raw/{wildcards.dataset[:-17]}/sources.json"),
+        lambda wildcards: unless_there(
+            [f"{DATA}/prepared/{wildcards.dataset}/dataset.json"],
+            [f"{DATA}/raw/{wildcards.dataset[:-17]}/sources.json"],
+        ),
     output:
         f"{DATA}/prepared/{{dataset}}/dataset.json",
     log:
         f"{RESULTS}/logs/prepare/{{dataset}}.log",
+    message:
+        "prepare {wildcards.dataset}"
     shell:
-        "{FL} prepare {wildcards.dataset} --config {CONFIG} > {log} 2>&1"
+        f"{FL} prepare {{wildcards.dataset}} --config {CONFIG} > {{log}} 2>&1"
 
 
 rule partition:
     input:
-        lambda wildcards: ancient(
-            f"{DATA}/prepared/{planned('partitions', wildcards.partition)['dataset']}/dataset.json"
+        lambda wildcards: unless_there(
+            [f"{RESULTS}/partitions/{wildcards.partition}/partition.json"],
+            [
+                f"{DATA}/prepared/{planned('partitions', wildcards.partition)['dataset']}/dataset.json"
+            ],
         ),
     output:
         f"{RESULTS}/partitions/{{partition}}/partition.json",
     log:
         f"{RESULTS}/logs/partition/{{partition}}.log",
+    message:
+        "partition {wildcards.partition}"
     shell:
-        "{FL} partition {wildcards.partition} --config {CONFIG} > {log} 2>&1"
+        f"{FL} partition {{wildcards.partition}} --config {CONFIG} > {{log}} 2>&1"
