@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fl import config, registry
+from fl import config, new, registry
 from fl.errors import DataError, FedloomError
 from fl.store import Store
 from fl.version import VERSION
@@ -63,6 +63,13 @@ def _parser() -> argparse.ArgumentParser:
         sub = command(name, _list, f"what {kind}s there are, a line and a citation each")
         sub.set_defaults(kind=kind)
 
+    sub = command("new", _new, "a file of your own that runs, to be filled in")
+    sub.add_argument("kind", choices=sorted(new.KINDS))
+    sub.add_argument("name", help="as configs will say it: letters, digits and dashes")
+    sub.add_argument(
+        "--in", dest="folder", type=Path, help="plugin folder (default: the config's first, mylab)"
+    )
+
     sub = command("explain", _explain, "a run's spec, and what sets it apart from the nearest one")
     sub.add_argument("wanted", metavar="RUN", help="a run's id, or its beginning")
 
@@ -108,8 +115,18 @@ def _train(parsed: argparse.Namespace) -> int:
 
 
 def _list(parsed: argparse.Namespace) -> None:
+    if (parsed.config / "config.yaml").exists():
+        config.settings(parsed.config)  # for its plugins
     for entry in registry.entries(parsed.kind):
         print(f"{entry.name:12} {entry.summary}\n{'':12} {entry.citation}")
+
+
+def _new(parsed: argparse.Namespace) -> None:
+    configured = config.settings(parsed.config).plugins
+    folder = parsed.folder or Path(configured[0] if configured else "mylab")
+    print(f"wrote {new.write(parsed.kind, parsed.name, folder)}")
+    if str(folder) not in configured:
+        print(f"now say `plugins: [{folder}]` in {parsed.config / 'config.yaml'}")
 
 
 def _explain(parsed: argparse.Namespace) -> None:
@@ -160,7 +177,7 @@ def _download(parsed: argparse.Namespace) -> None:
     from fl import materials
 
     settings = config.settings(parsed.config)
-    materials.download({"name": parsed.name}, Path(settings.data))
+    materials.download(parsed.name, Path(settings.data))
 
 
 def _prepare(parsed: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
-from fl import fields
+from fl import fields, plugins
 from fl.errors import ConfigError, Where, unknown
 from fl.fields import Count, Index
 
@@ -35,12 +35,16 @@ class Execution:
 
 @dataclass(frozen=True)
 class Settings:
-    """``config/config.yaml``: which studies, where things are kept, how runs are computed."""
+    """``config/config.yaml``: which studies, where things are kept, how runs are computed.
+
+    plugins: folders of code of the user's own, see `fl.plugins`.
+    """
 
     studies: tuple[str, ...]
     results: str = "results"
     store: str = "results/runs"
     data: str = "data"
+    plugins: tuple[str, ...] = ()
     execution: Execution = Execution()
 
 
@@ -113,9 +117,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def settings(folder: Path) -> Settings:
-    """``config.yaml`` of a config folder."""
+    """``config.yaml`` of a config folder; the plugins that it names are in use from then on."""
     path = folder / "config.yaml"
-    return Settings(**fields.parse(Settings, read_yaml(path), Where(os.path.relpath(path))))
+    where = Where(os.path.relpath(path))
+    found = Settings(**fields.parse(Settings, read_yaml(path), where))
+    plugins.use(found.plugins, where / "plugins")
+    return found
 
 
 def study(folder: Path, name: str, asked_at: Where) -> tuple[Study, Where]:

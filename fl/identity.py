@@ -1,8 +1,8 @@
 """What makes a run the run it is: its spec, the code that decides its numbers, its data.
 
 Code is hashed as syntax, without docstrings, comments and layout, file by file, over a root file
-and everything in ``fl`` that it imports. A package's ``__init__`` counts only where names are
-imported from it. Hashes do not depend on the Python version.
+and everything in ``fl``, or in a user's plugins, that it imports. A package's ``__init__`` counts
+only where names are imported from it. Hashes do not depend on the Python version.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from fl import plugins
 from fl.errors import ConfigError, Where
 
 ROOT = Path(__file__).resolve().parent
@@ -24,7 +25,9 @@ CORE = ROOT / "simulate.py"
 """The root of the code that every run shares."""
 LEDGER = ROOT / "equivalent.yaml"
 
-UNDECISIVE = {ROOT / name for name in ("errors.py", "fields.py", "files.py", "data/download.py")}
+UNDECISIVE = {
+    ROOT / name for name in ("errors.py", "fields.py", "files.py", "plugins.py", "data/download.py")
+}
 """Code that decides no number: messages, checks whose outcome is in the spec, and the moving of
 files whose content is checked.
 """
@@ -37,7 +40,7 @@ def digest(payload: Any) -> str:
 
 
 def files(root: Path) -> dict[str, str]:
-    """``{"fl/parts/losses.py": hash}`` for a file and all of ``fl`` that it imports, in order."""
+    """``{"fl/parts/losses.py": hash}`` for a file and all that it imports of `plugins.roots`."""
     seen: dict[Path, str] = {}
     waiting = [root.resolve()]
     while waiting:
@@ -64,7 +67,11 @@ def code(root: Path) -> str:
 
 
 def _label(path: Path) -> str:
-    return path.relative_to(ROOT.parent).as_posix() if path.is_relative_to(ROOT) else path.name
+    """``fl/parts/losses.py``, ``mylab/terms.py``: the same wherever the package lies."""
+    for name, root in plugins.roots().items():
+        if path.is_relative_to(root):
+            return f"{name}/{path.relative_to(root).as_posix()}"
+    return path.name
 
 
 @cache
@@ -103,17 +110,17 @@ def _imports(tree: ast.Module, path: Path) -> Iterator[Path]:
 def _package(node: ast.ImportFrom, path: Path) -> str:
     if not node.level:
         return node.module or ""
-    folder = path.parents[node.level - 1]
-    parts = folder.relative_to(ROOT.parent).parts if folder.is_relative_to(ROOT) else ()
+    parts = Path(_label(path)).parts[: -node.level]
     return ".".join([*parts, *filter(None, [node.module])])
 
 
 def _module(name: str) -> list[Path]:
-    """The file of a module of ``fl``; nothing for other packages and for names inside a module."""
+    """The file of a module; nothing for packages of others and for names inside a module."""
     first, *rest = name.split(".")
-    if first != ROOT.name:
+    root = plugins.roots().get(first)
+    if root is None:
         return []
-    stem = ROOT.joinpath(*rest)
+    stem = root.joinpath(*rest)
     return [p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()][:1]
 
 

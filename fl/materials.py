@@ -71,12 +71,12 @@ def _file(kind: str, spec: Spec, key: str = "") -> Path:
     return registry.find(kind, spec[key or kind]["name"], Where("the spec")).file
 
 
-def download(spec: Spec, root: Path) -> None:
+def download(name: str, root: Path) -> None:
     """The raw files of a data set in ``<root>/raw/<name>``, and ``sources.json`` once all are."""
-    entry, dataset = entry_of("data set", spec)
+    entry = registry.find("data set", name, Where("the name"))
     folder = root / "raw" / entry.name
     folder.mkdir(parents=True, exist_ok=True)
-    fetched = [fetch(source, folder) for source in dataset.sources]
+    fetched = [fetch(source, folder) for source in entry.target.sources]
     listed = [{"name": path.name, "bytes": path.stat().st_size} for path in fetched]
     write_json(folder / "sources.json", {"dataset": entry.name, "files": listed})
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl import config, identity, registry
+from fl import config, identity, plugins, registry
 from fl.config import Settings
 from fl.errors import ConfigError, Where, unknown
 from fl.files import sha256, write_json
@@ -110,6 +110,7 @@ def _bundles(
             "after": sorted({home[run.start] for run in members if run.start}),
             "results": settings.results,
             "data": settings.data,
+            "plugins": list(settings.plugins),
             "execution": asdict(settings.execution),
         }
         for point, members in sorted(points.items(), key=lambda item: names[item[0]])
@@ -151,7 +152,7 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
         "published": _published(expansion, folder),
     }
     reporting = [identity.code(registry.ROOT / name) for name in REPORTING]
-    looks = {path.name: sha256(path) for path in TEMPLATES.iterdir()}
+    looks = {path.name: sha256(path) for path in TEMPLATES.glob("report.*")}
     return {**found, "hash": identity.digest([found, reporting, looks])}
 
 
@@ -249,7 +250,8 @@ def _summary(plan: Plan, key: str) -> dict[str, Any]:
 def _key(folder: Path, wanted: Sequence[str]) -> str:
     """A hash over the bytes of all config and code."""
     config_files = {*folder.rglob("*.yaml"), *folder.rglob("*.csv")}
-    code_files = {*registry.ROOT.rglob("*.py"), *TEMPLATES.iterdir(), identity.LEDGER}
+    code_files = {p for root in plugins.roots().values() for p in root.rglob("*.py")}
+    code_files |= {*TEMPLATES.glob("report.*"), identity.LEDGER}
     return identity.digest([list(wanted), _hashes({*config_files, *code_files})])
 
 

@@ -16,17 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl import fields
-from fl.errors import Where, unknown
+from fl import fields, plugins
+from fl.errors import ConfigError, Where, unknown
 
-ROOT = Path(__file__).resolve().parent
+ROOT = plugins.FL
 
-PACKAGES = {
-    "method": "fl.methods",
-    "model": "fl.models",
-    "data set": "fl.data.datasets",
-    "partition scheme": "fl.data.schemes",
+FOLDERS = {
+    "method": "methods",
+    "model": "models",
+    "data set": "data/datasets",
+    "partition scheme": "data/schemes",
 }
+"""Where each kind lies in ``fl``; in a plugin without ``data/``."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,16 @@ class Entry:
 
 
 def names(kind: str) -> list[str]:
-    """All names of a kind, without importing anything."""
-    return sorted(path.stem.replace("_", "-") for path in _folder(kind).glob("[a-z]*.py"))
+    """All names of a kind, those of plugins included, without importing anything."""
+    return sorted(_modules(kind, Where("plugins")))
 
 
 def find(kind: str, name: str, where: Where) -> Entry:
     """The entry of that name, or a `ConfigError` at ``where`` with the nearest one suggested."""
-    if name not in names(kind):
-        raise unknown(where, kind, name, names(kind))
-    module = importlib.import_module(f"{PACKAGES[kind]}.{name.replace('-', '_')}")
+    modules = _modules(kind, where)
+    if name not in modules:
+        raise unknown(where, kind, name, modules)
+    module = importlib.import_module(modules[name])
     paragraphs = (inspect.getdoc(module) or "").split("\n\n")
     return Entry(
         kind=kind,
@@ -74,13 +76,24 @@ def find(kind: str, name: str, where: Where) -> Entry:
     )
 
 
+def _modules(kind: str, where: Where) -> dict[str, str]:
+    """Module by name, over ``fl`` and all plugins."""
+    found: dict[str, str] = {}
+    for package, root in plugins.roots().items():
+        inner = FOLDERS[kind] if root == ROOT else Path(FOLDERS[kind]).name
+        for path in sorted((root / inner).glob("[a-z]*.py")):
+            name = path.stem.replace("_", "-")
+            module = ".".join([package, *Path(inner).parts, path.stem])
+            if name in found:
+                problem = f"the {kind} {name!r} stands in {found[name]} and in {module}"
+                raise ConfigError(where, problem, "each name once")
+            found[name] = module
+    return found
+
+
 def entries(kind: str) -> list[Entry]:
     """All entries of a kind; imports them."""
     return [find(kind, name, Where("")) for name in names(kind)]
-
-
-def _folder(kind: str) -> Path:
-    return ROOT.joinpath(*PACKAGES[kind].split(".")[1:])
 
 
 def _target(module: Any) -> Any:

@@ -22,11 +22,11 @@ from typing import Any
 import pandas as pd
 import torch
 
-from fl import checkpoint, engine, materials, simulate
+from fl import checkpoint, engine, materials, plugins, simulate
 from fl.data.batches import Arrays
 from fl.devices import claim
 from fl.engine import State
-from fl.errors import DataError, FedloomError
+from fl.errors import DataError, FedloomError, Where
 from fl.evaluate import Held, as_rows
 from fl.files import disk_errors
 from fl.method import Setting
@@ -67,6 +67,7 @@ def train_bundle(bundle: Bundle, store: Store) -> list[str]:
     Returns a line for each failed run: its id, the seed and the error; tracebacks go to the log.
     Raises `Interrupted` on SIGTERM, once the run in progress is in a checkpoint.
     """
+    plugins.use(bundle["plugins"], Where(f"bundle {bundle['bundle']}") / "plugins")
     bundle = {**bundle, "execution": dict(bundle["execution"])}
     torch.set_num_threads(bundle["execution"]["threads"])
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

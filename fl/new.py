@@ -1,0 +1,35 @@
+"""A new file of a user's own: ``python -m fl new method NAME`` writes one that runs as it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from string import Template
+
+from fl.errors import FedloomError
+from fl.files import write_bytes
+
+KINDS = {"method": "methods", "model": "models", "dataset": "datasets"}
+"""What can be made, and the folder of the plugin that it goes to."""
+
+TEMPLATES = Path(__file__).parent / "templates" / "new"
+
+
+def write(kind: str, name: str, folder: Path) -> Path:
+    """Write ``<folder>/<kind>s/<name>.py`` from its template; the path.
+
+    Raises `FedloomError` for a name that configs could not say and for a file that is there.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        raise FedloomError(
+            f"name {name!r}; allowed: small letters, digits and dashes between them, a letter first"
+        )
+    path = folder / KINDS[kind] / f"{name.replace('-', '_')}.py"
+    if path.exists():
+        raise FedloomError(f"{path}: is there already; choose another name")
+    text = Template((TEMPLATES / f"{kind}.txt").read_text(encoding="utf-8")).substitute(
+        name=name, cls="".join(part.capitalize() for part in name.split("-"))
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, text.encode())
+    return path

@@ -1,0 +1,43 @@
+"""Code of a user's own, outside this repository, with the same rights as what is in it.
+
+``plugins: [../mylab]`` in ``config.yaml`` names a Python package: a folder with ``methods/``,
+``models/``, ``datasets/`` and ``schemes/`` as in ``fl``, and whatever else its files import
+(``from mylab.terms import margin``). They are found by the registry, checked, hashed into the
+identity of runs, and held to the contract tests.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from fl.errors import ConfigError, Where
+
+FL = Path(__file__).resolve().parent
+
+_roots: dict[str, Path] = {FL.name: FL}
+
+
+def use(folders: Iterable[str], where: Where) -> None:
+    """Make the packages in these folders known to this process.
+
+    Raises `ConfigError` at ``where`` for a folder that is not there, is no Python name, or has the
+    name of another package.
+    """
+    for i, text in enumerate(folders):
+        folder, at = Path(text).resolve(), where / i
+        if not folder.is_dir():
+            raise ConfigError(at, f"{text!r} is not a folder", "the folder of a Python package")
+        if not folder.name.isidentifier():
+            raise ConfigError(at, f"{folder.name!r} is not a name that Python can import")
+        if _roots.setdefault(folder.name, folder) != folder:
+            problem = f"{folder} has the name of {_roots[folder.name]}"
+            raise ConfigError(at, problem, "packages of different names")
+        if str(folder.parent) not in sys.path:
+            sys.path.append(str(folder.parent))
+
+
+def roots() -> dict[str, Path]:
+    """Packages whose code can decide numbers, by name: ``fl`` first, then the user's own."""
+    return dict(_roots)
