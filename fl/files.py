@@ -34,6 +34,7 @@ _REMEDIES = {
     errno.EIO: "the disk or file server reports a fault; mend it or choose another folder",
     errno.ENOENT: "gone while in use; see who removed it",
     errno.ENOTDIR: "a part of this path is a file, not a folder; choose another folder",
+    errno.EEXIST: "a file stands where a folder is needed; choose another folder",
     errno.ESTALE: "gone while in use; see who removed it",
 }
 

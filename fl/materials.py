@@ -141,6 +141,8 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
     if scheme.get("test", 0.5) in (0, 1) or scheme.get("val", 0) + scheme.get("test", 0) >= 1:
         problem = f"is {scheme['test']} beside val {scheme.get('val', 0)}"
         raise ConfigError(where / "test", problem, "test > 0 and val + test < 1")
+    if "clients_per_domain" in scheme and not getattr(found, "domains", ()):
+        raise ConfigError(where, f"{dataset['name']} has no domains", "a data set that has")
     if scheme["name"] == "natural" and not found.natural:
         allowed = "another scheme, or a data set that has"
         raise ConfigError(where, f"{dataset['name']} has no clients of its own", allowed)

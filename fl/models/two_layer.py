@@ -28,8 +28,9 @@ class TwoLayer:
     head: Literal["probabilities", "logits"] = "probabilities"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Linear(features, hidden), Linear(hidden, classes), and a softmax if asked for."""
+        """Flattened inputs, Linear(hidden), Linear(classes), and a softmax if asked for."""
         layers: dict[str, nn.Module] = {
+            "flatten": nn.Flatten(),
             "features": nn.Linear(math.prod(shape), self.hidden),
             "classifier": nn.Linear(self.hidden, classes),
         }

@@ -14,6 +14,7 @@ from fl.data.datasets.synthetic import Synthetic
 from fl.data.prepared import Prepared
 from fl.errors import ConfigError, Where
 from fl.fields import parse
+from fl.registry import find
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_digits_normalisation_is_measured(digits):
 def test_digits_declare_source_and_no_config_keys():
     assert parse(Digits, {}, Where("f")) == {}
     assert Digits().sources[0].sha256
-    assert "Alpaydin" in Digits.citation
+    assert "Alpaydin" in find("data set", "digits", Where("f")).citation
 
 
 def test_data_room_imports_neither_sklearn_nor_torch():

@@ -38,10 +38,19 @@ class Digits:
     natural: ClassVar[int | None] = None
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x uint8 ``[1797, 1, 8, 8]`` and y int64 ``[1797]``; a row is 64 pixels, a label."""
-        with gzip.open(raw / self.sources[0].name, "rt") as rows:
-            table = np.loadtxt(rows, delimiter=",").astype(np.int64)
-        writer.save("x", table[:, :64].astype(np.uint8).reshape(-1, 1, 8, 8))
-        writer.save("y", table[:, 64])
+        """Write x uint8 ``[1797, 1, 8, 8]`` and y int64 ``[1797]``."""
+        images, labels = read_digits(raw / self.sources[0].name)
+        writer.save("x", images[:, None].astype(np.uint8))
+        writer.save("y", labels)
         normalisation = {"scale": 1 / 16, "mean": MEAN, "sd": SD}
-        writer.describe([str(digit) for digit in range(self.classes)], normalisation=normalisation)
+        writer.describe([str(digit) for digit in range(10)], normalisation=normalisation)
+
+
+def read_digits(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The images, 0 to 16, int64 ``[1797, 8, 8]``, and their labels ``[1797]``.
+
+    A row of the file is 64 pixels and a label.
+    """
+    with gzip.open(path, "rt") as rows:
+        table = np.loadtxt(rows, delimiter=",").astype(np.int64)
+    return table[:, :64].reshape(-1, 8, 8), table[:, 64]

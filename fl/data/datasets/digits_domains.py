@@ -34,7 +34,6 @@ work, at preparation only; another version of it may round single pixels differe
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +41,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl.data.datasets.digits import Digits, read_digits
 from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.rng import generator
@@ -71,11 +71,7 @@ class DigitsDomains:
     """Images of 3 x 16 x 16 pixels, 0 to 255, in ten classes and five domains."""
 
     sources: ClassVar[tuple[Source, ...]] = (
-        Source(
-            "digits.csv.gz",
-            "package:sklearn/datasets/data/digits.csv.gz",
-            "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22",
-        ),
+        *Digits.sources,
         *(Source(n, f"package:sklearn/datasets/images/{n}", s) for n, s in PHOTOGRAPHS.items()),
         *(Source(n, f"package:matplotlib/mpl-data/fonts/ttf/{n}", s) for n, s in FONTS.items()),
     )
@@ -109,13 +105,6 @@ class DigitsDomains:
         normalisation = {"scale": 1 / 255, "mean": MEAN, "sd": SD}
         names = [str(digit) for digit in range(self.classes)]
         writer.describe(names, normalisation=normalisation, domains=self.domains)
-
-
-def read_digits(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The handwritten digits, 0 to 16, int64 ``[1797, 8, 8]``, and their labels ``[1797]``."""
-    with gzip.open(path, "rt") as rows:
-        table = np.loadtxt(rows, delimiter=",").astype(np.int64)
-    return table[:, :64].reshape(-1, 8, 8), table[:, 64]
 
 
 def read_photographs(paths: Sequence[Path]) -> np.ndarray:
