@@ -11,7 +11,7 @@ import pytest
 
 from fl.data import partition
 from fl.data.schemes.file import file
-from fl.errors import ConfigError, DataError, Where
+from fl.errors import ConfigError, DataError, FedloomError, Where
 from fl.fields import parse
 
 ALPHAS = (1e-3, 1e-2, 0.1, 1.0, 100.0)
