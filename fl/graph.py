@@ -24,10 +24,10 @@ def marker(results: Path, bundle: str) -> Path:
 def settle(plan: Mapping[str, Any]) -> None:
     """Bring markers and tables in line with the store and with the plan.
 
-    A bundle whose runs are all there (with the weights that later stages need) gets its marker, any
-    other loses it. Tables that are not those of all runs of this plan are removed, and with them
-    the report: Snakemake makes again what is missing, but does not ask whether the tables behind a
-    report that is there are.
+    A bundle whose runs are all there (with the weights that later stages need) gets its marker;
+    any other loses it. Tables that are not those of all runs of this plan are removed, and with
+    them the report: Snakemake makes again what is missing, but does not ask whether the tables
+    behind a report that is there are.
     """
     settings = plan["settings"]
     results, store = Path(settings["results"]), Store(Path(settings["store"]))

@@ -217,9 +217,7 @@ def current(folder: Path, studies: Sequence[str] = (), write: bool = True) -> di
     for kind in ("studies", "bundles", "datasets", "partitions"):
         for name, content in getattr(plan, kind).items():
             _write(home / kind / f"{name}.json", content)
-    summary = _summary(plan, key)
-    _write(home / "plan.json", summary)
-    return summary
+    return dict(_write(home / "plan.json", _summary(plan, key)))
 
 
 def _summary(plan: Plan, key: str) -> dict[str, Any]:
@@ -259,10 +257,13 @@ def _hashes(files: Iterable[Path]) -> dict[str, str]:
     return {str(path): sha256(path) for path in files if path.is_file()}
 
 
-def _write(path: Path, content: Any) -> None:
-    if _read(path) != content:
+def _write(path: Path, content: Any) -> Any:
+    """Write ``content`` unless the file has it already; returns it as it is read back."""
+    plain = json.loads(json.dumps(content))
+    if _read(path) != plain:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, content)
+        write_json(path, plain)
+    return plain
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,0 +1,29 @@
+"""What tests share; its being here also lets tests in subfolders import the helpers beside it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import planning
+import pytest
+import torch
+
+torch.set_num_threads(1)  # On tensors as small as these, more threads only wait for one another.
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_it_was() -> Iterator[None]:
+    """Training in this process sets the number of threads and what may be indeterminate."""
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(strict)
+
+
+@pytest.fixture
+def planned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Callable[..., planning.Planned]:
+    """``planned(methods=..., seeds=..., execution={...})``: the tiny study, changed and planned."""
+    caplog.set_level(logging.INFO)
+    return lambda **changes: planning.make(tmp_path, **changes)

@@ -1,0 +1,417 @@
+"""What every method promises, whatever it is; a new file in ``fl/methods`` is held to it too."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+import killing
+import numpy as np
+import planning
+import pytest
+import torch
+import torch.nn.functional as F
+from contract import worlds
+from contract.worlds import world
+from planning import Planned
+from torch import Tensor
+
+from fl import engine, fields, registry, rng, trees
+from fl.data.batches import Schedule
+from fl.engine import Plan, State
+from fl.errors import ConfigError, Where
+from fl.fields import Bound
+from fl.recipe import KINDS
+from fl.schema import GLOBAL, PERSONAL
+from fl.simulate import Simulation
+from fl.training import learning_rate
+
+METHODS = registry.names("method")
+ALONE = [name for name in METHODS if name in ("finetune", "local")]
+WITHOUT_START = [name for name in METHODS if not getattr(worlds.entry(name).target, "starts", 0)]
+
+every_method = pytest.mark.parametrize("method", METHODS)
+every_model = pytest.mark.parametrize("model", worlds.MODELS)
+
+
+def advanced(simulation: Simulation) -> State:
+    """The state after round 1, so that no tree is what it began as."""
+    state, _ = engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), "loop")
+    return state
+
+
+def chosen(plan: Plan, rows: list[int]) -> Plan:
+    """The plan with some of its participants only, in that order."""
+    index = torch.tensor(rows)
+    old = plan.schedule
+    schedule = Schedule(old.index[rows], old.weight[rows], old.steps[rows])
+    return replace(plan, clients=plan.clients[index], n=plan.n[index], schedule=schedule)
+
+
+# Backends
+
+
+@every_model
+@every_method
+def test_stacked_is_loop_to_rounding(method: str, model: str) -> None:
+    simulation = world(method, model)
+    loop, rows = worlds.run(simulation, "loop")
+    stacked, stacked_rows = worlds.run(simulation, "stacked")
+    assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
+    assert worlds.rows_agree(stacked_rows, rows, 1e-10)
+    assert worlds.distance(worlds.tree(loop), worlds.tree(simulation.begin())) > 1e-3
+
+
+@every_model
+@every_method
+def test_debug_is_loop_to_the_bit(method: str, model: str) -> None:
+    simulation = world(method, model, rounds=2)
+    loop, rows = worlds.run(simulation, "loop")
+    debug, debug_rows = worlds.run(simulation, "debug")
+    assert worlds.same(worlds.tree(debug), worlds.tree(loop))
+    assert worlds.rows_agree(debug_rows, rows, 0.0)
+
+
+@every_method
+def test_a_round_leaves_the_state_that_it_was_given_alone(method: str) -> None:
+    simulation = world(method, "cnn")
+    state = advanced(simulation)
+    before = trees.apply(Tensor.clone, worlds.tree(state))
+    for backend in engine.BACKENDS:
+        engine.run_round(simulation.method, state, simulation.plan(2), backend)
+        assert worlds.same(worlds.tree(state), before)
+
+
+# Who takes part, and in which order
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked"])
+@every_method
+def test_the_order_of_participants_does_not_matter(method: str, backend: str) -> None:
+    simulation = world(method, participation=1.0)
+    state, plan, order = advanced(simulation), simulation.plan(2), [2, 0, 3, 1]
+    straight, losses = engine.run_round(simulation.method, state, plan, backend)
+    turned, turned_losses = engine.run_round(simulation.method, state, chosen(plan, order), backend)
+    assert worlds.distance(worlds.tree(turned), worlds.tree(straight)) < 1e-12
+    torch.testing.assert_close(turned_losses, losses[order], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked"])
+@every_method
+def test_local_work_does_not_depend_on_who_else_takes_part(method: str, backend: str) -> None:
+    simulation = world(method, participation=1.0)
+    state, plan = advanced(simulation), simulation.plan(2)
+    _, together = engine.run_round(simulation.method, state, plan, backend)
+    for rows in ([0], [1, 3], [2, 3]):
+        _, losses = engine.run_round(simulation.method, state, chosen(plan, rows), backend)
+        torch.testing.assert_close(losses, together[rows], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked"])
+@pytest.mark.parametrize("method", ALONE)
+def test_who_trains_alone_does_not_notice_the_others(method: str, backend: str) -> None:
+    everybody = world(method, participation=1.0)
+    two = world(method, participation=1.0, sizes=worlds.SIZES[:2])
+    state, rows = worlds.run(everybody, backend)
+    state_of_two, rows_of_two = worlds.run(two, backend)
+    first = trees.take(state.clients, slice(0, 2))
+    assert worlds.distance(state_of_two.clients, first) < 1e-12
+    own = rows[rows["client"] < 2].reset_index(drop=True)
+    assert len(own) < len(rows)
+    assert worlds.rows_agree(rows_of_two, own, 1e-12)
+
+
+@every_method
+def test_who_does_not_take_part_stays_as_it_was(method: str) -> None:
+    simulation = world(method, participation=1.0)
+    state = advanced(simulation)
+    for backend in ("loop", "stacked"):
+        after, _ = engine.run_round(
+            simulation.method, state, chosen(simulation.plan(2), [1, 2]), backend
+        )
+        for client in (0, 3):
+            idle = [trees.take(s.clients, client) for s in (state, after)]
+            assert worlds.same(*idle)
+
+
+# What is learnt from, and what leaves a client
+
+
+@every_method
+def test_fills_do_not_influence_the_gradient(method: str) -> None:
+    """Without batch normalisation, whatever has weight 0 might as well be anything."""
+    simulation = world(method, "mlp", participation=1.0)
+    plan = simulation.plan(1)
+    weight = plan.schedule.weight
+    assert not weight[1, 0].all(), "the client that is smaller than a batch has fills"
+    other = replace(plan.schedule, index=np.where(weight, plan.schedule.index, 33))
+    for backend in ("loop", "stacked"):
+        ends = [
+            engine.run_round(simulation.method, simulation.begin(), p, backend)
+            for p in (plan, replace(plan, schedule=other))
+        ]
+        assert worlds.same(worlds.tree(ends[0][0]), worlds.tree(ends[1][0]))
+        assert torch.equal(ends[0][1], ends[1][1])
+
+
+@every_model
+@every_method
+def test_what_a_client_keeps_is_not_sent(method: str, model: str) -> None:
+    simulation = world(method, model)
+    state = simulation.begin()
+    client = trees.take(state.clients, 1)
+    sent: set[str] = set()
+    for part in simulation.method.passes:
+        client, upload = part.end(state.server, client, part.begin(state.server, client))
+        sent |= {name for kind in KINDS for name in worlds.names(upload.get(kind, {}))}
+        assert int(client["id"]) == 1
+    kept = {name for kind in KINDS for name in worlds.names(client.get(kind, {}))}
+    assert not sent & kept
+    everything = {name for kind in KINDS for name in simulation.network.names[kind]}
+    assert sent | kept == everything
+    if method in ALONE:
+        assert not sent
+    on_server = {name for kind in KINDS for name in worlds.names(state.server.get(kind, {}))}
+    assert not on_server & kept
+
+
+@every_method
+def test_views_are_the_stages_that_the_class_declares(method: str) -> None:
+    stages = worlds.entry(method).target.stages
+    assert set(stages) <= {GLOBAL, PERSONAL}
+    assert tuple(world(method).method.views) == tuple(stages)
+
+
+# How it is declared
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in registry.PACKAGES for name in registry.names(kind)]
+)
+def test_every_file_says_what_it_is_and_whose(kind: str, name: str) -> None:
+    found = registry.find(kind, name, Where("test"))
+    assert re.fullmatch(r"[A-Z].{10,110}\.", found.summary), found.summary
+    if kind != "partition scheme":
+        assert re.search(r"\b(19|20)\d\d\b", found.citation) or found.citation.startswith("No ")
+    if kind in ("method", "model"):
+        for key in fields.fields(found.target):
+            assert re.search(rf"\b{key}\b", found.target.__doc__), f"{key} is not explained"
+
+
+def wrong(hint: Any) -> Iterator[Any]:
+    """Values that an annotation does not allow."""
+    if typing.get_origin(hint) is typing.Annotated:
+        base, *extras = typing.get_args(hint)
+        for bound in (extra for extra in extras if isinstance(extra, Bound)):
+            ends = (bound.low - 1, bound.high + 1, bound.above, bound.below)
+            yield from (base(end) for end in ends if np.isfinite(end))
+        hint = base
+    if hint is bool:
+        yield 1
+    if hint in (int, float):
+        yield from (True, "0.1", float("nan"))
+    if typing.get_origin(hint) is Literal:
+        yield "nonesuch"
+
+
+HYPER = [
+    (name, key, value)
+    for name in METHODS
+    for key, field in fields.fields(worlds.entry(name).target).items()
+    for value in wrong(field.hint)
+]
+
+
+@pytest.mark.parametrize(("method", "key", "value"), HYPER)
+def test_a_hyper_parameter_out_of_bounds_is_refused(method: str, key: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        worlds.entry(method).parse({key: value}, Where("studies/a.yaml", f"methods.{method}"))
+    message = str(caught.value)
+    assert message.startswith(f"studies/a.yaml: methods.{method}.{key}: ")
+    assert repr(value) in message
+    assert "; allowed: " in message
+
+
+def test_the_bounds_of_every_number_are_tried() -> None:
+    assert ("fedprox", "mu", -1.0) in HYPER
+    numbers = [
+        (name, key)
+        for name in METHODS
+        for key, field in fields.fields(worlds.entry(name).target).items()
+        if typing.get_origin(field.hint) is typing.Annotated
+    ]
+    assert set(numbers) <= {(name, key) for name, key, _ in HYPER}
+
+
+@every_method
+def test_a_method_is_a_frozen_record_with_defaults(method: str) -> None:
+    target = worlds.entry(method).target
+    assert dataclasses.is_dataclass(target)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        target().anything = 1
+    assert dataclasses.asdict(target()) == worlds.entry(method).parse({}, Where("test"))
+
+
+# Stopped and resumed, through the store
+
+
+def every_method_in_one_study() -> dict[str, Any]:
+    starts = [name for name in METHODS if name not in WITHOUT_START]
+    return {name: {"start": "fedavg"} if name in starts else None for name in METHODS}
+
+
+def prepared_start(planned: Planned, method: str, *stores: str) -> None:
+    """What the method starts from, in every store."""
+    if method not in WITHOUT_START:
+        for store in stores:
+            assert planned.train("fedavg", store) == 0
+
+
+@every_method
+def test_resumed_is_undisturbed_to_the_bit(method: str, planned: Callable[..., Planned]) -> None:
+    study = planned(methods=every_method_in_one_study())
+    prepared_start(study, method, "whole", "broken")
+    assert study.train(method, "whole") == 0
+    [run] = study.runs(method)
+    with planning.signalled(after=3):
+        assert study.train(method, "broken") == 75
+    assert not study.store("broken").has(run)
+    assert [path.name for path in study.checkpoints(run, "broken")] == [
+        "round-000002",
+        "round-000003",
+    ]
+    assert study.train(method, "broken") == 0
+    assert study.files(run, "broken") == study.files(run, "whole")
+    assert study.store("broken").metrics(run)["round"].max() >= 5
+
+
+def test_killed_is_undisturbed_to_the_bit(planned: Callable[..., Planned]) -> None:
+    study = planned(methods={"local": {"optimizer": "adamw"}})
+    assert study.train("local", "whole") == 0
+    [run] = study.runs("local")
+    child = killing.context.Process(
+        target=planning.train_and_die, args=(study, "local", "broken", 5)
+    )
+    child.start()
+    child.join(60)
+    assert child.exitcode == -9
+    assert [path.name for path in study.checkpoints(run, "broken")] == [
+        "round-000002",
+        "round-000004",
+    ]
+    assert study.train("local", "broken") == 0
+    assert study.files(run, "broken") == study.files(run, "whole")
+
+
+# Where two methods are one
+
+
+@every_model
+def test_fedprox_without_its_term_is_fedavg(model: str) -> None:
+    prox, rows = worlds.run(world("fedprox", model, {"mu": 0.0}))
+    average, average_rows = worlds.run(world("fedavg", model))
+    assert worlds.same(worlds.tree(prox), worlds.tree(average))
+    assert worlds.rows_agree(rows, average_rows, 0.0)
+    other, _ = worlds.run(world("fedprox", model, {"mu": 1.0}))
+    assert worlds.distance(worlds.tree(other), worlds.tree(average)) > 1e-4
+
+
+def central(simulation: Simulation, model: str, client: int, afresh: bool) -> dict[str, Tensor]:
+    """The loop that a user of PyTorch writes, on a client's batches; its model's state.
+
+    afresh: a new optimizer every round.
+    """
+    raw, labels, _ = worlds.data(model, [len(s) for s in simulation.held.samples["train"]])
+    x, y, training = worlds.inputs(raw), torch.from_numpy(labels), simulation.training
+    net = worlds.module(model).double()
+    start = simulation.network.init(rng.torch_seed(simulation.seed, "init"))
+    net.load_state_dict({**start["params"], **start["buffers"]})
+    optimizer = None
+    for number in range(1, training.rounds + 1):
+        plan = simulation.plan(number)
+        if optimizer is None or afresh:
+            optimizer = torch_optimizer(simulation, net)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(training, number)
+        for step in range(plan.schedule.steps[client]):
+            index = torch.from_numpy(plan.schedule.index[client, step])
+            counts = torch.from_numpy(plan.schedule.weight[client, step])
+            losses = F.cross_entropy(net(x[index]), y[index], reduction="none")
+            optimizer.zero_grad()
+            losses[counts].mean().backward()
+            optimizer.step()
+    state = net.state_dict()
+    return {name: state[name] for kind in KINDS for name in simulation.network.names[kind]}
+
+
+def torch_optimizer(simulation: Simulation, net: torch.nn.Module) -> torch.optim.Optimizer:
+    training = simulation.training
+    if training.optimizer == "adamw":
+        return torch.optim.AdamW(net.parameters(), weight_decay=training.weight_decay)
+    return torch.optim.SGD(
+        net.parameters(),
+        lr=training.lr,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+    )
+
+
+def flat(variables: Any) -> dict[str, Tensor]:
+    return {**variables["params"], **variables["buffers"]}
+
+
+optimizers = pytest.mark.parametrize(
+    "training",
+    [
+        {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01, "lr": 0.1},
+        {"optimizer": "adamw", "weight_decay": 0.1, "lr": 0.01},
+    ],
+    ids=["sgd", "adamw"],
+)
+
+
+@optimizers
+@every_model
+def test_fedavg_with_one_client_is_central_training(model: str, training: dict[str, Any]) -> None:
+    simulation = world("fedavg", model, sizes=(21,), participation=1.0, **training)
+    state, _ = worlds.run(simulation)
+    expected = central(simulation, model, 0, afresh=True)
+    assert worlds.distance(flat(simulation.shared(state)), expected) < 1e-12
+
+
+@optimizers
+@pytest.mark.parametrize("method", ALONE)
+@every_model
+def test_training_alone_is_as_many_central_trainings(
+    model: str, method: str, training: dict[str, Any]
+) -> None:
+    for keep in (True, False):
+        values = {"keep_optimizer": keep}
+        simulation = world(method, model, values, participation=1.0, **training)
+        state, _ = worlds.run(simulation, "stacked")
+        for client in range(len(worlds.SIZES)):
+            personal = simulation.method.views[PERSONAL](
+                state.server, trees.take(state.clients, client)
+            )
+            expected = central(simulation, model, client, afresh=not keep)
+            assert worlds.distance(flat(personal), expected) < 1e-10
+
+
+def test_fine_tuning_begins_with_what_fedavg_ended_with(planned: Callable[..., Planned]) -> None:
+    study = planned(methods={"fedavg": None, "finetune": {"start": "fedavg"}})
+    assert study.train("fedavg") == 0
+    assert study.train("finetune") == 0
+    before = study.store().metrics(study.runs("fedavg")[0])
+    tuned = study.store().metrics(study.runs("finetune")[0])
+    last = before[(before["round"] == 6) & (before["split"] != "train")]
+    first = tuned[tuned["round"] == 0]
+    assert len(last)
+    assert set(first["stage"]) == {GLOBAL}
+    assert set(tuned.loc[tuned["round"] > 0, "stage"]) == {PERSONAL}
+    same = [last, first]
+    left, right = (table.drop(columns="round").reset_index(drop=True) for table in same)
+    assert left.equals(right)

@@ -1,0 +1,150 @@
+"""Small worlds to run a method in: four clients of unequal size, one smaller than a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from fl import fields, materials, simulate, trees
+from fl.data.batches import Arrays
+from fl.engine import State
+from fl.errors import Where
+from fl.evaluate import Held
+from fl.method import Setting
+from fl.network import Network
+from fl.registry import Entry, find
+from fl.schema import METRIC_COLUMNS
+from fl.simulate import DTYPES, Simulation
+from fl.training import Training
+
+CLASSES = 3
+SIZES = (23, 5, 40, 17)
+"""Training samples per client; batches have eight."""
+
+MODELS = {"mlp": {"hidden": [5]}, "cnn": {"channels": [3, 4]}}
+SHAPES = {"mlp": (6,), "cnn": (1, 4, 4)}
+NORMALISATION = {"scale": 0.5, "mean": 0.25, "sd": 2.0}
+
+TRAINING = {
+    "rounds": 3,
+    "local_epochs": 2,
+    "batch_size": 8,
+    "lr": 0.1,
+    "momentum": 0.9,
+    "weight_decay": 1e-3,
+    "schedule": "exponential",
+    "lr_decay": 0.9,
+    "participation": 0.75,
+    "precision": "float64",
+}
+NAMES = [name for name in METRIC_COLUMNS if name != "value"]
+
+
+def entry(method: str) -> Entry:
+    return find("method", method, Where("test"))
+
+
+def data(model: str, sizes: Sequence[int] = SIZES) -> tuple[np.ndarray, np.ndarray, Held]:
+    """Inputs, labels, and who holds which: the middle clients have no validation samples.
+
+    A client's samples do not depend on how many clients come after it.
+    """
+    draw = np.random.default_rng(11)
+    splits: dict[str, list[np.ndarray]] = {"train": [], "val": [], "test": []}
+    xs, ys, first = [], [], 0
+    for client, size in enumerate(sizes):
+        n = {"train": size, "val": 0 if client in (1, 2) else 4, "test": 6}
+        for split, count in n.items():
+            splits[split].append(np.arange(first, first + count))
+            first += count
+        y = draw.integers(0, CLASSES, sum(n.values()))
+        xs.append(draw.normal(y[:, None] - client / 2, 1.5, (len(y), *[16])))
+        ys.append(y)
+    shape = SHAPES[model]
+    x = np.concatenate(xs)[:, : int(np.prod(shape))].reshape(-1, *shape)
+    return x, np.concatenate(ys), Held(splits)
+
+
+def module(model: str) -> nn.Module:
+    """A fresh module of a model, as a user of PyTorch has it."""
+    _, made = materials.entry_of("model", {"name": model, **MODELS[model]})
+    return made.build(SHAPES[model], CLASSES)
+
+
+def world(
+    method: str,
+    model: str = "mlp",
+    values: Mapping[str, Any] | None = None,
+    sizes: Sequence[int] = SIZES,
+    seed: int = 5,
+    **training: Any,
+) -> Simulation:
+    """A simulation of ``method`` with the hyper-parameters ``values``."""
+    found, where = entry(method), Where("test")
+    given = {**TRAINING, **training}
+    settled = Training(**Training.settle(fields.parse(Training, given, where), where))
+    dtype = DTYPES[settled.precision]
+    network = Network(lambda: module(model), dtype)
+    x, y, held = data(model, sizes)
+    return Simulation(
+        method=found.make(found.parse(values, where)).build(Setting(network, settled, CLASSES)),
+        network=network,
+        training=settled,
+        arrays=Arrays(x, y, NORMALISATION, dtype=dtype),
+        held=held,
+        classes=CLASSES,
+        seed=seed,
+    )
+
+
+def run(simulation: Simulation, backend: str = "loop") -> tuple[State, pd.DataFrame]:
+    """The state after all rounds, and all rows."""
+    state, rows = simulation.begin(), []
+    for done in simulate.rounds(simulation, state, 0, backend):
+        state = done.state
+        rows.append(done.rows)
+    assert len(rows) == simulation.training.rounds
+    return state, pd.concat(rows, ignore_index=True)
+
+
+def tree(state: State) -> dict[str, Any]:
+    return {"server": state.server, "clients": state.clients}
+
+
+def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
+    """The largest difference between two leaves; the trees have the same keys."""
+    assert names(a) == names(b)
+    pairs = zip(trees.leaves(a), trees.leaves(b), strict=True)
+    return max((float((x.double() - y.double()).abs().max()) for x, y in pairs), default=0.0)
+
+
+def same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two trees have the same keys, types and values, to the last bit."""
+    pairs = list(zip(trees.leaves(a), trees.leaves(b), strict=True))
+    return names(a) == names(b) and all(x.dtype == y.dtype and torch.equal(x, y) for x, y in pairs)
+
+
+def names(given: Mapping[str, Any], above: str = "") -> list[str]:
+    """The leaves' names in order, ``params/0.weight``."""
+    found: list[str] = []
+    for key, leaf in given.items():
+        inner = isinstance(leaf, Mapping)
+        found += names(leaf, f"{above}{key}/") if inner else [f"{above}{key}"]
+    return found
+
+
+def rows_agree(a: pd.DataFrame, b: pd.DataFrame, tolerance: float) -> bool:
+    """Whether two tables have the same rows in the same order, and values within ``tolerance``."""
+    pd.testing.assert_frame_equal(a[NAMES], b[NAMES])
+    return float((a["value"] - b["value"]).abs().max()) <= tolerance
+
+
+def inputs(raw: np.ndarray) -> Tensor:
+    """What a model sees of raw inputs."""
+    n = NORMALISATION
+    return torch.from_numpy((raw * n["scale"] - n["mean"]) / n["sd"])

@@ -1,0 +1,37 @@
+"""Brittle: FedAvg that fails in seed 1 as long as there is a file named broken.
+
+Nobody's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from fl import rng
+from fl.method import Method, Setting
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+
+
+@dataclass(frozen=True)
+class Brittle:
+    """No hyper-parameters."""
+
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg, but for one seed, which is known by its first weights."""
+        method = recipe(setting)
+        unlucky = setting.network.init(rng.torch_seed(1, "init"))["params"]
+
+        def init(variables: Any) -> Any:
+            same = all(torch.equal(unlucky[name], w) for name, w in variables["params"].items())
+            if same and Path("broken").exists():
+                raise RuntimeError("this seed has no luck")
+            return method.init(variables)
+
+        return replace(method, init=init)

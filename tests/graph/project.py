@@ -1,0 +1,211 @@
+"""A small project in a folder of its own: a copy of the code, and a config that takes seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CODE = ("Snakefile", "workflow", "profiles", "fl")
+TABLE = "results/tables/small.parquet"
+REPORT = "results/report/small.html"
+
+SETTINGS: dict[str, Any] = {
+    "studies": ["small"],
+    "execution": {"backend": "loop", "device": "cpu"},
+}
+STUDY: dict[str, Any] = {
+    "title": "Three small methods",
+    "datasets": [{"synthetic": {"clients": 4, "samples": 60, "alpha": 0.5, "beta": 0.5}}],
+    "partitions": ["natural"],
+    "models": [{"two-layer": {"head": "logits"}}],
+    "seeds": [0, 1],
+    "training": {"rounds": 2, "batch_size": 16, "lr": 0.05},
+    "methods": {
+        "fedavg": None,
+        "fedprox": {"mu": 0.5},
+        "fedavg-ft": {"method": "finetune", "start": "fedavg", "rounds": 1},
+    },
+}
+
+# Python's own settings could lead to other code than the copy.
+ENVIRONMENT = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder with Snakefile, workflow, profiles, fl and config."""
+
+    root: Path
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """A Snakemake that is on its way, in a process group of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "snakemake", *arguments],
+            cwd=self.root,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def snakemake(self, *arguments: str, exit_status: int = 0) -> str:
+        """What a Snakemake says, after it has ended as expected."""
+        process = self.start(*arguments)
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == exit_status, output
+        return output
+
+    def trained(self, *targets: str) -> list[str]:
+        """The runs that a Snakemake for ``targets`` trained, ``fedprox 0`` with their seed.
+
+        It may have started no job for any other bundle.
+        """
+        before = self.records()
+        output = self.snakemake(*(targets or [TABLE]))
+        found = self.since(before)
+        assert output.count(": train ") == len({self.bundle(name) for name in found}), output
+        return found
+
+    def since(self, before: Mapping[str, Any]) -> list[str]:
+        """The runs of the study that were put into the store since ``records()`` was ``before``."""
+        names = self.names()
+        return sorted(names[run] for run, file in self.records().items() if before.get(run) != file)
+
+    def records(self) -> dict[str, tuple[int, int]]:
+        """The runs in the store, each with which file its record is and when it was written."""
+        files = {
+            path.parent.name: path.stat() for path in self.root.glob("results/runs/*/run.json")
+        }
+        return {run: (file.st_ino, file.st_mtime_ns) for run, file in files.items()}
+
+    def names(self, study: str = "small") -> dict[str, str]:
+        """The planned runs: ``{id: "fedprox 0"}``."""
+        return {run["run"]: f"{run['method']} {run['seed']}" for run in self.plan(study)["runs"]}
+
+    def run(self, name: str) -> str:
+        """The id of the run ``fedprox 0``."""
+        [found] = [run for run, known in self.names().items() if known == name]
+        return found
+
+    def code_hash(self, path: str) -> str:
+        """What the code of a file and of all that it imports hashes to."""
+        look = f"from fl import identity; print(identity.code(identity.ROOT.parent / {path!r}))"
+        done = subprocess.run(
+            [sys.executable, "-c", look], cwd=self.root, env=ENVIRONMENT, capture_output=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode().strip()
+
+    def plan(self, study: str = "small") -> dict[str, Any]:
+        path = self.root / "results" / "plan" / "studies" / f"{study}.json"
+        return dict(json.loads(path.read_text()))
+
+    def bundle(self, name: str) -> str:
+        """The bundle that trains the run ``fedprox 0``."""
+        run = self.run(name)
+        [found] = [known["bundle"] for known in self.plan()["runs"] if known["run"] == run]
+        return str(found)
+
+    def log(self, name: str) -> Path:
+        """The log of the job that trains the run ``fedprox 0``."""
+        return self.root / "results" / "logs" / "train" / f"{self.bundle(name)}.log"
+
+    def table(self) -> bytes:
+        return (self.root / TABLE).read_bytes()
+
+    def values(self) -> dict[str, pd.DataFrame]:
+        """The rows of the table by method."""
+        table = pd.read_parquet(self.root / TABLE)
+        return {str(m): rows.reset_index(drop=True) for m, rows in table.groupby("method")}
+
+    def runs(self) -> pd.DataFrame:
+        """The table of runs."""
+        return pd.read_parquet(self.root / "results" / "tables" / "small.runs.parquet")
+
+    def states(self) -> dict[str, str]:
+        """What the table of runs says: ``{"fedprox 0": "complete"}``."""
+        runs = self.runs()
+        names = runs["method"] + " " + runs["seed"].astype(str)
+        return dict(zip(names, runs["state"], strict=True))
+
+    def report(self) -> str:
+        return (self.root / REPORT).read_text()
+
+    def write(self, path: str, text: str) -> None:
+        (self.root / path).write_text(text)
+
+    def append(self, path: str, text: str) -> None:
+        self.write(path, (self.root / path).read_text() + text)
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        """Replace a text that stands once in a file."""
+        text = (self.root / path).read_text()
+        assert text.count(old) == 1, f"{path} has {text.count(old)} times {old!r}"
+        self.write(path, text.replace(old, new))
+
+    def study(self, **changes: Any) -> None:
+        """Write the study, with some of its keys changed."""
+        text = yaml.safe_dump({**STUDY, **changes}, sort_keys=False)
+        self.write("config/studies/small.yaml", text)
+
+    def settings(self, **changes: Any) -> None:
+        """Write config.yaml, with some of its keys changed."""
+        self.write("config/config.yaml", yaml.safe_dump({**SETTINGS, **changes}))
+
+
+def create(root: Path) -> Project:
+    """A project in which nothing has run yet."""
+    root.mkdir(parents=True)
+    for name in CODE:
+        source = REPOSITORY / name
+        if source.is_dir() and not source.is_symlink():
+            skipped = shutil.ignore_patterns("__pycache__", ".snakemake")
+            shutil.copytree(source, root / name, symlinks=True, ignore=skipped)
+        else:
+            shutil.copy(source, root / name, follow_symlinks=False)
+    (root / "config" / "studies").mkdir(parents=True)
+    project = Project(root)
+    project.study()
+    project.settings()
+    return project
+
+
+def copy(project: Project, root: Path) -> Project:
+    """The same project at another place, times included."""
+    shutil.copytree(project.root, root, symlinks=True)
+    return Project(root)
+
+
+def clone(project: Project, root: Path) -> Project:
+    """What a clone and a pull bring: code, config and results, one file after the other, now."""
+    kept = [p for p in project.root.iterdir() if p.name not in (".snakemake", "data")]
+    sources = [p for top in kept for p in (top, *top.rglob("*")) if p.is_symlink() or p.is_file()]
+    random.Random(0).shuffle(sources)
+    for source in sources:
+        target = root / source.relative_to(project.root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target, follow_symlinks=False)
+    return Project(root)
+
+
+def apart(values: Mapping[str, pd.DataFrame], others: Mapping[str, pd.DataFrame]) -> list[str]:
+    """The methods whose rows are not the same to the last bit, run ids included."""
+    names = {*values, *others}
+    return sorted(
+        name
+        for name in names
+        if name not in values or name not in others or not values[name].equals(others[name])
+    )

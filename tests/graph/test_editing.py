@@ -1,0 +1,103 @@
+"""What an edit trains, in place and in a clone: counted in the store, and read in the table."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import project
+import pytest
+from project import REPORT, STUDY, Project, apart
+
+pytestmark = pytest.mark.graph
+
+
+def test_learning_rates_and_seeds_train_what_they_touch_and_back_again_nothing(place: Project):
+    before, table = place.values(), place.table()
+    methods = deepcopy(STUDY["methods"])
+    methods["fedavg"] = {"lr": 0.1}
+    place.study(methods=methods)
+    assert place.trained() == ["fedavg 0", "fedavg 1", "fedavg-ft 0", "fedavg-ft 1"]
+    edited = place.values()
+    assert apart(before, edited) == ["fedavg", "fedavg-ft"]
+    for method in ("fedavg", "fedavg-ft"):
+        assert (before[method]["value"].to_numpy() != edited[method]["value"].to_numpy()).any()
+
+    place.study()
+    assert place.trained() == []
+    assert place.table() == table
+
+    place.study(seeds=[0, 1, 7])
+    assert place.trained() == ["fedavg 7", "fedavg-ft 7", "fedprox 7"]
+    added = place.values()
+    assert all(set(rows["seed"]) == {0, 1, 7} for rows in added.values())
+    old = {m: rows[rows["seed"] != 7].reset_index(drop=True) for m, rows in added.items()}
+    assert apart(before, old) == []
+
+    place.study()
+    assert place.trained() == []
+    assert place.table() == table
+
+
+def test_what_decides_no_number_trains_nothing(place: Project):
+    table, report = place.table(), place.report()
+    place.settings(execution={**project.SETTINGS["execution"], "threads": 2})
+    place.write("config/studies/other.yaml", "seeds: [5]\n")
+    place.edit("config/studies/small.yaml", "seeds:", "# Two are enough.\nseeds:")
+    place.edit("fl/methods/fedprox.py", "proximal term.\n", "proximal term!\n")
+    place.edit("fl/simulate.py", "A finished round:", "A round that is over:")
+    place.edit("fl/simulate.py", "    total = simulation", "    # All.\n    total = simulation")
+    assert place.trained(REPORT) == []
+    assert place.table() == table
+    assert place.report() == report
+    values = place.values()
+    place.study(title="Another title")
+    assert place.trained(REPORT) == []
+    assert apart(values, place.values()) == []
+    assert "Another title" in place.report()
+
+
+def test_code_trains_what_uses_it(place: Project):
+    """A method's own code, an equivalent form of a part of it, and another form of that part."""
+    before = place.values()
+    part, method = "fl/parts/held.py", "fl/methods/fedprox.py"
+    place.write(part, "def held(mu):\n    return 1.5 * mu\n")
+    place.edit(method, "proximal(self.mu)", "proximal(held(self.mu))")
+    place.edit(
+        method, "\nfrom fl.parts.losses", "\nfrom fl.parts.held import held\nfrom fl.parts.losses"
+    )
+    assert place.trained() == ["fedprox 0", "fedprox 1"]
+    own = place.values()
+    assert apart(before, own) == ["fedprox"]
+
+    old = place.code_hash(method)
+    place.write(part, "def held(mu):\n    return mu + mu / 2\n")
+    new = place.code_hash(method)
+    assert old != new
+    place.write("fl/equivalent.yaml", f"- {{root: {method}, old: {old}, new: {new}}}\n")
+    assert place.trained() == []
+    assert apart(own, place.values()) == []
+
+    place.write(part, "def held(mu):\n    return 2 * mu\n")
+    assert place.trained() == ["fedprox 0", "fedprox 1"]
+    after = place.values()
+    assert apart(own, after) == ["fedprox"]
+    assert (own["fedprox"]["value"].to_numpy() != after["fedprox"]["value"].to_numpy()).any()
+
+
+def test_code_that_all_share_trains_everything(copied: Project):
+    before = copied.values()
+    rate = "\n\ndef learning_rate(training, round_):\n    return 1.5 * training.lr\n"
+    copied.append("fl/training.py", rate)
+    assert copied.trained() == sorted(copied.names().values())
+    assert apart(before, copied.values()) == sorted(before)
+
+
+def test_code_of_tables_and_report_trains_nothing_but_makes_them_again(copied: Project):
+    renamed = "\n\ndef point_text(point):\n    return 'edited'\n"
+    copied.append("fl/tables.py", renamed)
+    copied.append("fl/templates/report.css", "\n.edited { color: #123456; }\n")
+    values = copied.values()
+    assert copied.trained(REPORT) == []
+    assert apart(values, copied.values()) == []
+    assert set(copied.runs()["point"]) == {"edited"}
+    assert "#123456" in copied.report()

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from contract import worlds
+from contract.worlds import world
+from torch import Tensor
+
+from fl import engine, trees
+from fl.data.batches import Arrays, Schedule
+from fl.engine import Plan, State
+from fl.errors import FedloomError
+from fl.method import Method, Pass
+from fl.simulate import Simulation
+
+IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
+STEPS = [3, 1, 5, 3]
+"""Of clients 4, 0, 2 and 1; client 3 does not take part."""
+
+
+def counter(stacks: list[int] | None = None) -> Method:
+    """A weight that counts steps; the loss is the label. ``stacks`` gets each update's width."""
+
+    def loss(server: Any, work: Any, batch: Any) -> tuple[Tensor, dict[str, Any]]:
+        return batch["y"].double().mean() + 0.0 * work["params"]["w"], {}
+
+    def update(server: Any, work: Any, grads: Any, aux: Any, lr: float) -> dict[str, Any]:
+        if stacks is not None:
+            stacks.append(work["params"]["w"].numel())
+        return {"params": {"w": work["params"]["w"] + lr}}
+
+    one = Pass(
+        begin=lambda server, client: {"params": {"w": server["w"] + client["kept"]}},
+        loss=loss,
+        update=update,
+        end=lambda server, client, work: (
+            {**client, "kept": work["params"]["w"]},
+            {"w": work["params"]["w"]},
+        ),
+    )
+    return Method(
+        init=lambda variables: (
+            {"w": torch.zeros((), dtype=torch.float64)},
+            {"kept": torch.zeros((), dtype=torch.float64)},
+        ),
+        passes=(one,),
+        aggregate=lambda server, clients, uploads, n: (trees.mean(uploads, n), dict(clients)),
+        views={},
+    )
+
+
+def counted() -> tuple[State, Plan]:
+    """Client k's labels are 10 k + step, its kept number k / 8; a step counts 1."""
+    clients = torch.tensor([4, 0, 2, 1])
+    index = np.zeros((4, 5, 2), np.int64)
+    for row, client in enumerate(clients.tolist()):
+        index[row] = (10 * client + np.arange(5))[:, None]
+    y = np.arange(50)
+    plan = Plan(
+        round=1,
+        clients=clients,
+        n=torch.tensor([1.0, 1.0, 4.0, 2.0], dtype=torch.float64),
+        schedule=Schedule(index, np.ones(index.shape, bool), np.array(STEPS)),
+        arrays=Arrays(np.zeros((50, 1)), y, IDENTITY, dtype=torch.float64),
+        lr=1.0,
+    )
+    kept = torch.arange(5, dtype=torch.float64) / 8
+    server = {"w": torch.zeros((), dtype=torch.float64)}
+    return State(server, {"kept": kept, "id": torch.arange(5)}), plan
+
+
+@pytest.mark.parametrize("backend", engine.BACKENDS)
+def test_every_client_takes_its_own_steps(backend: str) -> None:
+    state, plan = counted()
+    after, losses = engine.run_round(counter(), state, plan, backend)
+    assert after.clients["kept"].tolist() == [1.0, 3.125, 5.25, 0.375, 3.5]
+    assert after.clients["id"].tolist() == [0, 1, 2, 3, 4]
+    assert float(after.server["w"]) == (3.5 * 1 + 1.0 * 1 + 5.25 * 4 + 3.125 * 2) / 8
+    assert losses.tolist() == [41.0, 0.0, 22.0, 11.0]
+    assert losses.dtype == torch.float64
+
+
+def test_the_stack_shrinks_as_clients_finish() -> None:
+    state, plan = counted()
+    stacks: list[int] = []
+    engine.run_round(counter(stacks), state, plan, "stacked")
+    assert stacks == [4, 3, 3, 1, 1]
+
+
+def test_a_single_client_is_a_stack_of_one() -> None:
+    simulation = world("fedavg", "cnn", sizes=(11,), participation=1.0)
+    loop, stacked = (worlds.run(simulation, backend)[0] for backend in ("loop", "stacked"))
+    assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
+
+
+@pytest.mark.parametrize("model", worlds.MODELS)
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_stacked_is_loop_with_adamw_too(method: str, model: str) -> None:
+    simulation = world(method, model, optimizer="adamw", lr=0.01, weight_decay=0.1)
+    loop, rows = worlds.run(simulation, "loop")
+    stacked, stacked_rows = worlds.run(simulation, "stacked")
+    assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-9
+    assert worlds.rows_agree(stacked_rows, rows, 1e-9)
+
+
+def test_in_float32_they_agree_to_its_rounding() -> None:
+    simulation = world("fedavg", "cnn", precision="float32")
+    loop, stacked = (worlds.run(simulation, backend)[0] for backend in ("loop", "stacked"))
+    leaves = trees.leaves({k: v for k, v in loop.server.items() if k == "params"})
+    assert {leaf.dtype for leaf in leaves} == {torch.float32}
+    assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-4
+
+
+def test_running_statistics_see_the_fills_that_the_loss_does_not() -> None:
+    """Batch statistics are over whole batches, so what fills them does matter there."""
+    simulation = world("fedavg", "cnn", participation=1.0, rounds=1)
+    plan = simulation.plan(1)
+    weight = plan.schedule.weight
+    filled = replace(plan.schedule, index=np.where(weight, plan.schedule.index, 33))
+    ends = [
+        engine.run_round(simulation.method, simulation.begin(), p, "loop")[0].server["buffers"]
+        for p in (plan, replace(plan, schedule=filled))
+    ]
+    assert not torch.equal(ends[0]["1.running_mean"], ends[1]["1.running_mean"])
+    assert int(ends[0]["1.num_batches_tracked"]) == 10
+
+
+@pytest.mark.parametrize("backend", engine.BACKENDS)
+def test_who_does_not_take_part_keeps_the_same_bits(backend: str) -> None:
+    simulation = world("local", "cnn", participation=0.5)
+    state, _ = engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), backend)
+    plan = simulation.plan(2)
+    after, _ = engine.run_round(simulation.method, state, plan, backend)
+    taking = set(plan.clients.tolist())
+    assert len(taking) == 2
+    for client in range(4):
+        pair = [trees.take(s.clients, client) for s in (state, after)]
+        assert worlds.same(*pair) == (client not in taking)
+
+
+# The trial
+
+
+@pytest.mark.parametrize("model", worlds.MODELS)
+def test_choose_names_a_backend_and_leaves_no_trace(model: str) -> None:
+    simulation = world("local", model)
+    state, plan = simulation.begin(), simulation.plan(1)
+    before = trees.apply(Tensor.clone, worlds.tree(state))
+    name, seconds = engine.choose(simulation.method, state, plan)
+    assert set(seconds) == {"loop", "stacked"}
+    assert name == min(seconds, key=lambda key: seconds[key])
+    assert all(0 < s < 10 for s in seconds.values())
+    assert worlds.same(worlds.tree(state), before)
+    assert plan.schedule.steps.max() > 3, "the plan is not cut short itself"
+    fresh = worlds.run(simulation)[0]
+    assert worlds.same(worlds.tree(fresh), worlds.tree(worlds.run(world("local", model))[0]))
+
+
+# Errors
+
+
+def spoilt(x: float | None = None, y: int | None = None) -> tuple[Simulation, str]:
+    """A world in which one sample is bad, and where that shows first: client, round, step."""
+    simulation = world("fedavg", participation=1.0)
+    plan = simulation.plan(1)
+    sample = int(plan.schedule.index[2, 3, 4])
+    raw, labels, _ = worlds.data("mlp")
+    if x is not None:
+        raw[sample] = x
+    if y is not None:
+        labels[sample] = y
+    arrays = Arrays(raw, labels, worlds.NORMALISATION, dtype=torch.float64)
+    return replace(simulation, arrays=arrays), "client 2, round 1, step 3"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_debug_stops_where_the_loss_is_no_longer_finite(value: float) -> None:
+    simulation, place = spoilt(x=value)
+    with pytest.raises(FedloomError, match=rf"^{place}: the loss is (nan|inf)$"):
+        engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), "debug")
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked"])
+def test_the_others_carry_on_and_say_whose_loss_it_was(backend: str) -> None:
+    simulation, _ = spoilt(x=float("nan"))
+    _, losses = engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), backend)
+    assert torch.isfinite(losses).tolist() == [True, True, False, True]
+
+
+def test_debug_names_the_place_of_any_error() -> None:
+    simulation, place = spoilt(y=7)
+    with pytest.raises(FedloomError) as caught:
+        engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), "debug")
+    assert str(caught.value).startswith(f"{place}: IndexError: ")

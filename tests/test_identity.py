@@ -1,0 +1,208 @@
+"""What changes a code hash and what does not, on a small package made for it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fl import identity
+from fl.errors import ConfigError
+
+METHOD = '''"""A method."""
+
+from fl.parts import losses
+
+
+class Method:
+    """It has a rate."""
+
+    rate = 0.5
+    """Its rate."""
+
+    def step(self, x):
+        """One step."""
+        return losses.loss(x) * self.rate  # down
+'''
+
+Package = Callable[..., Path]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
+    """``package(path=text, ...)`` writes files of a package ``fl``; returns the method's file."""
+    root = tmp_path / "fl"
+    monkeypatch.setattr(identity, "ROOT", root)
+    monkeypatch.setattr(identity, "LEDGER", root / "equivalent.yaml")
+    monkeypatch.setattr(identity, "UNDECISIVE", {root / "errors.py"})
+
+    def write(files: dict[str, str]) -> Path:
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        identity._read.cache_clear()
+        identity._ledger.cache_clear()
+        return root / "methods" / "own.py"
+
+    yield write
+    identity._read.cache_clear()
+    identity._ledger.cache_clear()
+
+
+@pytest.fixture
+def method(package: Package) -> Path:
+    return package(
+        {
+            "__init__.py": "",
+            "errors.py": "class E(Exception): ...\n",
+            "methods/__init__.py": "SIDE = 1\n",
+            "methods/own.py": METHOD,
+            "parts/__init__.py": "from .losses import loss\nfrom .mixing import mix\n",
+            "parts/losses.py": "from fl.errors import E\n\n\ndef loss(x):\n    return x\n",
+            "parts/mixing.py": "def mix(x):\n    return x\n",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"""A method."""', '"""Another docstring,\n\nlonger."""'),
+        ('    """It has a rate."""\n', ""),
+        ('    """Its rate."""\n', '    """Its learning rate."""\n'),
+        ('        """One step."""\n', ""),
+        ("  # down", "  # up"),
+        (
+            "return losses.loss(x) * self.rate",
+            "return (\n            losses.loss(x)\n * self.rate)",
+        ),
+        ("0.5", "0.50"),
+    ],
+)
+def test_words_and_layout_leave_the_hash(method: Path, package: Package, old: str, new: str):
+    before = identity.code(method)
+    assert METHOD.count(old) == 1
+    package({"methods/own.py": METHOD.replace(old, new)})
+    assert identity.code(method) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("0.5", "0.25"), ("* self.rate", "/ self.rate"), ("(self, x)", "(self, x=None)")],
+)
+def test_code_changes_the_hash(method: Path, package: Package, old: str, new: str):
+    before = identity.code(method)
+    package({"methods/own.py": METHOD.replace(old, new)})
+    assert identity.code(method) != before
+
+
+def test_a_text_that_is_used_is_code(package: Package):
+    before = identity.code(package({"methods/own.py": 'mode = "a"\n'}))
+    assert identity.code(package({"methods/own.py": 'mode = "b"\n'})) != before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import fl.parts.losses",
+        "import fl.parts.losses as losses",
+        "from fl.parts import losses",
+        "from fl.parts.losses import loss",
+        "from fl.parts.losses import *",
+        "from ..parts import losses",
+        "from ..parts.losses import loss",
+        "def late():\n    from fl.parts.losses import loss",
+    ],
+)
+def test_imports_are_followed_however_they_are_written(method: Path, package: Package, line: str):
+    package({"methods/own.py": f"{line}\n"})
+    assert list(identity.files(method)) == ["fl/methods/own.py", "fl/parts/losses.py"]
+
+
+def test_a_neighbour_is_imported_by_a_dot(method: Path, package: Package):
+    package({"methods/own.py": "from . import two\n", "methods/two.py": "import numpy, fl.rng2\n"})
+    assert list(identity.files(method)) == ["fl/methods/own.py", "fl/methods/two.py"]
+
+
+def test_a_package_counts_where_names_are_imported_from_it(method: Path, package: Package):
+    package({"methods/own.py": "from fl.parts import loss\n"})
+    assert list(identity.files(method)) == [
+        "fl/methods/own.py",
+        "fl/parts/__init__.py",
+        "fl/parts/losses.py",
+        "fl/parts/mixing.py",
+    ]
+
+
+def test_a_part_changes_the_hash_of_those_that_use_it_alone(method: Path, package: Package):
+    package({"methods/other.py": "from fl.parts.mixing import mix\n"})
+    other = method.with_name("other.py")
+    before = identity.code(method), identity.code(other)
+    package({"parts/mixing.py": "def mix(x):\n    return -x\n"})
+    after = identity.code(method), identity.code(other)
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+def test_code_that_decides_no_number_does_not_count(method: Path, package: Package):
+    before = identity.code(method)
+    package({"errors.py": "class E(ValueError): ...\n"})
+    assert identity.code(method) == before
+
+
+def test_a_circle_of_imports_ends(package: Package):
+    method = package({"methods/own.py": "import fl.a\n", "a.py": "import fl.methods.own\n"})
+    assert list(identity.files(method)) == ["fl/a.py", "fl/methods/own.py"]
+
+
+def test_the_ledger_leads_back_to_the_oldest_equivalent(method: Path, package: Package):
+    new, other = identity.code(method), identity.code(method.with_name("__init__.py"))
+    entry = "- {{root: fl/methods/own.py, old: {}, new: {}}}\n"
+    package({"equivalent.yaml": entry.format("00000000", new) + entry.format("1e5", "00000000")})
+    assert identity.code(method) == "1e5"
+    assert identity.code(method.with_name("__init__.py")) == other
+
+
+def test_a_ledger_that_goes_round_in_a_circle_is_refused(method: Path, package: Package):
+    new = identity.code(method)
+    entry = "- {{root: fl/methods/own.py, old: {}, new: {}}}\n"
+    package({"equivalent.yaml": entry.format("a", new) + entry.format(new, "a")})
+    with pytest.raises(ConfigError, match=r"fl/equivalent.yaml: fl/methods/own.py: .* circle"):
+        identity.code(method)
+
+
+def test_a_ledger_entry_without_its_keys_is_named(method: Path, package: Package):
+    package({"equivalent.yaml": "- {root: fl/methods/own.py, new: a}\n"})
+    with pytest.raises(ConfigError, match=r"fl/equivalent.yaml: 0: .*root, old and new"):
+        identity.code(method)
+
+
+def test_the_ledger_that_is_shipped_can_be_read():
+    identity._ledger.cache_clear()
+    for entries in identity._ledger().values():
+        assert all(len(known) == 16 for pair in entries.items() for known in pair)
+
+
+def test_newer_empty_fields_of_syntax_leave_the_hash():
+    tree = ast.parse("def f(x):\n    return x\n")
+    before = identity._canonical(tree)
+    tree.body[0].type_params = []
+    tree.body[0]._fields = (*tree.body[0]._fields, "type_params")
+    assert identity._canonical(tree) == before
+
+
+def test_a_digest_takes_no_account_of_key_order():
+    assert identity.digest({"a": 1, "b": 2.5}) == identity.digest({"b": 2.5, "a": 1})
+    assert identity.digest({"a": 1}) != identity.digest({"a": 1.0})
+
+
+def test_differences_are_named_by_their_keys():
+    ours = {"training": {"lr": 0.1, "rounds": 2}, "seed": 0}
+    theirs = {"training": {"lr": 0.05, "rounds": 2}, "start": "x"}
+    assert list(identity.difference(ours, theirs)) == [
+        "seed: 0, not None",
+        "start: None, not 'x'",
+        "training.lr: 0.1, not 0.05",
+    ]

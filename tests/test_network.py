@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from contract import worlds
+
+from fl import trees
+from fl.network import Network
+
+CNN = Network(lambda: worlds.module("cnn"), torch.float64)
+X = torch.randn(6, 1, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_a_seed_gives_the_same_weights_and_leaves_torchs_own_stream_alone() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    first, again, other = CNN.init(4), CNN.init(4), CNN.init(5)
+    assert torch.equal(torch.rand(3), expected)
+    assert worlds.same(first, again)
+    assert not torch.equal(first["params"]["0.weight"], other["params"]["0.weight"])
+
+
+def test_variables_are_named_as_in_the_module_and_have_the_precision_asked_for() -> None:
+    variables = CNN.init(0)
+    assert list(variables["params"]) == CNN.names["params"]
+    assert list(variables["buffers"]) == CNN.names["buffers"]
+    assert {t.dtype for t in trees.leaves(variables["params"])} == {torch.float64}
+    assert variables["buffers"]["1.running_mean"].dtype == torch.float64
+    assert variables["buffers"]["1.num_batches_tracked"].dtype == torch.int64
+
+
+def test_training_and_evaluation_are_the_modules_own() -> None:
+    variables = CNN.init(0)
+    before = trees.apply(torch.clone, variables)
+    module = worlds.module("cnn").double()
+    module.load_state_dict({**variables["params"], **variables["buffers"]})
+    outputs, moved = CNN.train(variables["params"], variables["buffers"], X)
+    torch.testing.assert_close(outputs, module(X), rtol=0, atol=1e-14)
+    assert worlds.distance(moved, {k: module.state_dict()[k] for k in moved}) < 1e-14
+    assert float(moved["1.running_mean"].abs().max()) > 0
+    module.eval()
+    scores = CNN.eval(variables["params"], moved, X)
+    torch.testing.assert_close(scores, module(X), rtol=0, atol=1e-14)
+    assert worlds.same(variables, before)
+
+
+@pytest.mark.parametrize("size", [1, 6])
+def test_evaluation_does_not_depend_on_the_batch(size: int) -> None:
+    variables = CNN.init(0)
+    whole = CNN.eval(variables["params"], variables["buffers"], X)
+    some = CNN.eval(variables["params"], variables["buffers"], X[:size])
+    torch.testing.assert_close(some, whole[:size], rtol=0, atol=1e-14)

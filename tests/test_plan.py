@@ -1,0 +1,363 @@
+"""What a study means, run by run, and what is written down of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fl import plan
+from fl.errors import ConfigError
+from fl.expand import expand, grid
+from fl.fields import Count, Field
+
+STUDY: dict[str, Any] = {
+    "datasets": [{"synthetic": {"clients": 3, "samples": 30}}],
+    "partitions": ["natural"],
+    "models": [{"mlp": {"hidden": [8]}}],
+    "methods": {"fedavg": None},
+    "seeds": [0, 1],
+    "training": {"rounds": 2},
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("config")
+    (folder / "studies").mkdir(parents=True)
+    (folder / "methods").mkdir()
+    (folder / "config.yaml").write_text("studies: [a]\n")
+    study(folder)
+    return folder
+
+
+def study(folder: Path, name: str = "a", **changes: Any) -> None:
+    text = yaml.safe_dump({**STUDY, **changes}, sort_keys=False)
+    (folder / "studies" / f"{name}.yaml").write_text(text)
+
+
+def runs(folder: Path, name: str = "a", **changes: Any) -> list[Any]:
+    study(folder, name, **changes)
+    return expand(folder, name, plan._wanted(folder, [name])[2]).runs
+
+
+def refused(folder: Path, **changes: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        runs(folder, **changes)
+    return str(error.value)
+
+
+def test_every_combination_is_a_run_of_its_own(config: Path):
+    found = runs(
+        config,
+        models=[{"mlp": {"hidden": [[8], [8, 8]]}}, "two-layer"],
+        methods={"fedavg": None, "fedprox": {"mu": [0.1, 1], "lr": [0.1, 0.2]}},
+    )
+    assert len({run.id for run in found}) == len(found) == 3 * (1 + 4) * 2
+    prox = [r for r in found if r.label == "fedprox" and r.model.text == "mlp(hidden=[8, 8])"]
+    points = [(r.spec["method"]["mu"], r.spec["training"]["lr"], r.spec["seed"]) for r in prox]
+    assert sorted(points) == [
+        (mu, lr, seed) for mu in (0.1, 1.0) for lr in (0.1, 0.2) for seed in (0, 1)
+    ]
+    assert {tuple(r.spec["model"]["hidden"]) for r in prox} == {(8, 8)}
+    assert prox[0].grid == {"mu": 0.1, "lr": 0.1}
+    assert len({run.point for run in prox}) == 4
+
+
+def test_a_list_is_a_grid_only_where_one_value_is_expected():
+    hidden = Field("hidden", tuple[Count, ...], ())
+    rate = Field("lr", float, 0.1)
+    declared = {"hidden": hidden, "lr": rate}
+    assert list(grid(declared, {"hidden": [8, 8], "lr": [1, 2]})) == [
+        {"hidden": [8, 8], "lr": 1},
+        {"hidden": [8, 8], "lr": 2},
+    ]
+    assert list(grid(declared, {"hidden": [[8], [4]]})) == [{"hidden": [8]}, {"hidden": [4]}]
+
+
+def test_a_default_that_is_written_out_is_the_same_run(config: Path):
+    ids = [run.id for run in runs(config)]
+    assert ids == [r.id for r in runs(config, training={"rounds": 2.0, "momentum": 0})]
+    assert ids == [r.id for r in runs(config, training={"rounds": 2, "local_epochs": 1})]
+    assert ids == [
+        r.id for r in runs(config, partitions=[{"natural": {"val": 0.1}}], title="x", question="y")
+    ]
+    assert ids != [r.id for r in runs(config, training={"rounds": 2, "momentum": 0.5})]
+
+
+def test_training_is_layered_and_the_entry_wins(config: Path):
+    methods = {
+        "fedavg": None,
+        "fedprox": {"lr": 0.3, "local_steps": 7},
+        "ft": {"method": "finetune", "start": "fedavg"},
+    }
+    (config / "methods" / "fedprox.yaml").write_text("lr: 0.2\nmu: 0.7\nbatch_size: 4\n")
+    found = runs(config, methods=methods, training={"rounds": 3, "local_epochs": 2, "lr": 0.1})
+    by = {run.label: run.spec for run in found}
+    assert by["fedavg"]["training"]["lr"] == 0.1
+    assert by["fedavg"]["training"]["batch_size"] == 32
+    prox = by["fedprox"]["training"]
+    assert (prox["lr"], prox["batch_size"], prox["rounds"]) == (0.3, 4, 3)
+    assert (prox["local_epochs"], prox["local_steps"]) == (None, 7)
+    assert by["fedprox"]["method"]["mu"] == 0.7
+    assert (by["ft"]["training"]["rounds"], by["ft"]["training"]["local_epochs"]) == (5, 1)
+
+
+def test_fine_tuning_starts_from_the_run_of_its_seed_at_every_point(config: Path):
+    methods = {
+        "fedprox": {"mu": [0.1, 1]},
+        "ft": {"method": "finetune", "start": "fedprox", "lr": [0.01, 0.1]},
+    }
+    found = runs(config, methods=methods)
+    starts = {run.id: run for run in found if run.label == "fedprox"}
+    tuned = [run for run in found if run.label == "ft"]
+    assert len(tuned) == 8
+    for run in tuned:
+        before = starts[run.start]
+        assert before.spec["seed"] == run.spec["seed"]
+        assert before.point == run.spec["start"]
+        assert run.grid == {**before.grid, "lr": run.spec["training"]["lr"]}
+
+
+def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
+    tune = {"method": "finetune", "start": "b"}
+    said = refused(config, methods={"fedavg": None, "b": tune})
+    assert "config/studies/a.yaml: methods.b.start: goes round in a circle: b <- b" in said
+    said = refused(config, methods={"a": tune, "b": {**tune, "start": "a"}})
+    assert "methods.a.start: 'b' (finetune) has no shared model" in said
+    said = refused(config, methods={"fedavg": None, "a": {**tune, "start": "fedavgg"}})
+    assert "methods.a.start: unknown entry of this study 'fedavgg' (did you mean 'fedavg'?)" in said
+    said = refused(config, methods={"a": {"method": "finetune"}, "fedavg": None})
+    assert "methods.a.start" in said
+    assert "allowed: fedavg" in said
+    said = refused(config, methods={"local": None, "a": {**tune, "start": "local"}})
+    assert "methods.a.start: 'local' (local) has no shared model to start from" in said
+    assert "does not start from a stored model" in refused(
+        config, methods={"fedavg": None, "fedprox": {"start": "fedavg"}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"datasets": ["digit"]}, "datasets.0: unknown data set 'digit' (did you mean 'digits'?)"),
+        ({"methods": {"fedavgg": None}}, "methods.fedavgg: unknown method"),
+        ({"methods": {"fedprox": {"nu": 1}}}, "methods.fedprox.nu: unknown key 'nu'"),
+        (
+            {"methods": {"fedprox": {"mu": -1}}},
+            "methods.fedprox.mu: is -1.0; allowed: a number >= 0",
+        ),
+        (
+            {"methods": {"fedavg": {"lr": [0.1, 0]}}},
+            "methods.fedavg.lr: is 0.0; allowed: a number > 0",
+        ),
+        ({"training": {"lr": "fast"}}, "training.lr: is 'fast' (str); allowed: a number > 0"),
+        ({"seeds": []}, "seeds: is empty; allowed: at least one"),
+        ({"seeds": [0, 0]}, "seeds.1: 0 stands twice"),
+        ({"seeds": [-1]}, "seeds.0: is -1; allowed: a whole number >= 0"),
+        ({"baseline": "local"}, "baseline: unknown entry 'local'"),
+        ({"models": ["cnn"]}, "models.0.cnn: cnn does not take the inputs of synthetic"),
+        (
+            {"partitions": [{"dirichlet": {"clients": 90, "alpha": 1}}]},
+            "partitions.0.dirichlet.clients: is 90, too many for the 90 samples of synthetic",
+        ),
+        (
+            {"partitions": [{"pathological": {"clients": 3, "classes_per_client": 11}}]},
+            "classes_per_client: is 11, but synthetic has 10 classes; allowed: 1 to 10",
+        ),
+        ({"partitions": [{"file": {"path": "no.parquet"}}]}, "partitions.0.file.path: no.parquet"),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_key_and_what_is_allowed(
+    config: Path, changes: dict[str, Any], said: str
+):
+    error = refused(config, **changes)
+    assert error.startswith("config/studies/a.yaml: ")
+    assert said in error
+
+
+def test_two_studies_share_a_run_and_its_bundle(config: Path):
+    study(config, "a", seeds=[0, 1])
+    study(config, "b", seeds=[1, 2], methods={"fedavg": None, "fedprox": None})
+    (config / "config.yaml").write_text("studies: [a, b]\n")
+    found = plan.make(config)
+    a, b = ({(r["method"], r["seed"]): r for r in found.studies[n]["runs"]} for n in "ab")
+    assert a["fedavg", 1] == b["fedavg", 1]
+    assert len({run["bundle"] for run in [*a.values(), b["fedavg", 1], b["fedavg", 2]]}) == 1
+    shared = found.bundles[a["fedavg", 0]["bundle"]]
+    assert [member["spec"]["seed"] for member in shared["runs"]] == [0, 1, 2]
+    assert len(found.bundles) == 2
+
+
+def test_a_bundle_names_what_it_needs(config: Path):
+    methods = {"fedavg": None, "ft": {"method": "finetune", "start": "fedavg"}}
+    study(config, methods=methods)
+    found = plan.make(config)
+    by = {run["method"]: found.bundles[run["bundle"]] for run in found.studies["a"]["runs"]}
+    assert by["ft"]["after"] == [by["fedavg"]["bundle"]]
+    assert by["fedavg"]["after"] == []
+    assert [m["keep_weights"] for m in by["fedavg"]["runs"]] == [True, True]
+    assert [m["keep_weights"] for m in by["ft"]["runs"]] == [False, False]
+    assert [m["start"] for m in by["ft"]["runs"]] == [m["run"] for m in by["fedavg"]["runs"]]
+    assert by["ft"]["dataset"] in found.datasets
+    assert by["ft"]["partition"] in found.partitions
+
+
+CELLS = {
+    "source": "paper.csv",
+    "table": "1",
+    "rows": {"fedavg": "FedAvg"},
+    "columns": {"natural": "all"},
+}
+
+
+def published(config: Path, **changes: Any) -> list[dict[str, Any]]:
+    (config / "published").mkdir(exist_ok=True)
+    lines = ["table,row,column,value,sd,note", "1,FedAvg,all,71.5,0.4,", "2,FedAvg,all,9,,x"]
+    (config / "published" / "paper.csv").write_text("\n".join(lines) + "\n")
+    study(config, published=[{**CELLS, **changes}])
+    return list(plan.make(config).studies["a"]["published"])
+
+
+def test_published_cells_are_looked_up(config: Path):
+    [cell] = published(config)
+    assert cell == {
+        "source": "paper.csv",
+        "table": "1",
+        "row": "FedAvg",
+        "column": "all",
+        "note": "",
+        "value": 71.5,
+        "sd": 0.4,
+        "method": "fedavg",
+        "setting": "natural",
+    }
+    [cell] = published(config, table="2")
+    assert (cell["value"], cell["sd"], cell["note"]) == (9.0, None, "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"source": "papr.csv"},
+            "published.0.source: unknown file 'papr.csv' (did you mean 'paper",
+        ),
+        ({"table": "3"}, "published.0: unknown cell 'FedAvg / all'"),
+        ({"rows": {"fedprox": "FedProx"}}, "published.0.rows.fedprox: unknown entry 'fedprox'"),
+        (
+            {"rows": {"fedavg": "FedAvh"}},
+            "unknown cell 'FedAvh / all' (did you mean 'FedAvg / all'",
+        ),
+        (
+            {"columns": {"digits": "all"}},
+            "published.0.columns.digits: unknown data set or partition",
+        ),
+    ],
+)
+def test_published_cells_that_are_not_there_are_refused(
+    config: Path, changes: dict[str, Any], said: str
+):
+    with pytest.raises(ConfigError) as error:
+        published(config, **changes)
+    assert said in str(error.value)
+
+
+def times(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*.json")}
+
+
+def test_files_are_rewritten_only_when_their_content_changes(config: Path):
+    home = Path("results/plan")
+    methods: dict[str, Any] = {"fedavg": None, "fedprox": None}
+    study(config, methods=methods)
+    first = plan.current(config)
+    before = times(home)
+    text = (config / "studies" / "a.yaml").read_text()
+    (config / "studies" / "a.yaml").write_text(f"# A comment.\n{text}")
+    second = plan.current(config)
+    assert {k: v for k, v in first.items() if k != "key"} == {
+        k: v for k, v in second.items() if k != "key"
+    }
+    assert {path for path, time in times(home).items() if before[path] != time} == {
+        "results/plan/plan.json"
+    }
+    study(config, methods={**methods, "fedprox": {"mu": 5.0}})
+    third = plan.current(config)
+    changed = {Path(path) for path, time in times(home).items() if before.get(path) != time}
+    [new] = set(third["bundles"]) - set(first["bundles"])
+    assert changed == {
+        home / "plan.json",
+        home / "studies" / "a.json",
+        home / "bundles" / f"{new}.json",
+    }
+
+
+def test_a_job_of_a_running_plan_keeps_to_it(config: Path):
+    planned = plan.current(config)
+    study(config, seeds=[5])
+    assert plan.current(config, write=False) == planned
+    assert plan.current(config)["runs"] != planned["runs"]
+
+
+def test_a_known_plan_is_read_without_torch(config: Path):
+    look = (
+        "import sys; from pathlib import Path; from fl import plan;"
+        "plan.current(Path('config')); print('torch' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(plan.__file__).parents[1])}
+    said = [
+        subprocess.check_output([sys.executable, "-c", look], env=environment, text=True).strip()
+        for _ in range(2)
+    ]
+    assert said == ["True", "False"]
+
+
+def test_an_edit_while_the_plan_is_made_makes_it_anew(config: Path, monkeypatch):
+    make = plan.make
+
+    def slow(*arguments: Any) -> plan.Plan:
+        found = make(*arguments)
+        study(config, seeds=[5])
+        return found
+
+    monkeypatch.setattr(plan, "make", slow)
+    assert len(plan.current(config)["runs"]) == 2
+    monkeypatch.setattr(plan, "make", make)
+    assert len(plan.current(config)["runs"]) == 1
+
+
+def test_the_templates_are_part_of_what_a_report_follows_from(config: Path, monkeypatch, tmp_path):
+    before = plan.current(config)
+    templates = tmp_path / "templates"
+    templates.mkdir()
+    (templates / "report.css").write_text("p { color: red; }")
+    monkeypatch.setattr(plan, "TEMPLATES", templates)
+    after = plan.current(config)
+    assert after["studies"]["a"]["hash"] != before["studies"]["a"]["hash"]
+    assert after["runs"] == before["runs"]
+
+
+def test_execution_is_no_part_of_identity(config: Path):
+    before = plan.make(config)
+    (config / "config.yaml").write_text("studies: [a]\nexecution: {threads: 3, backend: debug}\n")
+    after = plan.make(config)
+    assert list(after.bundles) == list(before.bundles)
+    assert [b["execution"]["threads"] for b in after.bundles.values()] == [3]
+    assert after.studies["a"]["hash"] == before.studies["a"]["hash"]
+
+
+def test_what_is_written_is_what_was_made(config: Path):
+    summary, made = plan.current(config), plan.make(config)
+    home = Path("results/plan")
+    for kind in ("studies", "bundles", "datasets", "partitions"):
+        files = {p.stem: json.loads(p.read_text()) for p in (home / kind).glob("*.json")}
+        assert files == json.loads(json.dumps(getattr(made, kind)))
+    assert summary["runs"] == sorted(r["run"] for r in made.studies["a"]["runs"])
