@@ -129,8 +129,9 @@ def measure(work: Workload, device: str, limit: int, repeats: int) -> dict[str, 
     sides = {
         "bare loop": lambda: bare_loop(work, run, steps),
         **{
-            name: lambda name=name: engine.seconds_a_step(run.method, state, plan, name, steps, 1)
-            / work.clients
+            name: lambda name=name: (
+                engine.seconds_a_step(run.method, state, plan, name, steps, 1) / work.clients
+            )
             for name in ("loop", "stacked", "compiled")
         },
     }
@@ -156,7 +157,9 @@ def main() -> None:
     where = platform.processor() or platform.machine()
     if asked.device == "cuda":
         where = torch.cuda.get_device_name()
-    print(f"torch {torch.__version__}, {where}, one thread; microseconds a local step of a client\n")
+    print(
+        f"torch {torch.__version__}, {where}, one thread; microseconds a local step of a client\n"
+    )
     print("| | bare loop | loop | stacked | compiled | fastest against bare | compiling, s |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for name in asked.workloads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -90,6 +90,8 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.MarkedYAMLError(problem=f"the key {key!r} is not text")
             if key in seen:
                 line = key_node.start_mark.line + 1
                 raise yaml.MarkedYAMLError(problem=f"the key {key!r} stands twice (line {line})")

@@ -7,8 +7,9 @@ import fcntl
 import logging
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 import torch
 
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def claim(wanted: str) -> Iterator[torch.device]:
+def claim(wanted: str, waiting: Callable[[], None] = lambda: None) -> Iterator[torch.device]:
     """The CPU, or a GPU of this machine that no other job has claimed; waits for one if need be.
 
     wanted: `auto` (a GPU where there is one), `cpu` or `cuda`. The claim is a file lock, so it ends
@@ -40,14 +41,22 @@ def claim(wanted: str) -> Iterator[torch.device]:
         told = False
         while True:
             for index, card in enumerate(cards):
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(card, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _locked(card):
                     yield torch.device("cuda", index)
                     return
             if not told:
                 logger.info("all %d GPUs are in use by other jobs; waiting", len(cards))
                 told = True
+            waiting()
             time.sleep(1.0)
+
+
+def _locked(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _lock_file(index: int) -> Path:

@@ -97,6 +97,8 @@ def _loop(
         total = torch.zeros((), dtype=torch.float64, device=index.device)
         for step in range(int(steps)):
             work = _differentiable(work)
+            if watch:
+                watch(int(plan.clients[row]), plan.round, step, None)
             batch = plan.arrays.batch(index[step], weight[step])
             loss, aux = part.loss(server, work, batch)
             if watch:
@@ -153,7 +155,7 @@ def _detached(tree: Tree) -> dict[str, Any]:
     return trees.apply(torch.Tensor.detach, tree)
 
 
-Watch = Callable[[int, int, int, Tensor], None]
+Watch = Callable[[int, int, int, Tensor | None], None]
 Backend = Callable[
     [Pass, Tree, Tree, Plan, Schedule], tuple[dict[str, Any], dict[str, Any], Tensor]
 ]
@@ -164,10 +166,10 @@ def _debug(
 ) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
     place = "before the first step"
 
-    def watch(client: int, round_: int, step: int, loss: Tensor) -> None:
+    def watch(client: int, round_: int, step: int, loss: Tensor | None) -> None:
         nonlocal place
         place = f"client {client}, round {round_}, step {step}"
-        if not torch.isfinite(loss):
+        if loss is not None and not torch.isfinite(loss):
             raise FedloomError(f"{place}: the loss is {loss.item()}")
 
     try:

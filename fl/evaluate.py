@@ -35,7 +35,7 @@ class Held:
         for split, part in table.groupby("split", sort=True):
             groups = dict(list(part.groupby("client")["sample"]))
             by_split[str(split)] = [
-                groups[k].to_numpy(np.int64) if k in groups else np.zeros(0, np.int64)
+                np.sort(groups[k].to_numpy(np.int64)) if k in groups else np.zeros(0, np.int64)
                 for k in range(clients)
             ]
         return cls(by_split)
@@ -58,8 +58,7 @@ def evaluate(
 ) -> pd.DataFrame:
     """Loss, accuracy and balanced accuracy of every client, in the columns of `METRIC_COLUMNS`.
 
-    Each view of the method is one ``stage``. The shared model is run once over everybody's samples;
-    personal ones client by client. Splits that a client has no samples of give no row.
+    Each view of the method is one ``stage``. Splits that a client has no samples of give no row.
     """
     rows = []
     for stage, view in method.views.items():

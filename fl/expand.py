@@ -219,25 +219,20 @@ class _Methods:
         entry = registry.find("method", str(given.get("method", label)), at)
         own, training = fields.fields(entry.target), fields.fields(Training)
         defaults, defaults_at = config.method_defaults(self._folder, entry.name)
-        for layer, place in ((defaults, defaults_at), (given, at)):
-            for key in layer:
-                if key not in (*own, *training, *RESERVED):
-                    raise unknown(place / key, "key", key, (*own, *training, *RESERVED))
-        fixed = getattr(entry.target, "training", {})
-        merged = _layered(self._study.training, fixed, defaults, given)
-        merged = {key: value for key, value in merged.items() if key not in RESERVED}
+        shared, shared_at = self._study.training, self._where / "training"
         declared = {**training, **own}
+        _check_layer(shared, training, (), shared_at)
+        for layer, place in ((defaults, defaults_at), (given, at)):
+            _check_layer(layer, declared, RESERVED, place)
+        fixed = getattr(entry.target, "training", {})
+        merged = _layered(shared, fixed, defaults, given)
+        merged = {key: value for key, value in merged.items() if key not in RESERVED}
         several = [k for k, v in merged.items() if _is_grid(declared.get(k), v) and len(v) > 1]
         for values in grid(declared, merged):
             hyper = entry.parse({k: v for k, v in values.items() if k in own}, at)
             rest = {k: v for k, v in values.items() if k not in own}
-            settled = Training.settle(fields.parse(Training, rest, self._training_at(at)), at)
+            settled = Training.settle(fields.parse(Training, rest, at), at)
             yield _Method(entry, hyper, settled, {k: values[k] for k in several})
-
-    def _training_at(self, at: Where) -> Where:
-        """Where to look for a wrong training key: the entry if it has any, else the study's own."""
-        given = self._given[at.key.rpartition(".")[2]]
-        return at if set(given) & set(fields.fields(Training)) else self._where / "training"
 
     def _start(self, label: str) -> str | None:
         """The entry whose model this one starts from."""
@@ -268,6 +263,24 @@ class _Methods:
         target = self._points[label][0].entry.target
         name = str(getattr(target, "title", target.__name__))
         return name if given.get("method", label) == label else label
+
+
+def _check_layer(
+    layer: Mapping[str, Any],
+    declared: Mapping[str, fields.Field],
+    reserved: tuple[str, ...],
+    where: Where,
+) -> None:
+    """Every key and value is allowed, said where it stands."""
+    for key in layer:
+        if key not in declared and key not in reserved:
+            raise unknown(where / key, "key", key, (*declared, *reserved))
+    for values in grid(declared, layer):
+        for key, given in values.items():
+            if key in declared:
+                fields.value(declared[key].hint, given, where / key)
+        if all(values.get(key) is not None for key in EXCLUSIVE):
+            Training.settle({"participation": 1.0, **values}, where)
 
 
 def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:

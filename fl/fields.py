@@ -38,7 +38,7 @@ class Bound:
     def admits(self, value: float) -> bool:
         """Whether ``value`` is finite and inside."""
         inside = self.low <= value <= self.high and self.above < value < self.below
-        return math.isfinite(value) and inside
+        return abs(value) != math.inf and inside
 
     def __str__(self) -> str:
         parts = [
@@ -192,7 +192,10 @@ def _scalar(kind: Any, bound: Bound | None, given: Any, where: Where) -> Any:
     allowed = describe(kind if bound is None else Annotated[kind, bound])
     number = isinstance(given, int | float) and not isinstance(given, bool)
     if kind is float and number:
-        given = float(given)
+        try:
+            given = float(given)
+        except OverflowError:
+            raise ConfigError(where, f"is {given!r}", allowed) from None
     if kind is int and isinstance(given, float) and given.is_integer():
         given = int(given)
     if type(given) is not kind:

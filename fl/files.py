@@ -137,7 +137,16 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_table(path: Path, rows: pd.DataFrame) -> None:
     """Write a Parquet file atomically, columns only (an index is not kept)."""
-    write_bytes(path, rows.to_parquet(engine="pyarrow", index=False))
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pandas(rows, preserve_index=False)
+    plain = [
+        field.with_type(pa.string()) if pa.types.is_large_string(field.type) else field
+        for field in table.schema
+    ]
+    with replacing(path) as file:
+        pq.write_table(table.cast(pa.schema(plain)).replace_schema_metadata(), file)
 
 
 def sha256(path: Path) -> str:

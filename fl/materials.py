@@ -135,6 +135,10 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
         problem = f"is {clients}, too many for the {found.size} samples of {dataset['name']}"
         allowed = f"at most {found.size // least}, so that each gets {least} or more"
         raise ConfigError(where / "clients", problem, allowed)
+    if clients and found.size < per_client * clients:
+        problem = f"is {clients}, too many for {per_client} classes each of {found.size} samples"
+        allowed = f"at most {found.size // per_client}, so that a holder of a class gets a sample"
+        raise ConfigError(where / "clients", problem, allowed)
     if per_client > found.classes:
         problem = f"is {per_client}, but {dataset['name']} has {found.classes} classes"
         raise ConfigError(where / "classes_per_client", problem, f"1 to {found.classes}")
@@ -148,6 +152,6 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
         raise ConfigError(where, f"{dataset['name']} has no clients of its own", allowed)
     if "path" in scheme:
         try:
-            holdings.read(scheme["path"])
+            holdings.check_columns(holdings.read(scheme["path"]), scheme["path"])
         except DataError as error:
             raise ConfigError(where / "path", str(error)) from None

@@ -92,10 +92,9 @@ def recipe(
         return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
-        final = {
-            "params": {**work["frozen"], **work["params"]},
-            "buffers": work["buffers"],
-        }
+        params = {**work["frozen"], **work["params"]}
+        ordered = {name: params[name] for name in network.names["params"]}
+        final = {"params": ordered, "buffers": work["buffers"]}
         kept = select(final, local)
         if keep_optimizer:
             kept["optimizer"] = work["optimizer"]

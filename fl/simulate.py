@@ -127,7 +127,9 @@ def rounds(simulation: Simulation, state: State, done: int, backend: str) -> Ite
         rows = _training_rows(simulation.method, plan, losses)
         due = number % simulation.training.evaluate_every == 0 or number == total
         if due and not diverged:
-            rows = pd.concat([rows, simulation.evaluate(state, number)], ignore_index=True)
+            scores = simulation.evaluate(state, number)
+            diverged = not np.isfinite(scores["value"]).all()
+            rows = pd.concat([rows, scores], ignore_index=True)
         yield Round(number, state, rows, loss, diverged)
         if diverged:
             return

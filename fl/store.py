@@ -121,7 +121,9 @@ class Store:
                 _erase(partial, held)
 
     @contextlib.contextmanager
-    def open(self, run: str, need_weights: bool = False) -> Iterator[Workspace | None]:
+    def open(
+        self, run: str, need_weights: bool = False, waiting: Callable[[], None] = lambda: None
+    ) -> Iterator[Workspace | None]:
         """Yield the place to compute ``run`` in, held by this process alone.
 
         Waits while another live process computes it. Yields None if the run is finished (with its
@@ -130,8 +132,13 @@ class Store:
         """
         partial = self._partial(run)
         complete = self.has_weights if need_weights else self.has
+
+        def over() -> bool:
+            waiting()
+            return complete(run)
+
         with files.disk_errors(partial):
-            held = lease.take(partial / LEASE, lambda: complete(run), self.beat, self.patience)
+            held = lease.take(partial / LEASE, over, self.beat, self.patience)
         if held is not None and complete(run):  # Finished between the look and the lease.
             _erase(partial, held)
             held = None

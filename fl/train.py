@@ -77,9 +77,12 @@ def train_bundle(bundle: Bundle, store: Store) -> list[str]:
         for member in bundle["runs"]:
             name = f"{member['run']} ({bundle['title']}, seed {member['spec']['seed']})"
             try:
-                with store.open(member["run"], member["keep_weights"]) as workspace:
+                with store.open(member["run"], member["keep_weights"], leaving.now) as workspace:
                     if workspace is None:
                         logger.info("%s: already there", name)
+                        if bundle["execution"]["backend"] == "auto":
+                            record = store.record(member["run"])
+                            bundle["execution"]["backend"] = record["execution"]["backend"]
                     else:
                         _train(member, bundle, store, workspace, leaving)
             except Interrupted:
@@ -96,6 +99,11 @@ def train_bundle(bundle: Bundle, store: Store) -> list[str]:
 @dataclass
 class _Leaving:
     asked: bool = False
+
+    def now(self) -> None:
+        """Leave, where there is nothing to save: for waits and between runs."""
+        if self.asked:
+            raise Interrupted("before the next run had begun")
 
 
 @contextlib.contextmanager
@@ -116,7 +124,7 @@ def _train(
     member: Member, bundle: Bundle, store: Store, workspace: Workspace, leaving: _Leaving
 ) -> None:
     _check_code(member)
-    with claim(bundle["execution"]["device"]) as device:
+    with claim(bundle["execution"]["device"], leaving.now) as device:
         simulation = assemble(member["spec"], bundle, device)
         weights = store.weights(member["start"], device) if member["start"] else None
         course = _Course.begin(simulation, workspace, weights, bundle["execution"]["backend"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from fl.errors import ConfigError, Where
-from fl.fields import Count, NonNegative, Positive, Share
+from fl.fields import Bound, Count, NonNegative, Positive, Share
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Training:
     schedule: Literal["constant", "cosine", "exponential", "step"] = "constant"
     lr_decay: Positive = 1.0
     lr_decay_every: Count = 1
-    participation: Share = 1.0
+    participation: Annotated[float, Bound(above=0, high=1)] = 1.0
     precision: Literal["float32", "float64"] = "float32"
     evaluate_every: Count = 1
 
@@ -54,8 +54,6 @@ class Training:
             )
         if values["local_steps"] is None and values["local_epochs"] is None:
             values["local_epochs"] = 1
-        if values["participation"] == 0:
-            raise ConfigError(where / "participation", "is 0", "a number > 0 and <= 1")
         return values
 
 

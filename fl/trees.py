@@ -104,6 +104,7 @@ def mean(tree: Tree, weights: Tensor) -> dict[str, Any]:
 
 
 def squared_distance(tree: Tree, other: Tree) -> Tensor:
-    """sum ||a - b||^2 over all leaves of two trees of one shape; a scalar."""
+    """sum ||a - b||^2 over all leaves of two trees of one shape; a scalar, 0 without leaves."""
     pairs = zip(leaves(tree), leaves(other), strict=True)
-    return torch.stack([(a - b).square().sum() for a, b in pairs]).sum()
+    parts = [(a - b).square().sum() for a, b in pairs]
+    return torch.stack(parts).sum() if parts else torch.zeros(())

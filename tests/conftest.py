@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import planning
 import pytest
 import torch
+
+from fl import plugins
+from fl.errors import Where
+
+# A plugin's own methods come under the contract: FEDLOOM_PLUGINS=mylab pytest tests/contract
+plugins.use(filter(None, os.environ.get("FEDLOOM_PLUGINS", "").split(os.pathsep)), Where("env"))
 
 torch.set_num_threads(1)  # On tensors as small as these, more threads only wait for one another.
 

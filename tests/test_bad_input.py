@@ -17,7 +17,7 @@ import planning
 import pytest
 import yaml
 
-from fl import cli, plan
+from fl import cli, plan, registry
 
 NATURAL = {"datasets": [{"synthetic": {"clients": 3, "samples": 20}}], "partitions": ["natural"]}
 FILE = "studies/tiny.yaml"
@@ -51,7 +51,7 @@ CASES = {
         file="config.yaml",
         key="stor",
         value="'stor' (did you mean 'store'?)",
-        allowed="data, execution, results, store, studies",
+        allowed="data, execution, plugins, results, store, studies",
     ),
     "key of execution": Bad(
         settings={"execution": {"thread": 1}},
@@ -121,31 +121,31 @@ CASES = {
         {"methods": {"fedprx": None}},
         key="methods.fedprx",
         value="unknown method 'fedprx' (did you mean 'fedprox'?)",
-        allowed="fedavg, fedprox, finetune, local",
+        allowed=", ".join(registry.names("method")),
     ),
     "method of an entry": Bad(
         {"methods": {"mine": {"method": "fedprx"}}},
         key="methods.mine",
         value="unknown method 'fedprx' (did you mean 'fedprox'?)",
-        allowed="fedavg, fedprox, finetune, local",
+        allowed=", ".join(registry.names("method")),
     ),
     "data set": Bad(
         {"datasets": ["digit"]},
         key="datasets.0",
         value="unknown data set 'digit' (did you mean 'digits'?)",
-        allowed="digits, synthetic",
+        allowed=", ".join(registry.names("data set")),
     ),
     "model": Bad(
         {"models": ["mpl"]},
         key="models.0",
         value="unknown model 'mpl' (did you mean 'mlp'?)",
-        allowed="cnn, mlp, two-layer",
+        allowed=", ".join(registry.names("model")),
     ),
     "scheme": Bad(
         {"partitions": [{"dirichlett": {"clients": 3, "alpha": 1}}]},
         key="partitions.0",
         value="unknown partition scheme 'dirichlett' (did you mean 'dirichlet'?)",
-        allowed="dirichlet, file, homogeneous, natural, pathological",
+        allowed=", ".join(registry.names("partition scheme")),
     ),
     "study": Bad(
         settings={"studies": ["tinny"]},

@@ -50,6 +50,7 @@ def test_the_code_of_training_imports_no_more() -> None:
         roots += [entry.file for entry in registry.entries(kind)]
     files = {name for root in roots[:1] + roots[2:] for name in identity.files(root)}
     files |= {"fl/cli.py", "fl/__main__.py"}
+    files -= {"fl/vision.py"}  # Imported when a model of torchvision's is built, and not before.
     assert {"fl/engine.py", "fl/methods/fedavg.py", "fl/checkpoint.py"} <= files
     for name in files:
         found = set(imports(registry.ROOT.parent / name))

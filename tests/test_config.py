@@ -164,12 +164,12 @@ def test_settings(folder: Path) -> None:
         (
             "studies: []\nexecution: {backend: stack}\n",
             "execution.backend: unknown value 'stack' (did you mean 'stacked'?); "
-            "allowed: auto, debug, loop, stacked",
+            "allowed: auto, compiled, debug, loop, stacked",
         ),
         (
             "studies: []\nstor: x\n",
             "stor: unknown key 'stor' (did you mean 'store'?); "
-            "allowed: data, execution, results, store, studies",
+            "allowed: data, execution, plugins, results, store, studies",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fl import identity
+from fl import identity, plugins
 from fl.errors import ConfigError
 
 METHOD = '''"""A method."""
@@ -35,6 +35,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
     """``package(path=text, ...)`` writes files of a package ``fl``; returns the method's file."""
     root = tmp_path / "fl"
     monkeypatch.setattr(identity, "ROOT", root)
+    monkeypatch.setattr(plugins, "_roots", {root.name: root})
     monkeypatch.setattr(identity, "LEDGER", root / "equivalent.yaml")
     monkeypatch.setattr(identity, "UNDECISIVE", {root / "errors.py"})
 

@@ -35,12 +35,14 @@ def test_training_and_evaluation_are_the_modules_own() -> None:
     before = trees.apply(torch.clone, variables)
     module = worlds.module("cnn").double()
     module.load_state_dict({**variables["params"], **variables["buffers"]})
-    outputs, moved = CNN.train(variables["params"], variables["buffers"], X)
+    outputs, features, moved = CNN.train(variables["params"], variables["buffers"], X)
     torch.testing.assert_close(outputs, module(X), rtol=0, atol=1e-14)
     assert worlds.distance(moved, {k: module.state_dict()[k] for k in moved}) < 1e-14
     assert float(moved["1.running_mean"].abs().max()) > 0
     module.eval()
-    scores = CNN.eval(variables["params"], moved, X)
+    head = module[-1]
+    torch.testing.assert_close(head(features), outputs, rtol=0, atol=1e-14)
+    scores = CNN.eval(variables["params"], moved, X).outputs
     torch.testing.assert_close(scores, module(X), rtol=0, atol=1e-14)
     assert worlds.same(variables, before)
 
@@ -48,6 +50,6 @@ def test_training_and_evaluation_are_the_modules_own() -> None:
 @pytest.mark.parametrize("size", [1, 6])
 def test_evaluation_does_not_depend_on_the_batch(size: int) -> None:
     variables = CNN.init(0)
-    whole = CNN.eval(variables["params"], variables["buffers"], X)
-    some = CNN.eval(variables["params"], variables["buffers"], X[:size])
+    whole = CNN.eval(variables["params"], variables["buffers"], X).outputs
+    some = CNN.eval(variables["params"], variables["buffers"], X[:size]).outputs
     torch.testing.assert_close(some, whole[:size], rtol=0, atol=1e-14)

@@ -39,7 +39,7 @@ def test_who_takes_part_is_drawn_anew_each_round_and_evenly() -> None:
 
 def test_batches_are_of_training_samples_only() -> None:
     simulation = world("fedavg", participation=1.0)
-    seen = {int(i) for r in (1, 2) for i in simulation.plan(r).schedule.index[:, 0].ravel()}
+    seen = {int(i) for r in (1, 2) for i in simulation.plan(r).schedules[0].index[:, 0].ravel()}
     held = simulation.held.samples
     assert seen <= set(np.concatenate(held["train"]).tolist())
     for split in ("val", "test"):

@@ -33,7 +33,7 @@ def validate(table: pd.DataFrame, labels: np.ndarray, *, source: str) -> None:
     Checked in this order: columns, types, samples out of range or held twice, unknown splits, gaps
     in the client numbers, clients without train or without test samples.
     """
-    _check_columns(table, source)
+    check_columns(table, source)
     _check_samples(table["sample"].to_numpy(), len(labels), source)
     strange = ~table["split"].isin(SPLITS).to_numpy()
     for row in np.flatnonzero(strange)[:1]:
@@ -46,7 +46,8 @@ def _fail(source: str, problem: str, allowed: str) -> None:
     raise DataError(f"{source}: {problem}; allowed: {allowed}")
 
 
-def _check_columns(table: pd.DataFrame, source: str) -> None:
+def check_columns(table: pd.DataFrame, source: str) -> None:
+    """The first part of `validate`: that there are rows, with the columns of the right types."""
     for name in PARTITION_COLUMNS:
         if name not in table:
             found = ", ".join(map(str, table.columns)) or "none"

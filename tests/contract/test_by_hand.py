@@ -51,7 +51,9 @@ def of(
     held = [np.arange(a, b) for a, b in pairwise(bounds)]
     x, y = (np.array(values) for values in zip(*flat, strict=True))
     return Simulation(
-        method=entry.make(entry.parse(values, where)).build(Setting(network, settled, 2)),
+        method=entry.make(entry.parse(values, where)).build(
+            Setting(network, settled, 2, len(clients))
+        ),
         network=network,
         training=settled,
         arrays=Arrays(x[:, None], y, IDENTITY, dtype=torch.float64),

@@ -42,6 +42,8 @@ TRAINING = {
     "participation": 0.75,
     "precision": "float64",
 }
+WITH_BATCH_NORM = ("fedbn",)
+"""Methods that refuse a model without batch normalisation."""
 NAMES = [name for name in METRIC_COLUMNS if name != "value"]
 
 
@@ -86,13 +88,17 @@ def world(
 ) -> Simulation:
     """A simulation of ``method`` with the hyper-parameters ``values``."""
     found, where = entry(method), Where("test")
+    if method in WITH_BATCH_NORM:
+        model = "cnn"
     given = {**TRAINING, **training}
     settled = Training(**Training.settle(fields.parse(Training, given, where), where))
     dtype = DTYPES[settled.precision]
     network = Network(lambda: module(model), dtype)
     x, y, held = data(model, sizes)
     return Simulation(
-        method=found.make(found.parse(values, where)).build(Setting(network, settled, CLASSES)),
+        method=found.make(found.parse(values, where)).build(
+            Setting(network, settled, CLASSES, held.clients)
+        ),
         network=network,
         training=settled,
         arrays=Arrays(x, y, NORMALISATION, dtype=dtype),

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
 
 from fl.data.split import LEAST, check, check_clients, deal, require, table
-from fl.fields import Count, Index, Positive, Share
+from fl.fields import Bound, Count, Index, Positive, Share
 from fl.rng import generator
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ def dirichlet(
     seed: Index = 0,
     val: Share = 0.1,
     test: Share = 0.2,
-    min_samples: Count = 10,
+    min_samples: Annotated[int, Bound(low=LEAST)] = 10,
     redraws: Count = 100,
 ) -> pd.DataFrame:
     """Divide each class c over the K clients in shares q_c ~ Dir(alpha, ..., alpha).
