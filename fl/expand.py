@@ -17,7 +17,9 @@ import torch
 
 from fl import config, fields, identity, materials, registry
 from fl.config import Study
-from fl.errors import ConfigError, Where, unknown
+from fl.errors import ConfigError, FedloomError, Where, unknown
+from fl.method import Setting
+from fl.network import Network
 from fl.registry import Entry
 from fl.training import Training
 
@@ -88,7 +90,7 @@ def expand(folder: Path, name: str, asked_at: Where) -> Expansion:
         dataset = replace(dataset, id=materials.dataset_id(dataset.spec))
         materials.check_fit(scheme.spec, dataset.spec, scheme.at)
         scheme = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
-        _check_model(model, dataset)
+        methods.check(_network(model, dataset), model)
         for run in methods.runs(dataset, scheme, model):
             runs[run.label, run.id] = run
     files = [Path(s.values["path"]) for s in schemes if "path" in s.values]
@@ -135,18 +137,22 @@ def _is_grid(declared: fields.Field | None, value: Any) -> bool:
     return True
 
 
-def _check_model(model: Choice, dataset: Choice) -> None:
+def _network(model: Choice, dataset: Choice) -> Network:
+    """The model on that data set, or a `ConfigError` when it does not take its inputs."""
     data = dataset.entry.make(dataset.values)
     try:
-        module = model.entry.make(model.values).build(data.shape, data.classes).eval()
+        network = Network(lambda: model.entry.make(model.values).build(data.shape, data.classes))
         with torch.no_grad():  # Not on "meta", whose first use imports much more of torch.
-            module(torch.zeros(1, *data.shape))
+            variables = network.init(0)
+            network.eval(variables["params"], variables["buffers"], torch.zeros(1, *data.shape))
     except Exception as error:
         raise ConfigError(
             model.at,
             f"{model.text} does not take the inputs of {dataset.text}, of shape {data.shape} "
             f"({type(error).__name__}: {error})",
+            "a model for inputs of that shape",
         ) from None
+    return network
 
 
 @dataclass(frozen=True)
@@ -175,6 +181,17 @@ class _Methods:
             raise unknown(where / "baseline", "entry", study.baseline, self._given)
         for label in self._given:
             self._ancestors(label)
+
+    def check(self, network: Network, model: Choice) -> None:
+        """Refuse (`ConfigError`) a method that cannot be built for a model."""
+        for label, points in self._points.items():
+            for point in points:
+                setting = Setting(network, Training(**point.training), classes=2, clients=2)
+                try:
+                    point.entry.make(point.values).build(setting)
+                except FedloomError as error:
+                    at = self._where / "methods" / label
+                    raise ConfigError(at, f"with {model.text}: {error}") from None
 
     def runs(self, dataset: Choice, scheme: Choice, model: Choice) -> Iterator[Run]:
         """Every entry, grid point and seed."""

@@ -70,8 +70,9 @@ def train_bundle(bundle: Bundle, store: Store) -> list[str]:
     plugins.use(bundle["plugins"], Where(f"bundle {bundle['bundle']}") / "plugins")
     bundle = {**bundle, "execution": dict(bundle["execution"])}
     torch.set_num_threads(bundle["execution"]["threads"])
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    if torch.cuda.is_available():  # On the CPU nothing asks for it, and it costs a second.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
     failed = []
     with _asked_to_leave() as leaving:
         for member in bundle["runs"]:
