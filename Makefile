@@ -14,7 +14,7 @@ demo: $(VENV)/run.stamp ## run the study quickstart and show its result
 
 test: $(VENV)/test.stamp ## lint, type-check and run every test
 	$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 check: $(VENV)/test.stamp ## format, lint and types, the workflow included
 	$(BIN)/ruff format --check .

@@ -25,6 +25,7 @@ from fl.evaluate import Held
 from fl.method import Setting
 from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
+from fl.models.lenet import LeNet
 from fl.models.mlp import MLP
 from fl.network import Network
 from fl.simulate import Simulation
@@ -52,15 +53,6 @@ class Workload:
         return self.clients * self.samples // self.batch * self.epochs
 
 
-def lenet() -> nn.Module:
-    """Two 5x5 convolutions (6, 16) with pooling, then 120, 84 and 10, for 3x32x32."""
-    return nn.Sequential(
-        *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        *(nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, CLASSES)),
-    )
-
-
 WORKLOADS = {
     "W1": Workload(
         "8 clients x 5,000, 60-20-10 ReLU net, batch 10",
@@ -68,7 +60,9 @@ WORKLOADS = {
         lambda: MLP((20,)).build((60,), CLASSES),
     ),
     "W2": Workload(
-        "10 clients x 5,000 of 3x32x32, LeNet, batch 64", 10, 5000, (3, 32, 32), 64, 1, lenet
+        "10 clients x 5,000 of 3x32x32, LeNet, batch 64",
+        *(10, 5000, (3, 32, 32), 64, 1),
+        lambda: LeNet().build((3, 32, 32), CLASSES),
     ),
     "W3": Workload(
         "100 clients x 50 of 1x8x8, CNN 16-32 with batch normalisation, batch 10",
