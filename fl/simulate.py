@@ -89,10 +89,17 @@ class Simulation:
             self.method, self.network, state, self.arrays, self.held, round_, self.classes
         )
 
-    def shared(self, state: State) -> dict[str, Any] | None:
-        """The variables of the global model, for runs that start from it; None if there is none."""
-        view = self.method.views.get(GLOBAL)
-        return None if view is None else view(state.server, None)
+    def final(self, state: State) -> dict[str, Any]:
+        """What is kept of a run's weights: by stage, the global model's variables, and the clients'
+        own ones as a stack.
+        """
+        views, kept = self.method.views, {}
+        if GLOBAL in views:
+            kept[GLOBAL] = views[GLOBAL](state.server, None)
+        if PERSONAL in views:
+            own = [trees.take(state.clients, k) for k in range(self.held.clients)]
+            kept[PERSONAL] = trees.stack([views[PERSONAL](state.server, one) for one in own])
+        return kept
 
     def before(self, weights: Tree) -> pd.DataFrame:
         """Round 0 of a run that starts from a stored model: that model, on every client."""

@@ -32,6 +32,7 @@ from fl.files import disk_errors
 from fl.method import Setting
 from fl.network import Network
 from fl.progress import Progress
+from fl.schema import GLOBAL
 from fl.simulate import DTYPES, Simulation
 from fl.store import Store, Workspace
 from fl.training import Training
@@ -127,7 +128,7 @@ def _train(
     _check_code(member)
     with claim(bundle["execution"]["device"], leaving.now) as device:
         simulation = assemble(member["spec"], bundle, device)
-        weights = store.weights(member["start"], device) if member["start"] else None
+        weights = store.weights(member["start"], device)[GLOBAL] if member["start"] else None
         course = _Course.begin(simulation, workspace, weights, bundle["execution"]["backend"])
         # One choice serves all runs of the bundle, so that they are comparable to the bit.
         bundle["execution"]["backend"] = course.backend
@@ -146,7 +147,7 @@ def _train(
             if not last and leaving.asked:
                 raise Interrupted(f"{member['run']}: left after round {done.number}")
         record = _record(member, bundle, course, device)
-        final = simulation.shared(course.state) if member["keep_weights"] else None
+        final = simulation.final(course.state) if member["keep_weights"] else None
         workspace.finish(record, course.rows, final)
 
 

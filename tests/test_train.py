@@ -327,3 +327,17 @@ def test_the_record_says_by_what_and_on_what(planned: Plan) -> None:
     assert json.dumps(record)
     assert study.store().has_weights(start)
     assert not study.store().has_weights(run)
+
+
+def test_kept_weights_are_those_of_every_stage(planned: Callable[..., Planned]) -> None:
+    study = planned(methods={"fedavg": None, "local": None, "ditto": None}, keep_weights=True)
+    stages = {"fedavg": ["global"], "local": ["personal"], "ditto": ["global", "personal"]}
+    for label, expected in stages.items():
+        assert study.train(label) == 0
+        [run] = study.runs(label)
+        assert study.store().has_weights(run)
+        kept = study.store().weights(run)
+        assert list(kept) == expected
+        for stage in expected:
+            clients = (4,) if stage == "personal" else ()
+            assert kept[stage]["params"]["1.weight"].shape == (*clients, 5, 60)

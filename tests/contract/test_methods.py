@@ -387,7 +387,7 @@ def test_fedavg_with_one_client_is_central_training(model: str, training: dict[s
     simulation = world("fedavg", model, sizes=(21,), participation=1.0, **training)
     state, _ = worlds.run(simulation)
     expected = central(simulation, model, 0, afresh=True)
-    assert worlds.distance(flat(simulation.shared(state)), expected) < 1e-12
+    assert worlds.distance(flat(simulation.final(state)["global"]), expected) < 1e-12
 
 
 @optimizers
