@@ -1,16 +1,19 @@
-"""Each method on a model of two numbers, against arithmetic that is done here.
+"""Each method on a model of a few numbers, against arithmetic that is done here.
 
 The model is z = (a x, b x), two logits of one feature. With s the logistic function, the gradient
 of the cross-entropy of a sample (x, y) is  d/da = (s((a - b) x) - [y = 0]) x  and  d/db = -d/da,
 so weights that begin as (a, -a) stay of that form and one number tells all: with w = a,
 
     g(w; x, 0) = -s(-2 w x) x,    g(w; x, 1) = s(2 w x) x,    loss(w; x, 0) = log(1 + exp(-2 w x)).
+
+Methods that tell a body from a head get one number u before it, z = (w u x, -w u x), whose gradient
+is  d/du = 2 w/u g(w; u x, y).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,13 +22,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl import fields, registry, simulate
+from fl import fields, registry, simulate, trees
 from fl.data.batches import Arrays
 from fl.engine import State
 from fl.errors import Where
 from fl.evaluate import Held
 from fl.method import Setting
 from fl.network import Network
+from fl.schema import PERSONAL
 from fl.simulate import Simulation
 from fl.training import Training
 
@@ -37,15 +41,37 @@ def s(z: float) -> float:
     return 1 / (1 + math.exp(-z))
 
 
+def g(w: float, x: float, y: int) -> float:
+    """The first component of the gradient at (w, -w); the second is its opposite."""
+    return s(2 * w * x) * x if y else -s(-2 * w * x) * x
+
+
+def mean_g(w: float, samples: Samples) -> float:
+    return float(np.mean([g(w, x, y) for x, y in samples]))
+
+
+def two_numbers() -> nn.Module:
+    return nn.Linear(1, 2, bias=False)
+
+
+def body_and_head() -> nn.Module:
+    """u in ``0.weight``, (w, -w) in ``1.weight``."""
+    return nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False))
+
+
 def of(
-    method: str, clients: Sequence[Samples], values: dict[str, Any] | None = None, **training: Any
+    method: str,
+    clients: Sequence[Samples],
+    values: dict[str, Any] | None = None,
+    make: Callable[[], nn.Module] = two_numbers,
+    **training: Any,
 ) -> Simulation:
     """Clients that hold these (x, y) to train and to test on; a step is a client's whole data."""
     where = Where("test")
     entry = registry.find("method", method, where)
     given = {"batch_size": 2, "lr": 0.1, "precision": "float64", **training}
     settled = Training(**Training.settle(fields.parse(Training, given, where), where))
-    network = Network(lambda: nn.Linear(1, 2, bias=False), torch.float64)
+    network = Network(make, torch.float64)
     flat = [sample for samples in clients for sample in samples]
     bounds = np.cumsum([0, *map(len, clients)])
     held = [np.arange(a, b) for a, b in pairwise(bounds)]
@@ -63,16 +89,23 @@ def of(
     )
 
 
+def tensor(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def stored(w: float) -> dict[str, Any]:
     """Variables of the form (w, -w)."""
-    return {
-        "params": {"weight": torch.tensor([[w], [-w]], dtype=torch.float64)},
-        "buffers": {},
-    }
+    return {"params": {"weight": tensor([[w], [-w]])}, "buffers": {}}
 
 
-def trained(simulation: Simulation, begin: float = 0.0) -> State:
-    state = simulation.begin(stored(begin))
+def stored_two(u: float, w: float) -> dict[str, Any]:
+    """Variables of a body u and a head (w, -w)."""
+    return {"params": {"0.weight": tensor([[u]]), "1.weight": tensor([[w], [-w]])}, "buffers": {}}
+
+
+def trained(simulation: Simulation, begin: float | dict[str, Any] = 0.0) -> State:
+    variables = begin if isinstance(begin, dict) else stored(begin)
+    state = simulation.begin(variables)
     for done in simulate.rounds(simulation, state, 0, "stacked"):
         state = done.state
     return state
@@ -156,3 +189,357 @@ def test_round_0_of_fine_tuning_is_the_stored_model_on_every_client() -> None:
     assert value[1, "loss"] == pytest.approx(math.log(1 + math.exp(0.4)), abs=1e-12)
     assert value[0, "accuracy"] == 1.0
     assert value[1, "accuracy"] == 0.0
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_scaffold_corrects_by_what_the_others_gradients_were(participation: float) -> None:
+    """Two rounds of two steps, momentum m = 1/2, eta_g = 1/2; SCAFFOLD, algorithm 1, option II.
+
+    Steps 1 and 2 move a client by lr ((1 + m) h_1 + h_2), with h = g + c - c_k; the weights sum to
+    lr (2 + m). So c_k becomes c_k - c + ((1 + m) h_1 + h_2) / (2 + m), in which c and c_k cancel:
+    the mean of the plain gradients with these weights. The server adds |S|/N of the mean change.
+    """
+    held: list[Samples] = [[(1, 0), (3, 0)], [(2, 1)]]
+    simulation = of(
+        "scaffold",
+        held,
+        {"eta_g": 0.5},
+        rounds=2,
+        local_steps=2,
+        momentum=0.5,
+        participation=participation,
+    )
+    x, c, own = 0.2, 0.0, [0.0, 0.0]
+    for number in (1, 2):
+        taking = simulation.plan(number).clients.tolist()
+        ends, changes = [], []
+        for k in taking:
+            first = mean_g(x, held[k])
+            w = x - 0.1 * (first + c - own[k])
+            second = mean_g(w, held[k])
+            v = 0.5 * (first + c - own[k]) + second + c - own[k]
+            ends.append(w - 0.1 * v)
+            changes.append((1.5 * first + second) / 2.5 - own[k])
+            own[k] += changes[-1]
+        x += 0.5 * (np.mean(ends) - x)
+        c += len(taking) / 2 * np.mean(changes)
+    state = trained(simulation, begin=0.2)
+    assert is_pair(state.server["params"]["weight"], x)
+    assert is_pair(state.server["control"]["weight"], c)
+    for k in (0, 1):
+        assert is_pair(state.clients["control"]["weight"][k], own[k])
+
+
+def test_scaffold_weighs_clients_alike() -> None:
+    """From w = 0 as in FedAvg's test: (0.15 - 0.05) / 2, c = (-1.5 + 0.5) / 2."""
+    state = trained(of("scaffold", [[(2, 0), (4, 0)], [(1, 1)]], rounds=1))
+    assert is_pair(state.server["params"]["weight"], 0.05)
+    assert is_pair(state.server["control"]["weight"], -0.5)
+
+
+def test_fedavgm_goes_on_along_the_change_of_the_round_before() -> None:
+    """beta = 1/2, eta = 2: v <- beta v + (w - mean_k w_k), w <- w - eta v.
+
+    Round 1: the mean is 0.25 / 3 as in FedAvg's test, v = -0.25 / 3, w = 0.5 / 3.
+    """
+    simulation = of("fedavgm", [[(2, 0), (4, 0)], [(1, 1)]], {"beta": 0.5, "eta": 2.0}, rounds=2)
+    v, w = -0.25 / 3, 0.5 / 3
+    first = w + 0.1 * (s(-4 * w) * 2 + s(-8 * w) * 4) / 2
+    second = w - 0.1 * s(2 * w)
+    v = 0.5 * v + (w - (2 * first + second) / 3)
+    state = trained(simulation)
+    assert is_pair(state.server["velocity"]["weight"], v)
+    assert is_pair(state.server["params"]["weight"], w - 2 * v)
+
+
+def test_fedbn_averages_all_but_batch_normalisation() -> None:
+    """z = (w n, -w n) of n = gamma h + beta, with h the normalised batch; batches of four.
+
+    d/dw = g(w; n, y),  d/dn = 2 w/n g(w; n, y),  d/dgamma = h d/dn,  d/dbeta = d/dn. The client of
+    two samples sees them twice in a batch, which is the same mean, and for the running variance the
+    same sum of squares over 3.
+    """
+    held: list[Samples] = [[(1, 0), (5, 1)], [(0, 1), (2, 0), (6, 0), (4, 0)]]
+    simulation = of(
+        "fedbn",
+        held,
+        make=lambda: nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 2, bias=False)),
+        rounds=2,
+        batch_size=4,
+    )
+    begun = {
+        "params": {"0.weight": tensor([1.0]), "0.bias": tensor([0.0])},
+        "buffers": {
+            "0.running_mean": tensor([0.0]),
+            "0.running_var": tensor([1.0]),
+            "0.num_batches_tracked": torch.tensor(0),
+        },
+    }
+    begun["params"]["1.weight"] = tensor([[0.5], [-0.5]])
+    w, gamma, beta = 0.5, [1.0, 1.0], [0.0, 0.0]
+    for _ in range(2):
+        ends = []
+        for k, samples in enumerate(held):
+            x, y = (np.array(values) for values in zip(*samples, strict=True))
+            h = (x - x.mean()) / math.sqrt(x.var() + 1e-5)
+            n = gamma[k] * h + beta[k]
+            down = np.array([g(w, a, b) for a, b in zip(n, y, strict=True)])
+            ends.append(w - 0.1 * down.mean())
+            gamma[k] -= 0.1 * (2 * w * down / n * h).mean()
+            beta[k] -= 0.1 * (2 * w * down / n).mean()
+        w = (2 * ends[0] + 4 * ends[1]) / 6
+    state = trained(simulation, begun)
+    assert list(state.server["params"]) == ["1.weight"]
+    assert state.server["buffers"] == {}
+    assert is_pair(state.server["params"]["1.weight"], w)
+    own = {**state.clients["params"], **state.clients["buffers"]}
+    assert own["0.weight"].flatten().tolist() == pytest.approx(gamma, abs=1e-12)
+    assert own["0.bias"].flatten().tolist() == pytest.approx(beta, abs=1e-12)
+    # Two batches of means 3 and 3, and of variances (2 * 4 + 2 * 4) / 3 and 20 / 3.
+    assert own["0.running_mean"].flatten().tolist() == pytest.approx([0.19 * 3] * 2)
+    assert own["0.running_var"].flatten().tolist() == pytest.approx(
+        [0.81 + 0.19 * 16 / 3, 0.81 + 0.19 * 20 / 3]
+    )
+    assert own["0.num_batches_tracked"].tolist() == [2, 2]
+
+
+def mean_du(u: float, w: float, samples: Samples) -> float:
+    """The gradient of the body u under a head (w, -w)."""
+    return float(np.mean([2 * w / u * g(w, u * x, y) for x, y in samples]))
+
+
+def mean_dw(u: float, w: float, samples: Samples) -> float:
+    return mean_g(w, [(u * x, y) for x, y in samples])
+
+
+def test_fedrep_trains_the_own_head_first_and_then_the_shared_body() -> None:
+    """Two steps of the head, momentum 1/2, then one of the body under the new head; two rounds."""
+    held: list[Samples] = [[(1, 0), (3, 1)], [(2, 1)]]
+    simulation = of(
+        "fedrep",
+        held,
+        {"head_epochs": 2},
+        body_and_head,
+        rounds=2,
+        local_steps=1,
+        momentum=0.5,
+    )
+    u, heads = 1.5, [0.5, 0.5]
+    for _ in range(2):
+        bodies = []
+        for k, samples in enumerate(held):
+            v = mean_dw(u, heads[k], samples)
+            heads[k] -= 0.1 * v
+            v = 0.5 * v + mean_dw(u, heads[k], samples)
+            heads[k] -= 0.1 * v
+            bodies.append(u - 0.1 * mean_du(u, heads[k], samples))
+        u = (2 * bodies[0] + bodies[1]) / 3
+    state = trained(simulation, stored_two(1.5, 0.5))
+    assert list(state.server["params"]) == ["0.weight"]
+    assert state.server["params"]["0.weight"].item() == pytest.approx(u, abs=1e-12)
+    for k in (0, 1):
+        assert is_pair(state.clients["params"]["1.weight"][k], heads[k])
+
+
+def test_fedbabu_trains_the_body_under_the_head_that_it_began_with() -> None:
+    held: list[Samples] = [[(1, 0), (3, 1)], [(2, 1)]]
+    u = 1.5
+    for _ in range(2):
+        ends = [u - 0.1 * mean_du(u, 0.5, samples) for samples in held]
+        u = (2 * ends[0] + ends[1]) / 3
+    simulation = of("fedbabu", held, make=body_and_head, rounds=2)
+    state = trained(simulation, stored_two(1.5, 0.5))
+    assert state.server["params"]["0.weight"].item() == pytest.approx(u, abs=1e-12)
+    assert state.server["params"]["1.weight"].tolist() == [[0.5], [-0.5]]
+
+
+@pytest.mark.parametrize("order", ["second", "first"])
+def test_perfedavg_judges_a_step_on_one_half_by_the_other(order: str) -> None:
+    """F(w) = f(w - alpha f'(w; D); D'), equation 3, with D every other sample of the batch.
+
+    With w' = w - alpha g(w; D) the gradient is g(w'; D') (1 - alpha g'(w; D)), and first order
+    leaves the bracket out; g'(w; x, y) = 2 x^2 s(2 w x) s(-2 w x). It is (half) the slope of F over
+    (w, -w). The client of three samples has one to judge by: what fills the batch does not count.
+    """
+    held: list[Samples] = [[(1, 0), (2, 1), (3, 0), (-1, 1)], [(2, 0), (1, 1), (3, 1)]]
+    alpha, w = 0.3, 0.2
+    simulation = of("perfedavg", held, {"alpha": alpha, "order": order}, rounds=1, batch_size=4)
+    flat = [sample for samples in held for sample in samples]
+    ends = []
+    for row, samples in enumerate(held):
+        drawn = [flat[i] for i in simulation.plan(1).schedules[0].index[row, 0]][: len(samples)]
+        inner, outer = drawn[0::2], drawn[1::2]
+        down = mean_g(w - alpha * mean_g(w, inner), outer)
+        if order == "second":
+            bend = np.mean([2 * x * x * s(2 * w * x) * s(-2 * w * x) for x, _ in inner])
+            down *= 1 - alpha * float(bend)
+            assert down == pytest.approx(slope(w, alpha, inner, outer) / 2, abs=1e-8)
+        ends.append(w - 0.1 * down)
+    weight = trained(simulation, begin=w).server["params"]["weight"]
+    assert is_pair(weight, (4 * ends[0] + 3 * ends[1]) / 7)
+
+
+def slope(w: float, alpha: float, inner: Samples, outer: Samples, h: float = 1e-5) -> float:
+    """dF/dw by central differences of the objective itself."""
+
+    def objective(at: float) -> float:
+        z = [2 * (at - alpha * mean_g(at, inner)) * x * (1 - 2 * y) for x, y in outer]
+        return float(np.mean(np.log1p(np.exp(-np.array(z)))))
+
+    return (objective(w + h) - objective(w - h)) / (2 * h)
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.sqrt(a @ a * (b @ b)))
+
+
+def cosine_slope(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """d cos(a, b)/da = (b/|b| - cos(a, b) a/|a|) / |a|."""
+    length = np.sqrt(a @ a)
+    return np.asarray((b / np.sqrt(b @ b) - cosine(a, b) * a / length) / length)
+
+
+def test_moon_pulls_features_to_the_shared_and_away_from_the_last_model() -> None:
+    """Features u x of two numbers u, logits V u x; two steps a round, so that both pulls are felt.
+
+    For x > 0 the cosines are those of u: the contrast (equation 3) is log(1 + exp(d)) with
+    d = (cos(u, u_last) - cos(u, u_shared)) / tau, and its gradient s(d) dd/du.
+    """
+    held: list[Samples] = [[(1, 0), (3, 1)], [(2, 1)]]
+    mu, tau = 2.0, 0.5
+    simulation = of(
+        "moon",
+        held,
+        {"mu": mu, "tau": tau},
+        lambda: nn.Sequential(nn.Linear(1, 2, bias=False), nn.Linear(2, 2, bias=False)),
+        rounds=3,
+        local_steps=2,
+    )
+    u, v = np.array([0.5, 1.0]), np.array([[1.0, -0.5], [0.25, 0.75]])
+    begun = {"params": {"0.weight": tensor(u[:, None]), "1.weight": tensor(v)}, "buffers": {}}
+    last, felt = [u, u], 0.0
+    for _ in range(3):
+        ends = []
+        for k, samples in enumerate(held):
+            uk, vk = u, v
+            for _ in range(2):
+                du, dv = np.zeros(2), np.zeros((2, 2))
+                for x, y in samples:
+                    odds = np.exp(vk @ uk * x)
+                    down = odds / odds.sum() - np.eye(2)[y]
+                    du += vk.T @ down * x / len(samples)
+                    dv += np.outer(down, uk * x) / len(samples)
+                d = (cosine(uk, last[k]) - cosine(uk, u)) / tau
+                pull = s(d) * (cosine_slope(uk, last[k]) - cosine_slope(uk, u)) / tau
+                uk, vk = uk - 0.1 * (du + mu * pull), vk - 0.1 * dv
+                felt = max(felt, abs(pull).max())
+            ends.append((uk, vk))
+            last[k] = uk
+        u, v = ((2 * a + b) / 3 for a, b in zip(*ends, strict=True))
+    assert felt > 0.01
+    state = trained(simulation, begun)
+    found = state.server["params"]
+    np.testing.assert_allclose(found["0.weight"][:, 0], u, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found["1.weight"], v, rtol=0, atol=1e-12)
+    previous = state.clients["previous"]["params"]["0.weight"][..., 0]
+    np.testing.assert_allclose(previous, last, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("keep", "carried"), [(True, 0.5), (False, 0.0)])
+def test_ditto_holds_an_own_model_near_the_shared_one(keep: bool, carried: float) -> None:
+    """Two rounds of a step each, momentum 1/2, lambda = 2, from w = 0.2.
+
+    Round 1: both models take FedAvg's step, for they begin where the shared one is. Round 2: the
+    own model's gradient is g(v) + lambda (v - w), with w what round 1 ended with.
+    """
+    held: list[Samples] = [[(1, 0), (3, 0)], [(2, 1)]]
+    values = {"lam": 2.0, "keep_optimizer": keep}
+    simulation = of("ditto", held, values, rounds=2, momentum=0.5)
+    first = [mean_g(0.2, samples) for samples in held]
+    own = [0.2 - 0.1 * v for v in first]
+    w = (2 * own[0] + own[1]) / 3
+    ends = [
+        w - 0.1 * (carried * v + mean_g(w, samples)) for v, samples in zip(first, held, strict=True)
+    ]
+    state = trained(simulation, begin=0.2)
+    assert is_pair(state.server["params"]["weight"], (2 * ends[0] + ends[1]) / 3)
+    for k, samples in enumerate(held):
+        v = carried * first[k] + mean_g(own[k], samples) + 2.0 * (own[k] - w)
+        seen = simulation.method.views[PERSONAL](state.server, trees.take(state.clients, k))
+        assert is_pair(seen["params"]["weight"], own[k] - 0.1 * v)
+
+
+@pytest.mark.parametrize(("keep", "carried"), [(True, 0.5), (False, 0.0)])
+def test_mrmtl_holds_each_model_near_the_plain_mean(keep: bool, carried: float) -> None:
+    """Two rounds of a step each, momentum 1/2, lambda = 2, from w = 0.2; equation 4.
+
+    Round 1: the mean is where all begin. Round 2: g(w_k) + lambda (w_k - w), w the unweighted mean.
+    """
+    held: list[Samples] = [[(1, 0), (3, 0)], [(2, 1)]]
+    values = {"lam": 2.0, "keep_optimizer": keep}
+    simulation = of("mrmtl", held, values, rounds=2, momentum=0.5)
+    first = [mean_g(0.2, samples) for samples in held]
+    own = [0.2 - 0.1 * v for v in first]
+    w = (own[0] + own[1]) / 2
+    ends = []
+    for k, samples in enumerate(held):
+        v = carried * first[k] + mean_g(own[k], samples) + 2.0 * (own[k] - w)
+        ends.append(own[k] - 0.1 * v)
+    state = trained(simulation, begin=0.2)
+    assert is_pair(state.server["params"]["weight"], (ends[0] + ends[1]) / 2)
+    for k in (0, 1):
+        assert is_pair(state.clients["params"]["weight"][k], ends[k])
+
+
+def test_pfedgraph_mixes_by_samples_and_by_likeness() -> None:
+    """theta = (u, w, -w); two rounds of two steps, client: f - mu cos(theta, received).
+
+    Row i is the projection of p_j + cos_ij / (2 lambda), which for two clients takes half of what
+    is over 1 from both, and cuts at 0 and 1. Cosines are of what was moved since the beginning.
+    """
+    held: list[Samples] = [[(1, 0), (3, 1)], [(2, 1)]]
+    lam, mu = 2.0, 0.5
+    simulation = of(
+        "pfedgraph", held, {"lam": lam, "mu": mu}, body_and_head, rounds=2, local_steps=2
+    )
+    origin = np.array([1.5, 0.5, -0.5])
+    starts, share, seen = [origin, origin], np.array([2, 1]) / 3, []
+    for _ in range(2):
+        ends = []
+        for samples, received in zip(held, starts, strict=True):
+            theta = received
+            for _ in range(2):
+                u, w = theta[:2]
+                dw = mean_dw(u, w, samples)
+                down = np.array([mean_du(u, w, samples), dw, -dw])
+                theta = theta - 0.1 * (down - mu * cosine_slope(theta, received))
+            ends.append(theta)
+        likeness = cosine(ends[0] - origin, ends[1] - origin)
+        seen.append(likeness)
+        starts = []
+        for i in (0, 1):
+            v = share + np.array([1 if i == j else likeness for j in (0, 1)]) / (2 * lam)
+            first = min(max(v[0] - (v.sum() - 1) / 2, 0), 1)
+            starts.append(first * ends[0] + (1 - first) * ends[1])
+    assert all(-0.9 < likeness < 0.9 for likeness in seen)
+    state = trained(simulation, stored_two(1.5, 0.5))
+    for k in (0, 1):
+        client = trees.take(state.clients, k)
+        view = simulation.method.views[PERSONAL](state.server, client)
+        for found, expected in ((client, starts[k]), (view, ends[k])):
+            numbers = torch.cat([t.flatten() for t in found["params"].values()])
+            np.testing.assert_allclose(numbers, expected, rtol=0, atol=1e-12)
+
+
+def test_pfedgraph_takes_models_that_moved_alike_as_one() -> None:
+    """A cosine above 0.9 counts as 1; then a row is the share of samples, whatever lambda."""
+    held: list[Samples] = [[(1, 0), (3, 0)], [(2, 0)]]
+    simulation = of("pfedgraph", held, {"lam": 0.01}, body_and_head, rounds=1)
+    state = trained(simulation, stored_two(1.5, 0.5))
+    trained_u = state.clients["trained"]["params"]["0.weight"].flatten()
+    moved = [state.clients["trained"]["params"][n] for n in ("0.weight", "1.weight")]
+    a, b = torch.cat([m.flatten(1) for m in moved], dim=1).numpy() - [1.5, 0.5, -0.5]
+    assert 0.9 < cosine(a, b) < 1 - 1e-6
+    mixture = float((2 * trained_u[0] + trained_u[1]) / 3)
+    started = state.clients["params"]["0.weight"].flatten().tolist()
+    assert started == pytest.approx([mixture, mixture], abs=1e-12)

@@ -192,7 +192,8 @@ def copy(project: Project, root: Path) -> Project:
 def clone(project: Project, root: Path) -> Project:
     """What a clone and a pull bring: code, config and results, one file after the other, now."""
     kept = [p for p in project.root.iterdir() if p.name not in (".snakemake", "data")]
-    sources = [p for top in kept for p in (top, *top.rglob("*")) if p.is_symlink() or p.is_file()]
+    found = [p for top in kept for p in (top, *([] if top.is_symlink() else top.rglob("*")))]
+    sources = [p for p in found if p.is_symlink() or p.is_file()]
     random.Random(0).shuffle(sources)
     for source in sources:
         target = root / source.relative_to(project.root)
