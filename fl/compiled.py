@@ -6,6 +6,7 @@ padded to whole chunks, and where a client has no step left its tree stays as it
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from functools import cache
@@ -21,14 +22,19 @@ from fl.data.batches import Arrays, Schedule
 from fl.method import Pass
 from fl.trees import Rate, Tree
 
+logger = logging.getLogger(__name__)
+
 CHUNK = 8
 """Steps in one program: calling it costs as much as several steps of a small model."""
 
 
 def available(device: torch.device) -> bool:
-    """Whether `torch.compile` can work here: on a CPU it needs a C++ compiler."""
-    compiler = os.environ.get("CXX", "c++")
-    return device.type != "cpu" or any(map(shutil.which, (compiler, "g++", "clang++")))
+    """Whether `torch.compile` can work here: on a CPU it needs a C++ compiler. Says so if not."""
+    compilers = (os.environ.get("CXX", "c++"), "g++", "clang++")
+    there = device.type != "cpu" or any(map(shutil.which, compilers))
+    if not there:
+        logger.info("no C++ compiler here, so the stacked step is not compiled")
+    return there
 
 
 def train(
@@ -46,7 +52,7 @@ def train(
             batch = arrays.batch(index[:, now], weight[:, now])
             masked = not bool(real[:, now].all())
             advance = _program(part, masked)
-            work, losses = advance(server, work, batch, active[:, now], lr)
+            work, losses = advance(server, work, batch, active[:, now].contiguous(), lr)
             total += losses
     return dict(work), total
 

@@ -209,12 +209,13 @@ def choose(method: Method, state: State, plan: Plan, rounds: int) -> tuple[str, 
     """
     seconds = {name: seconds_a_step(method, state, plan, name, 3) for name in ("loop", "stacked")}
     steps = rounds * sum(int(s.steps.max()) for s in plan.schedules)
-    if min(seconds.values()) * steps > PAYS:
-        if compiled.available(plan.arrays.device):
-            length = 3 * compiled.CHUNK
+    if min(seconds.values()) * steps > PAYS and compiled.available(plan.arrays.device):
+        length = 3 * compiled.CHUNK
+        try:
             seconds["compiled"] = seconds_a_step(method, state, plan, "compiled", length)
-        else:
-            logger.info("no C++ compiler here, so the stacked step is not compiled")
+        except Exception as error:  # A compiler that does not work, or code it cannot take.
+            reason = str(error).strip().split("\n")[0]
+            logger.warning("not compiled (%s: %s)", type(error).__name__, reason)
     return min(seconds, key=seconds.__getitem__), seconds
 
 

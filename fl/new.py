@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from pathlib import Path
 from string import Template
 
+from fl import registry
 from fl.errors import FedloomError
 from fl.files import write_bytes
 
@@ -24,12 +26,15 @@ def write(kind: str, name: str, folder: Path) -> Path:
         raise FedloomError(
             f"name {name!r}; allowed: small letters, digits and dashes between them, a letter first"
         )
+    cls = "".join(part.capitalize() for part in name.split("-"))
+    template = (TEMPLATES / f"{kind}.txt").read_text(encoding="utf-8")
+    taken = name in registry.names("data set" if kind == "dataset" else kind)
+    if taken or keyword.iskeyword(cls) or re.search(rf"\b{cls}\b", template):
+        raise FedloomError(f"name {name!r} is taken; choose another")
     path = folder / KINDS[kind] / f"{name.replace('-', '_')}.py"
     if path.exists():
         raise FedloomError(f"{path}: is there already; choose another name")
-    text = Template((TEMPLATES / f"{kind}.txt").read_text(encoding="utf-8")).substitute(
-        name=name, cls="".join(part.capitalize() for part in name.split("-"))
-    )
+    text = Template(template).substitute(name=name, cls=cls)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, text.encode())
     return path

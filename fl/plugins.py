@@ -8,6 +8,7 @@ identity of runs, and held to the contract tests.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,6 +37,10 @@ def use(folders: Iterable[str], where: Where) -> None:
             raise ConfigError(at, problem, "packages of different names")
         if str(folder.parent) not in sys.path:
             sys.path.append(str(folder.parent))
+        found = importlib.util.find_spec(folder.name)
+        if found is None or str(folder) not in (found.submodule_search_locations or ()):
+            problem = f"{folder.name!r} is the name of a package that Python already has"
+            raise ConfigError(at, problem, "a folder of another name")
 
 
 def roots() -> dict[str, Path]:

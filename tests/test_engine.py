@@ -10,7 +10,7 @@ from contract import worlds
 from contract.worlds import world
 from torch import Tensor
 
-from fl import engine, trees
+from fl import compiled, engine, trees
 from fl.data.batches import Arrays, Schedule
 from fl.engine import Plan, State
 from fl.errors import FedloomError
@@ -159,6 +159,24 @@ def test_choose_names_a_backend_and_leaves_no_trace(model: str) -> None:
     assert plan.schedules[0].steps.max() > 3, "the plan is not cut short itself"
     fresh = worlds.run(simulation)[0]
     assert worlds.same(worlds.tree(fresh), worlds.tree(worlds.run(world("local", model))[0]))
+
+
+@pytest.mark.parametrize("rounds", [3, 10**9])
+def test_choose_compiles_only_where_much_work_lies_ahead(
+    rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[torch.device] = []
+
+    def unavailable(device: torch.device) -> bool:
+        asked.append(device)
+        return False
+
+    monkeypatch.setattr(compiled, "available", unavailable)
+    simulation = world("fedavg")
+    plan = simulation.plan(1)
+    _, seconds = engine.choose(simulation.method, simulation.begin(), plan, rounds)
+    assert set(seconds) == {"loop", "stacked"}
+    assert asked == ([] if rounds == 3 else [torch.device("cpu")])
 
 
 # Errors

@@ -4,8 +4,9 @@ Fallah, Mokhtari, Ozdaglar. Personalized Federated Learning with Theoretical Gua
 Model-Agnostic Meta-Learning Approach. NeurIPS 2020. arXiv:2002.07948.
 
 Each batch is cut in two: the step is taken on one half, its outcome is judged on the other, and the
-Hessian is that of the first half (the paper draws a third batch for it). The personalised model is
-that of an entry ``{method: finetune, start: perfedavg, rounds: 1, local_steps: 1}``.
+Hessian is that of the first half (the paper draws a third batch for it). A batch of one sample has
+nothing to be judged on and teaches nothing. The personalised model is that of an entry ``{method:
+finetune, start: perfedavg, rounds: 1, local_steps: 1}``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.func import grad
 
 from fl import trees
+from fl.errors import FedloomError
 from fl.fields import Positive
 from fl.method import Batch, Method, Setting
 from fl.parts.losses import classification
@@ -37,6 +39,9 @@ class PerFedAvg:
 
     def build(self, setting: Setting) -> Method:
         """FedAvg on F(w) = f(w - alpha grad f(w; D); D'), equation 3."""
+        size = setting.training.batch_size
+        if size < 2:
+            raise FedloomError(f"perfedavg: batch_size is {size}; allowed: 2 or more, to be cut")
         base, network = recipe(setting), setting.network
         [local] = base.passes
 

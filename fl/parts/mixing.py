@@ -32,10 +32,12 @@ def project_to_simplex(v: Tensor) -> Tensor:
     argmin_p ||p - v||^2 with p >= 0 and sum p = 1: p = max(v - theta, 0), theta found by sorting
     (Held, Wolfe and Crowder 1974; Duchi et al. ICML 2008, figure 1).
     """
+    v = v - v.amax(dim=-1, keepdim=True)  # Changes nothing but the rounding of large numbers.
     ordered = v.sort(dim=-1, descending=True).values
     counts = torch.arange(1, v.shape[-1] + 1, device=v.device, dtype=v.dtype)
     thresholds = (ordered.cumsum(dim=-1) - 1) / counts
-    support = (ordered > thresholds).sum(dim=-1, keepdim=True)
+    # At least one, also where a run has diverged and nothing compares.
+    support = (ordered > thresholds).sum(dim=-1, keepdim=True).clamp(min=1)
     return (v - thresholds.gather(-1, support - 1)).clamp(min=0)
 
 

@@ -491,28 +491,46 @@ def test_mrmtl_holds_each_model_near_the_plain_mean(keep: bool, carried: float) 
         assert is_pair(state.clients["params"]["weight"][k], ends[k])
 
 
+def line() -> nn.Module:
+    return nn.Linear(1, 2)
+
+
+def stored_line(w: float, b: float) -> dict[str, Any]:
+    """Variables (w, -w) and biases (b, -b)."""
+    params = {"weight": tensor([[w], [-w]]), "bias": tensor([b, -b])}
+    return {"params": params, "buffers": {}}
+
+
+def line_step(theta: np.ndarray, samples: Samples) -> np.ndarray:
+    """The gradient at theta = (w, -w, b, -b): s(2 (w x + b)) - [y = 0], times x and times 1."""
+    down = [
+        (s(2 * (theta[0] * x + theta[2])) - (y == 0)) * np.array([x, -x, 1, -1]) for x, y in samples
+    ]
+    return np.mean(down, axis=0)
+
+
+def numbers(variables: Any) -> np.ndarray:
+    return np.concatenate([variables["params"][name].flatten() for name in ("weight", "bias")])
+
+
 def test_pfedgraph_mixes_by_samples_and_by_likeness() -> None:
-    """theta = (u, w, -w); two rounds of two steps, client: f - mu cos(theta, received).
+    """Two rounds of two steps, so that the client's term - mu cos(theta, received) is felt.
 
     Row i is the projection of p_j + cos_ij / (2 lambda), which for two clients takes half of what
     is over 1 from both, and cuts at 0 and 1. Cosines are of what was moved since the beginning.
     """
-    held: list[Samples] = [[(1, 0), (3, 1)], [(2, 1)]]
+    held: list[Samples] = [[(1, 0), (2, 0)], [(-0.5, 0)]]
     lam, mu = 2.0, 0.5
-    simulation = of(
-        "pfedgraph", held, {"lam": lam, "mu": mu}, body_and_head, rounds=2, local_steps=2
-    )
-    origin = np.array([1.5, 0.5, -0.5])
+    simulation = of("pfedgraph", held, {"lam": lam, "mu": mu}, line, rounds=2, local_steps=2)
+    origin = np.array([0.5, -0.5, 0.25, -0.25])
     starts, share, seen = [origin, origin], np.array([2, 1]) / 3, []
     for _ in range(2):
         ends = []
         for samples, received in zip(held, starts, strict=True):
             theta = received
             for _ in range(2):
-                u, w = theta[:2]
-                dw = mean_dw(u, w, samples)
-                down = np.array([mean_du(u, w, samples), dw, -dw])
-                theta = theta - 0.1 * (down - mu * cosine_slope(theta, received))
+                down = line_step(theta, samples) - mu * cosine_slope(theta, received)
+                theta = theta - 0.1 * down
             ends.append(theta)
         likeness = cosine(ends[0] - origin, ends[1] - origin)
         seen.append(likeness)
@@ -520,26 +538,25 @@ def test_pfedgraph_mixes_by_samples_and_by_likeness() -> None:
         for i in (0, 1):
             v = share + np.array([1 if i == j else likeness for j in (0, 1)]) / (2 * lam)
             first = min(max(v[0] - (v.sum() - 1) / 2, 0), 1)
+            assert 0 < first < 1
             starts.append(first * ends[0] + (1 - first) * ends[1])
-    assert all(-0.9 < likeness < 0.9 for likeness in seen)
-    state = trained(simulation, stored_two(1.5, 0.5))
+    assert all(0.01 < abs(likeness) < 0.9 for likeness in seen)
+    state = trained(simulation, stored_line(0.5, 0.25))
     for k in (0, 1):
         client = trees.take(state.clients, k)
         view = simulation.method.views[PERSONAL](state.server, client)
-        for found, expected in ((client, starts[k]), (view, ends[k])):
-            numbers = torch.cat([t.flatten() for t in found["params"].values()])
-            np.testing.assert_allclose(numbers, expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(numbers(client), starts[k], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(numbers(view), ends[k], rtol=0, atol=1e-12)
 
 
 def test_pfedgraph_takes_models_that_moved_alike_as_one() -> None:
-    """A cosine above 0.9 counts as 1; then a row is the share of samples, whatever lambda."""
-    held: list[Samples] = [[(1, 0), (3, 0)], [(2, 0)]]
-    simulation = of("pfedgraph", held, {"lam": 0.01}, body_and_head, rounds=1)
-    state = trained(simulation, stored_two(1.5, 0.5))
-    trained_u = state.clients["trained"]["params"]["0.weight"].flatten()
-    moved = [state.clients["trained"]["params"][n] for n in ("0.weight", "1.weight")]
-    a, b = torch.cat([m.flatten(1) for m in moved], dim=1).numpy() - [1.5, 0.5, -0.5]
-    assert 0.9 < cosine(a, b) < 1 - 1e-6
-    mixture = float((2 * trained_u[0] + trained_u[1]) / 3)
-    started = state.clients["params"]["0.weight"].flatten().tolist()
-    assert started == pytest.approx([mixture, mixture], abs=1e-12)
+    """A cosine above 0.9 counts as 1; then a row is the shares of samples, whatever lambda."""
+    held: list[Samples] = [[(1, 0), (3, 0)], [(1, 0)]]
+    simulation = of("pfedgraph", held, {"lam": 0.01}, line, rounds=1)
+    origin = np.array([0.5, -0.5, 0.25, -0.25])
+    ends = [origin - 0.1 * line_step(origin, samples) for samples in held]
+    assert 0.9 < cosine(ends[0] - origin, ends[1] - origin) < 0.995
+    state = trained(simulation, stored_line(0.5, 0.25))
+    for k in (0, 1):
+        started = numbers(trees.take(state.clients, k))
+        np.testing.assert_allclose(started, (2 * ends[0] + ends[1]) / 3, rtol=0, atol=1e-12)

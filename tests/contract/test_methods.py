@@ -20,7 +20,7 @@ from contract.worlds import world
 from planning import Planned
 from torch import Tensor
 
-from fl import engine, fields, registry, rng, trees
+from fl import engine, fields, registry, rng, simulate, trees
 from fl.data.batches import Schedule
 from fl.engine import Plan, State
 from fl.errors import ConfigError, Where
@@ -76,6 +76,14 @@ def test_debug_is_loop_to_the_bit(method: str, model: str) -> None:
     debug, debug_rows = worlds.run(simulation, "debug")
     assert worlds.same(worlds.tree(debug), worlds.tree(loop))
     assert worlds.rows_agree(debug_rows, rows, 0.0)
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked"])
+@every_method
+def test_a_run_that_diverges_ends_and_says_so(method: str, backend: str) -> None:
+    simulation = world(method, lr=1e200, schedule="constant")
+    done = list(simulate.rounds(simulation, simulation.begin(), 0, backend))
+    assert [one.diverged for one in done] == [True]
 
 
 @every_method

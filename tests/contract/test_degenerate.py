@@ -1,0 +1,154 @@
+"""Where a method's parameter takes away what sets it apart, it is the method that is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from contract import worlds
+from contract.worlds import world
+
+from fl import engine, trees
+from fl.data.batches import Schedule
+from fl.engine import State
+from fl.recipe import KINDS
+from fl.schema import GLOBAL, PERSONAL
+from fl.simulate import Simulation
+
+every_model = pytest.mark.parametrize("model", worlds.MODELS)
+keeping = pytest.mark.parametrize("keep", [True, False])
+
+
+def shared(simulation: Simulation, state: State) -> dict[str, Any]:
+    """The variables of the global view."""
+    return simulation.method.views[GLOBAL](state.server, None)
+
+
+def personal(simulation: Simulation, state: State) -> list[dict[str, Any]]:
+    """The variables of each client's personal view, in the module's order."""
+    found = []
+    for client in range(len(state.clients["id"])):
+        view = simulation.method.views[PERSONAL](state.server, trees.take(state.clients, client))
+        names = simulation.network.names
+        found.append({kind: {name: view[kind][name] for name in names[kind]} for kind in KINDS})
+    return found
+
+
+def ends(*args: Any, **more: Any) -> tuple[Simulation, State]:
+    simulation = world(*args, **more)
+    return simulation, worlds.run(simulation)[0]
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "tolerance"),
+    [
+        ("fedprox", {"mu": 0.0}, 0.0),
+        ("moon", {"mu": 0.0}, 0.0),
+        ("fedavgm", {"beta": 0.0, "eta": 1.0}, 1e-12),
+    ],
+)
+@every_model
+def test_the_shared_model_is_that_of_fedavg(
+    method: str, values: dict[str, float], tolerance: float, model: str
+) -> None:
+    average = shared(*ends("fedavg", model))
+    assert worlds.distance(shared(*ends(method, model, values)), average) <= tolerance
+    unlike = shared(*ends(method, model, dict.fromkeys(values, 0.6)))
+    assert worlds.distance(unlike, average) > 1e-6
+
+
+@every_model
+def test_the_shared_model_of_ditto_is_that_of_fedavg_whatever_holds_the_own_ones(
+    model: str,
+) -> None:
+    values = {"lam": 3.0, "keep_optimizer": False}
+    assert worlds.same(shared(*ends("ditto", model, values)), shared(*ends("fedavg", model)))
+
+
+@keeping
+@pytest.mark.parametrize("method", ["ditto", "mrmtl"])
+@every_model
+def test_own_models_that_nothing_holds_are_those_of_local(
+    method: str, model: str, keep: bool
+) -> None:
+    alone = personal(*ends("local", model, {"keep_optimizer": keep}))
+    free = personal(*ends(method, model, {"keep_optimizer": keep, "lam": 0.0}))
+    held = personal(*ends(method, model, {"keep_optimizer": keep, "lam": 0.5}))
+    for one, other, apart in zip(free, alone, held, strict=True):
+        assert worlds.same(one, other)
+        assert worlds.distance(apart, other) > 1e-4
+
+
+@every_model
+def test_scaffold_without_controls_is_fedavg_over_clients_that_weigh_alike(model: str) -> None:
+    """That is its first round; the second has controls."""
+    scaffold, fedavg = world("scaffold", model), world("fedavg", model)
+    state, average, apart = scaffold.begin(), fedavg.begin(), []
+    for number in (1, 2):
+        plan = scaffold.plan(number)
+        plan = replace(plan, n=torch.ones_like(plan.n))
+        state, _ = engine.run_round(scaffold.method, state, plan, "loop")
+        average, _ = engine.run_round(fedavg.method, average, plan, "loop")
+        apart.append(worlds.distance(shared(scaffold, state), shared(fedavg, average)))
+    assert apart[0] < 1e-12
+    assert apart[1] > 1e-3
+
+
+def outer(schedule: Schedule) -> Schedule:
+    """The second half of every batch, as Per-FedAvg cuts it."""
+    return Schedule(schedule.index[..., 1::2], schedule.weight[..., 1::2], schedule.steps)
+
+
+@pytest.mark.parametrize("order", ["first", "second"])
+@every_model
+def test_perfedavg_that_takes_no_inner_step_is_fedavg_on_the_outer_halves(
+    model: str, order: str
+) -> None:
+    meta = world("perfedavg", model, {"alpha": 1e-30, "order": order})
+    fedavg = world("fedavg", model)
+    state, average = meta.begin(), fedavg.begin()
+    for number in (1, 2):
+        plan = meta.plan(number)
+        half = replace(plan, schedules=tuple(map(outer, plan.schedules)))
+        state, losses = engine.run_round(meta.method, state, plan, "loop")
+        average, expected = engine.run_round(fedavg.method, average, half, "loop")
+        assert worlds.distance(shared(meta, state), shared(fedavg, average)) < 1e-10
+        torch.testing.assert_close(losses, expected, rtol=0, atol=1e-10)
+    stepping = ends("perfedavg", model, {"alpha": 0.5, "order": order}, rounds=2)
+    assert worlds.distance(shared(*stepping), shared(meta, state)) > 1e-3
+
+
+def test_a_single_client_of_fedbn_shares_with_itself() -> None:
+    """All that is kept and all that is sent together are FedAvg's model."""
+    one = {"sizes": (21,), "participation": 1.0}
+    [own] = personal(*ends("fedbn", "cnn", **one))
+    assert worlds.same(own, shared(*ends("fedavg", "cnn", **one)))
+
+
+@every_model
+def test_pfedgraph_of_a_large_lambda_mixes_as_fedavg_does(model: str) -> None:
+    """Then every row is the shares of samples, and everybody goes on from the weighted mean."""
+    simulation, state = ends("pfedgraph", model, {"lam": 1e12, "mu": 0.0}, participation=1.0)
+    average = shared(*ends("fedavg", model, participation=1.0))
+    sent = {kind: state.clients["trained"][kind] for kind in KINDS}
+    weights = torch.tensor(worlds.SIZES, dtype=torch.float64)
+    mean = trees.mean(sent, weights)
+    for client in range(len(worlds.SIZES)):
+        start = {kind: trees.take(state.clients[kind], client) for kind in KINDS}
+        assert worlds.distance(start["params"], mean["params"]) < 1e-9
+        assert worlds.distance(start["params"], average["params"]) < 1e-9
+        for name, buffer in start["buffers"].items():
+            if buffer.is_floating_point():
+                assert float((buffer - average["buffers"][name]).abs().max()) < 1e-9
+    own = personal(simulation, state)
+    assert all(worlds.distance(one["params"], mean["params"]) > 1e-3 for one in own)
+
+
+def test_pfedgraph_of_a_small_lambda_is_local() -> None:
+    """As long as no two models have moved alike, likeness to oneself outweighs all else."""
+    own = personal(*ends("pfedgraph", "mlp", {"lam": 1e-3, "mu": 0.0}))
+    alone = personal(*ends("local", "mlp", {"keep_optimizer": False}))
+    for one, other in zip(own, alone, strict=True):
+        assert worlds.same(one, other)

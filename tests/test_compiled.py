@@ -1,0 +1,89 @@
+"""The compiled backend: it is the loop to rounding, and is compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from contract import worlds
+from contract.worlds import world
+from torch._dynamo.utils import counters
+
+from fl import compiled, engine
+from fl.simulate import Simulation
+
+CPU = torch.device("cpu")
+compiles = pytest.mark.skipif(
+    not compiled.available(CPU), reason="torch.compile needs a C++ compiler"
+)
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many programs have been compiled so far; they are short, which makes that quick."""
+    monkeypatch.setattr(compiled, "CHUNK", 2)
+    torch._dynamo.reset()
+    counters.clear()
+    return lambda: int(counters["stats"]["unique_graphs"])
+
+
+@compiles
+def test_compiled_is_loop_to_rounding_at_any_learning_rate(programs: Callable[[], int]) -> None:
+    simulation = world("fedavg", "mlp", local_epochs=1)
+    method, state, plan = simulation.method, simulation.begin(), simulation.plan(1)
+    steps = plan.schedules[0].steps
+    assert len(set(steps.tolist())) == 3, "who has fewer steps waits"
+    assert (steps % 2).any(), "the last chunk is padded"
+    needed = None
+    for lr in (0.1, 0.03):
+        now = replace(plan, lr=lr)
+        after, losses = engine.run_round(method, state, now, "compiled")
+        expected, expected_losses = engine.run_round(method, state, now, "loop")
+        assert worlds.distance(worlds.tree(after), worlds.tree(expected)) < 1e-10
+        torch.testing.assert_close(losses, expected_losses, rtol=0, atol=1e-10)
+        assert worlds.distance(worlds.tree(after), worlds.tree(state)) > 1e-3
+        needed = needed or programs()
+    assert programs() == needed
+    assert 1 <= needed <= 2, "with a mask and without"
+    assert not counters["graph_break"]
+
+
+def longest(simulation: Simulation) -> list[int]:
+    rounds = range(1, simulation.training.rounds + 1)
+    return [int(simulation.plan(number).schedules[0].steps.max()) for number in rounds]
+
+
+def test_who_takes_part_does_not_matter_to_the_program(
+    programs: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds differ in their clients, rates and steps. What is compiled is only traced here."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    simulation = world("fedavg", "mlp", participation=0.5, local_epochs=1, seed=2)
+    assert len(set(longest(simulation))) > 1
+    found, rows = worlds.run(simulation, "compiled")
+    expected, expected_rows = worlds.run(simulation, "loop")
+    assert worlds.distance(worlds.tree(found), worlds.tree(expected)) < 1e-10
+    assert worlds.rows_agree(rows, expected_rows, 1e-10)
+    assert 1 <= programs() <= 2, "with a mask and without"
+
+
+def test_without_a_compiler_it_is_not_available(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not compiled.available(CPU)
+    assert compiled.available(torch.device("cuda")), "a GPU needs none"
+    for name in ("c++", "g++", "clang++"):
+        program = tmp_path / name
+        program.touch(mode=0o755)
+        assert compiled.available(CPU)
+        program.unlink()
+    monkeypatch.setenv("CXX", str(tmp_path / "mine"))
+    assert not compiled.available(CPU)
+    (tmp_path / "mine").touch(mode=0o755)
+    assert compiled.available(CPU)
