@@ -73,11 +73,15 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("explain", _explain, "a run's spec, and what sets it apart from the nearest one")
     sub.add_argument("wanted", metavar="RUN", help="a run's id, or its beginning")
 
-    sub = command("show", _show, "the result table of a study, from what is there")
-    sub.add_argument("study")
-
-    sub = command("report", _report, "tables and report of a study, from what is there")
-    sub.add_argument("study")
+    for name, run, help in (
+        ("show", _show, "the result table of a study, from what is there"),
+        ("report", _report, "tables and report of a study, from what is there"),
+    ):
+        sub = command(name, run, help)
+        sub.add_argument("study")
+        sub.add_argument(
+            "--planned", action="store_true", help="as Snakemake planned it, not as config is now"
+        )
     for name, help in (
         ("tables", "the Parquet tables of a study, from what is there"),
         ("download", "the raw files of a planned data set"),
@@ -151,26 +155,33 @@ def _tables(parsed: argparse.Namespace) -> None:
 def _show(parsed: argparse.Namespace) -> None:
     from fl import overview, tables
 
-    settings = config.settings(parsed.config)
-    results = Path(settings.results)
-    study = _planned(results, "studies", parsed.study)
+    settings, study = _asked(parsed)
     rows, runs = tables.collect(study, Path(settings.store))
-    for line in overview.results(study, tables.summarise(rows, runs, study["metric"])):
+    summary = tables.summarise(rows, runs, study["metric"])
+    for line in overview.results(study, summary, runs):
         print(line)
-    print(f"report: {results / 'report' / parsed.study}.html")
+    page = Path(settings.results) / "report" / f"{parsed.study}.html"
+    print(f"report: {page}" if page.exists() else f"no report yet: python -m fl report {page.stem}")
 
 
 def _report(parsed: argparse.Namespace) -> None:
-    from fl import report
+    from fl import overview, report
 
-    settings = config.settings(parsed.config)
+    settings, study = _asked(parsed)
     results, store = Path(settings.results), Path(settings.store)
-    if not (results / "plan" / "studies" / f"{parsed.study}.json").exists():
-        from fl import plan
-
-        plan.current(parsed.config, [parsed.study])
-    for path in report.build(parsed.study, results, store):
+    print(overview.there(study, Store(store)))
+    for path in report.build(parsed.study, results, store, study):
         print(path)
+
+
+def _asked(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, Any]]:
+    """A study as the config has it now, or as the graph planned it if a job asks."""
+    settings = config.settings(parsed.config)
+    if parsed.planned:
+        return settings, _planned(Path(settings.results), "studies", parsed.study)
+    from fl import plan
+
+    return settings, plan.make(parsed.config, [parsed.study]).studies[parsed.study]
 
 
 def _download(parsed: argparse.Namespace) -> None:

@@ -90,7 +90,7 @@ def expand(folder: Path, name: str, asked_at: Where) -> Expansion:
         dataset = replace(dataset, id=materials.dataset_id(dataset.spec))
         materials.check_fit(scheme.spec, dataset.spec, scheme.at)
         scheme = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
-        methods.check(_network(model, dataset), model)
+        methods.check(_network(model, dataset), model, scheme)
         for run in methods.runs(dataset, scheme, model):
             runs[run.label, run.id] = run
     files = [Path(s.values["path"]) for s in schemes if "path" in s.values]
@@ -182,9 +182,15 @@ class _Methods:
         for label in self._given:
             self._ancestors(label)
 
-    def check(self, network: Network, model: Choice) -> None:
-        """Refuse (`ConfigError`) a method that cannot be built for a model."""
+    def check(self, network: Network, model: Choice, scheme: Choice) -> None:
+        """Refuse (`ConfigError`) a method that cannot be built for a model, or a grid that nothing
+        can be chosen from.
+        """
         for label, points in self._points.items():
+            if len(points) > 1 and not materials.validates(scheme.spec):
+                problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
+                at = self._where / "methods" / label
+                raise ConfigError(at, problem, "one point, or a partition with val > 0")
             for point in points:
                 setting = Setting(network, Training(**point.training), classes=2, clients=2)
                 try:

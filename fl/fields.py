@@ -213,6 +213,8 @@ def describe(hint: Any) -> str:
     """An annotation in a user's words: ``a number > 0``, ``one of sgd, adamw``."""
     bound, hint = _strip(hint)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return "a name, or one name with its keys"
     if origin in (typing.Union, types.UnionType):
         return " or ".join("nothing" if a is type(None) else describe(a) for a in args)
     if origin is Literal:

@@ -45,7 +45,8 @@ def settle(plan: Mapping[str, Any]) -> None:
         if not all(whole[bundle] for bundle in study["bundles"]) or any(
             read_plan_hash(path) != wanted for path in tables
         ):
-            for path in (*tables, results / "report" / f"{name}.html"):
+            pages = [results / "report" / f"{name}{end}" for end in (".html", ".md", ".tex")]
+            for path in (*tables, *pages):
                 path.unlink(missing_ok=True)
 
 

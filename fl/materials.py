@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fl import data, identity, registry
@@ -126,6 +127,13 @@ def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
     write_json(folder / "partition.json", about)
 
 
+def validates(scheme: Spec) -> bool:
+    """Whether a partition of that scheme has validation samples to choose a grid's point by."""
+    if "path" in scheme:
+        return bool((holdings.read(scheme["path"])["split"] == "val").any())
+    return bool(scheme.get("val", 0))
+
+
 def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
     """Refuse at once a partition that cannot be made of that data set (`ConfigError`)."""
     _, found = entry_of("data set", dataset)
@@ -152,6 +160,7 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
         raise ConfigError(where, f"{dataset['name']} has no clients of its own", allowed)
     if "path" in scheme:
         try:
-            holdings.check_columns(holdings.read(scheme["path"]), scheme["path"])
+            table = holdings.read(scheme["path"])
+            holdings.validate(table, np.empty(found.size), source=scheme["path"])
         except DataError as error:
             raise ConfigError(where / "path", str(error)) from None

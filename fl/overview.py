@@ -56,19 +56,34 @@ def _cost(specs: list[dict[str, Any]], store: Store) -> str:
     return f"{steps:,} local steps of a client to go; {time}"
 
 
-def results(study: dict[str, Any], summary: pd.DataFrame) -> Iterator[str]:
-    """The summary of a study (see `fl.tables.summarise`), a line per method and setting, in %."""
+def there(study: dict[str, Any], store: Store) -> str:
+    """How many of a study's runs are in the store."""
+    runs = {run["run"] for run in study["runs"]}
+    return f"{sum(map(store.has, runs))} of {len(runs)} runs there"
+
+
+def results(study: dict[str, Any], summary: pd.DataFrame, runs: pd.DataFrame) -> Iterator[str]:
+    """The summary of a study (see `fl.tables.summarise`), a line per method and setting, in %.
+
+    What is missing or diverged is counted beside the method, and all of it at the end.
+    """
     titles = {run["method"]: run["title"] for run in study["runs"]}
     yield study["title"]
     for setting, part in summary.groupby(["dataset", "partition", "model"], sort=False):
         yield f"{' / '.join(map(str, setting))}: test {study['metric'].replace('_', ' ')} in %"
         yield f"  {'method':20} {'mean':>6} {'sd over seeds':>14} {'worst client':>13}  seeds"
         for row in part.to_dict("records"):
-            spread = "" if math.isnan(row["sd_seeds"]) else f"{100 * row['sd_seeds']:.1f}"
-            yield (
-                f"  {titles[row['method']]:20} {100 * row['mean']:6.1f} {spread:>14} "
-                f"{100 * row['worst']:13.1f}  {row['n_seeds']:5}"
-            )
+            mean, spread, worst = (_percent(row[key]) for key in ("mean", "sd_seeds", "worst"))
+            gaps = [f"{row[f'n_{s}']} {s}" for s in ("diverged", "missing") if row[f"n_{s}"]]
+            line = f"  {titles[row['method']]:20} {mean:>6} {spread:>14} {worst:>13}"
+            yield f"{line}  {row['n_seeds']:5}  {', '.join(gaps)}".rstrip()
+    counts = runs.drop_duplicates("run")["state"].value_counts()
+    if set(counts.index) != {"complete"}:
+        yield ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def _percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{100 * share:.1f}"
 
 
 def duration(seconds: float) -> str:

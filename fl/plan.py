@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fl import config, identity, plugins, registry
 from fl.config import Settings
 from fl.errors import ConfigError, Where, unknown
-from fl.files import sha256, write_json
+from fl.files import disk_errors, sha256, write_json
 
 if TYPE_CHECKING:
     from fl.expand import Expansion, Run
@@ -211,13 +211,24 @@ def current(folder: Path, studies: Sequence[str] = (), write: bool = True) -> di
     # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
     key = _key(folder, wanted)
     watched = known.get("watched", {})
-    if not write or (known.get("key") == key and _hashes(map(Path, watched)) == watched):
+    if not write:
+        return known
+    if known.get("key") == key and _hashes(map(Path, watched)) == watched and _whole(home, known):
         return known
     plan = make(folder, studies)
     for kind in ("studies", "bundles", "datasets", "partitions"):
         for name, content in getattr(plan, kind).items():
             _write(home / kind / f"{name}.json", content)
     return dict(_write(home / "plan.json", _summary(plan, key)))
+
+
+def _whole(home: Path, known: Mapping[str, Any]) -> bool:
+    """Whether the files of all studies and bundles that a plan names are there."""
+    return all(
+        (home / kind / f"{name}.json").exists()
+        for kind in ("studies", "bundles")
+        for name in known[kind]
+    )
 
 
 def _summary(plan: Plan, key: str) -> dict[str, Any]:
@@ -261,8 +272,9 @@ def _write(path: Path, content: Any) -> Any:
     """Write ``content`` unless the file has it already; returns it as it is read back."""
     plain = json.loads(json.dumps(content))
     if _read(path) != plain:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, plain)
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, plain)
     return plain
 
 

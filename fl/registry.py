@@ -64,13 +64,17 @@ def find(kind: str, name: str, where: Where) -> Entry:
     modules = _modules(kind, where)
     if name not in modules:
         raise unknown(where, kind, name, modules)
-    module = importlib.import_module(modules[name])
+    try:
+        module = importlib.import_module(modules[name])
+    except Exception as error:
+        problem = f"{modules[name]} cannot be imported ({type(error).__name__}: {error})"
+        raise ConfigError(where, problem) from error
     paragraphs = (inspect.getdoc(module) or "").split("\n\n")
     return Entry(
         kind=kind,
         name=name,
         file=Path(inspect.getfile(module)),
-        target=_target(module),
+        target=_target(module, where),
         summary=" ".join(paragraphs[0].split()),
         citation=" ".join(paragraphs[1].split()) if len(paragraphs) > 1 else "",
     )
@@ -96,15 +100,18 @@ def entries(kind: str) -> list[Entry]:
     return [find(kind, name, Where("")) for name in names(kind)]
 
 
-def _target(module: Any) -> Any:
+def _target(module: Any, where: Where) -> Any:
     function = getattr(module, module.__name__.rpartition(".")[2], None)
     if inspect.isfunction(function):
         return function
-    [target] = [
-        found
-        for found in vars(module).values()
-        if dataclasses.is_dataclass(found)
-        and found.__module__ == module.__name__
-        and (hasattr(found, "build") or hasattr(found, "read"))
+    found = [
+        thing
+        for thing in vars(module).values()
+        if dataclasses.is_dataclass(thing)
+        and thing.__module__ == module.__name__
+        and (hasattr(thing, "build") or hasattr(thing, "read"))
     ]
-    return target
+    if len(found) != 1:
+        problem = f"{module.__name__} has {len(found)} dataclasses with `build` or `read`"
+        raise ConfigError(where, problem, "exactly one")
+    return found[0]

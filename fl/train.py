@@ -52,8 +52,9 @@ def read_bundle(path: Path) -> dict[str, Any]:
     """A bundle's spec file, as `fl.plan` writes it."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        if not found["runs"]:
-            raise KeyError("runs")
+        for key in ("bundle", "runs", "execution", "plugins"):
+            if not found[key] and key != "plugins":
+                raise KeyError(key)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path}: cannot be read as a bundle ({type(error).__name__}: {error}); "

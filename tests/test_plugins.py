@@ -38,14 +38,13 @@ def forget() -> None:
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Plugins are known to the whole process: what a test brings is taken back."""
-    before = dict(sys.modules)
     monkeypatch.setattr(plugins, "_roots", {"fl": plugins.FL})
     monkeypatch.setattr(sys, "path", list(sys.path))
     forget()
     yield
-    for name in set(sys.modules) - set(before):
-        if not name.startswith(("fl.", "torch")):
-            del sys.modules[name]
+    brought = set(plugins.roots()) - {"fl"}
+    for name in [name for name in sys.modules if name.partition(".")[0] in brought]:
+        del sys.modules[name]
     forget()
 
 

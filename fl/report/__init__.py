@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fl import files
 from fl.report import content, page
@@ -12,14 +14,17 @@ from fl.report.plain import markdown, to_latex, to_markdown
 from fl.tables import COMPLETE, DIVERGED, MISSING
 
 
-def build(study: str, results: Path, store: Path) -> list[Path]:
+def build(
+    study: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None
+) -> list[Path]:
     """Write ``results/report/<study>.html``, ``.md`` and ``.tex`` from what is there.
 
     Runs that are missing or diverged are named as such. The study's tables are made first where
-    they are not complete. Raises `DataError` for a study that is not planned or a file that
+    they are not complete. ``plan`` is the study's, where it is not the one in ``results/plan``.
+    Raises `DataError` for a study that is not planned or a file that
     cannot be read.
     """
-    facts = gather(study, results, store)
+    facts = gather(study, results, store, plan)
     written = {
         ".html": page.html(facts),
         ".md": _markdown(facts),

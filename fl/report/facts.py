@@ -71,9 +71,9 @@ class Facts:
         return " · ".join(setting)
 
 
-def gather(study: str, results: Path, store: Path) -> Facts:
+def gather(study: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None) -> Facts:
     """Read a study; its tables are made again unless they are complete and of the same plan."""
-    plan = _plan(study, results)
+    plan = plan or _plan(study, results)
     paths = [results / "tables" / f"{study}{end}" for end in (".parquet", ".runs.parquet")]
     if any(tables.read_plan_hash(path) != (plan["hash"], True) for path in paths):
         tables.write(plan, store, results / "tables")

@@ -34,4 +34,4 @@ rule report:
     message:
         "report of {wildcards.study}"
     shell:
-        f"{FL} report {{wildcards.study}} --config {CONFIG} > {{log}} 2>&1"
+        f"{FL} report {{wildcards.study}} --planned --config {CONFIG} > {{log}} 2>&1"
