@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fl import plan
+from fl import cli, plan
 from fl.errors import ConfigError
 from fl.expand import expand, grid
 from fl.fields import Count, Field
@@ -361,3 +361,37 @@ def test_what_is_written_is_what_was_made(config: Path):
         files = {p.stem: json.loads(p.read_text()) for p in (home / kind).glob("*.json")}
         assert files == json.loads(json.dumps(getattr(made, kind)))
     assert summary["runs"] == sorted(r["run"] for r in made.studies["a"]["runs"])
+
+
+def test_a_grid_without_validation_samples_is_refused(config: Path):
+    changes = {"methods": {"fedprox": {"mu": [0.1, 1]}}}
+    scheme = {"dirichlet": {"clients": 4, "alpha": 1.0, "val": 0.0}}
+    assert "methods.fedprox: is a grid, but dirichlet" in refused(
+        config, partitions=[scheme], **changes
+    )
+    scheme["dirichlet"]["val"] = 0.1
+    assert len(runs(config, partitions=[scheme], **changes)) == 4
+
+
+@pytest.mark.parametrize("kind", ["studies", "bundles"])
+def test_a_plan_file_that_was_deleted_is_written_again(config: Path, kind: str):
+    study(config)
+    plan.current(config)
+    gone = next(Path("results/plan", kind).iterdir())
+    content = gone.read_text()
+    gone.unlink()
+    plan.current(config)
+    assert gone.read_text() == content
+
+
+def test_results_follow_the_config_and_not_the_last_plan(config: Path, capsys):
+    study(config, methods={"fedavg": None})
+    plan.current(config)
+    study(config, methods={"fedavg": None, "local": None})
+    assert cli.main(["report", "a"]) == 0
+    assert "0 of 4 runs there" in capsys.readouterr().out
+    assert cli.main(["report", "a", "--planned"]) == 0
+    assert "0 of 2 runs there" in capsys.readouterr().out
+    assert cli.main(["show", "a"]) == 0
+    said = capsys.readouterr().out
+    assert "2 missing" in said and "4 missing" in said

@@ -368,3 +368,20 @@ def test_the_contract_covers_methods_of_ones_own(lab: Path) -> None:
     done = held(lab, "my-anchor and views")
     assert done.returncode == 1
     assert "test_views_are_the_stages_that_the_class_declares[my-anchor]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("def build(self", "def build((self", "cannot be imported (SyntaxError"),
+        ("def build(", "def buildd(", "has 0 dataclasses with `build` or `read`; allowed: exactly"),
+    ],
+)
+def test_a_broken_file_is_one_message(
+    lab: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, problem: str
+) -> None:
+    edit(lab / "methods" / "my_anchor.py", old, new)
+    assert cli.main(["methods", "--config", str(tmp_path / "config")]) == 1
+    said = capsys.readouterr().err
+    assert f"{lab.name}.methods.my_anchor {problem}" in said
+    assert "Traceback" not in said
