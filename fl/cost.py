@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fl import materials
+from fl.errors import FedloomError
 from fl.store import Store
 from fl.training import Training
 
@@ -33,10 +34,14 @@ class Rates:
         seen: dict[str, list[float]] = {}
         for run in store.runs():
             record = store.record(run)
-            if record["state"] == "complete":
+            if record["state"] != "complete":
+                continue
+            try:
                 rate = record["seconds"] / client_steps(record["spec"])
-                for keys in LIKENESS:
-                    seen.setdefault(_key(record["spec"], keys), []).append(rate)
+            except (FedloomError, KeyError, TypeError):
+                continue  # A shared store may hold runs of a plugin or of keys not known here.
+            for keys in LIKENESS:
+                seen.setdefault(_key(record["spec"], keys), []).append(rate)
         self._rates = {key: statistics.median(rates) for key, rates in seen.items()}
 
     def seconds(self, specs: Iterable[Mapping[str, Any]]) -> float | None:

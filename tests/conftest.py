@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,3 +35,17 @@ def planned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Callable[..., p
     """``planned(methods=..., seeds=..., execution={...})``: the tiny study, changed and planned."""
     caplog.set_level(logging.INFO)
     return lambda **changes: planning.make(tmp_path, **changes)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 256 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a small file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -9,7 +9,6 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import killing
@@ -68,19 +67,6 @@ def is_of(found: checkpoint.Checkpoint | None, round: int) -> bool:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("a small file system cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("name", FLOATS + INTEGERS)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +82,6 @@ def foreign_lease(root: Path, **changes: Any) -> Path:
     holder = {**lease._identity(), "host": "elsewhere", "nonce": "theirs", **changes}
     (partial / "lease.json").write_bytes(lease._text(holder, 0))
     return partial / "lease.json"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("a small file system cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 # What is in the store
