@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -18,8 +19,11 @@ from fl.errors import ConfigError, DataError, Where
 from fl.files import write_json, write_table
 from fl.registry import Entry
 
+if TYPE_CHECKING:
+    from fl.method import Method, Setting
+
 Spec = Mapping[str, Any]
-"""``{"name": ..., key: value, ...}`` of a data set or of a partition scheme."""
+"""``{"name": ..., key: value, ...}`` of a thing that the registry knows, or a run's whole spec."""
 
 
 def entry_of(kind: str, spec: Spec) -> tuple[Entry, Any]:
@@ -44,10 +48,22 @@ def partition_id(spec: Spec, dataset: str) -> str:
     return f"{entry.name}-{key}"
 
 
+def build(spec: Spec, setting: Setting) -> Method:
+    """The method of a run's spec, with the terms that the spec adds to its loss."""
+    terms = tuple(entry_of("term", term)[1].build(setting) for term in spec["terms"])
+    _, method = entry_of("method", spec["method"])
+    made: Method = method.build(replace(setting, terms=terms))
+    return made
+
+
 def code(spec: Spec) -> dict[str, str]:
     """What a run of that spec is computed by and on: code hashes and the ids of its data."""
     dataset = dataset_id(spec["dataset"])
+    terms = {
+        f"term {term['name']}": identity.code(_entry_file("term", term)) for term in spec["terms"]
+    }
     return {
+        **terms,
         "core": identity.code(identity.CORE),
         "method": identity.code(_file("method", spec)),
         "model": identity.code(_file("model", spec)),
@@ -65,11 +81,16 @@ def code_files(spec: Spec) -> dict[str, str]:
         "partition": "partition scheme",
     }
     roots = [identity.CORE, *(_file(kind, spec, key) for key, kind in kinds.items())]
+    roots += [_entry_file("term", term) for term in spec["terms"]]
     return {name: found for root in roots for name, found in identity.files(root).items()}
 
 
 def _file(kind: str, spec: Spec, key: str = "") -> Path:
-    return registry.find(kind, spec[key or kind]["name"], Where("the spec")).file
+    return _entry_file(kind, spec[key or kind])
+
+
+def _entry_file(kind: str, spec: Spec) -> Path:
+    return registry.find(kind, spec["name"], Where("the spec")).file
 
 
 def supply(spec: Spec, origins: Mapping[str, str], lock: str | Path) -> Supply:
