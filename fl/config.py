@@ -65,10 +65,24 @@ class Cells:
 
 
 @dataclass(frozen=True)
+class Best:
+    """Published hyper-parameters, one column of one table in ``published/``.
+
+    rows: for each entry, its row for each key, terms' keys as ``<term>.<key>``.
+    """
+
+    source: str
+    table: str
+    column: str
+    rows: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True)
 class Study:
     """``config/studies/<name>.yaml``: one table or figure, as its author writes it.
 
-    A list where one value is expected is a grid. See ``config/README.md`` for every key.
+    A list where one value is expected is a grid. ``grid: published`` takes from ``best`` what that
+    has, in place of what the entries say. See ``config/README.md`` for every key.
     """
 
     datasets: list[Any]
@@ -82,6 +96,8 @@ class Study:
     metric: Literal["accuracy", "balanced_accuracy"] = "accuracy"
     baseline: str | None = None
     keep_weights: bool = False
+    grid: Literal["swept", "published"] = "swept"
+    best: Best | None = None
     published: list[Cells] = field(default_factory=list)
 
 
