@@ -107,7 +107,11 @@ def partition(spec: Spec, dataset: Spec, root: Path, results: Path) -> pd.DataFr
 def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
     entry = registry.find("partition scheme", spec["name"], Where("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
-    given = {"groups": prepared.client, "domains": prepared.domain}
+    given = {
+        "groups": prepared.client,
+        "domains": prepared.domain,
+        "published": getattr(prepared, "split", None),
+    }
     wanted = inspect.signature(entry.target).parameters
     table = entry.target(
         prepared.y, **{key: given[key] for key in given if key in wanted}, **values
@@ -122,6 +126,7 @@ def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
         "scheme": entry.name,
         "params": values,
         "notes": table.attrs.get("notes", []),
+        "unseen": holdings.unseen(table).tolist(),
         "classes": list(prepared.classes),
     }
     write_json(folder / "partition.json", about)
@@ -132,6 +137,12 @@ def validates(scheme: Spec) -> bool:
     if "path" in scheme:
         return bool((holdings.read(scheme["path"])["split"] == "val").any())
     return bool(scheme.get("val", 0))
+
+
+def share(scheme: Spec, split: str) -> float:
+    """The share of a client's samples in ``val`` or ``test``, as far as the scheme's keys tell."""
+    given = scheme.get(split, 0.0)
+    return 0.0 if isinstance(given, str) else float(given)
 
 
 def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
@@ -150,9 +161,13 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
     if per_client > found.classes:
         problem = f"is {per_client}, but {dataset['name']} has {found.classes} classes"
         raise ConfigError(where / "classes_per_client", problem, f"1 to {found.classes}")
-    if scheme.get("test", 0.5) in (0, 1) or scheme.get("val", 0) + scheme.get("test", 0) >= 1:
+    if scheme.get("test", 0.5) in (0, 1) or share(scheme, "val") + share(scheme, "test") >= 1:
         problem = f"is {scheme['test']} beside val {scheme.get('val', 0)}"
         raise ConfigError(where / "test", problem, "test > 0 and val + test < 1")
+    unseen = scheme.get("unseen", 0)
+    if clients and not isinstance(unseen, str) and unseen >= clients:
+        problem = f"is {unseen}, but there are {clients} clients"
+        raise ConfigError(where / "unseen", problem, f"a share < 1, or at most {clients - 1}")
     if "clients_per_domain" in scheme and not getattr(found, "domains", ()):
         raise ConfigError(where, f"{dataset['name']} has no domains", "a data set that has")
     if scheme["name"] == "natural" and not found.natural:
