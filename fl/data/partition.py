@@ -3,7 +3,7 @@
 Every scheme returns a partition table, see `fl.data.holdings`, whose functions are here too.
 """
 
-from fl.data.holdings import content_hash, read, statistics, validate, write
+from fl.data.holdings import content_hash, read, statistics, unseen, validate, write
 from fl.data.schemes.client_dirichlet import client_dirichlet
 from fl.data.schemes.dirichlet import dirichlet
 from fl.data.schemes.domain import domain
@@ -29,6 +29,7 @@ __all__ = [
     "power_law",
     "read",
     "statistics",
+    "unseen",
     "validate",
     "write",
 ]

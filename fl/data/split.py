@@ -116,7 +116,7 @@ def take(
         open_ = (left > taken) & (logs > -np.inf)
         if not open_.any():
             break
-        shares = np.where(open_, np.exp(logs - logs[open_].max()), 0.0)
+        shares = np.exp(np.where(open_, logs - logs[open_].max(), -np.inf))
         exact = missing * shares / shares.sum()
         whole = np.floor(exact + 1e-9).astype(left.dtype)
         first = np.lexsort((tie, -np.round(exact - whole, 9), ~open_))
