@@ -67,6 +67,9 @@ class Study:
     """``config/studies/<name>.yaml``: one table or figure, as its author writes it.
 
     A list where one value is expected is a grid. See ``config/README.md`` for every key.
+
+    test: whose test samples a client's model is scored on: its own, or those of all clients that
+    are trained on.
     """
 
     datasets: list[Any]
@@ -78,6 +81,7 @@ class Study:
     question: str = ""
     training: dict[str, Any] = field(default_factory=dict)
     metric: Literal["accuracy", "balanced_accuracy"] = "accuracy"
+    test: Literal["own", "global"] = "own"
     baseline: str | None = None
     keep_weights: bool = False
     published: list[Cells] = field(default_factory=list)

@@ -25,7 +25,9 @@ View = Callable[[Tree, Tree | None], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is built for: the network, how it trains, how many classes and clients."""
+    """What a method is built for: the network, how it trains, how many classes, and how many
+    clients may take part.
+    """
 
     network: Network
     training: Training

@@ -27,7 +27,7 @@ from fl.data.batches import Arrays
 from fl.devices import claim
 from fl.engine import State
 from fl.errors import DataError, FedloomError, Where
-from fl.evaluate import Held, as_rows
+from fl.evaluate import OWN, Held, as_rows
 from fl.files import disk_errors
 from fl.method import Setting
 from fl.network import Network
@@ -158,13 +158,13 @@ def assemble(spec: Mapping[str, Any], bundle: Bundle, device: torch.device) -> S
     prepared = materials.prepare(spec["dataset"], root)
     table = materials.partition(spec["partition"], spec["dataset"], root, results)
     training = Training(**spec["training"])
-    dtype, held = DTYPES[training.precision], Held.of(table)
+    dtype, held = DTYPES[training.precision], Held.of(table, spec.get("test", OWN))
     _, model = materials.entry_of("model", spec["model"])
     _, method = materials.entry_of("method", spec["method"])
     shape, classes = prepared.x.shape[1:], len(prepared.classes)
     network = Network(lambda: model.build(shape, classes), dtype)
     return Simulation(
-        method=method.build(Setting(network, training, classes, held.clients)),
+        method=method.build(Setting(network, training, classes, len(held.participants))),
         network=network,
         training=training,
         arrays=Arrays(prepared.x, prepared.y, prepared.normalisation, device, dtype),

@@ -14,7 +14,7 @@ from make_results import clients, entry, plan, write_partition, write_plan, writ
 from fl import report, tables
 from fl.errors import DataError
 from fl.report import frames as frames_of
-from fl.report.cells import number, probability, spread
+from fl.report.cells import NOTHING, number, probability, spread
 from fl.report.partitions import read
 from fl.report.plain import markdown, tex
 
@@ -370,3 +370,38 @@ def test_numbers_as_text():
 def test_escapes():
     assert tex("a_b & 5 % ± 1 <2") == r"a\_b \& 5 \% $\pm$ 1 \textless{}2"
     assert markdown("a_b|<c>\nd") == r"a\_b\|&lt;c&gt;<br>d"
+
+
+def test_majority_is_over_the_test_samples_that_scores_are_over(tmp_path):
+    counts = {"train": [[5, 1], [1, 9], [8, 0]], "test": [[3, 1], [2, 2], [4, 0]]}
+    write_partition(tmp_path, "part", counts, ["a", "b"], unseen=[2])
+    part = read(tmp_path, "part", "digits", "x")
+    assert part.majority().to_dict() == {0: 3 / 4, 1: 2 / 4}
+    assert part.majority(together=True).to_dict() == {0: 5 / 8, 1: 3 / 8}
+    assert part.population_majority() == 3 / 8
+
+
+def test_unseen_clients_have_a_table_of_their_own(tmp_path):
+    results = tmp_path / "results"
+    made_plan = plan([entry("r1", "fedavg"), entry("r2", "local")])
+    write_plan(results, made_plan)
+    counts = {"train": [[5, 1], [1, 5], [3, 3]], "test": [[2, 1], [1, 2], [2, 2]]}
+    write_partition(results, "part", counts, ["a", "b"], unseen=[2])
+    unseen = [(2, 2, "unseen", "global", "accuracy", 0.25, 4)]
+    write_run(results / "runs", "r1", clients([0.5, 0.7]) + unseen)
+    write_run(results / "runs", "r2", clients([0.8, 0.9], stage="personal"))
+    page, md, latex = made(results)
+    assert page.tables["unseen"][1:] == [["fedavg", "25.0"], ["local", NOTHING]]
+    assert page.tables["settings"][1][1] == "60.0"
+    assert "Clients held out of training" in md
+    assert "Clients held out of training" in latex
+    plain = tmp_path / "plain"
+    write_study(plain)
+    assert "Clients held out" not in made(plain, "quickstart")[1]
+
+
+def test_the_caption_says_that_the_test_is_global(tmp_path):
+    results = tmp_path / "results"
+    write_plan(results, plan([entry("r1", "fedavg")], test="global"))
+    write_run(results / "runs", "r1", clients([0.5, 0.7]))
+    assert "mean over clients, each on the test samples of all, then" in made(results)[0].text

@@ -108,6 +108,7 @@ def sections(facts: Facts) -> list[Section]:
     moved = _figure(facts, "change", _change, _change_caption(facts), movers)
     found = [
         Section("results", "Results", tuple(main), lead="Follow a number to the runs behind it."),
+        Section("unseen", "Unseen clients", _there(content.unseen_table(facts))),
         Section("rounds", "Over rounds", _there(lines)),
         Section("spread", "Spread over clients", (content.clients_table(facts), *_there(dots))),
         Section(
