@@ -35,9 +35,9 @@ class Held:
     away: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, table: pd.DataFrame, test: str = OWN) -> Held:
+    def of(cls, table: pd.DataFrame, test: str = OWN, everybody: bool = False) -> Held:
         """From a partition table; with ``test`` `TOGETHER`, every client that has test samples has
-        those of all.
+        those of all. ``everybody``: unseen clients take part as well.
         """
         clients = int(table["client"].max()) + 1
         unseen = np.zeros(len(table), bool)
@@ -57,7 +57,7 @@ class Held:
             own = by_split["test"]
             union = np.sort(np.concatenate(own))
             by_split["test"] = [union if len(samples) else samples for samples in own]
-        return cls(by_split, tuple(away.tolist()))
+        return cls(by_split, () if everybody else tuple(away.tolist()))
 
     @property
     def clients(self) -> int:

@@ -158,9 +158,11 @@ def assemble(spec: Mapping[str, Any], bundle: Bundle, device: torch.device) -> S
     prepared = materials.prepare(spec["dataset"], root)
     table = materials.partition(spec["partition"], spec["dataset"], root, results)
     training = Training(**spec["training"])
-    dtype, held = DTYPES[training.precision], Held.of(table, spec.get("test", OWN))
     _, model = materials.entry_of("model", spec["model"])
     _, method = materials.entry_of("method", spec["method"])
+    # Who learns nothing from others may train where nobody else does: unseen clients personalise.
+    alone = getattr(method, "alone", False)
+    dtype, held = DTYPES[training.precision], Held.of(table, spec.get("test", OWN), alone)
     shape, classes = prepared.x.shape[1:], len(prepared.classes)
     network = Network(lambda: model.build(shape, classes), dtype)
     return Simulation(
