@@ -12,6 +12,7 @@ import pandas as pd
 
 from fl import data, identity, registry
 from fl.data import holdings
+from fl.data.distance import domain_distances
 from fl.data.download import fetch
 from fl.data.prepared import Prepared
 from fl.errors import ConfigError, DataError, Where
@@ -94,8 +95,9 @@ def prepare(spec: Spec, root: Path) -> Prepared:
 def partition(spec: Spec, dataset: Spec, root: Path, results: Path) -> pd.DataFrame:
     """The table in ``<results>/partitions/<id>``, made now if it is not there.
 
-    Beside ``partition.parquet`` lie ``statistics.parquet`` and ``partition.json``, which says how
-    it was made and what had to be repaired.
+    Beside ``partition.parquet`` lie ``statistics.parquet``, where there are domains
+    ``domains.parquet`` with the distances between them (`fl.data.distance`), and
+    ``partition.json``, which says how it was made and what had to be repaired.
     """
     folder = results / "partitions" / partition_id(spec, dataset_id(dataset))
     path = folder / "partition.parquet"
@@ -121,6 +123,7 @@ def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
     holdings.write(table, folder / "partition.parquet")
     statistics = holdings.statistics(table, prepared.y, len(prepared.classes))
     write_table(folder / "statistics.parquet", statistics)
+    _measure_domains(table, prepared, folder)
     about = {
         "dataset": prepared.name,
         "scheme": entry.name,
@@ -130,6 +133,20 @@ def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
         "classes": list(prepared.classes),
     }
     write_json(folder / "partition.json", about)
+
+
+def _measure_domains(table: pd.DataFrame, prepared: Prepared, folder: Path) -> None:
+    """``domains.parquet``, where the data set has domains and inputs between which there is a
+    distance: whole numbers other than those of images are tokens.
+    """
+    tokens = prepared.x.dtype.kind in "iu" and prepared.x.dtype != np.uint8
+    if prepared.domain is None or not prepared.domains or tokens:
+        return
+    trained = table.loc[(table["split"] == "train").to_numpy(bool), "sample"].to_numpy()
+    found = domain_distances(prepared.x, prepared.domain, trained)
+    for side in ("domain", "other"):
+        found[side] = np.array(prepared.domains)[found[side]]
+    write_table(folder / "domains.parquet", found)
 
 
 def validates(scheme: Spec) -> bool:

@@ -16,7 +16,7 @@ from fl.errors import DataError
 @dataclass(frozen=True)
 class Partition:
     """Who holds what: ``counts[split]`` is clients x classes, in the order of ``clients``; unseen
-    are those held out of training.
+    are those held out of training; distances those between domains (`fl.data.distance`).
     """
 
     id: str
@@ -27,6 +27,7 @@ class Partition:
     counts: dict[str, np.ndarray]
     statistics: pd.DataFrame
     unseen: tuple[int, ...] = ()
+    distances: pd.DataFrame | None = None
 
     def majority(self, together: bool = False) -> pd.Series:
         """Per client that is trained on, the share of its test samples, or of those of all of them
@@ -66,6 +67,9 @@ def read(results: Path, name: str, dataset: str, text: str) -> Partition | None:
             .to_numpy(dtype=np.int64)
             for split in ("train", "val", "test")
         }
+        distances = None
+        if (folder / "domains.parquet").exists():
+            distances = pd.read_parquet(folder / "domains.parquet", partitioning=None)
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise DataError(
             f"{folder}: the partition's statistics cannot be read ({error}); "
@@ -74,4 +78,4 @@ def read(results: Path, name: str, dataset: str, text: str) -> Partition | None:
     classes = tuple(str(c) for c in about["classes"])
     notes = tuple(str(note) for note in about.get("notes", ()))
     title, unseen = f"{dataset} · {text}", tuple(int(c) for c in about.get("unseen", ()))
-    return Partition(name, title, classes, notes, clients, counts, statistics, unseen)
+    return Partition(name, title, classes, notes, clients, counts, statistics, unseen, distances)

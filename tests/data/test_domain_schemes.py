@@ -150,6 +150,21 @@ def test_a_data_set_without_domains_is_refused_when_the_partition_is_made(scheme
     assert not (tmp_path / "partitions").exists()
 
 
+def test_distances_between_domains_lie_beside_the_partition(tmp_path):
+    spec = {"name": "domain", **parse(partition.domain, {}, Where("x"))}
+    domains = {"name": "digits-domains"}
+    materials.partition(spec, domains, tmp_path, tmp_path)
+    [path] = (tmp_path / "partitions").glob("*/domains.parquet")
+    found = pd.read_parquet(path, partitioning=None)
+    names = materials.prepare(domains, tmp_path).domains
+    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    assert list(zip(found["domain"], found["other"], strict=True)) == pairs
+    assert (found["mmd2"] > 0.01).all()
+    plain = {"name": "homogeneous", **parse(partition.homogeneous, {"clients": 3}, Where("x"))}
+    materials.partition(plain, DIGITS, tmp_path, tmp_path)
+    assert len(list((tmp_path / "partitions").glob("*/domains.parquet"))) == 1
+
+
 # Homogeneous within a domain
 
 
