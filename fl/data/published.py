@@ -53,11 +53,16 @@ def _deal(
     owner = np.full(len(wanted), NOBODY, np.int32)
     owed = np.zeros(holder.max() + 2)  # The last is that of NOBODY.
     held, asked = np.argsort(stratum, kind="stable"), np.argsort(wanted, kind="stable")
-    for number in np.intersect1d(wanted, stratum):
-        mine = held[slice(*np.searchsorted(stratum[held], (number, number + 1)))]
-        place = asked[slice(*np.searchsorted(wanted[asked], (number, number + 1)))]
-        holders, counts = np.unique(holder[mine], return_counts=True)
-        due = len(place) * counts / len(mine) + owed[holders]
+    holder, stratum, wanted = holder[held], stratum[held], wanted[asked]
+    numbers = np.intersect1d(wanted, stratum)
+    ends = [np.searchsorted(a, (numbers, numbers + 1)).T for a in (stratum, wanted)]
+    for (first, last), (begin, end) in zip(*ends, strict=True):
+        place = asked[begin:end]
+        holders, counts = np.unique(holder[first:last], return_counts=True)
+        if len(holders) == 1:
+            owner[place] = holders[0]
+            continue
+        due = len(place) * counts / (last - first) + owed[holders]
         got = _rounded(due, len(place), rng)
         owed[holders] = due - got
         owner[rng.permutation(place)] = np.repeat(holders, got)
