@@ -175,9 +175,10 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
         problem = f"is {clients}, too many for {per_client} classes each of {found.size} samples"
         allowed = f"at most {found.size // per_client}, so that a holder of a class gets a sample"
         raise ConfigError(where / "clients", problem, allowed)
-    if per_client > found.classes:
-        problem = f"is {per_client}, but {dataset['name']} has {found.classes} classes"
-        raise ConfigError(where / "classes_per_client", problem, f"1 to {found.classes}")
+    for key in ("classes_per_client", "dominant_classes"):
+        if scheme.get(key, 1) > found.classes:
+            problem = f"is {scheme[key]}, but {dataset['name']} has {found.classes} classes"
+            raise ConfigError(where / key, problem, f"1 to {found.classes}")
     if scheme.get("test", 0.5) in (0, 1) or share(scheme, "val") + share(scheme, "test") >= 1:
         problem = f"is {scheme['test']} beside val {scheme.get('val', 0)}"
         raise ConfigError(where / "test", problem, "test > 0 and val + test < 1")
