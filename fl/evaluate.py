@@ -10,7 +10,6 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 
-from fl import trees
 from fl.data.batches import Arrays
 from fl.engine import State
 from fl.method import Method
@@ -19,7 +18,7 @@ from fl.schema import METRIC_COLUMNS, PERSONAL, UNSEEN
 from fl.trees import Tree
 
 CHUNK = 1024
-OWN, TOGETHER = "own", "global"
+OWN, UNION = "own", "global"
 """Whose test samples a client's model is scored on: the client's own, or those of all clients."""
 
 
@@ -36,7 +35,7 @@ class Held:
 
     @classmethod
     def of(cls, table: pd.DataFrame, test: str = OWN, everybody: bool = False) -> Held:
-        """From a partition table; with ``test`` `TOGETHER`, every client that has test samples has
+        """From a partition table; with ``test`` `UNION`, every client that has test samples has
         those of all. ``everybody``: unseen clients take part as well.
         """
         clients = int(table["client"].max()) + 1
@@ -53,7 +52,7 @@ class Held:
                 np.sort(groups[k].to_numpy(np.int64)) if k in groups else np.zeros(0, np.int64)
                 for k in range(clients)
             ]
-        if test == TOGETHER:
+        if test == UNION:
             own = by_split["test"]
             union = np.sort(np.concatenate(own))
             by_split["test"] = [union if len(samples) else samples for samples in own]
@@ -95,7 +94,8 @@ def evaluate(
                     continue
                 # One model on the same samples as for the client before scores the same.
                 if shared is None or samples is not last:
-                    variables = shared or view(state.server, trees.take(state.clients, client))
+                    own = None if shared else state.client(client, arrays.device)
+                    variables = shared or view(state.server, own)
                     scores = _scores(network, variables, arrays, samples, classes)
                 last = samples
                 rows += [

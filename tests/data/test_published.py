@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from data.dealing import DOMAINS, GROUPS, KEYS, LABELS, class_counts, make
 
 from fl import materials
 from fl.data import partition
-from fl.data.prepared import Prepared
+from fl.data.prepared import SPLIT as SPLIT_NAMES
 from fl.data.published import CODES, follow
 from fl.errors import DataError
 
@@ -158,22 +158,18 @@ def test_a_published_split_that_is_not_asked_for_changes_nothing():
     assert make("dirichlet", published=SPLIT).equals(make("dirichlet"))
 
 
-@dataclass(frozen=True)
-class Whole(Prepared):
-    """A prepared data set with a published split."""
-
-    split: np.ndarray | None = None
+def test_splits_are_numbered_as_prepared_sets_number_them():
+    assert sorted(CODES, key=lambda name: CODES[name]) == list(SPLIT_NAMES)
 
 
 def test_a_data_sets_published_split_reaches_the_scheme(tmp_path, monkeypatch):
     digits = materials.prepare({"name": "digits"}, tmp_path)
     split = (np.arange(len(digits.y)) % 5 == 0).astype(np.int8)
-    arrays = {f.name: getattr(digits, f.name) for f in fields(digits)}
     spec = {"name": "homogeneous", "clients": 4, "seed": 0, "val": 0.1, "unseen": 0.0}
     spec["test"] = "published"
     with pytest.raises(DataError, match="test is published, but the data set has no such split"):
         materials.partition(spec, {"name": "digits"}, tmp_path, tmp_path)
-    monkeypatch.setattr(materials, "prepare", lambda *_: Whole(**{**arrays, "split": split}))
+    monkeypatch.setattr(materials, "prepare", lambda *_: replace(digits, split=split))
     made = materials.partition(spec, {"name": "digits"}, tmp_path, tmp_path)
     assert sorted(rows(made, "test")["sample"]) == np.flatnonzero(split).tolist()
     assert materials.validates(spec)
