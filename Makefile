@@ -27,8 +27,9 @@ format: $(VENV)/test.stamp ## put everything in the one format
 	$(BIN)/ruff check --fix .
 	$(BIN)/snakefmt Snakefile workflow
 
-bench: $(VENV)/run.stamp ## steps of local training per second, beside a bare PyTorch loop
+bench: $(VENV)/run.stamp ## local training and kernel weights, beside bare PyTorch loops
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.local_steps
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
 
 lock: ## resolve the ranges of pyproject.toml anew into the lock files
 	workflow/scripts/lock $(PYTHON)
