@@ -27,8 +27,9 @@ format: $(VENV)/test.stamp ## put everything in the one format
 	$(BIN)/ruff check --fix .
 	$(BIN)/snakefmt Snakefile workflow
 
-bench: $(VENV)/run.stamp ## local training beside a bare PyTorch loop, and partitioning, in seconds
+bench: $(VENV)/run.stamp ## what is fast is measured here, beside plain PyTorch where that is fair
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.local_steps
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.partitions
 
 lock: ## resolve the ranges of pyproject.toml anew into the lock files
