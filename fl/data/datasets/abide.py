@@ -66,7 +66,7 @@ Site = Literal[
     "YALE",
 ]
 SUBJECTS = (37, 27, 48, 63, 52, 175, 26, 34, 56, 30, 36, 39, 47, 98, 140, 71, 56)
-PUBLISHED = dict(zip(get_args(Site), SUBJECTS, strict=True))
+PUBLISHED: dict[str, int] = dict(zip(get_args(Site), SUBJECTS, strict=True))
 """Subjects with time series, 1,035 in all: A. S. Heinsfeld et al. NeuroImage: Clinical 2018."""
 
 NO_FILE = "no_filename"
@@ -99,18 +99,18 @@ class Abide:
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """The sites."""
-        return self.sites
+        """The sites, each once."""
+        return tuple(dict.fromkeys(self.sites))
 
     @property
     def natural(self) -> int:
         """How many clients it has of its own: one a site."""
-        return len(self.sites)
+        return len(self.domains)
 
     @property
     def size(self) -> int | None:
         """How many samples there are; None of a subset."""
-        return sum(PUBLISHED[site] for site in self.sites) if self.complete else None
+        return sum(PUBLISHED[site] for site in self.domains) if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[subjects, 6105]``, y int64, domain and client int32 ``[subjects]``.
@@ -120,7 +120,7 @@ class Abide:
         path, archive = (raw / source.name for source in self.sources)
         table = self._subjects(path)
         if self.complete:
-            published = {str(site): PUBLISHED[site] for site in self.sites}
+            published = {site: PUBLISHED[site] for site in self.domains}
             counts.hold(Counter(table["site"]), published, str(path), "Heinsfeld et al. 2018")
         rows = {f"{name}_rois_ho.1D": row for row, name in enumerate(table["FILE_ID"])}
         x = np.zeros((len(table), *self.shape), np.float32)
@@ -131,7 +131,7 @@ class Abide:
             missing.pop(key)
         absent(archive, missing)
         writer.save("x", x)
-        domain = table["site"].map(self.sites.index).to_numpy()
+        domain = table["site"].map(self.domains.index).to_numpy()
         label(writer, (table["DX_GROUP"] == 1).to_numpy(), domain, None)
         writer.describe(CLASSES, domains=self.domains)
 
@@ -143,13 +143,13 @@ class Abide:
             wanted = ", ".join(columns)
             raise DataError(f"{path}: is no table with the columns {wanted} ({error})") from error
         table["site"] = table["SITE_ID"].str.upper().str.replace(r"_[12]$", "", regex=True)
-        table = table[table["site"].isin(self.sites) & (table["FILE_ID"] != NO_FILE)]
-        for site in self.sites:
+        table = table[table["site"].isin(self.domains) & (table["FILE_ID"] != NO_FILE)]
+        for site in self.domains:
             if site not in set(table["site"]):
                 raise DataError(f"{path}: has no subject of {site} with a file")
         for group in set(table["DX_GROUP"]) - {1, 2}:
             raise DataError(f"{path}: DX_GROUP is {group}; allowed: 1 (autism), 2 (control)")
-        order = np.argsort(table["site"].map(self.sites.index).to_numpy(), kind="stable")
+        order = np.argsort(table["site"].map(self.domains.index).to_numpy(), kind="stable")
         return table.iloc[order]
 
 
