@@ -59,7 +59,8 @@ def _volume(content: bytes, order: str, name: str) -> np.ndarray:
     if len(content) < int(start) + count * dtype.itemsize:
         raise DataError(f"{name}: is truncated; get the archive again")
     values = np.frombuffer(content, dtype, count, int(start)).reshape(shape[2::-1])
-    if slope in (0.0, 1.0) and (slope == 0.0 or intercept == 0.0):
+    # No scaling where the slope is 0, by the standard, or no number, as some programs write it.
+    if slope == 0 or not np.isfinite(slope) or (slope, intercept) == (1, 0):
         return values.astype(dtype.newbyteorder("="))
     return values * slope + intercept
 

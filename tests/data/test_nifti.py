@@ -44,7 +44,8 @@ def test_scaling_of_the_header_is_applied():
     found = read(file_of(ramp("i2"), slope=0.5, intercept=3.0))
     assert found.dtype == np.float64
     assert np.array_equal(found, ramp("i2") * 0.5 + 3)
-    assert read(file_of(ramp("i2"), slope=0.0, intercept=3.0)).dtype == np.int16
+    for none in (0.0, float("nan")):
+        assert np.array_equal(read(file_of(ramp("i2"), slope=none, intercept=3.0)), ramp("i2"))
     assert np.array_equal(read(file_of(ramp("i2"), intercept=3.0)), ramp("i2") + 3)
 
 

@@ -129,11 +129,36 @@ def workbook(labels: dict[str, int]) -> bytes:
             if cell
         ]
         lines.append(f'<row r="{r}">{"".join(cells)}</row>')
-    space = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
     shared = "".join(f"<si><t>{escape(text)}</t></si>" for text in texts)
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as book:
-        book.writestr("xl/sharedStrings.xml", f"<sst {space}>{shared}</sst>")
-        sheet = f"<worksheet {space}><sheetData>{''.join(lines)}</sheetData></worksheet>"
+        for name, content in BOOK.items():
+            book.writestr(name, content)
+        book.writestr("xl/sharedStrings.xml", f"<sst {MAIN}>{shared}</sst>")
+        sheet = f"<worksheet {MAIN}><sheetData>{''.join(lines)}</sheetData></worksheet>"
         book.writestr("xl/worksheets/sheet1.xml", sheet)
     return out.getvalue()
+
+
+OFFICE = "http://schemas.openxmlformats.org"
+MAIN = f'xmlns="{OFFICE}/spreadsheetml/2006/main"'
+KIND = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+RELATIONS = f'xmlns="{OFFICE}/package/2006/relationships"'
+TYPE = f"{OFFICE}/officeDocument/2006/relationships"
+BOOK = {
+    "[Content_Types].xml": f'<Types xmlns="{OFFICE}/package/2006/content-types">'
+    '<Default Extension="rels"'
+    ' ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+    f'<Override PartName="/xl/workbook.xml" ContentType="{KIND}.sheet.main+xml"/>'
+    f'<Override PartName="/xl/worksheets/sheet1.xml" ContentType="{KIND}.worksheet+xml"/>'
+    f'<Override PartName="/xl/sharedStrings.xml" ContentType="{KIND}.sharedStrings+xml"/></Types>',
+    "_rels/.rels": f"<Relationships {RELATIONS}>"
+    f'<Relationship Id="a" Type="{TYPE}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+    "xl/workbook.xml": f'<workbook {MAIN} xmlns:r="{TYPE}">'
+    '<sheets><sheet name="Sheet1" sheetId="1" r:id="a"/></sheets></workbook>',
+    "xl/_rels/workbook.xml.rels": f"<Relationships {RELATIONS}>"
+    f'<Relationship Id="a" Type="{TYPE}/worksheet" Target="worksheets/sheet1.xml"/>'
+    f'<Relationship Id="b" Type="{TYPE}/sharedStrings" Target="sharedStrings.xml"/>'
+    "</Relationships>",
+}
+"""The parts that are the same in all workbooks: which files there are, and what they are."""
