@@ -143,6 +143,14 @@ def test_sites_are_those_that_are_asked_for(tmp_path):
         parse(Abide, {"sites": ["NYC"]}, Where("study.yaml"))
 
 
+def test_a_set_with_a_list_among_its_keys_is_known_again(tmp_path):
+    dataset = Abide(sites=("CALTECH",))
+    read(dataset, "abide", tmp_path)
+    prepare(dataset, "abide", tmp_path / "raw", tmp_path / "out")
+    with pytest.raises(DataError, match=r"holds abide .*'CALTECH'.*, not abide .*'UCLA'"):
+        prepare(replace(dataset, sites=("UCLA",)), "abide", tmp_path / "raw", tmp_path / "out")
+
+
 def test_incomplete_sites_are_named(tmp_path):
     dataset = Abide(sites=("LEUVEN", "YALE"))
     with pytest.raises(DataError, match=r"preprocessed1\.csv: has no subject of YALE with a file"):

@@ -17,6 +17,7 @@ from sources import Made
 from sources.packing import zipped
 
 PARAMS: dict[str, object] = {}
+STUDY = {"models": [{"mlp": {"hidden": [8]}}]}
 BROKEN = {
     "missing series": ({"without": "USM_0050190"}, r"rois_ho\.zip: lacks USM_0050190_rois_ho\.1D;"),
     "series of another atlas": (

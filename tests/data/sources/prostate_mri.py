@@ -19,6 +19,7 @@ from sources import Made
 from sources.packing import zipped
 
 PARAMS = {"complete": False}
+STUDY = {"models": [{"mlp": {"hidden": [4]}}]}
 ZIP = "Processed_data_nii.zip"
 SITES = ("BIDMC", "HK", "I2CVB", "BMC", "RUNMC", "UCL")
 CASES, SLICES, SIDE = 2, 8, 384
