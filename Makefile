@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo fixtures-demo test check format bench lock clean
+.PHONY: help demo fixtures-demo test check format bench lock clean synthetic synthetic-full
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -11,6 +11,18 @@ help: ## what can be made
 demo: $(VENV)/run.stamp ## run the study quickstart and show its result
 	$(BIN)/snakemake results/report/quickstart.html
 	$(BIN)/python -m fl show quickstart
+
+comma := ,
+FULL := synthetic-full-0.0,synthetic-full-0.5,ditto-mmd-figure3-kernels-0.0,ditto-mmd-figure3-kernels-0.5
+
+synthetic: $(VENV)/run.stamp ## two columns of published tables, beside what is measured
+	$(BIN)/snakemake --config studies=synthetic-0.0,synthetic-0.5
+	$(BIN)/python -m fl show synthetic-0.0
+	$(BIN)/python -m fl show synthetic-0.5
+
+synthetic-full: $(VENV)/run.stamp ## the same with every method on three data sets each: many hours, goes on where it was stopped
+	$(BIN)/python -m fl plan $(subst $(comma), ,$(FULL))
+	$(BIN)/snakemake --keep-going --config studies=$(FULL)
 
 fixtures-demo: $(VENV)/run.stamp ## a tiny study over generated files of every published data set
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fixtures_demo.py

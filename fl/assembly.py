@@ -11,6 +11,7 @@ import torch
 
 from fl import materials
 from fl.data.batches import Arrays
+from fl.data.prepared import Prepared
 from fl.evaluate import OWN, Held
 from fl.method import Setting
 from fl.network import Network
@@ -40,13 +41,19 @@ def assemble(spec: Spec, bundle: Mapping[str, Any], device: torch.device) -> Sim
         network=network,
         training=training,
         arrays=Arrays(
-            *(prepared.x, prepared.y, prepared.normalisation, device, dtype),
+            *(prepared.x, prepared.y, _normalisation(prepared, training), device, dtype),
             augmentation=training.augmentation,
         ),
         held=held,
         classes=classes,
         seed=spec["seed"],
     )
+
+
+def _normalisation(prepared: Prepared, training: Training) -> dict[str, Any]:
+    if training.normalisation == "half":
+        return {**prepared.normalisation, "mean": 0.5, "sd": 0.5}
+    return prepared.normalisation
 
 
 def reseeded(like: Simulation, spec: Spec) -> Simulation:

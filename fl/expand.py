@@ -146,6 +146,8 @@ def _network(model: Choice, dataset: Choice) -> Network:
         with torch.no_grad():  # Not on "meta", whose first use imports much more of torch.
             variables = network.init(0)
             network.eval(variables["params"], variables["buffers"], torch.zeros(1, *data.shape))
+    except FedloomError as error:
+        raise ConfigError(model.at, str(error)) from None
     except Exception as error:
         raise ConfigError(
             model.at,

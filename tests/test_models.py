@@ -13,6 +13,7 @@ from fl.errors import ConfigError, Where
 from fl.expand import expand
 from fl.method import Setting
 from fl.methods.fedavg import FedAvg
+from fl.models.cifar_cnn import CifarCNN
 from fl.models.lenet import LeNet
 from fl.models.resnet18 import ResNet18
 from fl.network import Network
@@ -37,7 +38,9 @@ def shapes(variables):
 # Every model
 
 
-@pytest.mark.parametrize("name", ["cnn", "lenet", "mlp", "resnet18"])
+@pytest.mark.parametrize(
+    "name", ["cifar-cnn", "cnn", "efficientnet-b0", "lenet", "mlp", "resnet18"]
+)
 def test_logits_of_images_depend_on_no_other_sample(name):
     made = network(registry.find("model", name, Where("")).target(), SMALL, classes=7)
     variables = made.init(0)
@@ -250,3 +253,18 @@ def test_domains_and_their_models_are_planned(tmp_path):
         for model in ("lenet", "resnet18(stem=cifar)")
     }
     assert len({run.id for run in expansion.runs}) == 4
+
+
+def test_the_cnn_of_cifar_has_the_layers_that_constraints_tap():
+    made = network(CifarCNN(), CIFAR)
+    count_of = sum(leaf.numel() for leaf in trees.leaves(made.init(0)["params"]))
+    convolutions = 32 * (3 * 25 + 1) + 64 * (32 * 25 + 1) + 2 * (32 + 64)
+    assert count_of == convolutions + 2048 * (64 * 64 + 1) + 10 * (2048 + 1)
+    made.tap(["features", "block2", "block1"])
+    variables = made.init(0)
+    x = torch.randn(2, *CIFAR, generator=torch.Generator().manual_seed(1))
+    output = made.eval(variables["params"], variables["buffers"], x)
+    widths = {name: tap.shape[1] for name, tap in output.taps.items()}
+    assert widths == {"block1": 32 * 32 * 32, "block2": 64 * 16 * 16, "features": 2048}
+    assert all(float(tap.min()) == 0 for tap in output.taps.values()), "what comes out of a ReLU"
+    assert torch.equal(output.taps["features"], output.features)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fl import cli, plan
+from fl import cli, materials, plan
 from fl.errors import ConfigError
 from fl.expand import expand, grid
 from fl.fields import Count, Field
@@ -261,7 +261,7 @@ def test_published_cells_are_looked_up(config: Path):
             {"source": "papr.csv"},
             "published.0.source: unknown file 'papr.csv' (did you mean 'paper",
         ),
-        ({"table": "3"}, "published.0: unknown cell 'FedAvg / all'"),
+        ({"table": "3"}, "published.0.table: unknown table '3'; allowed: 1, 2"),
         ({"rows": {"fedprox": "FedProx"}}, "published.0.rows.fedprox: unknown entry 'fedprox'"),
         (
             {"rows": {"fedavg": "FedAvh"}},
@@ -406,3 +406,108 @@ def test_results_follow_the_config_and_not_the_last_plan(config: Path, capsys):
     assert cli.main(["show", "a"]) == 0
     said = capsys.readouterr().out
     assert "2 missing" in said and "4 missing" in said
+
+
+# Terms, and published hyper-parameters
+
+TERM = {"method": "ditto", "terms": {"mk-mmd": {"layers": ["2"], "mu": 0.5}}}
+
+
+def test_a_term_is_settled_and_is_part_of_the_run(config: Path):
+    [one, _] = runs(config, methods={"mk": TERM})
+    [term] = one.spec["terms"]
+    assert (term["name"], term["mu"], term["update"]) == ("mk-mmd", 0.5, "step")
+    assert "term mk-mmd" in one.code
+    [plain, _] = runs(config, methods={"mk": {"method": "ditto"}})
+    assert plain.spec["terms"] == []
+    assert plain.id != one.id
+    assert plain.code == {key: code for key, code in one.code.items() if key != "term mk-mmd"}
+
+
+def test_a_list_in_a_term_is_a_grid(config: Path):
+    terms = {"mk-mmd": {"layers": [["2"], ["1", "2"]], "mu": [0.1, 1.0]}}
+    given = {"method": "ditto", "lam": [0, 1], "terms": terms}
+    found = runs(config, methods={"mk": given}, seeds=[0])
+    assert len({run.id for run in found}) == 8
+    assert found[0].grid == {"lam": 0, "mk-mmd.layers": ["2"], "mk-mmd.mu": 0.1}
+    assert {tuple(run.spec["terms"][0]["layers"]) for run in found} == {("2",), ("1", "2")}
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"mkmmd": {}}, "methods.mk.terms.mkmmd: unknown term 'mkmmd' (did you mean 'mk-mmd'"),
+        ({"mk-mmd": {"layer": ["2"]}}, "terms.mk-mmd.layer: unknown key 'layer' (did you mean"),
+        ({"mk-mmd": {"layers": ["body"]}}, "no layer 'body'; allowed: 0, 1, 2, 3"),
+        ({"mk-mmd": {"mu": 1.0}}, "layers: is missing"),
+        ({"mk-mmd": {"layers": ["2"], "kernels": 20}}, "kernels: is 20; allowed: a whole number"),
+    ],
+)
+def test_a_term_that_is_not_understood_is_refused(config: Path, terms: Any, said: str):
+    assert said in refused(config, methods={"mk": {**TERM, "terms": terms}})
+
+
+BEST = {
+    "source": "paper.csv",
+    "table": "3",
+    "column": "all",
+    "rows": {"mk": {"lr": "MK: lr", "mk-mmd.mu": "MK: mu"}},
+}
+
+
+def best(config: Path, **changes: Any) -> list[Any]:
+    (config / "published").mkdir(exist_ok=True)
+    lines = ["table,row,column,value,sd,note", "3,MK: lr,all,0.25,,", "3,MK: mu,all,2,,"]
+    (config / "published" / "paper.csv").write_text("\n".join(lines) + "\n")
+    swept = {**TERM, "lr": [0.1, 0.2], "terms": {"mk-mmd": {"layers": ["2"], "mu": [0.1, 2]}}}
+    methods = {"fedavg": None, "mk": swept}
+    return runs(config, methods=methods, seeds=[0], best={**BEST, **changes}, grid="published")
+
+
+def test_published_hyper_parameters_take_the_place_of_a_grid(config: Path):
+    [_, one] = best(config)
+    assert one.spec["training"]["lr"] == 0.25
+    assert one.spec["terms"][0]["mu"] == 2.0
+    assert one.grid == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rows": {"ditto": {}}}, "best.rows.ditto: unknown entry 'ditto'"),
+        ({"rows": {"mk": {"mu": "MK: mu"}}}, "best.rows.mk.mu: unknown key 'mu'"),
+        ({"rows": {"mk": {"lr": "MK: rate"}}}, "best.rows.mk.lr: unknown cell 'MK: rate / all'"),
+        ({"table": "4"}, "best.table: unknown table '4'; allowed: 3"),
+    ],
+)
+def test_published_hyper_parameters_that_are_not_there_are_refused(
+    config: Path, changes: Any, said: str
+):
+    with pytest.raises(ConfigError) as error:
+        best(config, **changes)
+    assert said in str(error.value)
+
+
+def test_weights_of_a_file_are_part_of_a_run_by_their_content(config: Path):
+    spec = {"name": "resnet18", "weights": "weights.pth"}
+    weights = Path("weights.pth")
+    weights.write_bytes(b"one")
+    first = materials._model_code(spec)
+    weights.write_bytes(b"two")
+    os.utime(weights, (1, 1))
+    assert materials._model_code(spec) != first
+    weights.write_bytes(b"one")
+    os.utime(weights, (2, 2))
+    assert materials._model_code(spec) == first
+
+
+def test_every_study_that_comes_along_can_be_planned():
+    """But those that want ImageNet's weights, which say where to put them."""
+    folder = Path(__file__).parents[1] / "config"
+    for path in sorted((folder / "studies").glob("*.yaml")):
+        try:
+            found = expand(folder, path.stem, plan._wanted(folder, [path.stem])[2])
+        except ConfigError as error:
+            assert "weights: " in str(error) and "is not there; fetch https://" in str(error)
+        else:
+            assert found.runs

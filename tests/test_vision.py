@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
-pytest.importorskip("torch")
+from fl.errors import FedloomError
+from fl.models.efficientnet_b0 import EfficientNetB0
+from fl.models.resnet18 import ResNet18
+from fl.vision import torchvision
 
 USE = """
 from fl import vision
@@ -31,3 +36,27 @@ def test_models_datasets_and_transforms_work_and_nothing_is_done_without_need():
     used = run(USE)
     assert used.returncode == 0, used.stderr
     assert used.stdout.split() == ["untouched" if by_itself else "declared"]
+
+
+def test_weights_are_loaded_from_a_file_or_the_cache_and_never_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    made = ResNet18(weights="imagenet")
+    with pytest.raises(FedloomError, match=r"resnet18-\w+\.pth is not there; fetch https://\S+"):
+        made.build((3, 32, 32), 7)
+    source = torchvision.models.resnet18()
+    place = tmp_path / "hub" / "checkpoints"
+    place.mkdir(parents=True)
+    file = place / Path(torchvision.models.ResNet18_Weights.DEFAULT.url).name
+    torch.save(source.state_dict(), file)
+    for weights in ("imagenet", str(file)):
+        built = ResNet18("imagenet", weights).build((3, 32, 32), 7)
+        assert torch.equal(built.layer1[0].conv1.weight, source.layer1[0].conv1.weight)
+        assert built.fc.weight.shape == (7, 512)
+    other = tmp_path / "other.pth"
+    torch.save({"weight": torch.zeros(1)}, other)
+    for content in (other.read_bytes(), b"no weights"):
+        other.write_bytes(content)
+        with pytest.raises(FedloomError, match=r"other\.pth cannot be loaded into EfficientNet"):
+            EfficientNetB0(str(other)).build((3, 32, 32), 7)

@@ -1,11 +1,12 @@
 CONFIG = config.get("config", "config")
+STUDIES = [name for name in str(config.get("studies", "")).split(",") if name]
 FL = f"{shlex.quote(sys.executable)} -m fl"
 
 
 def read_plan():
     """The plan; only the main process makes it anew, jobs read the one that they belong to."""
     try:
-        return current(Path(CONFIG), write=workflow.is_main_process)
+        return current(Path(CONFIG), STUDIES, write=workflow.is_main_process)
     except FedloomError as error:
         sys.exit(f"error: {error}")
 
