@@ -81,20 +81,23 @@ class Arrays:
 
     ``x`` and ``y`` may be memory maps. Sets of up to ``resident`` bytes are copied to the device
     once; larger ones are gathered batch by batch. Inputs become
-    ``(x * scale - mean) / sd`` in the run's precision, scale, mean and sd per channel or one each.
+    ``(x * scale - mean) / sd`` in the run's precision, scale, mean and sd per channel or one each;
+    without a normalisation they are tokens, which stay whole numbers (int64).
     """
 
     def __init__(
         self,
         x: np.ndarray,
         y: np.ndarray,
-        normalisation: Mapping[str, Any],
+        normalisation: Mapping[str, Any] | None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         resident: int = 2**31,
     ) -> None:
         self.device, self._dtype = torch.device(device), dtype
-        self._factor, self._offset = _affine(normalisation, x.ndim - 2, self.device, dtype)
+        self._affine = None
+        if normalisation is not None:
+            self._affine = _affine(normalisation, x.ndim - 2, self.device, dtype)
         self._y = torch.from_numpy(np.array(y, dtype=np.int64)).to(self.device)
         self._x: Tensor | None = None
         self._map = x
@@ -102,14 +105,19 @@ class Arrays:
             self._x = torch.from_numpy(np.array(x)).to(self.device)
 
     def inputs(self, index: Tensor) -> Tensor:
-        """Normalised inputs, [*index.shape, ...], for a tensor of sample numbers."""
+        """Inputs as the model sees them, [*index.shape, ...], for a tensor of sample numbers."""
         flat = index.reshape(-1)
         if self._x is not None:
             raw = self._x[flat]
         else:
             raw = torch.from_numpy(self._map[flat.cpu().numpy()]).to(self.device)
-        x = raw.to(self._dtype) * self._factor + self._offset
-        return x.reshape(*index.shape, *x.shape[1:])
+        return self._normalised(raw).reshape(*index.shape, *raw.shape[1:])
+
+    def _normalised(self, raw: Tensor) -> Tensor:
+        if self._affine is None:
+            return raw.to(torch.int64)
+        factor, offset = self._affine
+        return raw.to(self._dtype) * factor + offset
 
     def labels(self, index: Tensor) -> Tensor:
         """Labels, of the shape of ``index``."""

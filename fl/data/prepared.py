@@ -73,18 +73,19 @@ class Writer:
         self,
         classes: Sequence[str],
         *,
-        normalisation: Mapping[str, Any] = IDENTITY,
+        normalisation: Mapping[str, Any] | None = IDENTITY,
         domains: Sequence[str] = (),
     ) -> None:
         """Name the classes and domains, and say how inputs are normalised.
 
         Labels and domains index into these names. ``normalisation`` has ``scale``, ``mean`` and
-        ``sd``, each a number or a list with one number per channel.
+        ``sd``, each a number or a list with one number per channel; None says that inputs are
+        tokens, whole numbers that stay what they are.
         """
         self.description = {
             "classes": list(classes),
             "domains": list(domains),
-            "normalisation": dict(normalisation),
+            "normalisation": None if normalisation is None else dict(normalisation),
         }
 
     def finish(self, meta: Mapping[str, Any]) -> None:
@@ -122,7 +123,7 @@ class Prepared:
 
     ``x`` ``[samples, ...]``, ``y`` ``[samples]`` in 0..len(classes)-1, ``client`` and ``domain``
     ``[samples]`` or None. A model sees ``(x * scale - mean) / sd`` with the three of
-    ``normalisation``, which are numbers or one number per channel.
+    ``normalisation``, which are numbers or one number per channel, or x itself without it.
     """
 
     folder: Path
@@ -134,7 +135,7 @@ class Prepared:
     domain: np.ndarray | None
     classes: tuple[str, ...]
     domains: tuple[str, ...]
-    normalisation: dict[str, Any]
+    normalisation: dict[str, Any] | None
     sources: tuple[dict[str, str], ...]
 
     @classmethod
@@ -182,6 +183,10 @@ def _description(
     client, classes = arrays.get("client"), meta.get("classes", ())
     if problem := _mismatch(arrays):
         raise DataError(f"{folder}: {problem}")
+    if meta["normalisation"] is None and arrays["x"].dtype.kind not in "iu":
+        raise DataError(
+            f"{folder}: x is {arrays['x'].dtype}; allowed: whole numbers, as tokens are"
+        )
     low, high = int(arrays["y"].min()), int(arrays["y"].max())
     if low < 0 or high >= len(classes):
         raise DataError(
