@@ -155,7 +155,8 @@ def _train(
 def assemble(spec: Mapping[str, Any], bundle: Bundle, device: torch.device) -> Simulation:
     """The simulation that a run's spec describes; missing data and partitions are made."""
     root, results = Path(bundle["data"]), Path(bundle["results"])
-    prepared = materials.prepare(spec["dataset"], root)
+    supply = materials.supply(spec["dataset"], bundle["sources"], bundle["lock"])
+    prepared = materials.prepare(spec["dataset"], root, supply)
     table = materials.partition(spec["partition"], spec["dataset"], root, results)
     training = Training(**spec["training"])
     dtype, held = DTYPES[training.precision], Held.of(table)
