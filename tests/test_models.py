@@ -216,12 +216,9 @@ def test_logits_of_tokens_depend_on_no_other_sample(model):
     assert output.outputs.shape == (3, 5)
     alone = made.eval(variables["params"], variables["buffers"], x[1:2])
     assert torch.allclose(alone.outputs[0], output.outputs[1], atol=1e-6)
-    # Other tokens, other logits; as numbers with a point they are the same tokens.
+    # Other tokens, other logits.
     other = made.eval(variables["params"], variables["buffers"], (x + 1) % 7)
     assert not torch.allclose(other.outputs, output.outputs)
-    assert made.eval(variables["params"], variables["buffers"], x.float()).outputs.equal(
-        output.outputs
-    )
 
 
 @every_text_model
@@ -350,3 +347,27 @@ def test_domains_and_their_models_are_planned(tmp_path):
         for model in ("lenet", "resnet18(stem=cifar)")
     }
     assert len({run.id for run in expansion.runs}) == 4
+
+
+def test_a_vocabulary_that_a_model_does_not_know_is_refused_before_anything_runs(tmp_path):
+    with pytest.raises(ConfigError) as error:
+        study(
+            tmp_path,
+            datasets=[{"sent140": {"vocabulary": 500}}],
+            models=[{"text-cnn": {"tokens": 500}}],
+        )
+    for part in ("models.0.text-cnn", "sent140(vocabulary=500)", "501 different tokens"):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model"), [("shakespeare", "mlp"), ("digits", "lstm"), ("digits", "text-cnn")]
+)
+def test_tokens_are_for_models_of_tokens_and_numbers_for_the_others(tmp_path, dataset, model):
+    with pytest.raises(ConfigError, match=f"{model} does not take the inputs of {dataset}"):
+        study(tmp_path, datasets=[dataset], models=[model])
+
+
+@pytest.mark.parametrize(("dataset", "model"), [("shakespeare", "lstm"), ("sent140", "text-cnn")])
+def test_defaults_of_models_of_tokens_fit_their_data_sets(tmp_path, dataset, model):
+    assert study(tmp_path, datasets=[dataset], models=[model])

@@ -46,7 +46,7 @@ class _LSTM(nn.Module):
         self.classifier = nn.Linear(choices.hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        sequence = self.embedding(x.long().flatten(1))
+        sequence = self.embedding(x.flatten(1))
         for layer in self.layers:
             sequence = layer(sequence)
         classified: Tensor = self.classifier(sequence[:, -1])

@@ -46,7 +46,7 @@ class _TextCNN(nn.Module):
         self.classifier = nn.Linear(len(choices.kernels) * choices.channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        words = self.embedding(x.long().flatten(1)).transpose(1, 2)
+        words = self.embedding(x.flatten(1)).transpose(1, 2)
         found = [torch.relu(layer(words)).amax(dim=2) for layer in self.convolutions]
         classified: Tensor = self.classifier(torch.cat(found, dim=1))
         return classified
