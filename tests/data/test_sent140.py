@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sources import sent140 as made
-from sources.reading import left, read
+from sources.reading import read
 
 from fl.data.datasets.sent140 import WORD, Sent140
 from fl.data.text import encode, vocabulary
@@ -16,7 +16,7 @@ SUBSET = Sent140(vocabulary=8, min_samples=3, complete=False)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return read(SUBSET, tmp_path_factory.mktemp("sent140"), made.make)
+    return read(SUBSET, tmp_path_factory.mktemp("sent140"), made.write)
 
 
 def test_words_are_leafs():
@@ -51,27 +51,12 @@ def test_tokens_are_those_of_the_training_tweets_of_users_that_are_kept(data):
     assert Sent140(vocabulary=8).tokens == 9 > data.x.max()
 
 
-def test_a_row_that_is_no_tweet_is_named(tmp_path):
-    training, _ = made.rows()
-    with pytest.raises(DataError) as error:
-        read(SUBSET, tmp_path, made.make, training=[training[0], ("3", "tom", "what")])
-    for part in ("trainingandtestdata.zip: row 2 of training.16", "'3'", "0, 2 or 4"):
-        assert part in str(error.value)
-    assert left(tmp_path) == []
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"trainingandtestdata.zip: holds no testdata.manual"):
-        read(SUBSET, tmp_path, made.make, test=[])
-    assert left(tmp_path) == []
-
-
 def test_more_tweets_than_any_user_has_are_too_many(tmp_path):
     with pytest.raises(DataError, match="min_samples is 64; allowed: at most 5"):
-        read(Sent140(complete=False), tmp_path, made.make)
+        read(Sent140(complete=False), tmp_path, made.write)
 
 
 def test_files_of_other_sizes_are_not_complete(tmp_path):
-    made.make(tmp_path)
+    made.write(tmp_path)
     with pytest.raises(DataError, match=r"has 16 tweets, expected 1,600,498 \(LEAF\)"):
         replace(SUBSET, complete=True).read(tmp_path, None)

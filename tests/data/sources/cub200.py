@@ -11,7 +11,10 @@ import io
 import tarfile
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
+
+from sources import Made
 
 SPECIES = ("001.Black_footed_Albatross", "002.Laysan_Albatross", "200.Common_Yellowthroat")
 PHOTOGRAPHS = 5
@@ -93,12 +96,57 @@ def texts() -> dict[str, bytes]:
     return made
 
 
-def make(
-    folder: Path, images: dict[str, bytes] | None = None, text: dict[str, bytes] | None = None
-) -> None:
+LABELS = "CUB_200_2011/image_class_labels.txt"
+IMAGE = f"CUB_200_2011/images/{names()[7]}"
+TEXT = f"text_c10/{names()[2].removesuffix('.jpg')}.txt"
+PARAMS = {"complete": False, "side": 16, "vocabulary": 8, "words": 12}
+BROKEN = {
+    "no list": ({"without": LABELS}, rf"CUB_200_2011\.tgz: holds no {LABELS}"),
+    "a list of others": (
+        {"instead": {LABELS: b"1 1\n"}},
+        r"CUB_200_2011\.tgz: image_class_labels.txt and images.txt are of different",
+    ),
+    "a list of three": (
+        {"instead": {LABELS: b"1 1 1\n"}},
+        r"CUB_200_2011\.tgz: image_class_labels.txt has rows that are not a number and a value",
+    ),
+    "no photograph": ({"without": IMAGE}, rf"CUB_200_2011\.tgz: holds no {IMAGE}"),
+    "no picture": ({"instead": {IMAGE: b"x"}}, rf"CUB_200_2011\.tgz: {IMAGE}: is no complete"),
+    "no captions": (
+        {"without": TEXT},
+        rf"cvpr2016_cub\.tar\.gz: holds no captions of {names()[2]}",
+    ),
+    "two captions": (
+        {"instead": {TEXT: b"one\ntwo\n"}},
+        rf"cvpr2016_cub\.tar\.gz: {TEXT} has 2 captions; allowed: 10",
+    ),
+}
+STUDY = {"partitions": [{"homogeneous": {"clients": 2}}], "models": ["cnn"]}
+
+
+def write(folder: Path, without: str = "", instead: dict[str, bytes] | None = None) -> Made:
     """Write both archives into ``folder``."""
-    _pack(folder / "CUB_200_2011.tgz", photographs() if images is None else images)
-    _pack(folder / "cvpr2016_cub.tar.gz", texts() if text is None else text)
+    for archive, members in {
+        "CUB_200_2011.tgz": photographs(),
+        "cvpr2016_cub.tar.gz": texts(),
+    }.items():
+        spoilt = {name: (instead or {}).get(name, members[name]) for name in members}
+        spoilt.pop(without, None)
+        _pack(folder / archive, spoilt)
+    # "bird" is in ten of ten captions and the rest of these in nine, so by spelling; colours and
+    # lengths, which differ, are not among them.
+    words = ("bird", "a", "and", "are", "beak", "has", "it", "like")
+    said = "this bird s wings are black and it has a long beak"
+    nine = [words.index(word) if word in words else 8 for word in said.split()]
+    return Made(
+        samples=len(names()),
+        shape=(3, 16, 16),
+        classes=tuple(name[4:].replace("_", " ") for name in classes()),
+        y=np.repeat([0, 1, 199], PHOTOGRAPHS),
+        x={PHOTOGRAPHS: np.full((3, 16, 16), colour(PHOTOGRAPHS)[0])},
+        split=np.tile([0, 0, 0, 0, 1], 3),
+        text={0: np.array([*[nine] * 9, [8, 0] + [8] * 10])},
+    )
 
 
 def _pack(path: Path, members: dict[str, bytes]) -> None:

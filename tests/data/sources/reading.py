@@ -11,18 +11,13 @@ from fl.data.prepared import Prepared
 from sources.server import serving
 
 
-def read(dataset: Dataset, folder: Path, make: Callable[..., None], **content: Any) -> Prepared:
-    """``dataset`` prepared in ``folder/prepared`` from the files that ``make`` writes."""
+def read(dataset: Dataset, folder: Path, write: Callable[..., Any], **content: Any) -> Prepared:
+    """``dataset`` prepared in ``folder/prepared`` from the files that ``write`` makes."""
     site = folder / "site"
     site.mkdir(exist_ok=True)
-    make(site, **content)
+    write(site, **content)
     with serving(site) as server:
         prepare(dataset, "it", folder / "raw", folder / "prepared", Supply(server.url))
     found = Prepared.open(folder / "prepared")
     found.verify()
     return found
-
-
-def left(folder: Path) -> list[str]:
-    """What lies beside the raw files and the site: a prepared set, or nothing."""
-    return sorted(path.name for path in folder.iterdir() if path.name not in ("raw", "site"))

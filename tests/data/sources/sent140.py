@@ -10,12 +10,28 @@ import io
 import zipfile
 from pathlib import Path
 
+import numpy as np
+
+from sources import Made
+
 Row = tuple[str, str, str]
 """Polarity, user, text."""
 
 TRAINING = "training.1600000.processed.noemoticon.csv"
 TEST = "testdata.manual.2009.06.14.csv"
 
+PARAMS = {"complete": False, "min_samples": 3, "vocabulary": 8}
+BROKEN = {
+    "no test file": ({"test": []}, r"trainingandtestdata\.zip: holds no testdata\.manual"),
+    "another polarity": (
+        {"training": [("4", "tom", "x"), ("3", "tom", "y")]},
+        r"zip: row 2 of training\.16.* is \['3', .* of 6 cells; allowed: six, .* 0, 2 or 4",
+    ),
+}
+STUDY = {
+    "partitions": ["natural"],
+    "models": [{"text-cnn": {"tokens": 9, "width": 8, "channels": 4}}],
+}
 USERS = {"tom": 5, "ann": 4, "zoë": 3, "seldom": 2}
 """Tweets of each user in the training file."""
 
@@ -32,7 +48,7 @@ def rows() -> tuple[list[Row], list[Row]]:
     return training, test
 
 
-def make(folder: Path, training: list[Row] | None = None, test: list[Row] | None = None) -> None:
+def write(folder: Path, training: list[Row] | None = None, test: list[Row] | None = None) -> Made:
     """Write ``trainingandtestdata.zip`` into ``folder``; a file that is empty is left out."""
     given = rows()
     files = {TRAINING: given[0] if training is None else training}
@@ -41,6 +57,19 @@ def make(folder: Path, training: list[Row] | None = None, test: list[Row] | None
         for name, tweets in files.items():
             if tweets:
                 archive.writestr(name, _csv(tweets))
+    # The eight commonest words of twelve tweets; names and numbers come last, by their spelling.
+    known = {word: i for i, word in enumerate(["!", ",", "fine", "is", "it's", "o'clock", "you"])}
+    tom = ["you", "it's", "3", "o'clock", ",", "tom", "is", "fine", "!"]
+    tokens = [(known | {"tom": 7}).get(word, 8) for word in tom]
+    return Made(
+        samples=13,
+        shape=(25,),
+        classes=("bad", "good"),
+        y=np.array([1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1, 0]),
+        x={4: np.full(25, 8), 8: np.array(tokens + [8] * 16)},
+        client=np.repeat([0, 1, 2], [5, 5, 3]),
+        split=np.eye(13, dtype=int)[4],
+    )
 
 
 def _csv(tweets: list[Row]) -> bytes:

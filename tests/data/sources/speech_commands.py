@@ -14,6 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fl.data.sound import log_mel
+from sources import Made
+
 RATE = 16_000
 NAME = "speech_commands_v0.02.tar.gz"
 TEN = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
@@ -27,6 +30,25 @@ SPEAKERS = {
 }
 """What each speaker says; a repeated word has a higher count."""
 VALIDATION, TESTING = ("4d1dcca6",), ("5e3dde6b",)
+CLASSES = ("silence", "unknown", *TEN)
+PARAMS = {"complete": False}
+EIGHT = "up/0a2b400e_nohash_0.wav"
+BROKEN = {
+    "a word without recordings": ({"without": "stop/"}, rf"{NAME}: holds no recordings in stop/"),
+    "no list": ({"without": "testing_list.txt"}, rf"{NAME}: holds no testing_list.txt"),
+    "no noise": ({"without": "_background"}, rf"{NAME}: holds no noise of a second in _back"),
+    "a recording on a list alone": (
+        {"without": "marvin/"},
+        rf"{NAME}: validation_list.txt names marvin/4d1dcca6_nohash_0.wav, which is not in it",
+    ),
+    "a speaker in two lists": (
+        {"instead": {"testing_list.txt": b"yes/1b4c9b89_nohash_0.wav\n"}},
+        rf"{NAME}: speaker 1b4c9b89 is in more than one list",
+    ),
+    "another rate": ({"rate": 8_000}, rf"{NAME}: {EIGHT}: is of 8000 Hz, .* allowed: 16000 Hz"),
+    "no sound": ({"instead": {EIGHT: b"x"}}, rf"{NAME}: {EIGHT}: is no WAVE file"),
+}
+STUDY = {"partitions": ["natural"], "models": ["cnn"]}
 SHORT = "yes/3c257192_nohash_0.wav"
 """A recording of half a second."""
 
@@ -76,8 +98,11 @@ def files() -> dict[str, bytes]:
     return {"LICENSE": b"CC BY 4.0\n", "README.md": b"Words.\n", **dict(sorted(made.items()))}
 
 
-def make(folder: Path, members: dict[str, bytes] | None = None) -> None:
+def write(
+    folder: Path, without: str = "none", instead: dict[str, bytes] | None = None, rate: int = RATE
+) -> Made:
     """Write the archive into ``folder``."""
+    spoilt = {EIGHT: wav(recordings()[EIGHT], rate)} | (instead or {})
     with (
         gzip.GzipFile(folder / NAME, "wb", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w") as archive,
@@ -85,7 +110,32 @@ def make(folder: Path, members: dict[str, bytes] | None = None) -> None:
         root = tarfile.TarInfo("./")
         root.type = tarfile.DIRTYPE
         archive.addfile(root)
-        for name, content in (files() if members is None else members).items():
-            member = tarfile.TarInfo(f"./{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+        for name, content in (files() | spoilt).items():
+            if not name.startswith(without):
+                member = tarfile.TarInfo(f"./{name}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    return made()
+
+
+def made() -> Made:
+    """A row for each recording, by speaker and name; the first speaker's one of silence is last."""
+    kept = [speaker for speaker, said in SPEAKERS.items() if len(said) > 1]
+    signals = recordings()
+    rows = [name for who in kept for name in sorted(n for n in signals if f"/{who}_" in n)]
+    rows.insert(12, f"silence/{kept[0]}")
+    words = [name.split("/")[0] for name in rows]
+    client = [kept.index(name.split("/")[1].split("_")[0]) for name in rows]
+    split = [{VALIDATION[0]: 2, TESTING[0]: 1}.get(kept[c], 0) for c in client]
+    x = {row: log_mel(signals[name] / 2**15)[None] for row, name in enumerate(rows) if row != 12}
+    return Made(
+        samples=len(rows),
+        shape=(1, 40, 98),
+        classes=CLASSES,
+        y=np.array([CLASSES.index(word) if word in CLASSES else 1 for word in words]),
+        x=x,
+        domains=("seen", "unseen"),
+        domain=np.array([int(s > 0) for s in split]),
+        client=np.array(client),
+        split=np.array(split),
+    )
