@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
 
 from fl.errors import DataError
 
@@ -41,3 +43,9 @@ def enough(sizes: Mapping[str, int], least: int, name: str) -> list[str]:
             f"{name}: min_samples is {least}; allowed: at most {most}, the most there are"
         )
     return kept
+
+
+def lacking(file: Path, missing: Iterable[str]) -> None:
+    """Raise a `DataError` that names the first few of what is missing in a file, if anything is."""
+    if named := list(islice(missing, 5)):
+        raise DataError(f"{file}: lacks {', '.join(named)}; delete the file to fetch it again")

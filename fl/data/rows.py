@@ -1,10 +1,15 @@
-"""An array on disk that grows by rows, for readers that learn its length at the end."""
+"""Arrays row by row: one on disk that grows, and one that is read as it comes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+
+from fl.data.archives import name_of
+from fl.errors import DataError
 
 
 class Rows:
@@ -44,3 +49,30 @@ class Rows:
             "shape": (self._count, *self._shape),
         }
         np.lib.format.write_array_header_1_0(self._file, described)
+
+
+def pieces(stream: BinaryIO, rows: int) -> Iterator[tuple[int, int, np.ndarray]]:
+    """A ``.npy`` stream, up to ``rows`` rows at a time: the first row, rows in all, the piece.
+
+    Raises `DataError` that names the stream if it is no such array, holds objects, or ends early.
+    """
+    name = name_of(stream)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0
+        if version != (1, 0):
+            read = np.lib.format.read_array_header_2_0
+        shape, by_columns, dtype = read(stream)
+    except (ValueError, OSError) as error:
+        raise DataError(f"{name}: is no array of numpy's ({error}); fetch it again") from error
+    if by_columns or dtype.hasobject or not shape:
+        raise DataError(f"{name}: is an array of {dtype} {shape}; allowed: numbers, row by row")
+    width = dtype.itemsize * int(np.prod(shape[1:]))
+    for first in range(0, shape[0], rows):
+        count = min(rows, shape[0] - first)
+        found = stream.read(count * width)
+        if len(found) != count * width:
+            raise DataError(
+                f"{name}: ends early, in row {first + len(found) // width:,}; fetch it again"
+            )
+        yield first, shape[0], np.frombuffer(found, dtype).reshape(count, *shape[1:])

@@ -12,7 +12,6 @@ which is which. One batch is in memory at a time, 31 MB, and twice that while it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
@@ -21,7 +20,7 @@ import numpy as np
 
 from fl.data import pickles
 from fl.data.archives import entries, name_of
-from fl.data.counts import hold
+from fl.data.counts import hold, lacking
 from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.errors import DataError
@@ -30,6 +29,11 @@ FOLDER, META = "cifar-10-batches-py", "batches.meta"
 BATCHES = (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch")
 PUBLISHED = {"train": 50_000, "test": 10_000}
 SHAPE = (3, 32, 32)
+CLASSES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+"""The names in ``batches.meta``, for sets that have the classes and not the file."""
 NORMALISATION = {
     "scale": 1 / 255,
     "mean": [0.4914, 0.4822, 0.4465],
@@ -66,31 +70,29 @@ class CIFAR10:
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[60000, 3, 32, 32]``, y int64 and split int8 ``[60000]``."""
         archive, x, size = raw / self.sources[0].name, None, 0
-        y: dict[str, np.ndarray] = {}
-        names: list[str] = []
+        found: dict[str, Any] = {}
         for path, content in entries(archive, lambda path: path.startswith(f"{FOLDER}/")):
             name = path.partition("/")[2]
             if name == META:
-                names = labels_of(pickles.load(content), b"label_names", content)
+                found[META] = labels_of(pickles.load(content), b"label_names", content)
             if name not in BATCHES:
                 continue
             # The archive is in an order of its own; batches are of one size, and so have a place.
-            images, y[name] = batch(pickles.load(content), b"labels", content)
+            images, found[name] = batch(pickles.load(content), b"labels", content)
             if x is None:
                 size = len(images)
                 x = writer.create("x", (size * len(BATCHES), *SHAPE), np.uint8)
             if len(images) != size:
-                found = f"{len(images)} images, another batch {size}"
-                raise DataError(f"{name_of(content)}: has {found}; expected: batches of one size")
+                problem = f"has {len(images)} images, another batch {size}"
+                raise DataError(f"{name_of(content)}: {problem}; expected: batches of one size")
             place = BATCHES.index(name) * size
             x[place : place + size] = images
-        require({META: names, **y}, (META, *BATCHES), archive)
-        writer.save("y", np.concatenate([y[name] for name in BATCHES]))
+        lacking(archive, [name for name in (META, *BATCHES) if name not in found])
+        writer.save("y", np.concatenate([found[name] for name in BATCHES]))
         writer.save("split", np.repeat(np.array([0, 1], np.int8), [5 * size, size]))
         if self.complete:
-            found_sizes = {"train": 5 * size, "test": size}
-            hold(found_sizes, PUBLISHED, "cifar10", "Krizhevsky 2009")
-        writer.describe(names, normalisation=NORMALISATION)
+            hold({"train": 5 * size, "test": size}, PUBLISHED, "cifar10", "Krizhevsky 2009")
+        writer.describe(found[META], normalisation=NORMALISATION)
 
 
 def batch(content: Any, key: bytes, stream: BinaryIO) -> tuple[np.ndarray, np.ndarray]:
@@ -112,12 +114,6 @@ def batch(content: Any, key: bytes, stream: BinaryIO) -> tuple[np.ndarray, np.nd
 def labels_of(content: Any, key: bytes, stream: BinaryIO) -> list[str]:
     """The class names under ``key`` of an unpickled description."""
     return [name.decode() for name in _entry(content, key, stream)]
-
-
-def require(found: Mapping[str, Any], wanted: tuple[str, ...], archive: Path) -> None:
-    """Raise a `DataError` for the members that an archive lacks."""
-    if missing := [name for name in wanted if not len(found.get(name, ()))]:
-        raise DataError(f"{archive}: lacks {', '.join(missing)}; delete the file to fetch it again")
 
 
 def _entry(content: Any, key: bytes, stream: BinaryIO) -> Any:

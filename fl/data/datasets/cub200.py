@@ -34,7 +34,7 @@ import numpy as np
 
 from fl.data import images
 from fl.data.archives import entries
-from fl.data.counts import hold
+from fl.data.counts import hold, lacking
 from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.text import encode, vocabulary
@@ -128,8 +128,7 @@ class CUB200:
         missing = {f"{ROOT}images/{name}": i for i, name in enumerate(names)}
         for member, stream in entries(archive, missing.__contains__):
             x[missing.pop(member)] = images.decode(stream, (self.side, self.side))
-        for member in missing:
-            raise DataError(f"{archive}: holds no {member}; delete it and fetch it again")
+        lacking(archive, missing)
 
 
 def read_index(path: Path) -> Index:
@@ -138,8 +137,7 @@ def read_index(path: Path) -> Index:
         name.removeprefix(ROOT): [line.split() for line in stream.read().decode().splitlines()]
         for name, stream in entries(path, lambda name: name.removeprefix(ROOT) in LISTS)
     }
-    for missing in [name for name in LISTS if name not in lists]:
-        raise DataError(f"{path}: holds no {ROOT}{missing}; delete it and fetch it again")
+    lacking(path, (f"{ROOT}{name}" for name in LISTS if name not in lists))
     for name in LISTS:
         if any(len(row) != 2 for row in lists[name]):
             raise DataError(f"{path}: {name} has rows that are not a number and a value")
@@ -169,8 +167,8 @@ def read_captions(path: Path, names: list[str]) -> list[list[list[str]]]:
             if len(found[i]) != CAPTIONS:
                 problem = f"{member} has {len(found[i])} captions; allowed: {CAPTIONS}"
                 raise DataError(f"{path}: {problem}")
-    for missing in [name for name, captions in zip(names, found, strict=True) if not captions]:
-        raise DataError(f"{path}: holds no captions of {missing}; delete it and fetch it again")
+    without = (name for name, captions in zip(names, found, strict=True) if not captions)
+    lacking(path, (f"the captions of {name}" for name in without))
     return found
 
 

@@ -42,7 +42,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from fl.data.archives import entries
-from fl.data.counts import enough, hold
+from fl.data.counts import enough, hold, lacking
 from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.text import encode, vocabulary
@@ -155,5 +155,4 @@ def read_tweets(path: Path) -> Iterator[Tweet]:
                         f"{path}: {problem}; allowed: six, of which the first is 0, 2 or 4"
                     )
                 yield Tweet(POLARITIES[row[0]], row[4], row[5], FILES[member])
-    for missing in FILES.keys() - read:
-        raise DataError(f"{path}: holds no {missing}; delete it and fetch it again")
+    lacking(path, sorted(FILES.keys() - read))

@@ -41,7 +41,7 @@ import numpy as np
 
 from fl.data import sound
 from fl.data.archives import entries
-from fl.data.counts import enough, hold
+from fl.data.counts import enough, hold, lacking
 from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.errors import DataError
@@ -172,19 +172,17 @@ def read_content(path: Path) -> Content:
     missing += [name for name in LISTS if name not in content.lists]
     if not any(len(noise) >= sound.RATE for noise in content.noise):
         missing.append(f"noise of a second in {NOISE}")
-    for what in missing:
-        raise DataError(f"{path}: holds no {what}; delete it and fetch it again")
+    lacking(path, missing)
     return content
 
 
 def by_speaker(path: Path, content: Content) -> list[Speaker]:
     """The speakers, sorted by name; their recordings too."""
-    recordings, listed = set(content.recordings), {}
+    recordings = set(content.recordings)
+    listed: dict[str, int] = {}
     for text, split in LISTS.items():
-        for name in content.lists[text]:
-            if name not in recordings:
-                raise DataError(f"{path}: {text} names {name}, which is not in it; fetch it again")
-            listed[name] = split
+        lacking(path, (f"{n} of {text}" for n in content.lists[text] if n not in recordings))
+        listed |= dict.fromkeys(content.lists[text], split)
     said: dict[str, list[str]] = {}
     for name in sorted(recordings):
         said.setdefault(_speaker(name), []).append(name)

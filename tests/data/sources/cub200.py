@@ -101,7 +101,7 @@ IMAGE = f"CUB_200_2011/images/{names()[7]}"
 TEXT = f"text_c10/{names()[2].removesuffix('.jpg')}.txt"
 PARAMS = {"complete": False, "side": 16, "vocabulary": 8, "words": 12}
 BROKEN = {
-    "no list": ({"without": LABELS}, rf"CUB_200_2011\.tgz: holds no {LABELS}"),
+    "no list": ({"without": LABELS}, rf"CUB_200_2011\.tgz: lacks {LABELS}"),
     "a list of others": (
         {"instead": {LABELS: b"1 1\n"}},
         r"CUB_200_2011\.tgz: image_class_labels.txt and images.txt are of different",
@@ -110,11 +110,11 @@ BROKEN = {
         {"instead": {LABELS: b"1 1 1\n"}},
         r"CUB_200_2011\.tgz: image_class_labels.txt has rows that are not a number and a value",
     ),
-    "no photograph": ({"without": IMAGE}, rf"CUB_200_2011\.tgz: holds no {IMAGE}"),
+    "no photograph": ({"without": IMAGE}, rf"CUB_200_2011\.tgz: lacks {IMAGE}"),
     "no picture": ({"instead": {IMAGE: b"x"}}, rf"CUB_200_2011\.tgz: {IMAGE}: is no complete"),
     "no captions": (
         {"without": TEXT},
-        rf"cvpr2016_cub\.tar\.gz: holds no captions of {names()[2]}",
+        rf"cvpr2016_cub\.tar\.gz: lacks the captions of {names()[2]}",
     ),
     "two captions": (
         {"instead": {TEXT: b"one\ntwo\n"}},

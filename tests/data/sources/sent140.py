@@ -22,7 +22,7 @@ TEST = "testdata.manual.2009.06.14.csv"
 
 PARAMS = {"complete": False, "min_samples": 3, "vocabulary": 8}
 BROKEN = {
-    "no test file": ({"test": []}, r"trainingandtestdata\.zip: holds no testdata\.manual"),
+    "no test file": ({"test": []}, r"trainingandtestdata\.zip: lacks testdata\.manual"),
     "another polarity": (
         {"training": [("4", "tom", "x"), ("3", "tom", "y")]},
         r"zip: row 2 of training\.16.* is \['3', .* of 6 cells; allowed: six, .* 0, 2 or 4",
