@@ -33,6 +33,8 @@ MAGIC = {
     b"BZh": "bz2",
     b"\xfd7zXZ\x00": "xz",
 }
+CHUNK = 1 << 20
+"""Bytes that are asked for at once: tarfile holds all that it is asked for three times."""
 OPENERS: dict[str, Any] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 
 DAMAGE = (
@@ -105,7 +107,7 @@ def unpack(archive: Path, folder: Path) -> Path:
                 target = draft / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with target.open("wb") as out:
-                    shutil.copyfileobj(content, out, 1 << 20)
+                    shutil.copyfileobj(content, out, CHUNK)
             draft.rename(folder)
             sync_folder(folder.parent)
         except BaseException:
@@ -133,7 +135,7 @@ class Content(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """As any stream, or `DataError`."""
         with _blamed(self._archive, self._member):
-            chunk = self._inner.read(len(buffer))
+            chunk = self._inner.read(min(len(buffer), CHUNK))
         buffer[: len(chunk)] = chunk
         return len(chunk)
 
@@ -148,7 +150,7 @@ class _Raw(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        chunk = self._inner.read(len(buffer))
+        chunk = self._inner.read(min(len(buffer), CHUNK))
         buffer[: len(chunk)] = chunk
         return len(chunk)
 
@@ -207,7 +209,7 @@ def _tarred(
         # All that was read stays in a list otherwise, and sets have a million members.
         found.members.clear()  # type: ignore[attr-defined]
     with _blamed(title):
-        while plain.read(1 << 20):
+        while plain.read(CHUNK):
             pass
         if plain.last != bytes(tarfile.BLOCKSIZE):
             raise EOFError("its end is missing")

@@ -62,17 +62,17 @@ def batch(name, x, y):
     }
 
 
-def write(folder, without="", spoil="", extra=""):
+def write(folder, without="", spoil="", extra="", size=BATCH):
     draw = np.random.default_rng(0)
-    x = draw.integers(0, 256, (6 * BATCH, 3, 32, 32), dtype=np.uint8)
-    y = np.arange(6 * BATCH) % 10
+    x = draw.integers(0, 256, (6 * size, 3, 32, 32), dtype=np.uint8)
+    y = np.arange(6 * size) % 10
     parts = [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]
     made = {
-        name: batch(name, x[i * BATCH : (i + 1) * BATCH], y[i * BATCH : (i + 1) * BATCH])
+        name: batch(name, x[i * size : (i + 1) * size], y[i * size : (i + 1) * size])
         for i, name in enumerate(parts)
     }
     made["batches.meta"] = {
-        b"num_cases_per_batch": BATCH,
+        b"num_cases_per_batch": size,
         b"label_names": [name.encode() for name in NAMES],
         b"num_vis": 3072,
     }
@@ -90,10 +90,10 @@ def write(folder, without="", spoil="", extra=""):
     members |= {extra: b"x"} if extra else {}
     archive(folder / "cifar-10-python.tar.gz", "cifar-10-batches-py", members)
     return Made(
-        samples=6 * BATCH,
+        samples=6 * size,
         shape=(3, 32, 32),
         classes=tuple(NAMES),
         y=y,
         x={row: x[row] for row in (0, 11, 35, 49, 50, 59)},
-        split=np.repeat([0, 1], [5 * BATCH, BATCH]),
+        split=np.repeat([0, 1], [5 * size, size]),
     )
