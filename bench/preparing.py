@@ -1,4 +1,4 @@
-"""What preparing a data set of full size holds in memory, beside the arrays that it maps.
+"""What preparing text, sound and birds holds in memory at full size, beside the mapped arrays.
 
 ::
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import io
-import re
 import tarfile
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.data import memory
 from fl import registry
 from fl.data.prepared import Writer
 from fl.errors import Where
@@ -123,19 +123,13 @@ MAKERS: dict[str, Callable[[Path], None]] = {
 }
 
 
-def anonymous() -> int:
-    """The process's anonymous memory, in bytes."""
-    found = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return 1024 * int(found[1]) if found else 0
-
-
 def peak(work: Callable[[], None]) -> int:
     """By how many bytes anonymous memory rose at most while ``work`` ran; sampled."""
-    before, done, top = anonymous(), threading.Event(), [0]
+    before, done, top = memory("RssAnon"), threading.Event(), [0]
 
     def watch() -> None:
         while not done.wait(0.01):
-            top[0] = max(top[0], anonymous())
+            top[0] = max(top[0], memory("RssAnon"))
 
     watcher = threading.Thread(target=watch)
     watcher.start()

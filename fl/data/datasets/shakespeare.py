@@ -30,7 +30,7 @@ overlap, so a test sample shares characters with training samples, in LEAF as he
 ``min_samples`` are left out. FedProx's 143 roles and 517,106 samples are a random subset of its
 authors'. The alphabet and the rules were read off LEAF's and FedProx's preprocessing.
 
-Beside the arrays that it maps, preparing files of the full size holds 79 MB at most
+Beside the arrays that it maps, preparing files of the full size holds some 80 MB at most
 (``python -m bench.preparing shakespeare``, whose content is made up).
 """
 
