@@ -137,7 +137,9 @@ class CUB200:
 def read_index(path: Path) -> Index:
     """What the lists of the archive say, in their order."""
     lists = {
-        name.removeprefix(ROOT): [line.split() for line in stream.read().decode().splitlines()]
+        name.removeprefix(ROOT): [
+            line.split() for line in stream.read().decode("utf-8", "replace").splitlines()
+        ]
         for name, stream in entries(path, lambda name: name.removeprefix(ROOT) in LISTS)
     }
     lacking(path, (f"{ROOT}{name}" for name in LISTS if name not in lists))
@@ -145,9 +147,12 @@ def read_index(path: Path) -> Index:
         if any(len(row) != 2 for row in lists[name]):
             raise DataError(f"{path}: {name} has rows that are not a number and a value")
     classes, names, species, training = (dict(lists[name]) for name in LISTS)
-    for name, given in zip(LISTS[2:], (species, training), strict=True):
+    known = (classes, {"0": "test", "1": "training"})
+    for name, given, values in zip(LISTS[2:], (species, training), known, strict=True):
         if given.keys() != names.keys():
             raise DataError(f"{path}: {name} and images.txt are of different photographs")
+        for value in sorted(set(given.values()) - values.keys())[:1]:
+            raise DataError(f"{path}: {name} has {value!r}; allowed: {', '.join(values)}")
     order = {number: place for place, number in enumerate(classes)}
     return Index(
         names=list(names.values()),

@@ -40,11 +40,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
-from fl.data.archives import entries
+from fl.data.archives import entries, name_of
 from fl.data.counts import enough, hold, lacking
 from fl.data.download import Source
 from fl.data.prepared import Writer
@@ -150,12 +150,18 @@ def read_tweets(path: Path) -> Iterator[Tweet]:
         member = name.rpartition("/")[2]
         if member in FILES:
             read.add(member)
-            rows = csv.reader(io.TextIOWrapper(stream, "latin-1", newline=""))
-            for number, row in enumerate(rows, 1):
-                if len(row) != 6 or row[0] not in POLARITIES:
-                    problem = f"row {number} of {member} is {row[:2]} of {len(row)} cells"
-                    raise DataError(
-                        f"{path}: {problem}; allowed: six, of which the first is 0, 2 or 4"
-                    )
-                yield Tweet(POLARITIES[row[0]], row[4], row[5], FILES[member])
+            yield from _tweets(stream, FILES[member])
     lacking(path, sorted(FILES.keys() - read))
+
+
+def _tweets(stream: BinaryIO, split: int) -> Iterator[Tweet]:
+    name, number = name_of(stream), 0
+    try:
+        for row in csv.reader(io.TextIOWrapper(stream, "latin-1", newline="")):
+            number += 1
+            if len(row) != 6 or row[0] not in POLARITIES:
+                problem = f"row {number} is {row[:2]} of {len(row)} cells"
+                raise DataError(f"{name}: {problem}; allowed: six, of which the first is 0, 2 or 4")
+            yield Tweet(POLARITIES[row[0]], row[4], row[5], split)
+    except csv.Error as error:
+        raise DataError(f"{name}: row {number + 1} is no row of a csv file ({error})") from error

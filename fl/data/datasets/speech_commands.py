@@ -165,7 +165,7 @@ def read_content(path: Path) -> Content:
     content = Content()
     for name, stream in entries(path):
         if name in LISTS:
-            content.lists[name] = stream.read().decode().split()
+            content.lists[name] = stream.read().decode("utf-8", "replace").split()
         elif name.startswith(NOISE) and name.endswith(".wav"):
             content.noise.append(sound.read_wav(stream))
         elif RECORDING.fullmatch(name):

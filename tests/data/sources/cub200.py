@@ -106,6 +106,10 @@ BROKEN = {
         {"instead": {LABELS: b"1 1\n"}},
         r"CUB_200_2011\.tgz: image_class_labels.txt and images.txt are of different",
     ),
+    "a species that there is not": (
+        {"instead": {LABELS: photographs()[LABELS].replace(b" 200\n", b" 201\n")}},
+        r"CUB_200_2011\.tgz: image_class_labels.txt has '201'; allowed: 1, 2, 3",
+    ),
     "a list of three": (
         {"instead": {LABELS: b"1 1 1\n"}},
         r"CUB_200_2011\.tgz: image_class_labels.txt has rows that are not a number and a value",

@@ -25,7 +25,11 @@ BROKEN = {
     "no test file": ({"test": []}, r"trainingandtestdata\.zip: lacks testdata\.manual"),
     "another polarity": (
         {"training": [("4", "tom", "x"), ("3", "tom", "y")]},
-        r"zip: row 2 of training\.16.* is \['3', .* of 6 cells; allowed: six, .* 0, 2 or 4",
+        r"zip: training\.16.*: row 2 is \['3', .* of 6 cells; allowed: six, .* 0, 2 or 4",
+    ),
+    "a cell without end": (
+        {"training": [("4", "tom", "x"), ("4", "tom", "y" * 200_000)]},
+        r"zip: training\.16.*: row 2 is no row of a csv file \(field larger",
     ),
 }
 STUDY = {
