@@ -50,8 +50,8 @@ def assemble(spec: Spec, bundle: Mapping[str, Any], device: torch.device) -> Sim
     )
 
 
-def _normalisation(prepared: Prepared, training: Training) -> dict[str, Any]:
-    if training.normalisation == "half":
+def _normalisation(prepared: Prepared, training: Training) -> dict[str, Any] | None:
+    if training.normalisation == "half" and prepared.normalisation is not None:
         return {**prepared.normalisation, "mean": 0.5, "sd": 0.5}
     return prepared.normalisation
 

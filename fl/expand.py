@@ -145,17 +145,29 @@ def _network(model: Choice, dataset: Choice) -> Network:
         network = Network(lambda: model.entry.make(model.values).build(data.shape, data.classes))
         with torch.no_grad():  # Not on "meta", whose first use imports much more of torch.
             variables = network.init(0)
-            network.eval(variables["params"], variables["buffers"], torch.zeros(1, *data.shape))
+            network.eval(variables["params"], variables["buffers"], _probe(data))
     except FedloomError as error:
         raise ConfigError(model.at, str(error)) from None
     except Exception as error:
         raise ConfigError(
             model.at,
-            f"{model.text} does not take the inputs of {dataset.text}, of shape {data.shape} "
+            f"{model.text} does not take the inputs of {dataset.text}, {_inputs(data)} "
             f"({type(error).__name__}: {error})",
-            "a model for inputs of that shape",
+            "a model for such inputs",
         ) from None
     return network
+
+
+def _probe(data: Any) -> torch.Tensor:
+    """One input: zeros, or for a set of tokens the last of them, which the model must know."""
+    if tokens := getattr(data, "tokens", 0):
+        return torch.full((1, *data.shape), tokens - 1)
+    return torch.zeros(1, *data.shape)
+
+
+def _inputs(data: Any) -> str:
+    tokens = getattr(data, "tokens", 0)
+    return f"of shape {data.shape}" + (f", {tokens} different tokens" if tokens else "")
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ class Network:
 
     names: all names, by kind. head: those of the last linear layer, the classifier; the rest is the
     *body*. batch_norm: those of batch normalisation, running statistics included. random: whether
-    a pass in training mode draws random numbers (dropout, stochastic depth).
+    a pass in training mode draws random numbers (dropout, stochastic depth). of_tokens: whether
+    inputs are whole numbers that it looks up.
     """
 
     def __init__(self, make: Callable[[], nn.Module], dtype: torch.dtype = torch.float32) -> None:
@@ -71,6 +72,7 @@ class Network:
             self.random = True
         self._tapping: set[str] = set()
         self._taps: dict[str, Tensor] = {}
+        self.of_tokens = bool(self._layers(nn.Embedding))
 
     def _layers(self, *kinds: type[nn.Module]) -> list[str]:
         return [name for name, layer in self._module.named_modules() if isinstance(layer, kinds)]

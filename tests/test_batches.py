@@ -147,6 +147,15 @@ def test_one_number_per_feature_of_flat_inputs() -> None:
     assert arrays.inputs(torch.tensor([0, 1])).tolist() == [[0.0, 0.0], [1.0, 4.0]]
 
 
+@pytest.mark.parametrize("resident", [2**31, 0])
+def test_tokens_stay_whole_numbers(resident: int) -> None:
+    x = np.array([[0, 79], [70_000, 7]], np.int32)
+    arrays = Arrays(x, np.zeros(2, int), None, dtype=torch.bfloat16, resident=resident)
+    found = arrays.inputs(torch.tensor([[1], [0]]))
+    assert found.dtype == torch.int64
+    assert found.tolist() == [[[70_000, 7]], [[0, 79]]]
+
+
 def test_mapped_and_resident_inputs_are_the_same_bits(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", IMAGES)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")

@@ -13,9 +13,12 @@ from fl.errors import ConfigError, Where
 from fl.expand import expand
 from fl.method import Setting
 from fl.methods.fedavg import FedAvg
+from fl.methods.perfedavg import PerFedAvg
 from fl.models.cifar_cnn import CifarCNN
 from fl.models.lenet import LeNet
+from fl.models.lstm import LSTM
 from fl.models.resnet18 import ResNet18
+from fl.models.text_cnn import TextCNN
 from fl.network import Network
 from fl.training import Training
 
@@ -201,6 +204,100 @@ def test_resnet18_stacked_equals_loop():
     assert not any(torch.equal(a, b) for a, b in zip(ends["loop"], start, strict=True))
 
 
+# Models of tokens
+
+WORDS = {"lstm": LSTM(7, 3, 4, 2), "text-cnn": TextCNN(7, 3, (2, 3), 4)}
+every_text_model = pytest.mark.parametrize("model", WORDS.values(), ids=WORDS)
+
+
+@every_text_model
+def test_logits_of_tokens_depend_on_no_other_sample(model):
+    made = network(model, (6,), classes=5)
+    variables = made.init(0)
+    x = torch.randint(0, 7, (3, 6), generator=torch.Generator().manual_seed(1))
+    output = made.eval(variables["params"], variables["buffers"], x)
+    assert output.outputs.shape == (3, 5)
+    alone = made.eval(variables["params"], variables["buffers"], x[1:2])
+    assert torch.allclose(alone.outputs[0], output.outputs[1], atol=1e-6)
+    # Other tokens, other logits.
+    other = made.eval(variables["params"], variables["buffers"], (x + 1) % 7)
+    assert not torch.allclose(other.outputs, output.outputs)
+
+
+@every_text_model
+@pytest.mark.parametrize("method", [FedAvg(), PerFedAvg()], ids=["first-order", "second-order"])
+def test_models_of_tokens_are_the_same_stacked_and_in_a_loop(model, method):
+    made = network(model, (6,), classes=4, dtype=torch.float64)
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 7, (12, 6)), rng.integers(0, 4, 12)
+    training = Training(batch_size=4, local_epochs=2, precision="float64")
+    built = method.build(Setting(made, training, 4, 2))
+    arrays = Arrays(x, y, None, dtype=torch.float64)
+    held = [np.arange(4), np.arange(4, 12)]
+    batches = tuple(schedule(held, [0, 1], training, 0, 1) for _ in built.passes)
+    plan = engine.Plan(1, torch.arange(2), torch.tensor([4, 8]), batches, arrays, lr=0.5)
+    variables = made.init(0)
+    ends = {}
+    for backend in ("loop", "stacked"):
+        state, losses = engine.run_round(built, engine.start(built, variables, 2), plan, backend)
+        ends[backend] = trees.leaves({**state.server, "losses": losses})
+    for one, other in zip(*ends.values(), strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-10)
+    moved = trees.leaves(state.server)
+    start = trees.leaves(engine.start(built, variables, 2).server)
+    assert not any(torch.equal(a, b) for a, b in zip(moved, start, strict=True))
+
+
+def test_lstm_is_that_of_pytorch():
+    ours, theirs = LSTM(7, 3, 4, 2).build((6,), 5), torch.nn.LSTM(3, 4, 2, batch_first=True)
+    with torch.no_grad():
+        for i, layer in enumerate(ours.layers):
+            getattr(theirs, f"weight_ih_l{i}").copy_(layer.input)
+            getattr(theirs, f"weight_hh_l{i}").copy_(layer.state)
+            getattr(theirs, f"bias_ih_l{i}").copy_(layer.bias)
+            getattr(theirs, f"bias_hh_l{i}").zero_()
+        x = torch.randint(0, 7, (5, 6))
+        states, _ = theirs(ours.embedding(x))
+        assert torch.allclose(ours(x), ours.classifier(states[:, -1]), atol=1e-6)
+
+
+def test_lstm_parameters_by_hand():
+    # LEAF's: 80 characters in 8 dimensions, two layers of 256, 80 characters to choose from.
+    first, second = 4 * 256 * (8 + 256 + 1), 4 * 256 * (256 + 256 + 1)
+    assert count(LSTM(), (80,), 80) == 80 * 8 + first + second + 80 * 257 == 817_872
+    weight = network(LSTM(), (80,)).init(0)["params"]["layers.0.state"]
+    assert weight.abs().max().item() == pytest.approx(1 / 16, rel=0.001)
+    assert weight.mean().item() == pytest.approx(0, abs=0.001)
+
+
+def test_text_cnn_by_hand():
+    module = TextCNN(tokens=3, width=1, kernels=(2, 3), channels=1).build((5,), 2)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+        module.embedding.weight[:, 0] = torch.tensor([0.0, 1.0, 10.0])
+        module.convolutions[0].weight.fill_(1)
+        module.convolutions[1].weight[0, 0] = torch.tensor([1.0, -1.0, 0.0])
+        module.convolutions[1].bias.fill_(-2)
+        module.classifier.weight[0, 0] = module.classifier.weight[1, 1] = 1
+        # Sums of two: 1, 11, 11, 2. Differences: -1, -9, 9, less 2.
+        assert module(torch.tensor([[0, 1, 2, 1, 1]])).tolist() == [[11, 7]]
+        assert module(torch.tensor([[0, 0, 0, 0, 1]])).tolist() == [[1, 0]]
+    assert count(TextCNN(), (25,), 2) == 10_001 * 300 + 100 * (300 * 12 + 3) + 2 * 301
+
+
+@every_text_model
+def test_several_texts_are_read_one_after_the_other(model):
+    module = model.build((2, 3), 4)
+    x = torch.randint(0, 7, (5, 2, 3))
+    assert module(x).equal(module(x.reshape(5, 6)))
+
+
+def test_text_cnn_refuses_texts_shorter_than_its_convolutions():
+    with pytest.raises(ValueError, match="at least 5 words"):
+        TextCNN().build((4,), 2)
+
+
 # At plan time
 
 
@@ -268,3 +365,27 @@ def test_the_cnn_of_cifar_has_the_layers_that_constraints_tap():
     assert widths == {"block1": 32 * 32 * 32, "block2": 64 * 16 * 16, "features": 2048}
     assert all(float(tap.min()) == 0 for tap in output.taps.values()), "what comes out of a ReLU"
     assert torch.equal(output.taps["features"], output.features)
+
+
+def test_a_vocabulary_that_a_model_does_not_know_is_refused_before_anything_runs(tmp_path):
+    with pytest.raises(ConfigError) as error:
+        study(
+            tmp_path,
+            datasets=[{"sent140": {"vocabulary": 500}}],
+            models=[{"text-cnn": {"tokens": 500}}],
+        )
+    for part in ("models.0.text-cnn", "sent140(vocabulary=500)", "501 different tokens"):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model"), [("shakespeare", "mlp"), ("digits", "lstm"), ("digits", "text-cnn")]
+)
+def test_tokens_are_for_models_of_tokens_and_numbers_for_the_others(tmp_path, dataset, model):
+    with pytest.raises(ConfigError, match=f"{model} does not take the inputs of {dataset}"):
+        study(tmp_path, datasets=[dataset], models=[model])
+
+
+@pytest.mark.parametrize(("dataset", "model"), [("shakespeare", "lstm"), ("sent140", "text-cnn")])
+def test_defaults_of_models_of_tokens_fit_their_data_sets(tmp_path, dataset, model):
+    assert study(tmp_path, datasets=[dataset], models=[model])

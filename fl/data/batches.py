@@ -145,24 +145,25 @@ class Arrays:
 
     ``x`` and ``y`` may be memory maps. Sets of up to ``resident`` bytes are copied to the device
     once; larger ones are gathered batch by batch. Inputs become
-    ``(x * scale - mean) / sd`` in the run's precision, scale, mean and sd per channel or one each.
-    ``augmentation`` names what is done to training batches, see `fl.data.augment`.
+    ``(x * scale - mean) / sd`` in the run's precision, scale, mean and sd per channel or one each;
+    without a normalisation they are tokens, which stay whole numbers (int64). ``augmentation``
+    names what is done to training batches, see `fl.data.augment`.
     """
 
     def __init__(
         self,
         x: np.ndarray,
         y: np.ndarray,
-        normalisation: Mapping[str, Any],
+        normalisation: Mapping[str, Any] | None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         resident: int = 2**31,
         augmentation: str = "none",
     ) -> None:
         self.device, self._dtype = torch.device(device), dtype
-        self._affine: tuple[Tensor, Tensor] | None = _affine(
-            normalisation, x.ndim - 2, self.device, dtype
-        )
+        self._affine: tuple[Tensor, Tensor] | None = None
+        if normalisation is not None:
+            self._affine = _affine(normalisation, x.ndim - 2, self.device, dtype)
         self._augment = augment.AUGMENTATIONS[augmentation]
         self._y = torch.from_numpy(np.array(y, dtype=np.int64)).to(self.device)
         self._x: Tensor | None = None
@@ -199,7 +200,7 @@ class Arrays:
 
     def _normalised(self, x: Tensor) -> Tensor:
         if self._affine is None:
-            return x
+            return x if x.is_floating_point() else x.long()
         factor, offset = self._affine
         return x.to(self._dtype) * factor + offset
 

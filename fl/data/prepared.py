@@ -89,18 +89,19 @@ class Writer:
         self,
         classes: Sequence[str],
         *,
-        normalisation: Mapping[str, Any] = IDENTITY,
+        normalisation: Mapping[str, Any] | None = IDENTITY,
         domains: Sequence[str] = (),
     ) -> None:
         """Name the classes and domains, and say how inputs are normalised.
 
         Labels and domains index into these names. ``normalisation`` has ``scale``, ``mean`` and
-        ``sd``, each a number or a list with one number per channel.
+        ``sd``, each a number or a list with one number per channel; None says that inputs are
+        tokens, whole numbers that stay what they are.
         """
         self.description = {
             "classes": list(classes),
             "domains": list(domains),
-            "normalisation": dict(normalisation),
+            "normalisation": None if normalisation is None else dict(normalisation),
         }
 
     def finish(self, meta: Mapping[str, Any]) -> None:
@@ -141,7 +142,7 @@ class Prepared:
     ``x`` ``[samples, ...]``, ``y`` ``[samples]`` in 0..len(classes)-1, and what the data set has of
     ``client``, ``domain`` and ``split`` ``[samples]``, ``mask`` ``[samples, height, width]`` and
     ``text`` ``[samples, ...]``; see the module. A model sees ``(x * scale - mean) / sd`` with the
-    three of ``normalisation``, which are numbers or one number per channel.
+    three of ``normalisation``, which are numbers or one number per channel, or without it x itself.
     """
 
     folder: Path
@@ -156,7 +157,7 @@ class Prepared:
     text: np.ndarray | None
     classes: tuple[str, ...]
     domains: tuple[str, ...]
-    normalisation: dict[str, Any]
+    normalisation: dict[str, Any] | None
     sources: tuple[dict[str, str], ...]
 
     @classmethod
@@ -203,6 +204,10 @@ def _description(
     client, classes = arrays.get("client"), meta.get("classes", ())
     if problem := _mismatch(arrays):
         raise DataError(f"{folder}: {problem}")
+    if meta["normalisation"] is None and arrays["x"].dtype.kind not in "iu":
+        raise DataError(
+            f"{folder}: x is {arrays['x'].dtype}; allowed: whole numbers, as tokens are"
+        )
     low, high = int(arrays["y"].min()), int(arrays["y"].max())
     if low < 0 or high >= len(classes):
         raise DataError(

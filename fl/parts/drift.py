@@ -57,7 +57,8 @@ def check_batch(setting: Setting, term: str) -> None:
 def widths(setting: Setting, variables: Tree) -> dict[str, int]:
     """How many features each layer asked for has."""
     like = trees.leaves(variables["params"])[0]
-    x = torch.zeros(1, *setting.shape, dtype=like.dtype, device=like.device)
+    kind = torch.int64 if setting.network.of_tokens else like.dtype
+    x = torch.zeros(1, *setting.shape, dtype=kind, device=like.device)
     taps = setting.network.eval(variables["params"], variables["buffers"], x).taps
     return {name: tap.shape[1] for name, tap in taps.items()}
 

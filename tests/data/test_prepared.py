@@ -55,6 +55,21 @@ def test_round_trip(tmp_path):
     data.verify()
 
 
+def test_tokens_are_whole_numbers_without_a_normalisation(tmp_path):
+    def written(name, x):
+        with Writer(tmp_path / name) as writer:
+            writer.save("x", x)
+            writer.save("y", Y)
+            writer.describe(["a", "b", "c"], normalisation=None)
+            writer.finish(META)
+        return Prepared.open(tmp_path / name)
+
+    assert written("tokens", X.reshape(10, 4)).normalisation is None
+    with pytest.raises(DataError, match="x is float64; allowed: whole numbers, as tokens are"):
+        written("numbers", X.reshape(10, 4) / 2)
+    assert names(tmp_path) == ["tokens"]
+
+
 def test_arrays_are_mapped_and_read_only(tmp_path):
     data = Prepared.open(write(tmp_path / "toy"))
     assert isinstance(data.x, np.memmap)

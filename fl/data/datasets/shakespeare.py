@@ -1,0 +1,165 @@
+"""Shakespeare's roles as clients: which character follows 80 others.
+
+S. Caldas, S. M. K. Duddu, P. Wu, T. Li, J. Konečný, H. B. McMahan, V. Smith and A. Talwalkar. LEAF:
+A Benchmark for Federated Settings. 2018. arXiv:1812.01097; the task: B. McMahan, E. Moore, D.
+Ramage, S. Hampson and B. Agüera y Arcas. Communication-Efficient Learning of Deep Networks from
+Decentralized Data. AISTATS 2017.
+
+Licence: the text is in the public domain; World Library's notice in this edition forbids commercial
+distribution of it.
+
+Source: The Complete Works of William Shakespeare, Project Gutenberg's number 100, in the edition of
+1994 that LEAF reads (``100.txt`` in ``1994-01-100.zip``). Later editions, ``pg100.txt`` of today
+among them, are laid out otherwise and are refused. Project Gutenberg has moved the file before; if
+the address fails, put the zip in a folder of your own and name that under ``sources:``.
+
+What the reader does is LEAF's preprocessing from the raw text. A play begins at a line that says
+"by William Shakespeare", from the second such line on (the first are the sonnets), and ends at line
+124,196 at the latest. A role speaks from "  NAME. " on, and goes on in lines that are indented by
+four; The Comedy of Errors is not indented. A role is a client of its own in each play; one of up to
+two lines is left out, and so is a play of a single role. A role's lines are joined by blanks, runs
+of which become one; every 80 characters in a row are an input and the next character is the label.
+Characters are numbered as in LEAF's alphabet of 80; any other becomes its last, as LEAF's
+indexing by -1 has it.
+
+Clients are sorted by name and their samples are in the order of the text. There is no published
+split: LEAF draws one at random from each role's samples, as the partition `natural` does. Windows
+overlap, so a test sample shares characters with training samples, in LEAF as here.
+
+``complete`` holds the text to LEAF's 1,129 roles and 4,226,158 samples, before roles of fewer than
+``min_samples`` are left out. FedProx's 143 roles and 517,106 samples are a random subset of its
+authors'. The alphabet and the rules were read off LEAF's and FedProx's preprocessing.
+
+Beside the arrays that it maps, preparing files of the full size holds some 80 MB at most
+(``python -m bench.preparing shakespeare``, whose content is made up).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fl.data.archives import member
+from fl.data.counts import enough, hold
+from fl.data.download import Source
+from fl.data.prepared import Writer
+from fl.errors import DataError
+from fl.fields import Count
+
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+LENGTH = 80
+LAST = 124_195
+"""The last line of the plays, from 0 and without the first line of the file."""
+ROLES, SAMPLES = 1_129, 4_226_158
+"""LEAF's, before roles are left out."""
+BYLINE, ERRORS = "by William Shakespeare", "THE COMEDY OF ERRORS"
+
+Lines = dict[str, list[str]]
+"""What each role of a play says."""
+
+
+@dataclass(frozen=True)
+class Shakespeare:
+    """80 characters and the next.
+
+    min_samples: roles of fewer are left out; complete: hold the text to LEAF's sizes.
+    """
+
+    min_samples: Count = 3
+    complete: bool = True
+
+    sources: ClassVar[tuple[Source, ...]] = (
+        Source("1994-01-100.zip", "https://www.gutenberg.org/files/100/old/old/1994-01-100.zip"),
+    )
+    shape: ClassVar[tuple[int, ...]] = (LENGTH,)
+    classes: ClassVar[int] = len(ALPHABET)
+    tokens: ClassVar[int] = len(ALPHABET)
+    natural: ClassVar[int | None] = ROLES
+
+    @property
+    def size(self) -> int | None:
+        """How many samples there are, before roles are left out."""
+        return SAMPLES if self.complete else None
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x uint8 ``[samples, 80]``, y int64 and client int32 ``[samples]``."""
+        path = raw / self.sources[0].name
+        said = roles(member(path, "100.txt").read().decode("utf-8", "replace"), path)
+        spoken = {role: numbered(said[role]) for role in sorted(said)}
+        sizes = {role: len(text) - LENGTH for role, text in spoken.items() if len(text) > LENGTH}
+        if self.complete:
+            hold({"text": len(sizes)}, {"text": ROLES}, str(path), "LEAF", "roles")
+            hold({"text": sum(sizes.values())}, {"text": SAMPLES}, str(path), "LEAF")
+        kept = enough(sizes, self.min_samples, str(path))
+        x = writer.create("x", (sum(sizes[role] for role in kept), LENGTH), np.uint8)
+        y, first = np.empty(len(x), np.int64), 0
+        for role in kept:
+            windows = np.lib.stride_tricks.sliding_window_view(spoken[role], LENGTH + 1)
+            now = slice(first, first := first + len(windows))
+            x[now], y[now] = windows[:, :LENGTH], windows[:, LENGTH]
+        writer.save("y", y)
+        clients = np.arange(len(kept), dtype=np.int32)
+        writer.save("client", np.repeat(clients, [sizes[role] for role in kept]))
+        writer.describe(list(ALPHABET), normalisation=None)
+
+
+def roles(text: str, path: Path) -> Lines:
+    """What each role says, by ``PLAY_ROLE``, line by line."""
+    spoken: Lines = {}
+    for title, play in plays(text, path):
+        for role, lines in play.items():
+            if len(play) > 1 and len(lines) > 2:
+                name = re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_"))
+                spoken.setdefault(name, []).extend(lines)
+    if not spoken:
+        problem = (
+            "no role was found in it; allowed: the edition of 1994, in which they are indented"
+        )
+        raise DataError(f"{path}: {problem}")
+    return spoken
+
+
+def plays(text: str, path: Path, last: int = LAST) -> list[tuple[str, Lines]]:
+    """The plays' titles, and what their roles say."""
+    lines = text.splitlines()[1 : last + 2]
+    starts = [i for i, line in enumerate(lines) if BYLINE in line][1:]
+    borders = pairwise([*starts, len(lines)])
+    titled = [(_title(lines, start), start, end) for start, end in borders]
+    return [(title, _spoken(lines[start + 1 : end], title)) for title, start, end in titled]
+
+
+def _title(lines: list[str], byline: int) -> str:
+    """The nearest text above the line below which a play begins, but for the one next to it."""
+    above = (lines[byline - back].strip() for back in range(2, min(byline, 7) + 1))
+    return next(filter(None, above), "")
+
+
+def _spoken(lines: list[str], title: str) -> Lines:
+    indented = title != ERRORS
+    cue = re.compile(("  " if indented else "") + r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
+    spoken: Lines = {}
+    role = ""
+    for line in lines:
+        if begun := cue.match(line):
+            role, said = begun[1].upper(), begun[2]
+            if not indented and role.startswith("ACT "):
+                role = ""
+            else:
+                spoken.setdefault(role, []).append(said)
+        elif role and not indented and line.startswith("<"):
+            role = ""
+        elif role and (not indented or line.startswith("    ")):
+            spoken[role].append(line[4:] if indented else line)
+    return spoken
+
+
+def numbered(lines: list[str]) -> np.ndarray:
+    """A role's lines as one row of characters, uint8 ``[characters]``."""
+    text = re.sub(" +", " ", "".join(f"{line} " for line in lines))
+    numbers = {character: number for number, character in enumerate(ALPHABET)}
+    return np.array([numbers.get(c, len(ALPHABET) - 1) for c in text], np.uint8)

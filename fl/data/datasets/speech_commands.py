@@ -1,0 +1,254 @@
+"""Google's Speech Commands, version 2, with the speakers as clients: which of twelve is said.
+
+P. Warden. Speech Commands: A Dataset for Limited-Vocabulary Speech Recognition. 2018.
+arXiv:1804.03209; with seen and unseen speakers: R. Lee, M. Kim, D. Li, X. Qiu, T. Hospedales, F.
+Huszár and N. D. Lane. FedL2P: Federated Learning to Personalize. NeurIPS 2023.
+
+Licence: CC BY 4.0.
+
+Source: ``speech_commands_v0.02.tar.gz``, 105,829 recordings of 35 words by 2,618 speakers, one
+second or less each in a WAVE file ``WORD/SPEAKER_nohash_COUNT.wav``; longer recordings of noise in
+``_background_noise_``; and two lists of the recordings that are for validation and for testing.
+
+The twelve classes are Warden's: ten words, any other word ("unknown"; all of them are kept, where
+TensorFlow's reader draws a tenth as many as of the ten) and silence. As in TensorFlow's reader
+silence is noise: cuts of one second from the recordings of it, at a random place and at a random
+volume from 0 to 1. Every speaker gets ``silence`` times as many as recordings of the ten words,
+rounded. Recordings are filled up with zeros to one second. Features are those of `fl.data.sound`,
+40 mel bands at 98 places, normalised by mean and standard deviation over the training list; no
+paper prints its own.
+
+A speaker is the hash in a file's name and a client; the published split (train, val, test) is the
+lists', which share no speaker. FedL2P trains with the 250 speakers of the training list that have
+the most data, the seen, and holds out 50 of the others, the unseen: ``seen`` and ``unseen`` keep so
+many of each kind, the latter drawn at random, and None all. The domain says which kind a speaker
+is. Clients are sorted by name, their samples by file name with silence at the end.
+
+``complete`` holds the archive to 105,829 recordings (Warden), and to 2,112 speakers for training,
+256 for validation and 250 for testing (FedL2P), before speakers of fewer than ``min_samples`` are
+left out.
+
+Beside the arrays that it maps, preparing files of the full size holds some 30 MB at most
+(``python -m bench.preparing speech-commands``, whose content is made up).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fl.data import sound
+from fl.data.archives import entries
+from fl.data.counts import enough, hold, lacking
+from fl.data.download import Source
+from fl.data.prepared import Writer
+from fl.errors import DataError
+from fl.fields import Count, Share
+from fl.rng import generator
+
+WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
+CLASSES = ("silence", "unknown", *WORDS)
+LISTS = {"validation_list.txt": 2, "testing_list.txt": 1}
+"""What the published split calls the recordings of a list; all others are for training, 0."""
+NOISE = "_background_noise_/"
+RECORDING = re.compile(r"([a-z]+)/([0-9a-f]+)_nohash_\d+\.wav")
+"""The name of a recording: its word, and who speaks."""
+SILENCE = "silence/"
+RECORDINGS = 105_829
+SPEAKERS = {"training": 2_112, "validation": 256, "testing": 250}
+FEATURES = (1, sound.MELS, sound.frames(sound.RATE))
+
+
+@dataclass
+class Content:
+    """What the archive holds: the lists, the names of the recordings, and the noise, int16 each."""
+
+    lists: dict[str, list[str]] = field(default_factory=dict)
+    recordings: list[str] = field(default_factory=list)
+    noise: list[np.ndarray] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """Who speaks, in which published split, and the names of the recordings."""
+
+    name: str
+    split: int
+    recordings: list[str]
+
+
+@dataclass(frozen=True)
+class SpeechCommands:
+    """Log-mel features of one second in twelve classes.
+
+    silence: samples of it for each recording of the ten words; seen, unseen: how many speakers;
+    min_samples: speakers of fewer are left out; complete: hold it to the published sizes.
+    """
+
+    silence: Share = 0.1
+    seen: Count | None = None
+    unseen: Count | None = None
+    min_samples: Count = 3
+    complete: bool = True
+
+    sources: ClassVar[tuple[Source, ...]] = (
+        Source(
+            "speech_commands_v0.02.tar.gz",
+            "https://storage.googleapis.com/download.tensorflow.org/data/speech_commands_v0.02.tar.gz",
+            "af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58",
+        ),
+    )
+    domains: ClassVar[tuple[str, ...]] = ("seen", "unseen")
+    shape: ClassVar[tuple[int, ...]] = FEATURES
+    classes: ClassVar[int] = len(CLASSES)
+
+    @property
+    def size(self) -> int | None:
+        """How many recordings there are; silence comes on top."""
+        return RECORDINGS if self.complete else None
+
+    @property
+    def natural(self) -> int:
+        """How many speakers there are, before any is left out for having said too little."""
+        return (self.seen or 2_112) + (self.unseen or 256 + 250)
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x float32 ``[samples, 1, 40, 98]``; y, client, domain and split ``[samples]``."""
+        path = raw / self.sources[0].name
+        content = read_content(path)
+        speakers = by_speaker(path, content)
+        if self.complete:
+            _hold(path, speakers)
+        kept = self._kept(path, speakers)
+        names = [name for who in kept for name in self._samples(who)]
+        sizes = [len(self._samples(who)) for who in kept]
+        split = np.repeat(np.array([who.split for who in kept], np.int8), sizes)
+        x = writer.create("x", (len(names), *FEATURES), np.float32)
+        _fill(x, path, content.noise, names)
+        writer.save("y", np.array([_label(name) for name in names], np.int64))
+        writer.save("client", np.repeat(np.arange(len(kept), dtype=np.int32), sizes))
+        writer.save("domain", (split > 0).astype(np.int32))
+        writer.save("split", split)
+        normalisation = _measured(x, np.flatnonzero(split == 0))
+        writer.describe(CLASSES, normalisation=normalisation, domains=self.domains)
+
+    def _samples(self, who: Speaker) -> list[str]:
+        """The names of a speaker's samples; those of silence are made up."""
+        words = sum(_label(name) > 1 for name in who.recordings)
+        silences = int(self.silence * words + 0.5)
+        return [*who.recordings, *(f"{SILENCE}{who.name}/{i}" for i in range(silences))]
+
+    def _kept(self, path: Path, speakers: list[Speaker]) -> list[Speaker]:
+        sizes = {who.name: len(self._samples(who)) for who in speakers}
+        names = set(enough(sizes, self.min_samples, str(path)))
+        seen = [who for who in speakers if who.name in names and who.split == 0]
+        unseen = [who for who in speakers if who.name in names and who.split > 0]
+        seen.sort(key=lambda who: -sizes[who.name])
+        order = generator(0, "speech-commands unseen").permutation(len(unseen))
+        unseen = [unseen[i] for i in order]
+        for key, asked, there in (("seen", self.seen, seen), ("unseen", self.unseen, unseen)):
+            if asked and asked > len(there):
+                problem = f"{key} is {asked}, but {len(there)} speakers have enough samples"
+                raise DataError(
+                    f"{path}: {problem}; allowed: 1 to {len(there)}, or nothing for all"
+                )
+        return sorted([*seen[: self.seen], *unseen[: self.unseen]], key=lambda who: who.name)
+
+
+def read_content(path: Path) -> Content:
+    """The lists, the names and the noise; recordings are not read yet."""
+    content = Content()
+    for name, stream in entries(path):
+        if name in LISTS:
+            content.lists[name] = stream.read().decode("utf-8", "replace").split()
+        elif name.startswith(NOISE) and name.endswith(".wav"):
+            content.noise.append(sound.read_wav(stream))
+        elif RECORDING.fullmatch(name):
+            content.recordings.append(name)
+    words = {name.partition("/")[0] for name in content.recordings}
+    missing = [f"recordings in {word}/" for word in WORDS if word not in words]
+    missing += [name for name in LISTS if name not in content.lists]
+    if not any(len(noise) >= sound.RATE for noise in content.noise):
+        missing.append(f"noise of a second in {NOISE}")
+    lacking(path, missing)
+    return content
+
+
+def by_speaker(path: Path, content: Content) -> list[Speaker]:
+    """The speakers, sorted by name; their recordings too."""
+    recordings = set(content.recordings)
+    listed: dict[str, int] = {}
+    for text, split in LISTS.items():
+        lacking(path, (f"{n} of {text}" for n in content.lists[text] if n not in recordings))
+        listed |= dict.fromkeys(content.lists[text], split)
+    said: dict[str, list[str]] = {}
+    for name in sorted(recordings):
+        said.setdefault(_speaker(name), []).append(name)
+    speakers = []
+    for who, names in sorted(said.items()):
+        of = {listed.get(name, 0) for name in names}
+        if len(of) > 1:
+            raise DataError(f"{path}: speaker {who} is in more than one list; fetch it again")
+        speakers.append(Speaker(who, of.pop(), names))
+    return speakers
+
+
+def _speaker(name: str) -> str:
+    found = RECORDING.fullmatch(name)
+    return found[2] if found else ""
+
+
+def _label(name: str) -> int:
+    word = name.partition("/")[0]
+    return 0 if name.startswith(SILENCE) else CLASSES.index(word) if word in WORDS else 1
+
+
+def _hold(path: Path, speakers: list[Speaker]) -> None:
+    recordings = {"the archive": sum(len(who.recordings) for who in speakers)}
+    hold(recordings, {"the archive": RECORDINGS}, str(path), "Warden", "recordings")
+    counts = Counter(who.split for who in speakers)
+    found = dict(zip(SPEAKERS, (counts[split] for split in (0, 2, 1)), strict=True))
+    hold(found, SPEAKERS, str(path), "FedL2P", "speakers")
+
+
+def _fill(x: np.ndarray, path: Path, noise: list[np.ndarray], names: list[str]) -> None:
+    """Features into ``x``, a row for each name: recordings as they come, then silence."""
+    row = {name: i for i, name in enumerate(names)}
+    for name, stream in entries(path, row.__contains__):
+        x[row[name], 0] = sound.log_mel(_second(sound.read_wav(stream)))
+    for name, i in row.items():
+        if name.startswith(SILENCE):
+            x[i, 0] = sound.log_mel(silence(noise, name))
+
+
+def _second(samples: np.ndarray) -> np.ndarray:
+    """A second of 16-bit samples as a signal from -1 to 1, cut off or filled up with zeros."""
+    signal = np.zeros(sound.RATE)
+    signal[: len(samples)] = samples[: sound.RATE] / 2**15
+    return signal
+
+
+def silence(noise: list[np.ndarray], name: str) -> np.ndarray:
+    """A second of noise, at a place and a volume that are drawn for that name."""
+    draw = generator(0, "speech-commands silence", name)
+    long = [samples for samples in noise if len(samples) >= sound.RATE]
+    samples = long[draw.integers(len(long))]
+    first = int(draw.integers(len(samples) - sound.RATE + 1))
+    return _second(samples[first : first + sound.RATE]) * draw.random()
+
+
+def _measured(x: np.ndarray, rows: np.ndarray) -> dict[str, float]:
+    """Mean and standard deviation of some rows, in one pass over them."""
+    total = square = 0.0
+    for i in rows:
+        features = x[i].astype(np.float64)
+        total += float(features.sum())
+        square += float(np.square(features).sum())
+    values = len(rows) * x[0].size
+    mean = total / values
+    return {"scale": 1.0, "mean": mean, "sd": float(np.sqrt(square / values - mean**2))}

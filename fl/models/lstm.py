@@ -1,0 +1,76 @@
+"""A stacked LSTM over characters or words, which answers after the last of them.
+
+Caldas, Duddu, Wu, Li, Konečný, McMahan, Smith, Talwalkar. LEAF: A Benchmark for Federated Settings.
+2018. arXiv:1812.01097 (its Shakespeare model: embedding 8, two layers of 256).
+
+Gates i, f, g, o of a layer with input x_t: c_t = s(f) c_{t-1} + s(i) tanh(g), h_t = s(o) tanh(c_t),
+all four from W x_t + U h_{t-1} + b (Hochreiter and Schmidhuber 1997). Written in plain tensor
+operations, because PyTorch's own LSTM cannot be stacked over clients (torch.func.vmap has no rule
+for it); initialised as that one is, uniform up to 1/sqrt(hidden), but with one bias, not two.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fl.fields import Count
+
+
+@dataclass(frozen=True)
+class LSTM:
+    """tokens: how many characters or words there are, numbered from 0.
+
+    embedding: width of their vectors; hidden: width of each layer; layers: how many.
+    """
+
+    tokens: Count = 80
+    embedding: Count = 8
+    hidden: Count = 256
+    layers: Count = 2
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Logits for tokens of shape (length,), or (texts, length) read one after the other."""
+        return _LSTM(self, classes)
+
+
+class _LSTM(nn.Module):
+    def __init__(self, choices: LSTM, classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(choices.tokens, choices.embedding)
+        widths = [choices.embedding, *[choices.hidden] * (choices.layers - 1)]
+        self.layers = nn.ModuleList(_Layer(width, choices.hidden) for width in widths)
+        self.classifier = nn.Linear(choices.hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        sequence = self.embedding(x.flatten(1))
+        for layer in self.layers:
+            sequence = layer(sequence)
+        classified: Tensor = self.classifier(sequence[:, -1])
+        return classified
+
+
+class _Layer(nn.Module):
+    """Sequences [b, t, inputs] to hidden states [b, t, hidden]."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.input = nn.Parameter(torch.empty(4 * hidden, inputs))
+        self.state = nn.Parameter(torch.empty(4 * hidden, hidden))
+        self.bias = nn.Parameter(torch.empty(4 * hidden))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -1 / math.sqrt(hidden), 1 / math.sqrt(hidden))
+
+    def forward(self, x: Tensor) -> Tensor:
+        from_inputs = x @ self.input.T + self.bias
+        hidden = torch.zeros_like(from_inputs[:, 0, : self.state.shape[1]])
+        cell, states = hidden, []
+        for step in from_inputs.unbind(dim=1):
+            i, f, g, o = (step + hidden @ self.state.T).chunk(4, dim=1)
+            cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+            hidden = torch.sigmoid(o) * torch.tanh(cell)
+            states.append(hidden)
+        return torch.stack(states, dim=1)
