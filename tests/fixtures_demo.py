@@ -97,9 +97,11 @@ def run(folder: Path, names: list[str]) -> int:
 
 def outcome(folder: Path, name: str, url: str) -> str:
     """Where the report of a set is; a set without a model is prepared now."""
-    page = folder / "results" / "report" / f"{name}.html"
     if study(name):
-        return str(page) if page.exists() else "has no report"
+        # A report is made of what there is; tables are only made of everything.
+        whole = (folder / "results" / "tables" / f"{name}.parquet").exists()
+        page = folder / "results" / "report" / f"{name}.html"
+        return str(page) if whole else "FAILED, see above"
     keys = registry.find("data set", name, WHERE).parse(sources.generator(name).PARAMS, WHERE)
     spec = {"name": name, **keys}
     lock = folder / "config" / LOCK

@@ -78,6 +78,9 @@ def test_preparing_twice_gives_equal_bytes(name, tmp_path):
     once, twice = (prepared(name, tmp_path / "files", tmp_path / r).folder for r in "ab")
     for path in once.iterdir():
         assert path.read_bytes() == (twice / path.name).read_bytes(), path.name
+    before = {path.name: path.stat().st_mtime_ns for path in once.iterdir()}
+    assert prepared(name, tmp_path / "files", tmp_path / "a").folder == once
+    assert {path.name: path.stat().st_mtime_ns for path in once.iterdir()} == before
 
 
 @ALL
