@@ -25,17 +25,17 @@ BROKEN = {
 TRAIN, TEST = 120, 30
 
 
-def write(folder, without="", spoil=""):
+def write(folder, without="", spoil="", train=TRAIN, test=TEST):
     draw = np.random.default_rng(1)
-    x = draw.integers(0, 256, (TRAIN + TEST, 3, 32, 32), dtype=np.uint8)
-    fine = np.arange(TRAIN + TEST) % 100
+    x = draw.integers(0, 256, (train + test, 3, 32, 32), dtype=np.uint8)
+    fine = np.arange(train + test) % 100
     made = {
         "meta": {
             b"fine_label_names": [name.encode() for name in FINE],
             b"coarse_label_names": [name.encode() for name in COARSE],
         }
     }
-    for name, rows in (("test", slice(TRAIN, None)), ("train", slice(TRAIN))):
+    for name, rows in (("test", slice(train, None)), ("train", slice(train))):
         made[name] = batch(name, x[rows], fine[rows])
         made[name][b"fine_labels"] = made[name].pop(b"labels")
         made[name][b"coarse_labels"] = [int(label) // 5 for label in fine[rows]]
@@ -44,10 +44,10 @@ def write(folder, without="", spoil=""):
     members = {name: old(content) for name, content in made.items() if name != without}
     archive(folder / "cifar-100-python.tar.gz", "cifar-100-python", members)
     return Made(
-        samples=TRAIN + TEST,
+        samples=train + test,
         shape=(3, 32, 32),
         classes=FINE,
         y=fine,
-        x={row: x[row] for row in (0, 77, TRAIN, TRAIN + TEST - 1)},
-        split=np.repeat([0, 1], [TRAIN, TEST]),
+        x={row: x[row] for row in (0, 77, train, train + test - 1)},
+        split=np.repeat([0, 1], [train, test]),
     )

@@ -30,11 +30,11 @@ BROKEN = {
 IMAGES = 10
 
 
-def write(folder, without="", labels=5 * IMAGES, odd="", turn=False, objects=""):
+def write(folder, without="", labels=None, odd="", turn=False, objects="", images=IMAGES):
     draw = np.random.default_rng(2)
-    shape = (len(CORRUPTIONS), 5, IMAGES, 32, 32, 3)
+    shape = (len(CORRUPTIONS), 5, images, 32, 32, 3)
     x = draw.integers(0, 256, shape, dtype=np.uint8)
-    y = np.tile(np.arange(IMAGES) % 10, 5)
+    y = np.tile(np.arange(images) % 10, 5)
     with tarfile.open(folder / "CIFAR-10-C.tar", "w") as tar:
         # Neither the archive's order nor that of the domains is that of the other.
         for name in sorted([*CORRUPTIONS, "labels"], reverse=True):
@@ -52,14 +52,19 @@ def write(folder, without="", labels=5 * IMAGES, odd="", turn=False, objects="")
             info.size = len(out.getvalue())
             if name != without:
                 tar.addfile(info, io.BytesIO(out.getvalue()))
-    rows = {0: (0, 0, 0), 23: (0, 2, 3), 5 * IMAGES: (1, 0, 0), 95 * IMAGES - 1: (18, 4, 9)}
+    rows = {
+        2 * images + 3: (0, 2, 3),
+        0: (0, 0, 0),
+        5 * images: (1, 0, 0),
+        95 * images - 1: (18, 4, -1),
+    }
     return Made(
-        samples=95 * IMAGES,
+        samples=95 * images,
         shape=(3, 32, 32),
         classes=tuple(CLASSES.split()),
         y=np.tile(y, 19),
         x={row: x[at].transpose(2, 0, 1) for row, at in rows.items()},
         domains=CORRUPTIONS,
-        domain=np.repeat(np.arange(19), 5 * IMAGES),
-        split=np.ones(95 * IMAGES),
+        domain=np.repeat(np.arange(19), 5 * images),
+        split=np.ones(95 * images),
     )

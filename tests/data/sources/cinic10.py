@@ -35,7 +35,7 @@ def png(pixels, mode="RGB"):
     return out.getvalue()
 
 
-def write(folder, without="", mode="RGB", side=32, extra=""):
+def write(folder, without="", mode="RGB", side=32, extra="", each=EACH):
     draw = np.random.default_rng(3)
     x, y, split = [], [], []
     with tarfile.open(folder / "CINIC-10.tar.gz", "w:gz") as tar:
@@ -49,7 +49,7 @@ def write(folder, without="", mode="RGB", side=32, extra=""):
         for code, part in enumerate(("train", "test", "valid")):
             for label, name in enumerate(CLASSES):
                 odd = (part, name) == ("train", "cat")
-                for n in range(EACH if f"{part}/{name}" != without else 0):
+                for n in range(each if f"{part}/{name}" != without else 0):
                     edge = side if odd else 32
                     pixels = draw.integers(0, 256, (edge, edge, 3), dtype=np.uint8)
                     content = png(pixels, mode if odd and mode != "none" else "RGB")

@@ -34,14 +34,14 @@ def picture(draw, mode):
     return out.getvalue(), np.asarray(ink.resize((28, 28), Image.Resampling.LANCZOS))
 
 
-def write(folder, drop=False, code="", mode="RGB", writers=WRITERS):
+def write(folder, drop=False, code="", mode="RGB", writers=WRITERS, each=1):
     draw = np.random.default_rng(6)
     x, y, client, of_class = [], [], [], {}
     with zipfile.ZipFile(folder / "by_write.zip", "w") as archive:
         for number, hand in enumerate(writers):
             part = f"by_write/hsf_{number}/{hand}"
             for kind, shown in (("d", "0379"), ("u", "AXZ"), ("l", "az"), ("c", "eWe")):
-                for n, letter in enumerate(shown):
+                for n, letter in enumerate(shown * each):
                     content, pixels = picture(draw, mode)
                     path = f"{part}/{kind}{hand[1:]}/{kind}{hand[1:]}_{n:05}.png"
                     archive.writestr(path, content)

@@ -28,23 +28,23 @@ def idx(array):
     return head + array.astype(np.uint8).tobytes()
 
 
-def write(folder, swap=False, labels=TRAIN, side=28, top=10):
+def write(folder, swap=False, labels=None, side=28, top=10, train=TRAIN, test=TEST):
     draw = np.random.default_rng(0)
-    x = draw.integers(0, 256, (TRAIN + TEST, side, side), dtype=np.uint8)
-    y = np.arange(TRAIN + TEST) % top
+    x = draw.integers(0, 256, (train + test, side, side), dtype=np.uint8)
+    y = np.arange(train + test) % top
     files = {
-        "train-images-idx3-ubyte.gz": y[:TRAIN] if swap else x[:TRAIN],
-        "train-labels-idx1-ubyte.gz": y[:labels],
-        "t10k-images-idx3-ubyte.gz": x[TRAIN:],
-        "t10k-labels-idx1-ubyte.gz": y[TRAIN:],
+        "train-images-idx3-ubyte.gz": y[:train] if swap else x[:train],
+        "train-labels-idx1-ubyte.gz": y[: labels or train],
+        "t10k-images-idx3-ubyte.gz": x[train:],
+        "t10k-labels-idx1-ubyte.gz": y[train:],
     }
     for name, array in files.items():
         (folder / name).write_bytes(gzip.compress(idx(array), mtime=0))
     return Made(
-        samples=TRAIN + TEST,
+        samples=train + test,
         shape=(1, 28, 28),
         classes=tuple("0123456789"),
         y=y,
-        x={row: x[row][None] for row in (0, 7, TRAIN, TRAIN + TEST - 1)},
-        split=np.repeat([0, 1], [TRAIN, TEST]),
+        x={row: x[row][None] for row in (0, 7, train, train + test - 1)},
+        split=np.repeat([0, 1], [train, test]),
     )

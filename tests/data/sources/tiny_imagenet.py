@@ -39,7 +39,7 @@ def jpeg(pixels, mode="RGB"):
     return out.getvalue(), found.transpose(2, 0, 1)
 
 
-def write(folder, without="", empty="", ids=200, named=200, mode="RGB"):
+def write(folder, without="", empty="", ids=200, named=200, mode="RGB", each=1):
     draw = np.random.default_rng(5)
     order = sorted(IDS)
     x, y, split = [], [], []
@@ -66,15 +66,15 @@ def write(folder, without="", empty="", ids=200, named=200, mode="RGB"):
         for name, text in texts.items():
             add(name, text)
         add("test/images/test_0.JPEG", content)
-        for home in IDS:
+        for n, home in enumerate(IDS * each):
             content, found = jpeg(draw.integers(0, 256, (64, 64, 3), dtype=np.uint8))
             if home != empty:
-                add(f"train/{home}/images/{home}_0.JPEG", content)
+                add(f"train/{home}/images/{home}_{n // len(IDS)}.JPEG", content)
             x.append(found)
             y.append(order.index(home))
             split.append(0)
     return Made(
-        samples=400,
+        samples=len(y),
         shape=(3, 64, 64),
         classes=tuple(f"word {home}, other" for home in order),
         y=np.array(y),
