@@ -43,8 +43,17 @@ SIZES: dict[str, list[dict[str, int]]] = {
     "cinic10": [{"each": 50}, {"each": 250}],
     "tiny-imagenet": [{"each": 5}, {"each": 25}],
     "femnist": [{"each": 100}, {"each": 500}],
+    "digits-five": [{"whole": True}],
+    "office-caltech10": [{}],
+    "domainnet": [{}],
+    "retina": [{}],
+    "fed-isic2019": [{"side": 1024}],
+    "rxrx1": [{"runs": 1743}],
+    "prostate-mri": [{"slices": 24}],
+    "abide": [{}],
 }
-"""What each generator is asked for; CIFAR and MNIST at their published sizes."""
+"""What each generator is asked for. At their published sizes: CIFAR, MNIST, DIGITS, Office, RETINA,
+ABIDE, the number of pictures in RxRx1's archive, the pictures of ISIC 2019, prostate volumes."""
 
 
 def memory(key: str) -> int:

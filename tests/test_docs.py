@@ -52,6 +52,12 @@ def test_manual_shows_every_key(record):
     assert not missing
 
 
+def test_manual_lists_every_file_that_only_a_person_can_get():
+    sets = registry.entries("data set")
+    files = [s.name for entry in sets for s in entry.target.sources if s.url is None]
+    assert not [name for name in files if f"`{name}`" not in MANUAL]
+
+
 def test_manual_lists_every_training_key():
     missing = [key for key in fields.fields(Training) if f"`{key}`" not in MANUAL]
     assert not missing

@@ -7,7 +7,7 @@ Automatic Glaucoma Assessment Using Fundus Images. BioMedical Engineering OnLine
 J. Fumero Batista et al. RIM-ONE DL. Image Analysis & Stereology 2020; J. I. Orlando et al. REFUGE
 Challenge. Medical Image Analysis 2020.
 
-Licence: ACRIMA is CC BY 4.0; the others are given for research, and may not be passed on.
+Licence: all four are given for research; RIM-ONE DL's, at least, forbids passing it on.
 
 What comes, and what needs you:
 
@@ -25,7 +25,7 @@ disc and balanced the classes, in a way that is not published: ACRIMA's and RIM-
 already, Drishti's and REFUGE's show the whole eye here. The publishers' numbers of each class are
 asserted.
 
-Memory: one image at a time.
+Memory: one image at a time; 3 MB with small ones (`python -m bench.data retina`).
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def acrima(archive: Path) -> Found:
     """Labels are in the names of the files: ``Im310_g_ACRIMA.jpg`` is glaucoma."""
     return _matching(
         archive,
-        r"Im\d+(?P<glaucoma>_g)?_ACRIMA\.jpg$",
+        r"Im\d+(?P<glaucoma>_g)?_ACRIMA\.(jpg|png)$",
         lambda match: (int(bool(match["glaucoma"])), TRAIN),
     )
 

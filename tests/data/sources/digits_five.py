@@ -46,28 +46,28 @@ SHAPES = {
     "SynthDigits": (32, 32, 3),
     "MNIST_M": (28, 28, 3),
 }
-PIECE, TEST = 3, 10
-"""Images of a training piece and of a test."""
+PIECES, TESTS = (3,) * 10, (10,) * 5
+WHOLE = (743, 744, 744, 744, 744, 743, 744, 744, 744, 744), (14000, 19858, 1860, 97791, 14000)
+"""Images of each training piece of a domain, and of each domain's test: here and in the pack."""
 
 
-def write(folder: Path, **broken: object) -> Made:
+def write(folder: Path, whole: bool = False, **broken: object) -> Made:
     draw = np.random.default_rng(0)
     members, images, labels = {}, [], []
-    for name, shape in SHAPES.items():
-        for piece in range(11):
-            n = TEST if piece == 10 else PIECE
+    pieces, tests = WHOLE if whole else (PIECES, TESTS)
+    for (name, shape), test in zip(SHAPES.items(), tests, strict=True):
+        for piece, n in enumerate((*pieces, test)):
             part = draw.integers(0, 256, (n, *shape), dtype=np.uint8)
-            y = draw.permutation(10)[:n].astype(np.int64)
+            y = draw.permutation(n).astype(np.int64) % 10
             where = "test" if piece == 10 else f"partitions/train_part{piece}"
             members[f"{name}/{where}.pkl"] = pickled((part, y))
             images += list(part)
             labels += list(y)
     # The archive is not in the order of the rows.
     zipped(folder / "digit_dataset.zip", dict(sorted(members.items())), **broken)
-    each = 10 * PIECE + TEST
-    domain = np.repeat(np.arange(5), each)
+    domain = np.repeat(np.arange(5), [sum(pieces) + test for test in tests])
     return Made(
-        samples=5 * each,
+        samples=len(labels),
         shape=(3, 28, 28),
         classes=tuple("0123456789"),
         y=np.array(labels),
@@ -75,7 +75,7 @@ def write(folder: Path, **broken: object) -> Made:
         domains=("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST-M"),
         domain=domain,
         client=domain,
-        split=np.tile(np.repeat([0, 1], [10 * PIECE, TEST]), 5),
+        split=np.concatenate([np.repeat([0, 1], [sum(pieces), test]) for test in tests]),
     )
 
 

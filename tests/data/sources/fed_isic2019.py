@@ -64,11 +64,18 @@ def one_hot(i: int) -> str:
 
 
 def write(
-    folder: Path, labelled: int = 0, moved: int = 0, head: str = HEAD, **broken: object
+    folder: Path,
+    labelled: int = 0,
+    moved: int = 0,
+    head: str = HEAD,
+    side: int = 60,
+    **broken: object,
 ) -> Made:
     # Images are of any shape; the last is in the challenge but of no known centre.
     everything = range(IMAGES + 1)
-    content = {image(i): encoded(picture(image(i), 60 + i, 90 - i), "JPEG") for i in everything}
+    content = {
+        image(i): encoded(picture(image(i), side + i, side + 30 - i), "JPEG") for i in everything
+    }
     members = {f"ISIC_2019_Training_Input/{name}.jpg": photo for name, photo in content.items()}
     members["ISIC_2019_Training_Input/LICENSE.txt"] = b"CC BY-NC 4.0"
     zipped(folder / "ISIC_2019_Training_Input.zip", members, **broken)

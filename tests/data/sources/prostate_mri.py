@@ -73,35 +73,35 @@ BROKEN = {
 }
 
 
-def volume(site: str, case: int) -> np.ndarray:
+def volume(site: str, case: int, slices: int = SLICES) -> np.ndarray:
     """int16 [8, 384, 384]: values grow with the slice, to the right and, a little, downwards.
 
     A stripe of 2 of the 384 rows is much brighter than the rest.
     """
-    values = 100 * np.arange(SLICES)[:, None, None] + np.arange(SIDE) // 4
+    values = 100 * np.arange(slices)[:, None, None] + np.arange(SIDE) // 4
     values = values + SITES.index(site) + 10 * case + np.arange(SIDE)[:, None] // 100
     values[:, -2:] = 20000
     return values.astype(np.int16)
 
 
-def segmentation(site: str, case: int) -> np.ndarray:
+def segmentation(site: str, case: int, slices: int = SLICES) -> np.ndarray:
     """uint8 [8, 384, 384]: a rectangle whose height is ten times the slice's number."""
-    labels = np.zeros((SLICES, SIDE, SIDE), np.uint8)
+    labels = np.zeros((slices, SIDE, SIDE), np.uint8)
     for i in SHOWN:
         labels[i, 100 : 100 + 10 * i, 50 : 60 + case] = 2 if site in ("BMC", "RUNMC") else 1
         labels[i, 100, 50] = 1
     return labels
 
 
-def write(folder: Path, **broken: object) -> Made:
+def write(folder: Path, slices: int = SLICES, **broken: object) -> Made:
     members = {}
     for site in SITES:
         ending = "Segmentation" if site == "BMC" else "segmentation"
         for case in range(CASES):
             stem = f"Processed_data_nii/{site}/Case{case:02}"
             kind = np.float64 if site == "HK" else np.int16
-            members[f"{stem}.nii.gz"] = packed(volume(site, case).astype(kind))
-            members[f"{stem}_{ending}.nii.gz"] = packed(segmentation(site, case))
+            members[f"{stem}.nii.gz"] = packed(volume(site, case, slices).astype(kind))
+            members[f"{stem}_{ending}.nii.gz"] = packed(segmentation(site, case, slices))
     members["__MACOSX/Processed_data_nii/HK/._Case00.nii.gz"] = b"a Mac's note"
     zipped(folder / ZIP, dict(sorted(members.items())), **broken)
     chosen = [(site, *where) for site in SITES for where in order(site)]

@@ -43,7 +43,7 @@ KEPT = (5, 7, 1108, 1138)
 HEAD = "site_id,well_id,cell_type,dataset,experiment,plate,well,site,well_type,sirna,sirna_id"
 
 
-def images(cells: tuple[str, ...], wells: dict[int, int]) -> list[dict[str, object]]:
+def images(cells: tuple[str, ...], wells: dict[int, int], runs: int) -> list[dict[str, object]]:
     treatments = [sirna for sirna, n in wells.items() for _ in range(n)]
     return [
         {
@@ -54,7 +54,8 @@ def images(cells: tuple[str, ...], wells: dict[int, int]) -> list[dict[str, obje
             "sirna": sirna,
         }
         for cell in cells
-        for run, split in ((1, "train"), (2, "train"), (3, "test"))
+        for run in range(1, runs + 1)
+        for split in ("train" if run % 3 else "test",)
         for n, sirna in enumerate(treatments)
         for site in (1, 2)
     ]
@@ -64,9 +65,10 @@ def write(
     folder: Path,
     cells: tuple[str, ...] = CELLS,
     wells: dict[int, int] = WELLS,
+    runs: int = 3,
     **broken: object,
 ) -> Made:
-    found = images(cells, wells)
+    found = images(cells, wells, runs)
     table = "\n".join([HEAD, *(f"site,well,{image['row']}" for image in found), ""])
     zipped(folder / "rxrx1-metadata.zip", {"rxrx1/metadata.csv": table.encode()}, **broken)
     pictures = {
