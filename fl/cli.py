@@ -54,8 +54,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--runs", action="store_true", help="list every run")
     sub.add_argument("--write", action="store_true", help="write results/plan (Snakemake does)")
 
-    sub = command("train", _train, "train the runs of a bundle that the store lacks")
-    sub.add_argument("spec", type=Path, help="results/plan/bundles/<bundle>.json")
+    sub = command("train", _train, "train the runs of bundles that the store lacks")
+    sub.add_argument(
+        "specs", metavar="SPEC", nargs="+", type=Path, help="results/plan/bundles/<bundle>.json"
+    )
     sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
 
     for kind in ("method", "data set", "model"):
@@ -106,10 +108,10 @@ def _plan(parsed: argparse.Namespace) -> None:
 def _train(parsed: argparse.Namespace) -> int:
     from fl.train import Interrupted, read_bundle, train_bundle
 
-    bundle = read_bundle(parsed.spec)
-    store = parsed.store or Path(config.settings(parsed.config).store)
+    bundles = [read_bundle(path) for path in parsed.specs]
+    store = Store(parsed.store or Path(config.settings(parsed.config).store))
     try:
-        failed = train_bundle(bundle, Store(store))
+        failed = [line for bundle in bundles for line in train_bundle(bundle, store)]
     except Interrupted as error:
         print(f"stopped: {error}", file=sys.stderr)
         return INTERRUPTED

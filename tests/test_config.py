@@ -169,7 +169,7 @@ def test_settings(folder: Path) -> None:
         (
             "studies: []\nstor: x\n",
             "stor: unknown key 'stor' (did you mean 'store'?); "
-            "allowed: data, execution, plugins, results, store, studies",
+            "allowed: data, execution, nodes, plugins, results, store, studies",
         ),
     ],
 )

@@ -2,7 +2,7 @@ rule tables:
     input:
         lambda wildcards: unless_there(
             [table(wildcards)],
-            [*map(marker, study(wildcards)["bundles"])],
+            sorted({marker(HOME[name]) for name in study(wildcards)["bundles"]}),
         ),
     output:
         f"{RESULTS}/tables/{{study}}.parquet",
