@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
-from fl import fields, plugins
+from fl import fields, plugins, registry
 from fl.errors import ConfigError, Where, unknown
 from fl.fields import Count, Index, Positive
 
@@ -75,8 +75,9 @@ class Node:
 class Settings:
     """``config/config.yaml``: which studies, where things are kept, how runs are computed.
 
-    plugins: folders of code of the user's own, see `fl.plugins`. nodes: what the nodes of a cluster
-    have, so that a job that would wait for ever is refused.
+    plugins: folders of code of the user's own, see `fl.plugins`. sources: by data set, the folder
+    or http(s) address that its raw files come from in place of their publishers'. nodes: what the
+    nodes of a cluster have, so that a job that would wait for ever is refused.
     """
 
     studies: tuple[str, ...]
@@ -84,6 +85,7 @@ class Settings:
     store: str = "results/runs"
     data: str = "data"
     plugins: tuple[str, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict)
     execution: Execution = Execution()
     nodes: tuple[Node, ...] = ()
 
@@ -165,6 +167,13 @@ def settings(folder: Path) -> Settings:
     where = Where(os.path.relpath(path))
     found = Settings(**fields.parse(Settings, read_yaml(path), where))
     plugins.use(found.plugins, where / "plugins")
+    for name, origin in found.sources.items():
+        at, known = where / "sources" / name, registry.names("data set")
+        if name not in known:
+            raise unknown(at, "data set", name, known)
+        if not origin.startswith(("http://", "https://")) and not Path(origin).is_dir():
+            allowed = "a folder that is there, or an http:// or https:// address"
+            raise ConfigError(at, f"is {origin!r}", allowed)
     return found
 
 

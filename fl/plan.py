@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fl import config, identity, plugins, registry
 from fl.config import Settings
+from fl.data.lock import NAME as LOCK
 from fl.errors import ConfigError, Where, unknown
 from fl.files import disk_errors, sha256, write_json
 
@@ -58,7 +59,7 @@ def make(folder: Path, studies: Sequence[str] = ()) -> Plan:
     runs = {run.id: run for e in expansions for run in e.runs}
     starts = {run.start for run in runs.values()}
     kept = {run.id for e in expansions if e.study.keep_weights for run in e.runs}
-    bundles = _bundles(runs, {start for start in starts if start} | kept, settings)
+    bundles = _bundles(runs, {start for start in starts if start} | kept, settings, folder)
     _check_room(runs.values(), settings, folder)
     home = {member["run"]: name for name, bundle in bundles.items() for member in bundle["runs"]}
     return Plan(
@@ -81,7 +82,7 @@ def _wanted(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str], 
 
 
 def _bundles(
-    runs: Mapping[str, Run], kept: set[str], settings: Settings
+    runs: Mapping[str, Run], kept: set[str], settings: Settings, folder: Path
 ) -> dict[str, dict[str, Any]]:
     """All seeds of a point are one bundle, over all studies; named by its members."""
     points: dict[str, list[Run]] = {}
@@ -111,6 +112,8 @@ def _bundles(
             "after": sorted({home[run.start] for run in members if run.start}),
             "results": settings.results,
             "data": settings.data,
+            "sources": settings.sources,
+            "lock": str(folder / LOCK),
             "plugins": list(settings.plugins),
             "execution": asdict(members[0].execution),
         }

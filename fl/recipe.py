@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fl import trees
-from fl.method import Batch, Method, Pass, Setting, View
+from fl.method import Averaging, Batch, Method, Pass, Setting, View
 from fl.parts.losses import Forward, Term, cross_entropy
 from fl.parts.optimizers import optimizer
 from fl.schema import GLOBAL, PERSONAL
@@ -83,7 +83,7 @@ def recipe(
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
         params = {**work["frozen"], **work["params"]}
-        output = network.train(params, work["buffers"], batch["x"])
+        output = network.train(params, work["buffers"], batch["x"], key=batch.get("key"))
         forward = Forward(network, output, params, server, work, batch)
         return reduce(add, (term(forward) for term in terms)), {"buffers": output.buffers}
 
@@ -116,7 +116,8 @@ def recipe(
         return {**server, **trees.mean(uploads, n)}, dict(clients)
 
     names = [name for kind in KINDS for name in network.names[kind]]
-    return Method(init, tuple(make(phase) for phase in phases), aggregate, _views(names, local))
+    passes = tuple(make(phase) for phase in phases)
+    return Method(init, passes, Averaging(aggregate), _views(names, local))
 
 
 def _trained(variables: Tree, phase: Phase) -> tuple[dict[str, Any], dict[str, Any]]:

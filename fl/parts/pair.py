@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fl.method import Batch, Method, Pass, View
+from fl.method import Averaging, Batch, Method, Pass, View
 from fl.schema import GLOBAL, PERSONAL
 from fl.trees import Rate, Tree
 
@@ -40,7 +40,9 @@ def pair(base: Method, own: Method) -> Method:
         PERSONAL: part(own.views[PERSONAL], OWN),
     }
     [first], [second] = base.passes, own.passes
-    return Method(init, (_both(first, second),), aggregate, views)
+    averaging = isinstance(base.aggregate, Averaging)
+    merged = Averaging(aggregate) if averaging else aggregate
+    return Method(init, (_both(first, second),), merged, views)
 
 
 def _both(first: Pass, second: Pass) -> Pass:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import daemons
 import project
 import pytest
-import slurm
+from daemons import Job, Slurm
 from project import ENVIRONMENT, Project
-from slurm import Job, Slurm
 
 LAB = Path(__file__).with_name("lab")
 SOON = (
@@ -32,12 +32,12 @@ SOON = (
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Slurm]:
-    if gone := slurm.missing():
+    if gone := daemons.missing():
         pytest.skip(f"Slurm is not installed: {', '.join(gone)} (Debian: slurm-wlm, munge)")
     # Not below pytest's folder: the path of a socket may not be longer than 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="fedloom-slurm-"))
     try:
-        with slurm.start(folder) as found:
+        with daemons.start(folder) as found:
             yield found
     finally:
         shutil.rmtree(folder)

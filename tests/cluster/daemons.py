@@ -117,8 +117,7 @@ def start(root: Path) -> Iterator[Slurm]:
         daemons.append(_daemon("munged", _munge(root), environment))
         conf = ["-D", "-f", f"{root}/slurm.conf"]
         daemons.append(_daemon("slurmctld", [*conf, "-c"], environment))
-        for node in NODES:
-            daemons.append(_daemon("slurmd", [*conf, "-N", node], environment))
+        daemons.extend(_daemon("slurmd", [*conf, "-N", node], environment) for node in NODES)
         _until_idle(cluster, daemons)
         yield cluster
     finally:
