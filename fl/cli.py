@@ -60,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
 
+    command("status", _status, "how far the planned runs are: done, running, failed, time left")
+
     for kind in ("method", "data set", "model"):
         name = kind.replace(" ", "") + "s"
         sub = command(name, _list, f"what {kind}s there are, a line and a citation each")
@@ -118,6 +120,17 @@ def _train(parsed: argparse.Namespace) -> int:
     for line in failed:
         print(f"failed: {line}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _status(parsed: argparse.Namespace) -> None:
+    from fl import status
+    from fl.cost import Rates
+
+    settings = config.settings(parsed.config)
+    results, store = Path(settings.results), Store(Path(settings.store))
+    standings = status.look(status.bundles(results), store)
+    for line in status.lines(standings, results, Rates(store)):
+        print(line)
 
 
 def _list(parsed: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
-from fl import fields, plugins, registry
+from fl import board, fields, plugins, registry
 from fl.errors import ConfigError, Where, unknown
 from fl.fields import Count, Index, Positive
 
@@ -166,6 +166,7 @@ def settings(folder: Path) -> Settings:
     path = folder / "config.yaml"
     where = Where(os.path.relpath(path))
     found = Settings(**fields.parse(Settings, read_yaml(path), where))
+    _check_board(found.execution.tensorboard, where / "execution")
     plugins.use(found.plugins, where / "plugins")
     for name, origin in found.sources.items():
         at, known = where / "sources" / name, registry.names("data set")
@@ -202,4 +203,11 @@ def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Where]:
 def execution(base: Execution, given: Any, where: Where) -> Execution:
     """``base``, but for the keys that a study or a method's entry sets at ``where``."""
     checked = fields.parse(Execution, given, where)
+    _check_board(checked["tensorboard"], where)
     return replace(base, **{key: checked[key] for key in fields.mapping(given, where)})
+
+
+def _check_board(wanted: bool, where: Where) -> None:
+    if wanted and not board.there():
+        problem = "is true, but the package tensorboard is not installed"
+        raise ConfigError(where / "tensorboard", problem, board.REMEDY)

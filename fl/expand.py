@@ -268,7 +268,7 @@ class _Methods:
             yield _Method(entry, hyper, settled, {k: values[k] for k in several})
 
     def _execution(self, label: str, shared: Execution) -> Execution:
-        """How an entry is computed: as the study, the method or the entry says, the last winning."""
+        """How an entry is computed: as the study, the method or the entry says, the last wins."""
         name = self._points[label][0].entry.name
         defaults, defaults_at = config.method_defaults(self._folder, name)
         own = config.execution(shared, defaults.get("execution"), defaults_at / "execution")

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import platform
+import re
 import signal
 import traceback
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,7 @@ from fl.data.batches import Arrays
 from fl.devices import claim
 from fl.errors import DataError, FedloomError, Where
 from fl.evaluate import Held
+from fl.journal import Journal
 from fl.method import Setting
 from fl.network import Network
 from fl.progress import Progress
@@ -127,6 +129,7 @@ class _Job:
         self.workspaces: dict[str, Workspace] = {}
         self.backend: str | None = None
         self.failed: list[str] = []
+        self._journals = {run: Journal(Path(bundle["results"]), run) for run in self._members}
 
     def name(self, run: str) -> str:
         """A run as messages say it."""
@@ -145,6 +148,9 @@ class _Job:
             text = str(error) if known else f"{type(error).__name__}: {error}"
             for run in runs:
                 self.failed.append(f"{self.name(run)}: {text}")
+                self._journals[run].ended("failed", error=text)
+                if run in self.workspaces:
+                    self.workspaces[run].fail(text)
             names = ", ".join(map(self.name, runs))
             if known:
                 logger.error("%s: %s", names, error)
@@ -231,11 +237,16 @@ class _Job:
         plural = "s" if len(seeds) > 1 else ""
         title = f"{self._bundle['title']} seed{plural} {', '.join(seeds)}"
         progress = Progress(title, rounds, course.round)
+        mine = [run for run in course.members if run in self.workspaces]
+        for run in mine:
+            self._journals[run].begun(course.round, {"backend": course.backend}, self._curves(run))
         every = self._bundle["execution"]["checkpoint_every"]
         for finished in simulate.lockstep(
             course.simulations, course.states, course.round, course.backend
         ):
             course.add(finished)
+            for run in set(mine) & set(finished):
+                self._journals[run].round(finished[run])
             progress.show(course.round, min(one.loss for one in finished.values()))
             ended = [run for run, one in finished.items() if one.diverged]
             if course.round == rounds:
@@ -247,6 +258,8 @@ class _Job:
             for run in reversed(ended):
                 self._finish(run, course, finished[run])
             if goes_on and self._leaving.asked:
+                for run in set(mine) & set(course.states):
+                    self._journals[run].ended("left", round=course.round)
                 raise Interrupted(f"{', '.join(course.states)}: left after round {course.round}")
 
     def _save(self, course: Course) -> None:
@@ -264,6 +277,16 @@ class _Job:
         final = simulation.final(last.state) if member["keep_weights"] else None
         record = _record(member, self._bundle, course, last, simulation.arrays.device)
         self.workspaces[run].finish(record, course.rows[run], final)
+        self._journals[run].ended("finished", state=record["state"], seconds=record["seconds"])
+
+    def _curves(self, run: str) -> Path | None:
+        """Where TensorBoard finds a run, if that is asked for."""
+        if not self._bundle["execution"].get("tensorboard"):
+            return None
+        title = re.sub(r"[^\w.=()-]+", "-", self._bundle["title"])[:100]
+        seed = self._members[run]["spec"]["seed"]
+        logs = Path(self._bundle["results"]) / "logs"
+        return logs / "tensorboard" / title / f"seed-{seed}-{run[:6]}"
 
 
 def assemble(spec: Mapping[str, Any], bundle: Bundle, device: torch.device) -> Simulation:

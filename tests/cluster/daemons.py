@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -93,15 +94,16 @@ class Slurm:
         return done.stdout
 
     def jobs(self, folder: Path) -> list[Job]:
-        """The jobs that were submitted from a folder, those that are over too."""
-        said = self.ask(
-            "squeue", "--all", "--states=all", "--noheader", "--format=%i|%T|%m|%b|%k|%Z"
-        )
-        found = [line.split("|") for line in said.splitlines()]
+        """The jobs that were submitted from a folder, those that are over too, oldest first."""
+        said = self.ask("scontrol", "--oneliner", "show", "job")
+        found = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in said.splitlines()]
         return [
-            Job(id, state, memory, gpus, comment.rpartition("_")[2])
-            for id, state, memory, gpus, comment, home in sorted(found)
-            if home == str(folder)
+            Job(
+                *(job["JobId"], job["JobState"], job["MinMemoryNode"], job.get("TresPerJob", "")),
+                name=job["Comment"].rpartition("_")[2],
+            )
+            for job in sorted(found, key=lambda job: int(job.get("JobId", 0)))
+            if job.get("WorkDir") == str(folder)
         ]
 
 

@@ -21,6 +21,7 @@ DATA = PLAN["settings"]["data"]
 HOME = {}
 if workflow.is_main_process:
     HOME = graph.settle(PLAN, merge=bool(config.get("cluster")))
+    WATCH = watch.Watch(PLAN["settings"])
 
 
 # A job finds its plan by this, and so never reads a config that was edited meanwhile.
