@@ -69,7 +69,7 @@ class Clustered(Project):
     def said(self) -> str:
         return (self.root / "said").read_text()
 
-    def end(self, process: subprocess.Popen[str], exit_status: int = 0, within: float = 180) -> str:
+    def end(self, process: subprocess.Popen[str], exit_status: int = 0, within: float = 400) -> str:
         """What Snakemake said, after it has ended as expected."""
         process.wait(within)
         assert process.returncode == exit_status, self.said
@@ -92,7 +92,7 @@ class Clustered(Project):
         found = [int(path.name.partition("-")[2]) for path in folder.glob("round-*[0-9]")]
         return max(found, default=0)
 
-    def until(self, what: Callable[[], Any], within: float = 90) -> None:
+    def until(self, what: Callable[[], Any], within: float = 200) -> None:
         """Wait until something is so."""
         end = time.monotonic() + within
         while not what():
@@ -109,7 +109,7 @@ class Clustered(Project):
             env=ENVIRONMENT,
             check=True,
             capture_output=True,
-            timeout=100,
+            timeout=200,
         )
         return (store / self.run(name) / "metrics.parquet").read_bytes()
 

@@ -44,7 +44,7 @@ def test_the_quickstart_is_the_same_as_without_and_an_edit_meanwhile_changes_not
     assert said.count(": train ") == 3
     assert "15 of 15 runs done" in said
 
-    output, _ = local.communicate(timeout=180)
+    output, _ = local.communicate(timeout=400)
     assert local.returncode == 0, output
     assert (clustered.root / TABLE).read_bytes() == (here.root / TABLE).read_bytes()
 
@@ -67,7 +67,9 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
     )
     settings = {"plugins": ["lab"], "execution": EXECUTION}
     clustered.settings(**settings)
-    process = clustered.submit("--retries", "1")
+    # A minute is the shortest limit that Slurm knows; it asks up to half a minute too early.
+    clustered.edit("slurm/config.yaml", "TERM@120", "TERM@105")
+    process = clustered.submit("--retries", "2")
 
     def over(name: str) -> None:
         (clustered.root / f"{name}.over").touch()
@@ -82,7 +84,7 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
     clustered.cluster.ask("scontrol", "requeue", clustered.jobs("requeued 0")[0].id)
     clustered.until(lambda: clustered.rounds("late 0") > 0)
     over("late")
-    clustered.until(lambda: len(clustered.jobs("late 0")) == 2)
+    clustered.until(lambda: len(clustered.jobs("late 0")) > 1)
     clustered.write("config/config.yaml", text)
     said = clustered.end(process, exit_status=1)
 
@@ -90,8 +92,9 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
     assert (first.state, second.state) == ("CANCELLED", "COMPLETED")
     [requeued] = clustered.jobs("requeued 0")
     assert requeued.state == "COMPLETED"
-    first, second = clustered.jobs("late 0")
-    assert (first.state, second.state) == ("FAILED", "COMPLETED"), "left in time, by itself"
+    *before, last = clustered.jobs("late 0")
+    assert {job.state for job in before} == {"FAILED"}, "left by itself, before its time was over"
+    assert last.state == "COMPLETED"
     for name in slow:
         assert 0 < clustered.resumed(f"{name} 0") < 120
         assert clustered.metrics(f"{name} 0") == clustered.undisturbed(f"{name} 0")
@@ -100,7 +103,7 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
     assert (first.state, first.memory) == ("FAILED", "1100M")
     assert (second.state, second.memory) == ("COMPLETED", "2200M")
 
-    assert [job.state for job in clustered.jobs("broken 0")] == ["FAILED", "FAILED"]
+    assert [job.state for job in clustered.jobs("broken 0")] == ["FAILED"] * 3
     assert str(clustered.log("broken 0").relative_to(clustered.root)) in said
     assert "this method has no luck" in said
     done = {*slow, "fedavg", "hungry"}
