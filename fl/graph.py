@@ -26,7 +26,7 @@ def marker(results: Path, bundle: str) -> Path:
 
 
 def settle(planned: Mapping[str, Any], merge: bool = False) -> dict[str, str]:
-    """Bring markers, jobs and tables in line with the store; by bundle, the name of its marker.
+    """Bring markers, jobs and tables in line with the store; by bundle that lacks runs, its job.
 
     A bundle whose runs are all there (with the weights that later stages need) gets its marker;
     any other loses it, and so does the job that is to train it, alone or, with ``merge``, among
@@ -45,7 +45,7 @@ def settle(planned: Mapping[str, Any], merge: bool = False) -> dict[str, str]:
         elif not there:
             path.unlink(missing_ok=True)
     _remove_stale_tables(planned, whole)
-    home = {name: name for name in whole}
+    home: dict[str, str] = {}
     for job in _jobs(planned, [name for name in whole if not whole[name]], merge):
         home |= dict.fromkeys(job["bundles"], job["job"])
         marker(results, job["job"]).unlink(missing_ok=True)

@@ -39,7 +39,7 @@ def lacks(bundle: Bundle, store: Store) -> list[Mapping[str, Any]]:
 def form(bundles: Mapping[str, Bundle], store: Store, merge: bool) -> Iterator[dict[str, Any]]:
     """The jobs that train ``bundles``, all of which lack something; one each without ``merge``.
 
-    A job of one bundle has its name. ``after``: the jobs, or bundles that are whole, that it needs.
+    A job of one bundle has its name. ``after``: the jobs that it has to wait for.
     """
     groups = list(_merged(bundles, store)) if merge else [[name] for name in bundles]
     home = {name: _name(group) for group in groups for name in group}
@@ -53,7 +53,7 @@ def form(bundles: Mapping[str, Bundle], store: Store, merge: bool) -> Iterator[d
             "bundles": group,
             "datasets": sorted({bundle["dataset"] for bundle in members}),
             "partitions": sorted({bundle["partition"] for bundle in members}),
-            "after": sorted({home.get(start, start) for start in starts}),
+            "after": sorted({home[start] for start in starts if start in home}),
             "execution": members[0]["execution"],
         }
 

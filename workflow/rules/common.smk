@@ -17,7 +17,7 @@ def read_plan():
 PLAN = read_plan()
 RESULTS = PLAN["settings"]["results"]
 DATA = PLAN["settings"]["data"]
-# By bundle, the job that trains it; a cluster's profile asks for few jobs with --config.
+# By bundle that lacks runs, the job that trains it; a cluster's profile asks for few of them.
 HOME = {}
 if workflow.is_main_process:
     HOME = graph.settle(PLAN, merge=bool(config.get("cluster")))
