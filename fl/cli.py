@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command("status", _status, "how far the planned runs are: done, running, failed, time left")
 
-    for kind in ("method", "data set", "model"):
+    for kind in ("method", "term", "data set", "model"):
         name = kind.replace(" ", "") + "s"
         sub = command(name, _list, f"what {kind}s there are, a line and a citation each")
         sub.set_defaults(kind=kind)

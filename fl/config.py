@@ -105,10 +105,27 @@ class Cells:
 
 
 @dataclass(frozen=True)
+class Best:
+    """Published hyper-parameters, one column of one table in ``published/``.
+
+    rows: for each entry, its row for each key, terms' keys as ``<term>.<key>``.
+    """
+
+    source: str
+    table: str
+    column: str
+    rows: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True)
 class Study:
     """``config/studies/<name>.yaml``: one table or figure, as its author writes it.
 
-    A list where one value is expected is a grid. See ``config/README.md`` for every key.
+    A list where one value is expected is a grid. ``grid: published`` takes from ``best`` what that
+    has, in place of what the entries say. See ``config/README.md`` for every key.
+
+    test: whose test samples a client's model is scored on: its own, or those of all clients that
+    are trained on.
     """
 
     datasets: list[Any]
@@ -121,8 +138,11 @@ class Study:
     training: dict[str, Any] = field(default_factory=dict)
     execution: dict[str, Any] = field(default_factory=dict)
     metric: Literal["accuracy", "balanced_accuracy"] = "accuracy"
+    test: Literal["own", "global"] = "own"
     baseline: str | None = None
     keep_weights: bool = False
+    grid: Literal["swept", "published"] = "swept"
+    best: Best | None = None
     published: list[Cells] = field(default_factory=list)
 
 

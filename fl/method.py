@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from fl.network import Network
 from fl.training import Training
 from fl.trees import Rate, Tree
+
+if TYPE_CHECKING:
+    from fl.parts.losses import Adaptive, Term
 
 Batch = Mapping[str, Tensor]
 """One client's batch: ``x`` [b, ...], ``y`` [b] and ``weight`` [b] (0 leaves a sample out); where
@@ -27,12 +30,20 @@ View = Callable[[Tree, Tree | None], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is built for: the network, how it trains, how many classes and clients."""
+    """What a method is built for: the network, how it trains, how many classes and clients.
+
+    clients: those that may take part; shape: of one input; seed: the run's, for what a method draws
+    before round 1; terms: loss terms that the study adds to the method's own, see
+    `fl.recipe.recipe`.
+    """
 
     network: Network
     training: Training
     classes: int
     clients: int
+    shape: tuple[int, ...] = ()
+    seed: int = 0
+    terms: tuple[Term | Adaptive, ...] = ()
 
 
 @dataclass(frozen=True)

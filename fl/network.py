@@ -69,6 +69,7 @@ class Network:
             layer = self._module.get_submodule(name)
             layer.forward = partial(self._drop, layer, stream)
             self.random = True
+        self._tapping: set[str] = set()
         self._taps: dict[str, Tensor] = {}
 
     def _layers(self, *kinds: type[nn.Module]) -> list[str]:
@@ -88,12 +89,13 @@ class Network:
         Raises `FedloomError` if the model has no such layer.
         """
         there = [name for name, _ in self._module.named_modules() if name]
-        for name in layers:
+        for name in [name for name in layers if name not in self._tapping]:
             if name not in there:
                 raise FedloomError(
                     f"layers: the model has no layer {name!r}; allowed: {', '.join(there)}"
                 )
             self._module.get_submodule(name).register_forward_hook(partial(self._tapped, name))
+            self._tapping.add(name)
 
     def _tapped(self, name: str, layer: nn.Module, inputs: object, output: object) -> None:
         if not isinstance(output, Tensor):

@@ -14,28 +14,23 @@ import re
 import signal
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
-from fl import checkpoint, materials, plugins, simulate
+from fl import assembly, checkpoint, materials, plugins, simulate
 from fl.backends import TOGETHER
 from fl.course import Course
-from fl.data.batches import Arrays
 from fl.devices import claim
 from fl.errors import DataError, FedloomError, Where
-from fl.evaluate import Held
 from fl.journal import Journal
-from fl.method import Setting
-from fl.network import Network
 from fl.progress import Progress
 from fl.schema import GLOBAL
-from fl.simulate import DTYPES, Simulation
+from fl.simulate import Simulation
 from fl.store import Store, Workspace
-from fl.training import Training
 from fl.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -187,10 +182,10 @@ class _Job:
             with self.failing(*([run] if run in self.workspaces else [])):
                 _check_code(member)
                 spec = member["spec"]
-                if not found:
-                    found[run] = assemble(spec, self._bundle, device)
+                if found:
+                    found[run] = assembly.reseeded(next(iter(found.values())), spec)
                 else:
-                    found[run] = replace(next(iter(found.values())), seed=spec["seed"])
+                    found[run] = assembly.assemble(spec, self._bundle, device)
         return found
 
     def _weights(self, run: str, device: torch.device) -> dict[str, Any] | None:
@@ -287,32 +282,6 @@ class _Job:
         seed = self._members[run]["spec"]["seed"]
         logs = Path(self._bundle["results"]) / "logs"
         return logs / "tensorboard" / title / f"seed-{seed}-{run[:6]}"
-
-
-def assemble(spec: Mapping[str, Any], bundle: Bundle, device: torch.device) -> Simulation:
-    """The simulation that a run's spec describes; missing data and partitions are made."""
-    root, results = Path(bundle["data"]), Path(bundle["results"])
-    supply = materials.supply(spec["dataset"], bundle["sources"], bundle["lock"])
-    prepared = materials.prepare(spec["dataset"], root, supply)
-    table = materials.partition(spec["partition"], spec["dataset"], root, results)
-    training = Training(**spec["training"])
-    dtype, held = DTYPES[training.precision], Held.of(table)
-    _, model = materials.entry_of("model", spec["model"])
-    _, method = materials.entry_of("method", spec["method"])
-    shape, classes = prepared.x.shape[1:], len(prepared.classes)
-    network = Network(lambda: model.build(shape, classes), dtype)
-    return Simulation(
-        method=method.build(Setting(network, training, classes, held.clients)),
-        network=network,
-        training=training,
-        arrays=Arrays(
-            *(prepared.x, prepared.y, prepared.normalisation, device, dtype),
-            augmentation=training.augmentation,
-        ),
-        held=held,
-        classes=classes,
-        seed=spec["seed"],
-    )
 
 
 def _check_code(member: Member) -> None:

@@ -173,6 +173,11 @@ class Arrays:
                 self._x, self._affine = self._normalised(self._x), None
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        return self._map.shape[1:]
+
+    @property
     def random(self) -> bool:
         """Whether training batches need keys."""
         return self._augment is not None

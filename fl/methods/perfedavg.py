@@ -43,6 +43,8 @@ class PerFedAvg:
         size = setting.training.batch_size
         if size < 2:
             raise FedloomError(f"perfedavg: batch_size is {size}; allowed: 2 or more, to be cut")
+        if setting.terms:
+            raise FedloomError("perfedavg: terms are set; allowed: none, as its loss is its own")
         base, network = recipe(setting), setting.network
         [local] = base.passes
 
