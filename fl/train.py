@@ -173,7 +173,7 @@ class _Job:
                 weights[run] = self._weights(run, device)
         if weights:
             with self.failing(*weights):
-                self._attempt(self._begin({run: simulations[run] for run in weights}, weights))
+                self._start({run: simulations[run] for run in weights}, weights)
 
     def _simulations(self, device: torch.device) -> dict[str, Simulation]:
         """Of all runs of the bundle whose code is as it was planned; they share the data."""
@@ -192,6 +192,19 @@ class _Job:
         """The stored model that a run starts from, if it does."""
         start = self._members[run]["start"]
         return dict(self._store.weights(start, device)[GLOBAL]) if start else None
+
+    def _start(self, simulations: Mapping[str, Simulation], weights: Mapping[str, Any]) -> None:
+        """Begin and train; of runs that cannot begin together, each by itself."""
+        try:
+            course = self._begin(simulations, weights)
+        except Exception:
+            if len(simulations) == 1:
+                raise
+            for run in simulations:
+                with self.failing(run):
+                    self._start({run: simulations[run]}, {run: weights[run]})
+            return
+        self._attempt(course)
 
     def _begin(self, simulations: Mapping[str, Simulation], weights: Mapping[str, Any]) -> Course:
         backend = self._bundle["execution"]["backend"]
