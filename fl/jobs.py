@@ -71,12 +71,12 @@ def _merged(bundles: Mapping[str, Bundle], store: Store) -> Iterator[list[str]]:
         group: list[str] = []
         filled = 0.0
         for name in alike:
-            seconds = _seconds(bundles[name], rates, store)
-            if group and (filled + seconds > most or len(group) == LONGEST):
+            cost = seconds(bundles[name], rates, store)
+            if group and (filled + cost > most or len(group) == LONGEST):
                 yield group
                 group, filled = [], 0.0
             group.append(name)
-            filled += seconds
+            filled += cost
         yield group
 
 
@@ -99,7 +99,7 @@ def _alike(bundles: Mapping[str, Bundle]) -> list[list[str]]:
     return list(found.values())
 
 
-def _seconds(bundle: Bundle, rates: Rates, store: Store) -> float:
+def seconds(bundle: Bundle, rates: Rates, store: Store) -> float:
     """What a bundle's missing runs will take; infinity where nobody knows."""
     specs = [member["spec"] for member in lacks(bundle, store)]
     measured = rates.seconds(specs)

@@ -41,10 +41,9 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
 
 def _merged(lacking: dict[str, dict[str, Any]], store: Store) -> str:
     """How many jobs a cluster will be asked for."""
-    merged = list(jobs.form(lacking, store, merge=True))
-    specs = [m["spec"] for b in lacking.values() for m in jobs.lacks(b, store)]
-    text = f"{len(merged)} cluster job{'s' * (len(merged) != 1)} (snakemake --profile slurm)"
-    if Rates(store).seconds(specs) is None and len(merged) > 1:
+    count, rates = len(list(jobs.form(lacking, store, merge=True))), Rates(store)
+    text = f"{count} cluster job{'s' * (count != 1)} (snakemake --profile slurm)"
+    if count > 1 and any(math.isinf(jobs.seconds(b, rates, store)) for b in lacking.values()):
         text += "; fewer where `execution: run_minutes` says how long runs are taken to last"
     return text
 

@@ -425,6 +425,21 @@ def test_a_job_that_a_node_can_hold_or_whose_nodes_are_not_known_is_planned(conf
         assert len(plan.make(config).bundles) == 1
 
 
+def test_how_many_cluster_jobs_there_will_be_is_said(config: Path, capsys):
+    methods = {f"m{number}": {"method": "fedprox", "mu": number} for number in range(50)}
+    study(config, methods={"fedavg": None, **methods}, seeds=[0, 1])
+    assert cli.main(["plan"]) == 0
+    said = capsys.readouterr().out
+    assert "102 runs in 51 jobs; 102 to train" in said
+    assert (
+        "51 cluster jobs (snakemake --profile slurm); fewer where `execution: run_minutes`" in said
+    )
+    text = "studies: [a]\nexecution: {run_minutes: 1, merge_minutes: 30}\n"
+    (config / "config.yaml").write_text(text)
+    assert cli.main(["plan"]) == 0
+    assert "\n4 cluster jobs (snakemake --profile slurm)\n" in capsys.readouterr().out
+
+
 def test_tensorboard_is_asked_for_where_it_is(config: Path, monkeypatch):
     monkeypatch.setattr(board, "there", lambda: False)
     asked = {"tensorboard": True}

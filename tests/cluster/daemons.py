@@ -137,7 +137,10 @@ def _write(root: Path) -> None:
     (root / "munge.key").write_bytes(secrets.token_bytes(128))
     (root / "munge.key").chmod(0o400)
     conf = CONF.format(
-        root=root, host=socket.gethostname(), user=getpass.getuser(), ports=_free_ports(3)
+        root=root,
+        host=socket.gethostname().partition(".")[0],
+        user=getpass.getuser(),
+        ports=_free_ports(3),
     )
     (root / "slurm.conf").write_text(conf)
     for index in range(6):
