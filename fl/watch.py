@@ -1,4 +1,4 @@
-"""One line about the whole plan, again whenever it has changed, while Snakemake runs."""
+"""One line about the whole plan, again when it has changed, while Snakemake runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ def say(text: str) -> None:
 
 
 class Watch(threading.Thread):
-    """Looks every ``pause`` seconds; a daemon, so that it never keeps a process alive.
+    """Looks every ``pause`` seconds, and in the course of hours every minute.
+
+    It says what it sees if a run has begun or ended, and in any case every five minutes. It is a
+    daemon, so that it never keeps a process alive.
 
     What runs cost is asked for more seldom, as that reads the records of all runs: at most a
     twentieth of the time is spent on it.
@@ -36,13 +40,15 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self._results, self._store = Path(settings["results"]), Store(Path(settings["store"]))
         self._say, self._pause, self._over = say, pause, threading.Event()
-        self._last, self._due = "", 0.0
+        self._seen: Counter[str] | None = None
+        self._told = self._due = 0.0
 
     def run(self) -> None:
         """Look until `stop`, and once more then."""
-        bundles = status.bundles(self._results)
+        bundles, begun = status.bundles(self._results), time.monotonic()
         while True:
-            over = self._over.wait(self._pause)
+            late = (time.monotonic() - begun) / 60
+            over = self._over.wait(max(self._pause, min(late, 60.0)))
             try:
                 self._look(bundles)
             except (OSError, FedloomError) as error:
@@ -55,10 +61,11 @@ class Watch(threading.Thread):
         if begun >= self._due:
             self._rates = Rates(self._store)
             self._due = time.monotonic() + 20 * (time.monotonic() - begun)
-        found = status.line(status.look(bundles, self._store), self._rates)
-        if found != self._last:
-            self._last = found
-            self._say(found)
+        standings = status.look(bundles, self._store)
+        seen = Counter(one.state for one in standings)
+        if seen != self._seen or begun - self._told > 300:
+            self._seen, self._told = seen, begun
+            self._say(status.line(standings, self._rates))
 
     def stop(self) -> None:
         """Say where it ended."""

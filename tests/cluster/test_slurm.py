@@ -58,11 +58,11 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
         seeds=[0],
         training={**STUDY["training"], "rounds": 120},
         methods={
-            "fedavg": None,
+            "fedavg": {"execution": {"partition": "cpu", "gpus": 0}},
             **methods,
             "late": {**methods["late"], "execution": late},
             "hungry": {"megabytes": 1000, "execution": {"memory_mb": 1100}},
-            "broken": {"execution": {"partition": "cpu", "gpus": 0}},
+            "broken": None,
         },
     )
     settings = {"plugins": ["lab"], "execution": EXECUTION}
@@ -103,6 +103,8 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
     assert (first.state, first.memory) == ("FAILED", "1100M")
     assert (second.state, second.memory) == ("COMPLETED", "2200M")
 
+    [plain] = clustered.jobs("fedavg 0")
+    assert (plain.state, plain.gpus) == ("COMPLETED", ""), "on nodes without GPUs"
     assert [job.state for job in clustered.jobs("broken 0")] == ["FAILED"] * 3
     assert str(clustered.log("broken 0").relative_to(clustered.root)) in said
     assert "this method has no luck" in said
