@@ -1,6 +1,10 @@
 include: "workflow/Snakefile"
 
 
+localrules:
+    all,
+
+
 # An included file's default target does not count for Snakemake; this one does.
 rule all:
     input:

@@ -54,9 +54,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--runs", action="store_true", help="list every run")
     sub.add_argument("--write", action="store_true", help="write results/plan (Snakemake does)")
 
-    sub = command("train", _train, "train the runs of a bundle that the store lacks")
-    sub.add_argument("spec", type=Path, help="results/plan/bundles/<bundle>.json")
+    sub = command("train", _train, "train the runs of bundles that the store lacks")
+    sub.add_argument(
+        "specs", metavar="SPEC", nargs="+", type=Path, help="results/plan/bundles/<bundle>.json"
+    )
     sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
+
+    command("status", _status, "how far the planned runs are: done, running, failed, time left")
 
     for kind in ("method", "term", "data set", "model"):
         name = kind.replace(" ", "") + "s"
@@ -106,16 +110,27 @@ def _plan(parsed: argparse.Namespace) -> None:
 def _train(parsed: argparse.Namespace) -> int:
     from fl.train import Interrupted, read_bundle, train_bundle
 
-    bundle = read_bundle(parsed.spec)
-    store = parsed.store or Path(config.settings(parsed.config).store)
+    bundles = [read_bundle(path) for path in parsed.specs]
+    store = Store(parsed.store or Path(config.settings(parsed.config).store))
     try:
-        failed = train_bundle(bundle, Store(store))
+        failed = [line for bundle in bundles for line in train_bundle(bundle, store)]
     except Interrupted as error:
         print(f"stopped: {error}", file=sys.stderr)
         return INTERRUPTED
     for line in failed:
         print(f"failed: {line}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _status(parsed: argparse.Namespace) -> None:
+    from fl import status
+    from fl.cost import Rates
+
+    settings = config.settings(parsed.config)
+    results, store = Path(settings.results), Store(Path(settings.store))
+    standings = status.look(status.bundles(results), store)
+    for line in status.lines(standings, results, Rates(store)):
+        print(line)
 
 
 def _list(parsed: argparse.Namespace) -> None:

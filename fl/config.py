@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from fl import fields, plugins, registry
+from fl import board, fields, plugins, registry
 from fl.errors import ConfigError, Where, unknown
-from fl.fields import Count, Index
+from fl.fields import Count, Index, Positive
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,11 @@ class Execution:
 
     backend: `auto` times a few real steps and keeps the fastest (see `fl.engine`).
     device: `auto` is a GPU where there is one. threads: CPU threads of a training job.
-    checkpoint_every: rounds between checkpoints. memory_mb, minutes: what a scheduler is asked for.
+    checkpoint_every: rounds between checkpoints. tensorboard: whether to write its event files.
+    memory_mb, minutes, gpus, partition: what a scheduler is asked for; without `gpus` it is one
+    where the device is `cuda`, or `auto` and this machine has any. merge_minutes: how long a
+    cluster job may become by merging bundles into it (see `fl.jobs`); 0 merges none. run_minutes:
+    how long a run is taken to last where none like it has been measured.
     """
 
     backend: Literal["auto", "loop", "stacked", "compiled", "debug"] = "auto"
@@ -31,6 +35,40 @@ class Execution:
     checkpoint_every: Count = 5
     memory_mb: Count = 4000
     minutes: Count = 240
+    gpus: Index | None = None
+    partition: str | None = None
+    merge_minutes: Index = 30
+    run_minutes: Positive | None = None
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a node of a cluster's partition has; without `partition`, of the cluster's default one.
+
+    What is not said has no limit. minutes: how long the partition lets a job run.
+    """
+
+    partition: str | None = None
+    cpus: Count | None = None
+    memory_mb: Count | None = None
+    gpus: Index | None = None
+    minutes: Count | None = None
+
+    def lacks(self, execution: Execution) -> list[str]:
+        """What a job would ask for and this node does not have: ``8 gpus (4 there)``."""
+        asked = {
+            "cpus": execution.threads,
+            "memory_mb": execution.memory_mb,
+            "gpus": execution.gpus or 0,
+            "minutes": execution.minutes,
+        }
+        there = {key: getattr(self, key) for key in asked}
+        return [
+            f"{number} {key} ({there[key]} there)"
+            for key, number in asked.items()
+            if there[key] is not None and number > there[key]
+        ]
 
 
 @dataclass(frozen=True)
@@ -38,7 +76,8 @@ class Settings:
     """``config/config.yaml``: which studies, where things are kept, how runs are computed.
 
     plugins: folders of code of the user's own, see `fl.plugins`. sources: by data set, the folder
-    or http(s) address that its raw files come from in place of their publishers'.
+    or http(s) address that its raw files come from in place of their publishers'. nodes: what the
+    nodes of a cluster have, so that a job that would wait for ever is refused.
     """
 
     studies: tuple[str, ...]
@@ -48,6 +87,7 @@ class Settings:
     plugins: tuple[str, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
     execution: Execution = Execution()
+    nodes: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,6 +136,7 @@ class Study:
     title: str = ""
     question: str = ""
     training: dict[str, Any] = field(default_factory=dict)
+    execution: dict[str, Any] = field(default_factory=dict)
     metric: Literal["accuracy", "balanced_accuracy"] = "accuracy"
     test: Literal["own", "global"] = "own"
     baseline: str | None = None
@@ -145,6 +186,7 @@ def settings(folder: Path) -> Settings:
     path = folder / "config.yaml"
     where = Where(os.path.relpath(path))
     found = Settings(**fields.parse(Settings, read_yaml(path), where))
+    _check_board(found.execution.tensorboard, where / "execution")
     plugins.use(found.plugins, where / "plugins")
     for name, origin in found.sources.items():
         at, known = where / "sources" / name, registry.names("data set")
@@ -176,3 +218,16 @@ def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Where]:
     """What ``config/methods/<name>.yaml`` sets for a method in every study; often nothing."""
     path = folder / "methods" / f"{name}.yaml"
     return (read_yaml(path) if path.exists() else {}), Where(os.path.relpath(path))
+
+
+def execution(base: Execution, given: Any, where: Where) -> Execution:
+    """``base``, but for the keys that a study or a method's entry sets at ``where``."""
+    checked = fields.parse(Execution, given, where)
+    _check_board(checked["tensorboard"], where)
+    return replace(base, **{key: checked[key] for key in fields.mapping(given, where)})
+
+
+def _check_board(wanted: bool, where: Where) -> None:
+    if wanted and not board.there():
+        problem = "is true, but the package tensorboard is not installed"
+        raise ConfigError(where / "tensorboard", problem, board.REMEDY)

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 
 from fl import config, fields, identity, materials, published, registry
-from fl.config import Study
+from fl.config import Execution, Study
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.method import Setting
 from fl.network import Network
 from fl.registry import Entry
 from fl.training import Training
 
-RESERVED = ("method", "start", "title", "terms")
+RESERVED = ("method", "start", "title", "terms", "execution")
 EXCLUSIVE = ("local_epochs", "local_steps")
 
 
@@ -51,7 +51,8 @@ class Run:
     """One run of a study.
 
     label: the study's name for its method entry; title: for print; grid: the entry's grid values.
-    start: the run whose model it starts from.
+    execution: how to compute it, which is no part of what it is. start: the run whose model it
+    starts from.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Run:
     dataset: Choice
     partition: Choice
     model: Choice
+    execution: Execution
     start: str | None = None
 
 
@@ -78,10 +80,15 @@ class Expansion:
     watched: list[Path] = field(default_factory=list)
 
 
-def expand(folder: Path, name: str, asked_at: Where) -> Expansion:
-    """All runs of a study; `ConfigError` for anything in it that is not understood."""
+def expand(
+    folder: Path, name: str, asked_at: Where, execution: Execution | None = None
+) -> Expansion:
+    """All runs of a study; `ConfigError` for anything in it that is not understood.
+
+    execution: how runs are computed where the study says nothing else.
+    """
     study, where = config.study(folder, name, asked_at)
-    methods = _Methods(folder, study, where)
+    methods = _Methods(folder, study, where, execution or Execution())
     datasets = list(_choices("data set", study.datasets, where / "datasets"))
     models = list(_choices("model", study.models, where / "models"))
     schemes = list(_choices("partition scheme", study.partitions, where / "partitions"))
@@ -189,7 +196,7 @@ class _Method:
 class _Methods:
     """The method entries of a study, and their runs on one data set, partition and model."""
 
-    def __init__(self, folder: Path, study: Study, where: Where) -> None:
+    def __init__(self, folder: Path, study: Study, where: Where, execution: Execution) -> None:
         self._folder, self._study, self._where = folder, study, where
         self._given: dict[str, Mapping[str, Any]] = {}
         for label, given in study.methods.items():
@@ -205,6 +212,8 @@ class _Methods:
         for label in study.best.rows if study.best else ():
             if label not in self._given:
                 raise unknown(where / "best" / "rows" / label, "entry", label, self._given)
+        shared = config.execution(execution, study.execution, where / "execution")
+        self._executions = {label: self._execution(label, shared) for label in self._given}
 
     def check(
         self, network: Network, shape: tuple[int, ...], model: Choice, scheme: Choice
@@ -263,6 +272,7 @@ class _Methods:
                 dataset=dataset,
                 partition=scheme,
                 model=model,
+                execution=self._executions[label],
                 start=parent.id if parent else None,
             )
 
@@ -324,6 +334,14 @@ class _Methods:
                     raise unknown(where / name / key, "key", key, fields.fields(entry.target))
             found[name] = (entry, values)
         return found
+
+    def _execution(self, label: str, shared: Execution) -> Execution:
+        """How an entry is computed: as the study, the method or the entry says, the last wins."""
+        name = self._points[label][0].entry.name
+        defaults, defaults_at = config.method_defaults(self._folder, name)
+        own = config.execution(shared, defaults.get("execution"), defaults_at / "execution")
+        at = self._where / "methods" / label / "execution"
+        return config.execution(own, self._given[label].get("execution"), at)
 
     def _start(self, label: str) -> str | None:
         """The entry whose model this one starts from."""

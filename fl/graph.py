@@ -4,14 +4,18 @@ The store is the truth about runs. A *marker* says that all runs of a bundle are
 Snakemake, which knows files only, can go by it. Whenever the workflow is parsed, markers are
 brought in line with the store and tables of another plan are removed. After that what is there is
 right, and Snakemake need not look at times, which say nothing after a clone or a pull.
+
+What is lacking is formed to jobs (see `fl.jobs`), each in a file that says all that it needs, so
+that neither an edit of the config nor another plan changes a job that is queued.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fl import config, jobs, plan
 from fl.store import Store
 from fl.tables import read_plan_hash
 
@@ -21,17 +25,18 @@ def marker(results: Path, bundle: str) -> Path:
     return results / "markers" / bundle
 
 
-def settle(plan: Mapping[str, Any]) -> None:
-    """Bring markers and tables in line with the store and with the plan.
+def settle(planned: Mapping[str, Any], merge: bool = False) -> dict[str, str]:
+    """Bring markers, jobs and tables in line with the store; by bundle that lacks runs, its job.
 
     A bundle whose runs are all there (with the weights that later stages need) gets its marker;
-    any other loses it. Tables that are not those of all runs of this plan are removed, and with
-    them the report: Snakemake makes again what is missing, but does not ask whether the tables
-    behind a report that is there are.
+    any other loses it, and so does the job that is to train it, alone or, with ``merge``, among
+    others. Tables that are not those of all runs of this plan are removed, and with them the
+    report: Snakemake makes again what is missing, but does not ask whether the tables behind a
+    report that is there are.
     """
-    settings = plan["settings"]
+    settings = planned["settings"]
     results, store = Path(settings["results"]), Store(Path(settings["store"]))
-    whole = {name: _whole(bundle, store) for name, bundle in plan["bundles"].items()}
+    whole = {name: _whole(bundle, store) for name, bundle in planned["bundles"].items()}
     for name, there in whole.items():
         path = marker(results, name)
         if there and not path.exists():
@@ -39,7 +44,31 @@ def settle(plan: Mapping[str, Any]) -> None:
             path.touch()
         elif not there:
             path.unlink(missing_ok=True)
-    for name, study in plan["studies"].items():
+    _remove_stale_tables(planned, whole)
+    home: dict[str, str] = {}
+    for job in _jobs(planned, [name for name in whole if not whole[name]], merge):
+        home |= dict.fromkeys(job["bundles"], job["job"])
+        marker(results, job["job"]).unlink(missing_ok=True)
+        plan.write(results / "plan" / "jobs" / f"{job['job']}.json", job)
+    return home
+
+
+def _jobs(
+    planned: Mapping[str, Any], lacking: Iterable[str], merge: bool
+) -> Iterator[dict[str, Any]]:
+    settings = planned["settings"]
+    files = Path(settings["results"]) / "plan" / "bundles"
+    bundles = {name: plan.read(files / f"{name}.json") for name in lacking}
+    nodes = [config.Node(**node) for node in settings["nodes"]]
+    for job in jobs.form(bundles, Store(Path(settings["store"])), merge):
+        partition = job["execution"]["partition"]
+        room = [node.memory_mb for node in nodes if node.partition == partition and node.memory_mb]
+        yield {**job, "store": settings["store"], "most_mb": max(room, default=None)}
+
+
+def _remove_stale_tables(planned: Mapping[str, Any], whole: Mapping[str, bool]) -> None:
+    results = Path(planned["settings"]["results"])
+    for name, study in planned["studies"].items():
         tables = [results / "tables" / f"{name}{end}" for end in (".parquet", ".runs.parquet")]
         wanted = (study["hash"], True)
         if not all(whole[bundle] for bundle in study["bundles"]) or any(
@@ -57,6 +86,15 @@ def _whole(bundle: Mapping[str, Any], store: Store) -> bool:
     )
 
 
-def gpus(device: str) -> int:
-    """How many GPUs a training job takes: one, if it asks for one or finds any on this machine."""
+def gpus(execution: Mapping[str, Any]) -> int:
+    """How many GPUs a job asks for: what the config says, or one if it wants one or finds any."""
+    if execution["gpus"] is not None:
+        return int(execution["gpus"])
+    device = execution["device"]
     return int(device == "cuda" or (device == "auto" and any(Path("/dev").glob("nvidia[0-9]*"))))
+
+
+def memory(job: Mapping[str, Any], attempt: int) -> int:
+    """MiB that a job asks for: as much again with every attempt, up to what its nodes have."""
+    wanted = job["execution"]["memory_mb"] * attempt
+    return min(wanted, job["most_mb"] or wanted)

@@ -120,6 +120,21 @@ def holder(path: Path) -> str | None:
     return _name(content) if content else None
 
 
+def living(path: Path, patience: float) -> str | None:
+    """Who holds the lease, as far as one look tells; None if nobody, or if the holder is gone.
+
+    For display only: whether a holder elsewhere has been silent for ``patience`` seconds is told by
+    this host's clock.
+    """
+    try:
+        content, beaten = path.read_bytes(), path.stat().st_mtime
+    except OSError:
+        return None
+    if _gone(_parse(content)) or time.time() - beaten > patience:
+        return None
+    return _name(content)
+
+
 def _create(path: Path, beat: float) -> Lease | None:
     """Try to be the one who creates the lease file."""
     me = {**_identity(), "nonce": secrets.token_hex(16)}

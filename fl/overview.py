@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from fl import jobs
 from fl.cost import Rates, client_steps
 from fl.plan import Plan
 from fl.store import Store
@@ -30,14 +31,21 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             yield f"  {method:16} {there:4} of {len(runs):4} runs there   {' / '.join(place)}"
             if every_run:
                 yield from (f"    {_run_line(run, store)}" for run in runs)
-    missing = [m for run, m in members.items() if not _there(m, store)]
+    lacking = {n: b for n, b in plan.bundles.items() if jobs.lacks(b, store)}
+    missing = [m for bundle in lacking.values() for m in jobs.lacks(bundle, store)]
     yield f"{len(members)} runs in {len(plan.bundles)} jobs; {len(missing)} to train"
     if missing:
         yield _cost([m["spec"] for m in missing], store)
+        yield _merged(lacking, store)
 
 
-def _there(member: dict[str, Any], store: Store) -> bool:
-    return (store.has_weights if member["keep_weights"] else store.has)(member["run"])
+def _merged(lacking: dict[str, dict[str, Any]], store: Store) -> str:
+    """How many jobs a cluster will be asked for."""
+    count, rates = len(list(jobs.form(lacking, store, merge=True))), Rates(store)
+    text = f"{count} cluster job{'s' * (count != 1)} (snakemake --profile slurm)"
+    if count > 1 and any(math.isinf(jobs.seconds(b, rates, store)) for b in lacking.values()):
+        text += "; fewer where `execution: run_minutes` says how long runs are taken to last"
+    return text
 
 
 def _run_line(run: dict[str, Any], store: Store) -> str:

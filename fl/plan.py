@@ -54,11 +54,12 @@ def make(folder: Path, studies: Sequence[str] = ()) -> Plan:
     from fl.expand import expand  # imports torch, which a plan that is known does without
 
     settings, wanted, where = _wanted(folder, studies)
-    expansions = [expand(folder, name, where) for name in wanted]
+    expansions = [expand(folder, name, where, settings.execution) for name in wanted]
     runs = {run.id: run for e in expansions for run in e.runs}
     starts = {run.start for run in runs.values()}
     kept = {run.id for e in expansions if e.study.keep_weights for run in e.runs}
     bundles = _bundles(runs, {start for start in starts if start} | kept, settings, folder)
+    _check_room(runs.values(), settings, folder)
     home = {member["run"]: name for name, bundle in bundles.items() for member in bundle["runs"]}
     return Plan(
         settings=settings,
@@ -113,10 +114,23 @@ def _bundles(
             "sources": settings.sources,
             "lock": str(folder / LOCK),
             "plugins": list(settings.plugins),
-            "execution": asdict(settings.execution),
+            "execution": asdict(members[0].execution),
         }
         for point, members in sorted(points.items(), key=lambda item: names[item[0]])
     }
+
+
+def _check_room(runs: Iterable[Run], settings: Settings, folder: Path) -> None:
+    """Refuse (`ConfigError`) a job that no node of its partition can hold: it would wait on."""
+    where = Where(os.path.relpath(folder / "config.yaml")) / "nodes"
+    for run in runs:
+        asked = run.execution
+        lacking = [n.lacks(asked) for n in settings.nodes if n.partition == asked.partition]
+        if lacking and all(lacking):
+            place = f"partition {asked.partition!r}" if asked.partition else "the default partition"
+            problem = f"no node of {place} can hold a job of {run.title}, which asks for "
+            allowed = "less in its `execution`, or a node that has it"
+            raise ConfigError(where, problem + ", ".join(lacking[-1]), allowed)
 
 
 def _partition(run: Run) -> dict[str, Any]:
@@ -193,27 +207,24 @@ def _cell(
     }
 
 
-def current(folder: Path, studies: Sequence[str] = (), write: bool = True) -> dict[str, Any]:
+def current(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
     """``<results>/plan/plan.json``, made anew first if config or code changed.
 
-    It has the settings, and by name each study's hash and bundles, and each bundle's needs. With
-    ``write=False`` (in the jobs of a running plan) it is read as it is, whatever config says now.
+    It has the settings, and by name each study's hash and bundles, and each bundle's needs.
     """
     settings, wanted, _ = _wanted(folder, studies)
     home = Path(settings.results) / "plan"
-    known = _read(home / "plan.json")
+    known = read(home / "plan.json")
     # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
     key = _key(folder, wanted)
     watched = known.get("watched", {})
-    if not write:
-        return known
     if known.get("key") == key and _hashes(map(Path, watched)) == watched and _whole(home, known):
         return known
     plan = make(folder, studies)
     for kind in ("studies", "bundles", "datasets", "partitions"):
         for name, content in getattr(plan, kind).items():
-            _write(home / kind / f"{name}.json", content)
-    return dict(_write(home / "plan.json", _summary(plan, key)))
+            write(home / kind / f"{name}.json", content)
+    return dict(write(home / "plan.json", _summary(plan, key)))
 
 
 def _whole(home: Path, known: Mapping[str, Any]) -> bool:
@@ -262,17 +273,18 @@ def _hashes(files: Iterable[Path]) -> dict[str, str]:
     return {str(path): sha256(path) for path in files if path.is_file()}
 
 
-def _write(path: Path, content: Any) -> Any:
+def write(path: Path, content: Any) -> Any:
     """Write ``content`` unless the file has it already; returns it as it is read back."""
     plain = json.loads(json.dumps(content))
-    if _read(path) != plain:
+    if read(path) != plain:
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, plain)
     return plain
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """A file of the plan as it is, whatever config says now; empty where there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -3,7 +3,8 @@
 ::
 
     root/<run>/           run.json (sealed), metrics.parquet, final.safetensors (if asked for)
-    root/<run>.partial/   checkpoint/, lease.json, and while it finishes result-*/
+    root/<run>.partial/   checkpoint/, lease.json, and while it finishes result-*/;
+                          failed.json where the last attempt failed
     root/<run>.old/       only while a run without weights is being replaced by one with
 
 A run is finished in ``<run>.partial/result-*/``, forced to the disk and renamed to ``<run>``; only
@@ -21,6 +22,7 @@ rename never goes onto a finished run, and the second result is dropped.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import re
 import secrets
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECORD, METRICS, WEIGHTS = "run.json", "metrics.parquet", "final.safetensors"
-CHECKPOINTS, LEASE = "checkpoint", "lease.json"
+CHECKPOINTS, LEASE, FAILED = "checkpoint", "lease.json", "failed.json"
 T = TypeVar("T")
 
 
@@ -73,6 +75,21 @@ class Store:
             names = {path.name.partition(".")[0] for path in self.root.iterdir()}
         return sorted(name for name in names if _is_name(name) and self.has(name))
 
+    def round(self, run: str) -> int:
+        """The round of an unfinished run's newest checkpoint, told by its name; 0 without one."""
+        try:
+            names = [path.name for path in (self.partial(run) / CHECKPOINTS).iterdir()]
+        except OSError:
+            return 0
+        return max((int(n[6:]) for n in names if re.fullmatch(r"round-\d+", n)), default=0)
+
+    def failure(self, run: str) -> str | None:
+        """The error that ended the last attempt at an unfinished run; None if it met none."""
+        try:
+            return str(json.loads((self.partial(run) / FAILED).read_bytes())["error"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     def record(self, run: str) -> dict[str, Any]:
         """What was given to `Workspace.finish`, with the sizes and hashes of the ``files``."""
         return self._read(run, RECORD, lambda path, record: record)
@@ -104,7 +121,7 @@ class Store:
 
     def remove(self, run: str) -> None:
         """Remove a run, finished or not; `FedloomError` if a process is computing it."""
-        partial = self._partial(run)
+        partial = self.partial(run)
         with files.disk_errors(partial):
             held = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
             if held is None:
@@ -130,7 +147,7 @@ class Store:
         weights, if they are needed), at once or by that other process. The lease is given back at
         the end, and what is not finished stays for the next one.
         """
-        partial = self._partial(run)
+        partial = self.partial(run)
         complete = self.has_weights if need_weights else self.has
 
         def over() -> bool:
@@ -168,7 +185,8 @@ class Store:
     def _old(self, run: str) -> Path:
         return self.root / f"{_checked(run)}.old"
 
-    def _partial(self, run: str) -> Path:
+    def partial(self, run: str) -> Path:
+        """Where a run is until it is finished."""
         return self.root / f"{_checked(run)}.partial"
 
     def _read(self, run: str, name: str, read: Callable[[Path, dict[str, Any]], T]) -> T:
@@ -198,7 +216,7 @@ class Store:
 
     def _recover(self, run: str) -> None:
         """Bring in order what a killed process left; for the holder of the lease."""
-        final, partial, old = self.root / run, self._partial(run), self._old(run)
+        final, partial, old = self.root / run, self.partial(run), self._old(run)
         if old.exists():
             rubbish = partial / f"removed-{secrets.token_hex(8)}"
             if (final / RECORD).is_file():
@@ -209,12 +227,12 @@ class Store:
         for path in partial.iterdir():
             if path.is_dir() and path.name != CHECKPOINTS:
                 shutil.rmtree(path, ignore_errors=True)
-            elif path.name.endswith(".tmp"):
+            elif path.name.endswith(".tmp") or path.name == FAILED:
                 path.unlink(missing_ok=True)
 
     def _sweep(self, run: str) -> None:
         """Remove the rubbish beside a finished run, if there is some and nobody is at it."""
-        partial = self._partial(run)
+        partial = self.partial(run)
         # Checkpoints beside a run without weights are of a run with weights that was interrupted.
         wanted = (partial / CHECKPOINTS).exists() and not self.has_weights(run)
         if wanted or not partial.exists():
@@ -247,13 +265,18 @@ class Workspace:
 
     def __init__(self, store: Store, run: str, held: lease.Lease) -> None:
         self._store, self._run, self._held = store, run, held
-        self.folder = store._partial(run)
+        self.folder = store.partial(run)
         self.checkpoints = self.folder / CHECKPOINTS
 
     @property
     def lost(self) -> bool:
         """Whether another process has taken the run over, as it may after a long suspension."""
         return self._held.lost
+
+    def fail(self, error: str) -> None:
+        """Leave word of what went wrong; the next attempt takes it away."""
+        with contextlib.suppress(OSError):
+            files.write_json(self.folder / FAILED, {"error": error})
 
     def finish(
         self, record: Mapping[str, Any], rows: pd.DataFrame, weights: dict[str, Any] | None = None

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import platform
+import re
 import signal
 import traceback
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ from fl.backends import TOGETHER
 from fl.course import Course
 from fl.devices import claim
 from fl.errors import DataError, FedloomError, Where
+from fl.journal import Journal
 from fl.progress import Progress
 from fl.schema import GLOBAL
 from fl.simulate import Simulation
@@ -122,6 +124,7 @@ class _Job:
         self.workspaces: dict[str, Workspace] = {}
         self.backend: str | None = None
         self.failed: list[str] = []
+        self._journals = {run: Journal(Path(bundle["results"]), run) for run in self._members}
 
     def name(self, run: str) -> str:
         """A run as messages say it."""
@@ -140,6 +143,9 @@ class _Job:
             text = str(error) if known else f"{type(error).__name__}: {error}"
             for run in runs:
                 self.failed.append(f"{self.name(run)}: {text}")
+                self._journals[run].ended("failed", error=text)
+                if run in self.workspaces:
+                    self.workspaces[run].fail(text)
             names = ", ".join(map(self.name, runs))
             if known:
                 logger.error("%s: %s", names, error)
@@ -167,7 +173,7 @@ class _Job:
                 weights[run] = self._weights(run, device)
         if weights:
             with self.failing(*weights):
-                self._attempt(self._begin({run: simulations[run] for run in weights}, weights))
+                self._start({run: simulations[run] for run in weights}, weights)
 
     def _simulations(self, device: torch.device) -> dict[str, Simulation]:
         """Of all runs of the bundle whose code is as it was planned; they share the data."""
@@ -186,6 +192,19 @@ class _Job:
         """The stored model that a run starts from, if it does."""
         start = self._members[run]["start"]
         return dict(self._store.weights(start, device)[GLOBAL]) if start else None
+
+    def _start(self, simulations: Mapping[str, Simulation], weights: Mapping[str, Any]) -> None:
+        """Begin and train; of runs that cannot begin together, each by itself."""
+        try:
+            course = self._begin(simulations, weights)
+        except Exception:
+            if len(simulations) == 1:
+                raise
+            for run in simulations:
+                with self.failing(run):
+                    self._start({run: simulations[run]}, {run: weights[run]})
+            return
+        self._attempt(course)
 
     def _begin(self, simulations: Mapping[str, Simulation], weights: Mapping[str, Any]) -> Course:
         backend = self._bundle["execution"]["backend"]
@@ -226,11 +245,16 @@ class _Job:
         plural = "s" if len(seeds) > 1 else ""
         title = f"{self._bundle['title']} seed{plural} {', '.join(seeds)}"
         progress = Progress(title, rounds, course.round)
+        mine = [run for run in course.members if run in self.workspaces]
+        for run in mine:
+            self._journals[run].begun(course.round, {"backend": course.backend}, self._curves(run))
         every = self._bundle["execution"]["checkpoint_every"]
         for finished in simulate.lockstep(
             course.simulations, course.states, course.round, course.backend
         ):
             course.add(finished)
+            for run in set(mine) & set(finished):
+                self._journals[run].round(finished[run])
             progress.show(course.round, min(one.loss for one in finished.values()))
             ended = [run for run, one in finished.items() if one.diverged]
             if course.round == rounds:
@@ -242,6 +266,8 @@ class _Job:
             for run in reversed(ended):
                 self._finish(run, course, finished[run])
             if goes_on and self._leaving.asked:
+                for run in set(mine) & set(course.states):
+                    self._journals[run].ended("left", round=course.round)
                 raise Interrupted(f"{', '.join(course.states)}: left after round {course.round}")
 
     def _save(self, course: Course) -> None:
@@ -259,6 +285,16 @@ class _Job:
         final = simulation.final(last.state) if member["keep_weights"] else None
         record = _record(member, self._bundle, course, last, simulation.arrays.device)
         self.workspaces[run].finish(record, course.rows[run], final)
+        self._journals[run].ended("finished", state=record["state"], seconds=record["seconds"])
+
+    def _curves(self, run: str) -> Path | None:
+        """Where TensorBoard finds a run, if that is asked for."""
+        if not self._bundle["execution"].get("tensorboard"):
+            return None
+        title = re.sub(r"[^\w.=()-]+", "-", self._bundle["title"])[:100]
+        seed = self._members[run]["spec"]["seed"]
+        logs = Path(self._bundle["results"]) / "logs"
+        return logs / "tensorboard" / title / f"seed-{seed}-{run[:6]}"
 
 
 def _check_code(member: Member) -> None:

@@ -169,7 +169,7 @@ def test_settings(folder: Path) -> None:
         (
             "studies: []\nstor: x\n",
             "stor: unknown key 'stor' (did you mean 'store'?); "
-            "allowed: data, execution, plugins, results, sources, store, studies",
+            "allowed: data, execution, nodes, plugins, results, sources, store, studies",
         ),
         (
             "studies: []\nsources: {digits: /no/such/folder}\n",

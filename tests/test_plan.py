@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fl import cli, materials, plan
+from fl import board, cli, materials, plan
 from fl.errors import ConfigError
 from fl.expand import expand, grid
 from fl.fields import Count, Field
@@ -25,6 +25,9 @@ STUDY: dict[str, Any] = {
     "seeds": [0, 1],
     "training": {"rounds": 2},
 }
+
+
+X: dict[str, Any] = {"method": "fedprox", "mu": 0.3}
 
 
 @pytest.fixture
@@ -314,7 +317,7 @@ def test_files_are_rewritten_only_when_their_content_changes(config: Path):
 def test_a_job_of_a_running_plan_keeps_to_it(config: Path):
     planned = plan.current(config)
     study(config, seeds=[5])
-    assert plan.current(config, write=False) == planned
+    assert plan.read(Path("results/plan/plan.json")) == planned
     assert plan.current(config)["runs"] != planned["runs"]
 
 
@@ -363,6 +366,90 @@ def test_execution_is_no_part_of_identity(config: Path):
     assert list(after.bundles) == list(before.bundles)
     assert [b["execution"]["threads"] for b in after.bundles.values()] == [3]
     assert after.studies["a"]["hash"] == before.studies["a"]["hash"]
+
+
+def test_execution_is_layered_and_the_entry_wins(config: Path):
+    ids = {run.id for run in runs(config, methods={"fedavg": None, "fedprox": None, "x": X})}
+    (config / "config.yaml").write_text("studies: [a]\nexecution: {threads: 3, memory_mb: 500}\n")
+    (config / "methods" / "fedprox.yaml").write_text("execution: {memory_mb: 700, gpus: 1}\n")
+    entry = {"execution": {"gpus": 2, "partition": "big"}}
+    methods = {"fedavg": None, "fedprox": entry, "x": X}
+    study(config, methods=methods, execution={"memory_mb": 600, "minutes": 9})
+    found = plan.make(config)
+    by = {r["method"]: found.bundles[r["bundle"]]["execution"] for r in found.studies["a"]["runs"]}
+    keys = ("threads", "memory_mb", "minutes", "gpus", "partition")
+    assert [by["fedavg"][key] for key in keys] == [3, 600, 9, None, None]
+    assert [by["fedprox"][key] for key in keys] == [3, 700, 9, 2, "big"]
+    assert [by["x"][key] for key in keys] == [3, 700, 9, 1, None]
+    assert {run["run"] for run in found.studies["a"]["runs"]} == ids
+
+
+def test_an_execution_that_is_wrong_is_named_where_it_stands(config: Path):
+    said = refused(config, methods={"fedavg": {"execution": {"gpu": 1}}})
+    assert "a.yaml: methods.fedavg.execution.gpu: unknown key 'gpu' (did you mean 'gpus'?)" in said
+    assert "a.yaml: execution.minutes: is 0" in refused(config, execution={"minutes": 0})
+
+
+NODES = """studies: [a]
+execution: {memory_mb: 8000}
+nodes:
+  - {cpus: 4, memory_mb: 16000}
+  - {partition: gpu, cpus: 4, memory_mb: 16000, gpus: 1, minutes: 60}
+  - {partition: gpu, cpus: 8, memory_mb: 64000, gpus: 4, minutes: 60}
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"memory_mb": 16001}, "the default partition can hold a job of fedavg, which asks for "),
+        ({"memory_mb": 16001}, "16001 memory_mb (16000 there)"),
+        ({"partition": "gpu", "gpus": 5, "minutes": 30}, "5 gpus (4 there)"),
+        ({"partition": "gpu", "gpus": 1}, "240 minutes (60 there)"),
+        ({"partition": "gpu", "minutes": 9, "threads": 16}, "16 cpus (8 there)"),
+    ],
+)
+def test_a_job_that_no_node_can_hold_is_refused(config: Path, asked: dict[str, Any], said: str):
+    (config / "config.yaml").write_text(NODES)
+    study(config, methods={"fedavg": {"execution": asked}})
+    with pytest.raises(ConfigError) as error:
+        plan.make(config)
+    assert str(error.value).startswith("config/config.yaml: nodes: no node of ")
+    assert said.lower() in str(error.value).lower()
+
+
+def test_a_job_that_a_node_can_hold_or_whose_nodes_are_not_known_is_planned(config: Path):
+    (config / "config.yaml").write_text(NODES)
+    for asked in ({"partition": "gpu", "gpus": 2, "minutes": 60}, {"partition": "x", "gpus": 9}):
+        study(config, methods={"fedavg": {"execution": asked}})
+        assert len(plan.make(config).bundles) == 1
+
+
+def test_how_many_cluster_jobs_there_will_be_is_said(config: Path, capsys):
+    methods = {f"m{number}": {"method": "fedprox", "mu": number} for number in range(50)}
+    study(config, methods={"fedavg": None, **methods}, seeds=[0, 1])
+    assert cli.main(["plan"]) == 0
+    said = capsys.readouterr().out
+    assert "102 runs in 51 jobs; 102 to train" in said
+    assert (
+        "51 cluster jobs (snakemake --profile slurm); fewer where `execution: run_minutes`" in said
+    )
+    text = "studies: [a]\nexecution: {run_minutes: 1, merge_minutes: 30}\n"
+    (config / "config.yaml").write_text(text)
+    assert cli.main(["plan"]) == 0
+    assert "\n4 cluster jobs (snakemake --profile slurm)\n" in capsys.readouterr().out
+
+
+def test_tensorboard_is_asked_for_where_it_is(config: Path, monkeypatch):
+    monkeypatch.setattr(board, "there", lambda: False)
+    asked = {"tensorboard": True}
+    problem = "tensorboard: is true, but the package tensorboard is not installed; allowed: `pip"
+    assert f"a.yaml: execution.{problem}" in refused(config, execution=asked)
+    (config / "config.yaml").write_text("studies: [a]\nexecution: {tensorboard: true}\n")
+    study(config)
+    with pytest.raises(ConfigError) as error:
+        plan.make(config)
+    assert f"config.yaml: execution.{problem}" in str(error.value)
 
 
 def test_what_is_written_is_what_was_made(config: Path):

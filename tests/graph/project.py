@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CODE = ("Snakefile", "workflow", "profiles", "fl")
+CODE = ("Snakefile", "workflow", "profiles", "slurm", "fl")
 TABLE = "results/tables/small.parquet"
 REPORT = "results/report/small.html"
 

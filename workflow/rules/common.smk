@@ -5,23 +5,38 @@ FL = f"{shlex.quote(sys.executable)} -m fl"
 
 def read_plan():
     """The plan; only the main process makes it anew, jobs read the one that they belong to."""
+    if not workflow.is_main_process:
+        return plan.read(Path(os.environ["FEDLOOM_PLAN"]))
     try:
-        return current(Path(CONFIG), STUDIES, write=workflow.is_main_process)
+        found = plan.current(Path(CONFIG), STUDIES)
     except FedloomError as error:
         sys.exit(f"error: {error}")
+    os.environ["FEDLOOM_PLAN"] = f"{found['settings']['results']}/plan/plan.json"
+    return found
 
 
 PLAN = read_plan()
 RESULTS = PLAN["settings"]["results"]
 DATA = PLAN["settings"]["data"]
-STORE = PLAN["settings"]["store"]
-
+# By bundle that lacks runs, the job that trains it; a cluster's profile asks for few of them.
+HOME = {}
 if workflow.is_main_process:
-    graph.settle(PLAN)
+    HOME = graph.settle(PLAN, merge=bool(config.get("cluster")))
+    WATCH = watch.Watch(PLAN["settings"])
+
+
+# A job finds its plan by this, and so never reads a config that was edited meanwhile.
+envvars:
+    "FEDLOOM_PLAN",
+
+
+# Cards are counted on this machine only; a cluster's scheduler counts its own.
+resource_scopes:
+    gpu="local",
 
 
 wildcard_constraints:
-    bundle="[0-9a-f]{16}",
+    job="[0-9a-f]{16}",
     study=r"((?!\.runs)[\w.-])+",
     partition=r"[\w-]+-[0-9a-f]{16}",
     dataset=r"[\w-]+-[0-9a-f]{16}",
@@ -51,24 +66,27 @@ def unless_there(outputs, inputs):
     return [] if all(Path(path).exists() for path in outputs) else inputs
 
 
-def bundle(wildcards):
-    """How to train a bundle."""
-    return planned("bundles", wildcards.bundle)
+def job(wildcards):
+    """What a job trains, and what it needs for that."""
+    return planned("jobs", wildcards.job)
 
 
 def marker(name):
-    """What says that a bundle is trained."""
+    """What says that a job, or a bundle, is trained."""
     return str(graph.marker(Path(RESULTS), name))
 
 
 def ingredients(wildcards):
-    """What a bundle needs: its data, its partition, and the runs that it starts from."""
-    spec = bundle(wildcards)
+    """What a job needs: data, partitions, and the runs that its own start from."""
+    spec = job(wildcards)
     return unless_there(
-        [marker(wildcards.bundle)],
+        [marker(wildcards.job)],
         [
-            f"{DATA}/prepared/{spec['dataset']}/dataset.json",
-            f"{RESULTS}/partitions/{spec['partition']}/partition.json",
+            *(f"{DATA}/prepared/{name}/dataset.json" for name in spec["datasets"]),
+            *(
+                f"{RESULTS}/partitions/{name}/partition.json"
+                for name in spec["partitions"]
+            ),
             *map(marker, spec["after"]),
         ],
     )

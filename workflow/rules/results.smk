@@ -2,7 +2,13 @@ rule tables:
     input:
         lambda wildcards: unless_there(
             [table(wildcards)],
-            [*map(marker, study(wildcards)["bundles"])],
+            sorted(
+                {
+                    marker(HOME[name])
+                    for name in study(wildcards)["bundles"]
+                    if name in HOME
+                }
+            ),
         ),
     output:
         f"{RESULTS}/tables/{{study}}.parquet",

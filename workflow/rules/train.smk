@@ -2,17 +2,23 @@ rule train:
     input:
         ingredients,
     output:
-        touch(f"{RESULTS}/markers/{{bundle}}"),
+        touch(f"{RESULTS}/markers/{{job}}"),
     log:
-        f"{RESULTS}/logs/train/{{bundle}}.log",
-    threads: lambda wildcards: bundle(wildcards)["execution"]["threads"]
+        f"{RESULTS}/logs/train/{{job}}.log",
+    threads: lambda wildcards: job(wildcards)["execution"]["threads"]
     resources:
-        gpu=lambda wildcards: graph.gpus(bundle(wildcards)["execution"]["device"]),
-        mem_mb=lambda wildcards: bundle(wildcards)["execution"]["memory_mb"],
-        runtime=lambda wildcards: bundle(wildcards)["execution"]["minutes"],
+        gpu=lambda wildcards: graph.gpus(job(wildcards)["execution"]),
+        mem_mb=lambda wildcards, attempt: graph.memory(job(wildcards), attempt),
+        runtime=lambda wildcards: job(wildcards)["execution"]["minutes"],
+        slurm_partition=lambda wildcards: job(wildcards)["execution"]["partition"] or "",
     params:
-        title=lambda wildcards: bundle(wildcards)["title"],
+        title=lambda wildcards: job(wildcards)["title"],
+        store=lambda wildcards: job(wildcards)["store"],
+        bundles=lambda wildcards: [
+            f"{RESULTS}/plan/bundles/{name}.json" for name in job(wildcards)["bundles"]
+        ],
     message:
         "train {params.title}, log {log}, gpu={resources.gpu}"
+    # In place of the shell, so that a signal to the job reaches the one that can save its state.
     shell:
-        f"{FL} train {RESULTS}/plan/bundles/{{wildcards.bundle}}.json --store {STORE} > {{log}} 2>&1"
+        f"exec {FL} train {{params.bundles}} --store {{params.store}} > {{log}} 2>&1"

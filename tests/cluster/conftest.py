@@ -1,0 +1,139 @@
+"""A Slurm of our own for every worker that needs one, and projects that are run through it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import daemons
+import project
+import pytest
+from daemons import Job, Slurm
+from project import ENVIRONMENT, Project
+
+LAB = Path(__file__).with_name("lab")
+SOON = (
+    *("--profile", "slurm", "--slurm-status-command", "squeue"),
+    *("--slurm-init-seconds-before-status-checks", "2", "--seconds-between-status-checks", "2"),
+)
+"""The profile, on a Slurm without accounting, and looked at more often than a real one."""
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Slurm]:
+    if gone := daemons.missing():
+        pytest.skip(f"Slurm is not installed: {', '.join(gone)} (Debian: slurm-wlm, munge)")
+    # Not below pytest's folder: the path of a socket may not be longer than 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="fedloom-slurm-"))
+    try:
+        with daemons.start(folder) as found:
+            yield found
+    finally:
+        shutil.rmtree(folder)
+
+
+@dataclass(frozen=True)
+class Clustered(Project):
+    """A project whose Snakemake submits to a Slurm; `said` is what it says."""
+
+    cluster: Slurm
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def submit(self, *arguments: str) -> subprocess.Popen[str]:
+        """A Snakemake that is on its way, and writes to the file ``said``."""
+        with (self.root / "said").open("a") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "snakemake", *SOON, *arguments],
+                cwd=self.root,
+                env={**ENVIRONMENT, **self.cluster.environment},
+                stdout=said,
+                stderr=said,
+                text=True,
+                start_new_session=True,
+            )
+        self.started.append(process)
+        return process
+
+    @property
+    def said(self) -> str:
+        return (self.root / "said").read_text()
+
+    def end(self, process: subprocess.Popen[str], exit_status: int = 0, within: float = 400) -> str:
+        """What Snakemake said, after it has ended as expected."""
+        process.wait(within)
+        assert process.returncode == exit_status, self.said
+        return self.said
+
+    def jobs(self, method: str) -> list[Job]:
+        """The jobs of Slurm that train a method, oldest first."""
+        names = {job["job"] for job in self.planned_jobs() if self.bundle(method) in job["bundles"]}
+        return [job for job in self.cluster.jobs(self.root) if job.name in names]
+
+    def planned_jobs(self) -> list[dict[str, Any]]:
+        files = (self.root / "results" / "plan" / "jobs").glob("*.json")
+        return [json.loads(path.read_text()) for path in files]
+
+    def rounds(self, name: str) -> int:
+        """The newest checkpoint of the run ``slow 0``; 0 if there is none."""
+        if not (self.root / "results" / "plan" / "plan.json").exists():
+            return 0
+        folder = self.root / "results" / "runs" / f"{self.run(name)}.partial" / "checkpoint"
+        found = [int(path.name.partition("-")[2]) for path in folder.glob("round-*[0-9]")]
+        return max(found, default=0)
+
+    def until(self, what: Callable[[], Any], within: float = 200) -> None:
+        """Wait until something is so."""
+        end = time.monotonic() + within
+        while not what():
+            assert time.monotonic() < end, self.said
+            time.sleep(0.2)
+
+    def undisturbed(self, name: str) -> bytes:
+        """The metrics that a run has where nothing comes in between: trained here, at once."""
+        store = self.root / "undisturbed"
+        spec = self.root / "results" / "plan" / "bundles" / f"{self.bundle(name)}.json"
+        subprocess.run(
+            [sys.executable, "-m", "fl", "train", str(spec), "--store", str(store)],
+            cwd=self.root,
+            env=ENVIRONMENT,
+            check=True,
+            capture_output=True,
+            timeout=200,
+        )
+        return (store / self.run(name) / "metrics.parquet").read_bytes()
+
+    def metrics(self, name: str) -> bytes:
+        return (self.root / "results" / "runs" / self.run(name) / "metrics.parquet").read_bytes()
+
+    def resumed(self, name: str) -> int:
+        """The round after which the last job of a run went on."""
+        lines = [line for line in self.log(name).read_text().splitlines() if "resumed" in line]
+        assert lines, self.log(name).read_text()
+        return int(lines[-1].rpartition(" ")[2])
+
+
+@pytest.fixture
+def clustered(cluster: Slurm, tmp_path: Path) -> Iterator[Clustered]:
+    """The small project, with the methods of the lab; what it started is ended with the test."""
+    root = project.create(tmp_path / "project").root
+    shutil.copytree(LAB, root / "lab", ignore=shutil.ignore_patterns("__pycache__"))
+    found = Clustered(root, cluster)
+    yield found
+    for process in found.started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+    for job in cluster.jobs(root):
+        if job.state in ("PENDING", "RUNNING", "COMPLETING"):
+            cluster.ask("scancel", job.id)

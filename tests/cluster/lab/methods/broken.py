@@ -1,0 +1,28 @@
+"""Broken: FedAvg that fails.
+
+Nobody's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from fl.method import Method, Setting
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+
+
+@dataclass(frozen=True)
+class Broken:
+    """No hyper-parameters."""
+
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """A method that cannot begin."""
+
+        def init(variables: Any) -> Any:
+            raise RuntimeError("this method has no luck")
+
+        return replace(recipe(setting), init=init)

@@ -1,0 +1,38 @@
+"""Hungry: FedAvg that holds much memory for a while before it begins.
+
+Nobody's.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+
+from fl.fields import Count
+from fl.method import Method, Setting
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+
+
+@dataclass(frozen=True)
+class Hungry:
+    """megabytes: how much it holds."""
+
+    megabytes: Count
+
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg, after a meal that takes long enough to be seen by who counts."""
+        method = recipe(setting)
+
+        def init(variables: Any) -> Any:
+            held = torch.ones(self.megabytes, 1 << 20, dtype=torch.uint8)
+            time.sleep(5.0)
+            assert held[-1, -1] == 1
+            return method.init(variables)
+
+        return replace(method, init=init)

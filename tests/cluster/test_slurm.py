@@ -1,0 +1,136 @@
+"""Real Snakemake, real Slurm: what it makes of jobs must not show in the results."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+
+import project
+import pytest
+import yaml
+from conftest import Clustered
+from project import REPOSITORY, SETTINGS, STUDY
+
+pytestmark = [pytest.mark.graph, pytest.mark.cluster]
+
+EXECUTION = {
+    **SETTINGS["execution"],
+    **{"gpus": 1, "partition": "gpu", "memory_mb": 1500, "minutes": 20},
+}
+TABLE = "results/tables/quickstart.parquet"
+
+
+def test_the_quickstart_is_the_same_as_without_and_an_edit_meanwhile_changes_nothing(
+    clustered: Clustered,
+) -> None:
+    """Few jobs with GPUs, queued while the config is edited; the table is that of a local run."""
+    study = REPOSITORY / "config" / "studies" / "quickstart.yaml"
+    shutil.copy(study, clustered.root / "config" / "studies")
+    shared = {"backend": "stacked", "run_minutes": 1, "merge_minutes": 6}
+    settings = {"studies": ["quickstart"], "execution": {**EXECUTION, **shared}}
+    clustered.settings(**settings)
+    here = project.copy(clustered, clustered.root.with_name("here"))
+    local = here.start(TABLE)
+    process = clustered.submit("results/report/quickstart.html")
+    clustered.until(lambda: clustered.cluster.jobs(clustered.root))
+    clustered.edit("config/studies/quickstart.yaml", "lr: 0.05", "lr: 0.5")
+    clustered.edit("config/studies/quickstart.yaml", "rounds: 20", "rounds: 3")
+    said = clustered.end(process)
+    jobs = clustered.cluster.jobs(clustered.root)
+    assert len(jobs) == 3, "two of two bundles each, then one that starts from them"
+    assert {job.state for job in jobs} == {"COMPLETED"}
+    assert {job.gpus for job in jobs} == {"gres:gpu:1"}
+    assert said.count(": train ") == 3
+    assert "15 of 15 runs done" in said
+
+    output, _ = local.communicate(timeout=400)
+    assert local.returncode == 0, output
+    assert (clustered.root / TABLE).read_bytes() == (here.root / TABLE).read_bytes()
+
+
+def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clustered) -> None:
+    """Cancelled, requeued, out of time, out of memory, broken: all at once."""
+    slow = ("cancelled", "requeued", "late")
+    methods = {name: {"method": "slow", "until": f"{name}.over"} for name in slow}
+    late = {"minutes": 3, "checkpoint_every": 1000}
+    clustered.study(
+        seeds=[0],
+        training={**STUDY["training"], "rounds": 120},
+        methods={
+            "fedavg": {"execution": {"partition": "cpu", "gpus": 0}},
+            **methods,
+            "late": {**methods["late"], "execution": late},
+            "hungry": {"megabytes": 1000, "execution": {"memory_mb": 1100}},
+            "broken": None,
+        },
+    )
+    settings = {"plugins": ["lab"], "execution": EXECUTION}
+    clustered.settings(**settings)
+    # A minute is the shortest limit that Slurm knows; it asks up to half a minute too early.
+    clustered.edit("slurm/config.yaml", "TERM@120", "TERM@105")
+    process = clustered.submit("--retries", "2")
+
+    def over(name: str) -> None:
+        (clustered.root / f"{name}.over").touch()
+
+    clustered.until(lambda: clustered.rounds("cancelled 0") >= 5)
+    text = yaml.safe_dump({**SETTINGS, **settings})
+    clustered.write("config/config.yaml", "studies: [")  # Edited, and saved half way.
+    over("cancelled")
+    clustered.cluster.ask("scancel", clustered.jobs("cancelled 0")[0].id)
+    clustered.until(lambda: clustered.rounds("requeued 0") >= 5)
+    over("requeued")
+    clustered.cluster.ask("scontrol", "requeue", clustered.jobs("requeued 0")[0].id)
+    clustered.until(lambda: clustered.rounds("late 0") > 0)
+    over("late")
+    clustered.until(lambda: len(clustered.jobs("late 0")) > 1)
+    clustered.write("config/config.yaml", text)
+    said = clustered.end(process, exit_status=1)
+
+    first, second = clustered.jobs("cancelled 0")
+    assert (first.state, second.state) == ("CANCELLED", "COMPLETED")
+    [requeued] = clustered.jobs("requeued 0")
+    assert requeued.state == "COMPLETED"
+    *before, last = clustered.jobs("late 0")
+    assert {job.state for job in before} == {"FAILED"}, "left by itself, before its time was over"
+    assert last.state == "COMPLETED"
+    for name in slow:
+        assert 0 < clustered.resumed(f"{name} 0") < 120
+        assert clustered.metrics(f"{name} 0") == clustered.undisturbed(f"{name} 0")
+
+    first, second = clustered.jobs("hungry 0")
+    assert (first.state, first.memory) == ("FAILED", "1100M")
+    assert (second.state, second.memory) == ("COMPLETED", "2200M")
+
+    [plain] = clustered.jobs("fedavg 0")
+    assert (plain.state, plain.gpus) == ("COMPLETED", ""), "on nodes without GPUs"
+    assert [job.state for job in clustered.jobs("broken 0")] == ["FAILED"] * 3
+    assert str(clustered.log("broken 0").relative_to(clustered.root)) in said
+    assert "this method has no luck" in said
+    done = {*slow, "fedavg", "hungry"}
+    assert clustered.states() == {f"{name} 0": "complete" for name in done} | {
+        "broken 0": "missing"
+    }
+    assert "1 missing" in clustered.report()
+
+
+def test_jobs_that_outlive_their_snakemake_are_not_done_twice(clustered: Clustered) -> None:
+    clustered.study(
+        seeds=[0],
+        training={**STUDY["training"], "rounds": 60},
+        methods={"fedavg": None, "slow": {"until": "slow.over"}},
+    )
+    clustered.settings(plugins=["lab"], execution={**EXECUTION, "checkpoint_every": 1})
+    killed = clustered.submit()
+    clustered.until(lambda: clustered.rounds("slow 0") >= 2)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait(10)
+    process = clustered.submit()
+    clustered.until(lambda: len(clustered.jobs("slow 0")) == 2)
+    clustered.until(lambda: "waiting for" in clustered.log("slow 0").read_text())
+    (clustered.root / "slow.over").touch()
+    clustered.end(process)
+    assert {job.state for job in clustered.jobs("slow 0")} == {"COMPLETED"}
+    assert "already there" in clustered.log("slow 0").read_text()
+    assert clustered.metrics("slow 0") == clustered.undisturbed("slow 0")

@@ -1,0 +1,88 @@
+"""Bundles merged into few jobs: what is trained, found again and lost is as with one job each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import project
+import pytest
+from project import REPORT, SETTINGS, STUDY, TABLE, Project, apart
+
+pytestmark = pytest.mark.graph
+
+MERGED = ("--config", "cluster=true")
+EXECUTION = {**SETTINGS["execution"], "run_minutes": 1, "minutes": 20}
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Project:
+    made = project.create(tmp_path / "project")
+    made.settings(execution=EXECUTION)
+    return made
+
+
+def test_few_jobs_train_what_many_do(fresh: Project, finished: Project):
+    said = fresh.snakemake(TABLE, *MERGED)
+    assert said.count(": train ") == 2, "fine-tuning waits for what it starts from"
+    assert fresh.table() == finished.table()
+    assert "6 of 6 runs done" in said
+    assert "Nothing to be done" in fresh.snakemake(TABLE, *MERGED)
+    assert "Nothing to be done" in fresh.snakemake(TABLE)
+
+    table, before = fresh.table(), fresh.values()
+    fresh.study(methods={**STUDY["methods"], "fedprox": {"mu": 0.9}})
+    records = fresh.records()
+    assert fresh.snakemake(TABLE, *MERGED).count(": train ") == 1
+    assert fresh.since(records) == ["fedprox 0", "fedprox 1"]
+    assert apart(before, fresh.values()) == ["fedprox"]
+    fresh.study()
+    records = fresh.records()
+    assert fresh.snakemake(TABLE, *MERGED).count(": train ") == 0
+    assert fresh.since(records) == []
+    assert fresh.table() == table
+
+    for name in ("fedavg 0", "fedprox 0", "fedprox 1"):
+        shutil.rmtree(fresh.root / "results" / "runs" / fresh.run(name))
+    assert fresh.snakemake(TABLE, *MERGED).count(": train ") == 1
+    assert fresh.since(records) == ["fedavg 0", "fedprox 0", "fedprox 1"]
+    assert fresh.table() == table
+
+
+def test_a_run_that_fails_leaves_the_others_of_its_job(fresh: Project):
+    shutil.copy(Path(__file__).with_name("brittle.py"), fresh.root / "fl" / "methods")
+    fresh.write("broken", "")
+    fresh.study(methods={"brittle": None, **STUDY["methods"]})
+    said = fresh.snakemake(REPORT, *MERGED, exit_status=1)
+    assert said.count(": train ") == 1, "what starts from a job that failed has to wait"
+    assert "this seed has no luck" in said
+    assert "1 failed" in said
+    assert {name for name, state in fresh.states().items() if state == "complete"} == {
+        *("brittle 0", "fedavg 0", "fedavg 1", "fedprox 0", "fedprox 1")
+    }
+    records = fresh.records()
+    fresh.snakemake(REPORT, *MERGED, "--retries", "1", exit_status=1)
+    assert fresh.since(records) == ["fedavg-ft 0", "fedavg-ft 1"]
+    (fresh.root / "broken").unlink()
+    fresh.snakemake(REPORT, *MERGED)
+    assert fresh.since(records) == ["brittle 1", "fedavg-ft 0", "fedavg-ft 1"]
+
+
+def test_memory_grows_with_every_attempt_up_to_what_there_is(fresh: Project):
+    node = {"memory_mb": 2500}
+    fresh.settings(execution={**EXECUTION, "memory_mb": 1000}, nodes=[node])
+    fresh.snakemake("--dry-run")
+    [path, *_] = (fresh.root / "results" / "plan" / "jobs").iterdir()
+    job = json.loads(path.read_text())
+    from fl.graph import memory
+
+    assert [memory(job, attempt) for attempt in (1, 2, 3)] == [1000, 2000, 2500]
+    assert [memory({**job, "most_mb": None}, attempt) for attempt in (1, 3)] == [1000, 3000]
+
+
+def test_both_names_of_the_slurm_profile_lead_to_it(fresh: Project):
+    for name in ("slurm", "workflow/profiles/slurm"):
+        said = fresh.snakemake("--profile", name, "--dry-run")
+        assert said.count(": train ") == 2
+        assert "gpu=0" in said
