@@ -65,10 +65,24 @@ class Cells:
 
 
 @dataclass(frozen=True)
+class Best:
+    """Published hyper-parameters, one column of one table in ``published/``.
+
+    rows: for each entry, its row for each key, terms' keys as ``<term>.<key>``.
+    """
+
+    source: str
+    table: str
+    column: str
+    rows: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True)
 class Study:
     """``config/studies/<name>.yaml``: one table or figure, as its author writes it.
 
-    A list where one value is expected is a grid. See ``config/README.md`` for every key.
+    A list where one value is expected is a grid. ``grid: published`` takes from ``best`` what that
+    has, in place of what the entries say. See ``config/README.md`` for every key.
 
     test: whose test samples a client's model is scored on: its own, or those of all clients that
     are trained on.
@@ -86,6 +100,8 @@ class Study:
     test: Literal["own", "global"] = "own"
     baseline: str | None = None
     keep_weights: bool = False
+    grid: Literal["swept", "published"] = "swept"
+    best: Best | None = None
     published: list[Cells] = field(default_factory=list)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fl import config, fields, identity, materials, registry
+from fl import config, fields, identity, materials, published, registry
 from fl.config import Study
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.method import Setting
@@ -188,6 +188,9 @@ class _Methods:
             raise unknown(where / "baseline", "entry", study.baseline, self._given)
         for label in self._given:
             self._ancestors(label)
+        for label in study.best.rows if study.best else ():
+            if label not in self._given:
+                raise unknown(where / "best" / "rows" / label, "entry", label, self._given)
 
     def check(
         self, network: Network, shape: tuple[int, ...], model: Choice, scheme: Choice
@@ -269,6 +272,7 @@ class _Methods:
                 f"{name}.{key}": field for key, field in fields.fields(term.target).items()
             }
             merged |= {f"{name}.{key}": value for key, value in values.items()}
+        merged |= self._published(label, declared)
         several = [k for k, v in merged.items() if _is_grid(declared.get(k), v) and len(v) > 1]
         for values in grid(declared, merged):
             hyper = entry.parse({k: v for k, v in values.items() if k in own}, at)
@@ -279,6 +283,21 @@ class _Methods:
                 for name, (term, keys) in terms.items()
             ]
             yield _Method(entry, hyper, added, settled, {k: values[k] for k in several})
+
+    def _published(self, label: str, declared: Mapping[str, fields.Field]) -> dict[str, float]:
+        """What ``grid: published`` sets of an entry, by key."""
+        best, where = self._study.best, self._where / "best"
+        if self._study.grid != "published":
+            return {}
+        if best is None:
+            raise ConfigError(where, "is missing", "what to take, as grid is published")
+        cells, found = published.table(self._folder, best.source, best.table, where), {}
+        for key, row in best.rows.get(label, {}).items():
+            at = where / "rows" / label / key
+            if key not in declared:
+                raise unknown(at, "key", key, declared)
+            found[key] = published.number(published.cell(cells, row, best.column, at), at)
+        return found
 
     def _terms(self, given: Any, where: Where) -> dict[str, tuple[Entry, Mapping[str, Any]]]:
         """The terms that an entry adds, by name, and the keys that it sets of each."""

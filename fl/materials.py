@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from fl.data.distance import domain_distances
 from fl.data.lock import Lock
 from fl.data.prepared import Prepared
 from fl.errors import ConfigError, DataError, Where
-from fl.files import write_json, write_table
+from fl.files import sha256, write_json, write_table
 from fl.registry import Entry
 
 if TYPE_CHECKING:
@@ -67,10 +68,24 @@ def code(spec: Spec) -> dict[str, str]:
         **terms,
         "core": identity.code(identity.CORE),
         "method": identity.code(_file("method", spec)),
-        "model": identity.code(_file("model", spec)),
+        "model": _model_code(spec["model"]),
         "dataset": dataset,
         "partition": partition_id(spec["partition"], dataset),
     }
+
+
+def _model_code(spec: Spec) -> str:
+    """The code of a model, and the content of a weights file of the user's own."""
+    code = identity.code(_entry_file("model", spec))
+    weights = spec.get("weights")
+    if not isinstance(weights, str) or not Path(weights).is_file():
+        return code
+    return identity.digest([code, _content(weights, Path(weights).stat().st_mtime_ns)])
+
+
+@cache
+def _content(path: str, changed: int) -> str:
+    return sha256(Path(path))
 
 
 def code_files(spec: Spec) -> dict[str, str]:

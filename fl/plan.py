@@ -7,7 +7,6 @@ are rewritten only when their content changes, because their times are what the 
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import os
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl import config, identity, plugins, registry
+from fl import config, identity, plugins, published, registry
 from fl.config import Settings
 from fl.data.lock import NAME as LOCK
 from fl.errors import ConfigError, Where, unknown
@@ -165,16 +164,7 @@ def _published(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
     found = []
     for i, cells in enumerate(expansion.study.published):
         at = expansion.where / "published" / i
-        path = folder / "published" / cells.source
-        if not path.is_file():
-            there = (p.name for p in path.parent.glob("*.csv"))
-            raise unknown(at / "source", "file", cells.source, there)
-        with path.open(newline="", encoding="utf-8") as file:
-            table = {
-                (line["row"], line["column"]): line
-                for line in csv.DictReader(file)
-                if line["table"] == cells.table
-            }
+        table = published.table(folder, cells.source, cells.table, at)
         settings = {
             text for run in expansion.runs for text in (run.dataset.text, run.partition.text)
         }
@@ -185,18 +175,18 @@ def _published(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
                 raise unknown(at / "rows" / label, "entry", label, expansion.study.methods)
             if setting not in settings:
                 raise unknown(at / "columns" / setting, "data set or partition", setting, settings)
-            if (row, column) not in table:
-                known = (f"{r} / {c}" for r, c in table)
-                raise unknown(at, "cell", f"{row} / {column}", known)
-            found.append(_cell(cells.source, table[row, column], label, setting))
+            line = published.cell(table, row, column, at)
+            found.append(_cell(cells.source, line, label, setting, at))
     return found
 
 
-def _cell(source: str, line: Mapping[str, str], label: str, setting: str) -> dict[str, Any]:
+def _cell(
+    source: str, line: published.Line, label: str, setting: str, where: Where
+) -> dict[str, Any]:
     return {
         "source": source,
         **{key: line[key] for key in ("table", "row", "column", "note")},
-        "value": float(line["value"]),
+        "value": published.number(line, where),
         "sd": float(line["sd"]) if line["sd"] else None,
         "method": label,
         "setting": setting,

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fl import fields, identity, registry
-from fl.config import Cells, Execution, Settings, Study
+from fl.config import Best, Cells, Execution, Settings, Study
 from fl.data.scheme import Common
 from fl.errors import Where
 from fl.training import Training
@@ -39,7 +39,14 @@ def test_manual_lists_every_partition_scheme_with_its_keys(name):
     assert all(f"`{key}`" in MANUAL for key in common)
 
 
-@pytest.mark.parametrize("record", [Settings, Execution, Study, Cells])
+@pytest.mark.parametrize("name", registry.names("term"))
+def test_manual_lists_every_term_with_its_keys(name):
+    [line] = re.findall(rf"^\| `{name}` \|.*", MANUAL, flags=re.M)
+    entry = registry.find("term", name, Where(""))
+    assert all(f"`{key}`" in line for key in fields.fields(entry.target))
+
+
+@pytest.mark.parametrize("record", [Settings, Execution, Study, Cells, Best])
 def test_manual_shows_every_key(record):
     missing = [k for k in fields.fields(record) if not re.search(rf"^\s*(- )?{k}:", MANUAL, re.M)]
     assert not missing
