@@ -26,10 +26,11 @@ def follow(
     client that holds n of its N samples in the pool gets T n/N, in whole numbers; what rounding
     costs a client in one stratum it is owed in the next. What nobody holds in the pool, nobody
     gets. A class that a kind lacks in the pool is dealt as all of the kind is. A client to whom
-    nothing is due is given one sample, if possible of a class that it holds; a note says so.
+    nothing is due is given one sample of its kind, if possible of a class that it holds; a note
+    says so.
 
     ``client`` ``[samples]``: 0..K-1 or `NOBODY`, read in the pool only. Raises `DataError` if there
-    are too few members to give every client one.
+    are too few members to give every client one of its kind.
     """
     rng, owner = generator(seed, "published"), np.full(len(members), NOBODY, np.int32)
     fine, coarse = strata
@@ -38,8 +39,9 @@ def follow(
         owner[rows] = _deal(client[pool], stratum[pool], stratum[members[rows]], rng)
     needy = np.setdiff1d(client[pool], [*owner, NOBODY])
     for poor in needy:
-        held = fine[pool[client[pool] == poor]]
-        _give_one(scheme, poor, owner, np.isin(fine[members], held))
+        held = pool[client[pool] == poor]
+        own, near = (np.isin(a[members], a[held]) for a in strata)
+        _give_one(scheme, poor, owner, own, near)
     if not len(needy):
         return owner, []
     problem = f"{len(needy)} clients were due none of the {len(members)} published samples"
@@ -80,11 +82,14 @@ def _rounded(due: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarra
     return got
 
 
-def _give_one(scheme: str, poor: int, owner: np.ndarray, fitting: np.ndarray) -> None:
-    """Give a client that got nothing one sample, in place, of who has most of those ``fitting``."""
-    counts = np.bincount(owner[owner != NOBODY])
+def _give_one(scheme: str, poor: int, owner: np.ndarray, own: np.ndarray, near: np.ndarray) -> None:
+    """Give a client that got nothing one sample, in place, from who has most of those.
+
+    own, near: whether a sample is of a class that the client holds, of its kind.
+    """
+    counts = np.bincount(owner[owner != NOBODY], minlength=1)
     spare = np.append(counts, 0)[owner] > 1
-    rows = np.flatnonzero(spare & fitting if (spare & fitting).any() else spare)
-    found = f"{len(counts)} or more, too many for {counts.sum()} published samples that are dealt"
-    require(len(rows) > 0, scheme, "clients", found, "fewer, so that each is dealt one or more")
+    rows = np.flatnonzero(spare & own if (spare & own).any() else spare & near)
+    key = f"the number of published samples for client {poor}"
+    require(len(rows) > 0, scheme, key, 0, "at least one: fewer clients, or a share")
     owner[rows[counts[owner[rows]].argmax()]] = poor

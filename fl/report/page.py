@@ -143,8 +143,8 @@ def _partitions(facts: Facts) -> Section:
         panels.append(Panel(part.title, alt, figures.holdings(part)))
     caption = (
         "Who holds what. A column is a client, a row a class; the area of a dot is proportional to "
-        "the number of samples in all splits. Where there are more than 40 of either, the shade is "
-        "to its logarithm, and more than 40 clients are sorted by most frequent class and size."
+        "the number of samples in all splits. Where there are more than 40 of either, the shade "
+        "shows its logarithm, and more than 40 clients are sorted by most frequent class and size."
     )
     apart = [found for part in parts if (found := details.distances_table(part))]
     folds = [Fold("Distances between domains", tuple(apart))] if apart else []

@@ -31,8 +31,8 @@ from fl.simulate import Simulation
 from fl.training import learning_rate
 
 METHODS = registry.names("method")
-ALONE = [name for name in METHODS if name in ("finetune", "local")]
 SENT_BY_DESIGN = ("mrmtl", "pfedgraph")  # Clients go on with their own model and send it too.
+ALONE = [name for name in METHODS if getattr(worlds.entry(name).target, "alone", False)]
 WITHOUT_START = [name for name in METHODS if not getattr(worlds.entry(name).target, "starts", 0)]
 
 every_method = pytest.mark.parametrize("method", METHODS)

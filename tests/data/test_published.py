@@ -135,10 +135,23 @@ def test_a_client_that_is_due_nothing_gets_one_and_a_note_says_so():
     owner, notes = follow("x", np.append(client, [-1] * 10), strata, np.arange(100), members, 0)
     assert np.bincount(owner).tolist() == [7, 1, 1, 1]
     assert notes == ["x: 3 clients were due none of the 10 published samples; each was given one"]
-    with pytest.raises(
-        DataError, match=r"x: clients is .*fewer, so that each is dealt one or more"
-    ):
+    few = "published samples for client 3 is 0; allowed: at least one: fewer clients, or a share"
+    with pytest.raises(DataError, match=f"x: the number of {few}"):
         follow("x", np.append(client, [-1] * 10), strata, np.arange(100), members[:3], 0)
+
+
+def test_no_client_is_given_a_sample_of_another_kind():
+    split = np.where(GROUPS == 5, CODES["train"], SPLIT)
+    with pytest.raises(DataError, match="natural: the number of published samples for client 5"):
+        partition.natural(LABELS, GROUPS, split, test="published")
+    # Of many clients a domain, some are due nothing: what they are given is of their domain.
+    split = (np.arange(1200) % 24 == 0).astype(int)
+    made = partition.domain_dirichlet(
+        LABELS, DOMAINS, split, clients_per_domain=8, alpha=0.02, test="published"
+    )
+    assert "clients were due none of the 50 published samples" in made.attrs["notes"][-1]
+    assert (made["domain"] == made["client"] // 8).all()
+    partition.validate(made, LABELS, source="x")
 
 
 def test_a_data_set_without_such_a_split_is_refused():
