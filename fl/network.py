@@ -233,8 +233,7 @@ def _random_layers() -> dict[type[nn.Module], int | None]:
         nn.Dropout2d: 1,
         nn.Dropout3d: 1,
     }
-    if "torchvision" in sys.modules:
-        from torchvision.ops import StochasticDepth
-
-        found[StochasticDepth] = 0
+    # A model can have torchvision's layers only where it is imported already.
+    if torchvision := sys.modules.get("torchvision"):
+        found[torchvision.ops.StochasticDepth] = 0
     return found
