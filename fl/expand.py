@@ -221,9 +221,9 @@ class _Methods:
                 "start": parent.point if parent else None,
             }
             code = materials.code(spec)
-            point = identity.digest([spec, code])
+            point = identity.point(spec, code)
             yield Run(
-                id=identity.digest([point, seed]),
+                id=identity.run(point, seed),
                 point=point,
                 spec={**spec, "seed": seed},
                 code=code,

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fl import outcome
+from fl.files import disk_errors
 from fl.store import Store
 from fl.tables import read_plan_hash
 
@@ -24,30 +26,42 @@ def marker(results: Path, bundle: str) -> Path:
 def settle(plan: Mapping[str, Any]) -> None:
     """Bring markers and tables in line with the store and with the plan.
 
+    Tables that are not those of all runs of this plan are removed, and with them what is made of
+    them: Snakemake makes again what is missing, but does not ask whether the tables behind a report
+    that is there are. Raises `FedloomError` if the disk refuses.
+    """
+    results = Path(plan["settings"]["results"])
+    whole = mark(plan)
+    for name, study in plan["studies"].items():
+        made = outcome.paths(results, name)
+        wanted = (study["hash"], True)
+        if not all(whole[bundle] for bundle in study["bundles"]) or any(
+            read_plan_hash(path) != wanted for path in made[:2]
+        ):
+            pages = [results / "report" / f"{name}{end}" for end in (".html", ".md", ".tex")]
+            with disk_errors(results):
+                for path in (*made, *pages):
+                    path.unlink(missing_ok=True)
+
+
+def mark(plan: Mapping[str, Any]) -> dict[str, bool]:
+    """Bring the markers of a plan in line with the store; which bundles are whole.
+
     A bundle whose runs are all there (with the weights that later stages need) gets its marker;
-    any other loses it. Tables that are not those of all runs of this plan are removed, and with
-    them the report: Snakemake makes again what is missing, but does not ask whether the tables
-    behind a report that is there are.
+    any other loses it. Raises `FedloomError` if the disk refuses.
     """
     settings = plan["settings"]
     results, store = Path(settings["results"]), Store(Path(settings["store"]))
     whole = {name: _whole(bundle, store) for name, bundle in plan["bundles"].items()}
-    for name, there in whole.items():
-        path = marker(results, name)
-        if there and not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-        elif not there:
-            path.unlink(missing_ok=True)
-    for name, study in plan["studies"].items():
-        tables = [results / "tables" / f"{name}{end}" for end in (".parquet", ".runs.parquet")]
-        wanted = (study["hash"], True)
-        if not all(whole[bundle] for bundle in study["bundles"]) or any(
-            read_plan_hash(path) != wanted for path in tables
-        ):
-            pages = [results / "report" / f"{name}{end}" for end in (".html", ".md", ".tex")]
-            for path in (*tables, *pages):
+    with disk_errors(results / "markers"):
+        for name, there in whole.items():
+            path = marker(results, name)
+            if there and not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+            elif not there:
                 path.unlink(missing_ok=True)
+    return whole
 
 
 def _whole(bundle: Mapping[str, Any], store: Store) -> bool:

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from make_results import clients, entry, plan, write_partition, write_plan, write_run, write_study
 
+from fl import frames as frames_of
 from fl import report, tables
 from fl.errors import DataError
-from fl.report import frames as frames_of
 from fl.report.cells import number, probability, spread
 from fl.report.partitions import read
 from fl.report.plain import markdown, tex

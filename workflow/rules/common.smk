@@ -4,19 +4,20 @@ FL = f"{shlex.quote(sys.executable)} -m fl"
 
 def read_plan():
     """The plan; only the main process makes it anew, jobs read the one that they belong to."""
+    main = workflow.is_main_process
     try:
-        return current(Path(CONFIG), write=workflow.is_main_process)
+        plan = current(Path(CONFIG), write=main)
+        if main:
+            graph.settle(plan)
     except FedloomError as error:
         sys.exit(f"error: {error}")
+    return plan
 
 
 PLAN = read_plan()
 RESULTS = PLAN["settings"]["results"]
 DATA = PLAN["settings"]["data"]
 STORE = PLAN["settings"]["store"]
-
-if workflow.is_main_process:
-    graph.settle(PLAN)
 
 
 wildcard_constraints:
