@@ -8,6 +8,9 @@ right, and Snakemake need not look at times, which say nothing after a clone or 
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ def settle(plan: Mapping[str, Any]) -> None:
     """
     results = Path(plan["settings"]["results"])
     whole = mark(plan)
+    _date_back(results, Path(plan["settings"]["data"]))
     for name, study in plan["studies"].items():
         made = outcome.paths(results, name)
         wanted = (study["hash"], True)
@@ -62,6 +66,27 @@ def mark(plan: Mapping[str, Any]) -> dict[str, bool]:
             elif not there:
                 path.unlink(missing_ok=True)
     return whole
+
+
+def _date_back(results: Path, data: Path) -> None:
+    """Give what jobs start from and is dated in the future the time of now.
+
+    Snakemake takes a job for failed whose output is older than an input, so that after a step back
+    of the clock nothing could be made until the clock is again where it was.
+    """
+    found = (
+        *data.glob("raw/*/sources.json"),
+        *data.glob("prepared/*/dataset.json"),
+        *results.glob("partitions/*/partition.json"),
+        *results.glob("markers/*"),
+        *results.glob("tables/*.parquet"),
+    )
+    now = time.time()
+    for path in found:
+        # What is somebody else's, or was removed just now, is left as it is.
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime > now:
+                os.utime(path)
 
 
 def _whole(bundle: Mapping[str, Any], store: Store) -> bool:
