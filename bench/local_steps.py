@@ -124,7 +124,7 @@ def measure(work: Workload, device: str, limit: int, repeats: int) -> dict[str, 
         "bare loop": lambda: bare_loop(work, run, steps),
         **{
             name: lambda name=name: (
-                engine.seconds_a_step(run.method, state, plan, name, steps, 1) / work.clients
+                engine.seconds_a_step([run.method], [state], [plan], name, steps, 1) / work.clients
             )
             for name in ("loop", "stacked", "compiled")
         },

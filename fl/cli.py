@@ -189,7 +189,8 @@ def _download(parsed: argparse.Namespace) -> None:
     from fl import materials
 
     settings = config.settings(parsed.config)
-    materials.download(parsed.name, Path(settings.data))
+    spec = _planned(Path(settings.results), "datasets", parsed.name)
+    materials.download(spec, Path(settings.data), _supply(parsed, settings, spec))
 
 
 def _prepare(parsed: argparse.Namespace) -> None:
@@ -197,7 +198,7 @@ def _prepare(parsed: argparse.Namespace) -> None:
 
     settings = config.settings(parsed.config)
     spec = _planned(Path(settings.results), "datasets", parsed.name)
-    materials.prepare(spec, Path(settings.data))
+    materials.prepare(spec, Path(settings.data), _supply(parsed, settings, spec))
 
 
 def _partition(parsed: argparse.Namespace) -> None:
@@ -205,7 +206,16 @@ def _partition(parsed: argparse.Namespace) -> None:
 
     settings = config.settings(parsed.config)
     found = _planned(Path(settings.results), "partitions", parsed.name)
-    materials.partition(found["scheme"], found["spec"], Path(settings.data), Path(settings.results))
+    supply = _supply(parsed, settings, found["spec"])
+    root, results = Path(settings.data), Path(settings.results)
+    materials.partition(found["scheme"], found["spec"], root, results, supply)
+
+
+def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: dict[str, Any]) -> Any:
+    from fl import materials
+    from fl.data.lock import NAME as LOCK
+
+    return materials.supply(spec, settings.sources, parsed.config / LOCK)
 
 
 def _planned(results: Path, kind: str, name: str) -> dict[str, Any]:

@@ -38,10 +38,19 @@ def available(device: torch.device) -> bool:
 
 
 def train(
-    part: Pass, server: Tree, work: Tree, arrays: Arrays, schedule: Schedule, lr: Rate
+    part: Pass,
+    server: Tree,
+    several: bool,
+    work: Tree,
+    arrays: Arrays,
+    schedule: Schedule,
+    lr: Rate,
 ) -> tuple[dict[str, Any], Tensor]:
-    """All steps of a stack: the work tree afterwards, and each client's summed loss, [K]."""
-    index, weight, real = _padded(schedule, arrays.device)
+    """All steps of a stack: the work tree afterwards, and each client's summed loss, [K].
+
+    several: whether ``server`` is a stack too, see `fl.backends.Cohort`.
+    """
+    index, weight, key, real = _padded(schedule, arrays.device)
     active = real.to(arrays.device)
     work = trees.apply(torch.Tensor.contiguous, work)
     total = torch.zeros(len(schedule.steps), dtype=torch.float64, device=arrays.device)
@@ -49,37 +58,43 @@ def train(
     with torch.no_grad():
         for begin in range(0, index.shape[1], CHUNK):
             now = slice(begin, begin + CHUNK)
-            batch = arrays.batch(index[:, now], weight[:, now])
+            batch = arrays.batch(
+                index[:, now], weight[:, now], None if key is None else key[:, now]
+            )
             masked = not bool(real[:, now].all())
-            advance = _program(part, masked)
+            advance = _program(part, several, masked)
             work, losses = advance(server, work, batch, active[:, now].contiguous(), lr)
             total += losses
     return dict(work), total
 
 
-def _padded(schedule: Schedule, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Index and weight, [K, S', b], and which steps are real, [K, S'], on the CPU."""
+def _padded(
+    schedule: Schedule, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Index, weight and keys, [K, S', b], and which steps are real, [K, S'], on the CPU."""
     longest = int(schedule.steps.max())
     missing = -longest % CHUNK
-    pad = [(0, 0), (0, missing), (0, 0)]
-    active = np.arange(longest + missing) < schedule.steps[:, None]
-    return (
-        torch.from_numpy(np.pad(schedule.index[:, :longest], pad)).to(device),
-        torch.from_numpy(np.pad(schedule.weight[:, :longest], pad)).to(device),
-        torch.from_numpy(active),
-    )
+
+    def whole(array: np.ndarray) -> Tensor:
+        padded = np.pad(array[:, :longest], [(0, 0), (0, missing), (0, 0)])
+        return torch.from_numpy(padded).to(device)
+
+    keys, active = schedule.keys(), np.arange(longest + missing) < schedule.steps[:, None]
+    key = None if keys is None else whole(keys)
+    return whole(schedule.index), whole(schedule.weight), key, torch.from_numpy(active)
 
 
 @cache
-def _program(part: Pass, masked: bool) -> Any:
+def _program(part: Pass, several: bool, masked: bool) -> Any:
     """The compiled chunk of a pass; without a mask where every step is real."""
+    dims = (0 if several else None, 0, 0)
 
     def step(
         server: Tree, work: Tree, batch: Tree, active: Tensor, lr: Rate
     ) -> tuple[dict[str, Any], Tensor]:
         def total(params: Tree) -> tuple[Tensor, Any]:
             tried = {**work, "params": params}
-            losses, aux = vmap(part.loss, in_dims=(None, 0, 0))(server, tried, batch)
+            losses, aux = vmap(part.loss, in_dims=dims)(server, tried, batch)
             return losses.sum(), (losses, aux)
 
         grads, (_, (losses, aux)) = grad_and_value(total, has_aux=True)(work["params"])

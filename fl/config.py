@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
-from fl import fields, plugins
+from fl import fields, plugins, registry
 from fl.errors import ConfigError, Where, unknown
 from fl.fields import Count, Index
 
@@ -37,7 +37,8 @@ class Execution:
 class Settings:
     """``config/config.yaml``: which studies, where things are kept, how runs are computed.
 
-    plugins: folders of code of the user's own, see `fl.plugins`.
+    plugins: folders of code of the user's own, see `fl.plugins`. sources: by data set, the folder
+    or http(s) address that its raw files come from in place of their publishers'.
     """
 
     studies: tuple[str, ...]
@@ -45,6 +46,7 @@ class Settings:
     store: str = "results/runs"
     data: str = "data"
     plugins: tuple[str, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict)
     execution: Execution = Execution()
 
 
@@ -63,10 +65,24 @@ class Cells:
 
 
 @dataclass(frozen=True)
+class Best:
+    """Published hyper-parameters, one column of one table in ``published/``.
+
+    rows: for each entry, its row for each key, terms' keys as ``<term>.<key>``.
+    """
+
+    source: str
+    table: str
+    column: str
+    rows: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True)
 class Study:
     """``config/studies/<name>.yaml``: one table or figure, as its author writes it.
 
-    A list where one value is expected is a grid. See ``config/README.md`` for every key.
+    A list where one value is expected is a grid. ``grid: published`` takes from ``best`` what that
+    has, in place of what the entries say. See ``config/README.md`` for every key.
     """
 
     datasets: list[Any]
@@ -80,6 +96,8 @@ class Study:
     metric: Literal["accuracy", "balanced_accuracy"] = "accuracy"
     baseline: str | None = None
     keep_weights: bool = False
+    grid: Literal["swept", "published"] = "swept"
+    best: Best | None = None
     published: list[Cells] = field(default_factory=list)
 
 
@@ -124,6 +142,13 @@ def settings(folder: Path) -> Settings:
     where = Where(os.path.relpath(path))
     found = Settings(**fields.parse(Settings, read_yaml(path), where))
     plugins.use(found.plugins, where / "plugins")
+    for name, origin in found.sources.items():
+        at, known = where / "sources" / name, registry.names("data set")
+        if name not in known:
+            raise unknown(at, "data set", name, known)
+        if not origin.startswith(("http://", "https://")) and not Path(origin).is_dir():
+            allowed = "a folder that is there, or an http:// or https:// address"
+            raise ConfigError(at, f"is {origin!r}", allowed)
     return found
 
 

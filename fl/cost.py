@@ -22,7 +22,8 @@ def client_steps(spec: Mapping[str, Any]) -> int:
     clients = spec["partition"].get("clients") or dataset.natural or 1
     share = 1 - spec["partition"].get("val", 0) - spec["partition"].get("test", 0)
     epochs = training.local_epochs or 1
-    local = training.local_steps or epochs * dataset.size * share / clients / training.batch_size
+    samples = (dataset.size or 0) * share / clients
+    local = training.local_steps or epochs * samples / training.batch_size
     participants = max(1, round(training.participation * clients))
     return round(training.rounds * participants * max(local, 1))
 

@@ -1,47 +1,62 @@
-"""Running one round of a method: the backends.
+"""Running the rounds of a method, on any of `fl.backends`.
 
-``loop`` trains the participants one after another; ``stacked`` trains them at once, with
-`torch.func.vmap` over stacked weights and buffers; ``compiled`` is ``stacked`` as one program of
-several steps, see `fl.compiled`; ``debug`` is ``loop`` that names client, round and step in every
-error and stops at the first loss that is not finite. They agree to rounding.
+One run, or several runs of one method whose clients are trained in one stack. Clients' trees live
+in host memory; those who take part come to the device in groups that it has room for.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from fl import compiled, trees
-from fl.data.batches import Arrays, Schedule
-from fl.errors import FedloomError
-from fl.method import Method, Pass
+from fl.backends import BACKENDS, TOGETHER, Cohort
+from fl.data.batches import Arrays, Schedule, together
+from fl.method import Averaging, Method
 from fl.trees import Tree
 
 logger = logging.getLogger(__name__)
 
+HOST = torch.device("cpu")
+
+ROOM = 2**31
+"""Bytes that the trees of clients trained at once may take. A constant, as how clients are grouped
+decides the last bits of a result.
+"""
+
+COPIES = 6
+"""How many times a client's and the server's tree are in memory while it is trained, about: what it
+starts from, weights, gradients, momentum, what it keeps and what it sends.
+"""
+
 
 @dataclass(frozen=True)
 class State:
-    """What a run carries from round to round: the server's tree and the stack of all clients."""
+    """What a run carries from round to round: the server's tree on the device, and in host memory
+    the stack of all clients.
+    """
 
     server: dict[str, Any]
     clients: dict[str, Any]
+
+    def client(self, number: int, device: torch.device) -> dict[str, Any]:
+        """One client's tree, on the device."""
+        return trees.to(trees.take(self.clients, number), device)
 
 
 @dataclass(frozen=True)
 class Plan:
     """One round: who takes part, on which batches, at which learning rate.
 
-    clients: ids of the participants, int64 [m]; n: their numbers of training samples, [m];
-    schedules: their batches in each pass, rows in the same order.
+    clients: ids of the participants, int64 [m], in host memory; n: their numbers of training
+    samples, [m]; schedules: their batches in each pass, rows in the same order.
     """
 
     round: int
@@ -55,183 +70,163 @@ class Plan:
 def start(method: Method, variables: Tree, clients: int) -> State:
     """The state before round 1: every client starts alike, with its ``id``."""
     server, client = method.init(variables)
-    device = next(iter(trees.leaves(variables))).device
-    stack = trees.repeat(client, clients)
-    return State(server, {**stack, "id": torch.arange(clients, device=device)})
+    stack = trees.repeat(trees.to(client, HOST), clients)
+    return State(server, {**stack, "id": torch.arange(clients)})
 
 
 def run_round(method: Method, state: State, plan: Plan, backend: str) -> tuple[State, Tensor]:
     """The state after one round, and the participants' mean training losses, [m]."""
-    train = BACKENDS[backend]
-    clients = trees.take(state.clients, plan.clients)
-    for part, schedule in zip(method.passes, plan.schedules, strict=True):
-        clients, uploads, losses = train(part, state.server, clients, plan, schedule)
-    server, clients = method.aggregate(state.server, clients, uploads, plan.n)
-    return State(server, trees.put(state.clients, plan.clients, clients)), losses
+    [done] = run_rounds([method], [state], [plan], backend)
+    return done
 
 
-def _gradients(loss: Tensor, params: Tree) -> dict[str, Any]:
-    return trees.unflatten(params, torch.autograd.grad(loss, trees.leaves(params)))
-
-
-def _differentiable(work: Tree) -> dict[str, Any]:
-    return {
-        **work,
-        "params": trees.apply(lambda p: p.detach().requires_grad_(), work["params"]),
-    }
-
-
-def _loop(
-    part: Pass,
-    server: Tree,
-    clients: Tree,
-    plan: Plan,
-    schedule: Schedule,
-    watch: Watch | None = None,
-) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
+def run_rounds(
+    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], backend: str
+) -> list[tuple[State, Tensor]]:
+    """`run_round` for several runs that differ in their seed only, over the same samples."""
+    if len(states) > 1 and backend not in TOGETHER:
+        runs = zip(methods, states, plans, strict=True)
+        return [run_round(*run, backend) for run in runs]
+    kept, uploads, n, losses = _trained(methods[0], states, plans, backend)
     done = []
-    for row, steps in enumerate(schedule.steps):
-        client = trees.take(clients, row)
-        work = part.begin(server, client)
-        index, weight = _batches(schedule, row, plan.arrays.device)
-        total = torch.zeros((), dtype=torch.float64, device=index.device)
-        for step in range(int(steps)):
-            work = _differentiable(work)
-            if watch:
-                watch(int(plan.clients[row]), plan.round, step, None)
-            batch = plan.arrays.batch(index[step], weight[step])
-            loss, aux = part.loss(server, work, batch)
-            if watch:
-                watch(int(plan.clients[row]), plan.round, step, loss)
-            grads = _gradients(loss, work["params"])
-            with torch.no_grad():
-                work = part.update(server, work, grads, _detached(aux), plan.lr)
-            total = total + loss.detach()
-        done.append((*part.end(server, client, work), total / int(steps)))
-    kept, uploads, losses = zip(*done, strict=True)
-    return trees.stack(kept), trees.stack(uploads), torch.stack(losses)
+    for run, (method, state, plan) in enumerate(zip(methods, states, plans, strict=True)):
+        server, clients = method.aggregate(
+            state.server, trees.concatenate(kept[run]), trees.concatenate(uploads[run]), n[run]
+        )
+        home = trees.put(state.clients, plan.clients, trees.to(clients, HOST))
+        done.append((State(server, home), torch.cat(losses[run])))
+    return done
 
 
-def _stacked(
-    part: Pass, server: Tree, clients: Tree, plan: Plan, schedule: Schedule
-) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
-    # Those with most steps come first, so that who finishes leaves from the end of the stack.
-    order = np.argsort(-schedule.steps, kind="stable")
-    rows = torch.from_numpy(order).to(plan.clients.device)
-    steps = schedule.steps[order]
-    index, weight = _batches(schedule, order, plan.arrays.device)
-    work = vmap(part.begin, in_dims=(None, 0))(server, trees.take(clients, rows))
-    objective = vmap(part.loss, in_dims=(None, 0, 0))
-    finished: list[dict[str, Any]] = []
-    totals = torch.zeros(len(order), dtype=torch.float64, device=index.device)
-    active = len(order)
-    for step in range(int(steps[0])):
-        still = int((steps > step).sum())
-        if still < active:
-            finished.append(trees.take(work, slice(still, active)))
-            work, active = trees.take(work, slice(0, still)), still
-        work = _differentiable(work)
-        batch = plan.arrays.batch(index[:active, step], weight[:active, step])
-        losses, aux = objective(server, work, batch)
-        grads = _gradients(losses.sum(), work["params"])
-        with torch.no_grad():
-            work = part.update(server, work, grads, _detached(aux), plan.lr)
-        totals[:active] += losses.detach()
-    work = trees.concatenate([work, *reversed(finished)])
-    work = trees.take(work, torch.argsort(rows))
-    kept, uploads = vmap(part.end, in_dims=(None, 0, 0))(server, clients, work)
-    means = totals / torch.from_numpy(steps).to(totals.device)
-    return kept, uploads, means[torch.argsort(rows)]
+Shares = list[list[Any]]
+"""By run, what its groups of clients gave."""
 
 
-def _batches(schedule: Schedule, rows: Any, device: torch.device) -> tuple[Tensor, Tensor]:
-    return (
-        torch.from_numpy(schedule.index[rows]).to(device),
-        torch.from_numpy(schedule.weight[rows]).to(device),
+def _trained(
+    method: Method, states: Sequence[State], plans: Sequence[Plan], backend: str
+) -> tuple[Shares, Shares, list[Tensor], Shares]:
+    """What the participants of every run keep and upload, the weight of each upload, and losses.
+
+    Where an `Averaging` method's clients are too many for one group, each group's uploads are
+    averaged at once, and what its clients keep goes home.
+    """
+    groups = list(_groups(states, plans))
+    averaging = len(groups) > 1 and isinstance(method.aggregate, Averaging)
+    schedules = [together(parts) for parts in zip(*(plan.schedules for plan in plans), strict=True)]
+    servers = trees.stack([s.server for s in states]) if len(states) > 1 else states[0].server
+    kept: Shares = [[] for _ in states]
+    uploads: Shares = [[] for _ in states]
+    weights: Shares = [[] for _ in states]
+    losses: Shares = [[] for _ in states]
+    for rows, runs in groups:
+        cohort = _cohort(states, plans, servers, rows, runs)
+        for part, schedule in zip(method.passes, schedules, strict=True):
+            cohort = replace(cohort, schedule=schedule.take(rows))
+            clients, sent, loss = BACKENDS[backend](part, cohort)
+            cohort = replace(cohort, clients=clients)
+        n = torch.cat([plan.n for plan in plans])[rows]
+        for run in np.unique(runs):
+            own = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
+            share, weight = trees.take(sent, own), n[own]
+            mine = trees.take(clients, own)
+            if averaging:
+                mean = trees.mean(share, weight)
+                share, weight = trees.stack([mean]), weight.sum(0, keepdim=True)
+                mine = trees.to(mine, HOST)
+            kept[run].append(mine)
+            uploads[run].append(share)
+            weights[run].append(weight)
+            losses[run].append(loss[own])
+    return kept, uploads, [torch.cat(w) for w in weights], losses
+
+
+def _groups(states: Sequence[State], plans: Sequence[Plan]) -> Iterator[tuple[slice, np.ndarray]]:
+    """Rows of the participants of all runs that are trained at once, and the run of each row."""
+    runs = np.repeat(np.arange(len(plans)), [len(plan.clients) for plan in plans])
+    each = trees.nbytes(states[0].server)
+    each += trees.nbytes(states[0].clients) // len(states[0].clients["id"])
+    size = max(1, ROOM // (COPIES * each))
+    for begin in range(0, len(runs), size):
+        rows = slice(begin, min(begin + size, len(runs)))
+        yield rows, runs[rows]
+
+
+def _cohort(
+    states: Sequence[State], plans: Sequence[Plan], servers: Tree, rows: slice, runs: np.ndarray
+) -> Cohort:
+    """Some participants, on the device; the schedule is that of the first pass of all."""
+    first, several = plans[0], len(states) > 1
+    ids = torch.cat([plan.clients for plan in plans])[rows]
+    chosen = [
+        trees.take(states[run].clients, ids[torch.from_numpy(runs == run)])
+        for run in np.unique(runs)
+    ]
+    server = servers
+    if several:
+        server = trees.take(servers, torch.from_numpy(runs).to(first.arrays.device))
+    return Cohort(
+        clients=trees.to(trees.concatenate(chosen), first.arrays.device),
+        ids=ids,
+        server=server,
+        several=several,
+        schedule=first.schedules[0],
+        arrays=first.arrays,
+        round=first.round,
+        lr=first.lr,
     )
-
-
-def _detached(tree: Tree) -> dict[str, Any]:
-    return trees.apply(torch.Tensor.detach, tree)
-
-
-Watch = Callable[[int, int, int, Tensor | None], None]
-Backend = Callable[
-    [Pass, Tree, Tree, Plan, Schedule], tuple[dict[str, Any], dict[str, Any], Tensor]
-]
-
-
-def _debug(
-    part: Pass, server: Tree, clients: Tree, plan: Plan, schedule: Schedule
-) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
-    place = "before the first step"
-
-    def watch(client: int, round_: int, step: int, loss: Tensor | None) -> None:
-        nonlocal place
-        place = f"client {client}, round {round_}, step {step}"
-        if loss is not None and not torch.isfinite(loss):
-            raise FedloomError(f"{place}: the loss is {loss.item()}")
-
-    try:
-        return _loop(part, server, clients, plan, schedule, watch)
-    except FedloomError:
-        raise
-    except Exception as error:
-        raise FedloomError(f"{place}: {type(error).__name__}: {error}") from error
-
-
-def _compiled(
-    part: Pass, server: Tree, clients: Tree, plan: Plan, schedule: Schedule
-) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
-    work = vmap(part.begin, in_dims=(None, 0))(server, clients)
-    work, totals = compiled.train(part, server, work, plan.arrays, schedule, plan.lr)
-    kept, uploads = vmap(part.end, in_dims=(None, 0, 0))(server, clients, work)
-    return kept, uploads, totals / torch.from_numpy(schedule.steps).to(totals.device)
-
-
-BACKENDS: dict[str, Backend] = {
-    "loop": _loop,
-    "stacked": _stacked,
-    "compiled": _compiled,
-    "debug": _debug,
-}
 
 
 PAYS = 600.0
 """Seconds of work ahead from which compiling, which takes tens of seconds, is worth a try."""
 
 
-def choose(method: Method, state: State, plan: Plan, rounds: int) -> tuple[str, dict[str, float]]:
-    """The fastest backend for ``rounds`` rounds like ``plan``, by a few real steps of each.
+def choose(
+    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], rounds: int
+) -> tuple[str, dict[str, float]]:
+    """The fastest backend for ``rounds`` rounds like ``plans``, by a few real steps of each.
 
     Returns its name and the seconds a step of all participants took, by backend. Compiling is tried
     only where so much work lies ahead that it can pay. Nothing of the trial is kept.
     """
-    seconds = {name: seconds_a_step(method, state, plan, name, 3) for name in ("loop", "stacked")}
-    steps = rounds * sum(int(s.steps.max()) for s in plan.schedules)
-    if min(seconds.values()) * steps > PAYS and compiled.available(plan.arrays.device):
-        length = 3 * compiled.CHUNK
+
+    def seconds(name: str, steps: int) -> float:
+        return seconds_a_step(methods, states, plans, name, steps)
+
+    found = {name: seconds(name, 3) for name in ("loop", "stacked")}
+    device, simple = plans[0].arrays.device, not any(p.refreshes for p in methods[0].passes)
+    steps = rounds * sum(int(s.steps.max()) for s in plans[0].schedules)
+    if simple and min(found.values()) * steps > PAYS and compiled.available(device):
         try:
-            seconds["compiled"] = seconds_a_step(method, state, plan, "compiled", length)
+            found["compiled"] = seconds("compiled", 3 * compiled.CHUNK)
         except Exception as error:  # A compiler that does not work, or code it cannot take.
             reason = str(error).strip().split("\n")[0]
             logger.warning("not compiled (%s: %s)", type(error).__name__, reason)
-    return min(seconds, key=seconds.__getitem__), seconds
+    return min(found, key=found.__getitem__), found
 
 
 def seconds_a_step(
-    method: Method, state: State, plan: Plan, backend: str, steps: int, tries: int = 3
+    methods: Sequence[Method],
+    states: Sequence[State],
+    plans: Sequence[Plan],
+    backend: str,
+    steps: int,
+    tries: int = 3,
 ) -> float:
     """Seconds that a step of all participants takes: the shortest of some tries.
 
     The first try also warms up, and compiles.
     """
-    short = tuple(replace(s, steps=np.minimum(s.steps, steps)) for s in plan.schedules)
-    trial = replace(plan, schedules=short)
+    trials = [
+        replace(
+            plan,
+            schedules=tuple(replace(s, steps=np.minimum(s.steps, steps)) for s in plan.schedules),
+        )
+        for plan in plans
+    ]
     times = []
     for _ in range(tries):
         begun = time.perf_counter()
-        _, losses = run_round(method, state, trial, backend)
-        losses.sum().item()
+        done = run_rounds(methods, states, trials, backend)
+        sum(losses.sum().item() for _, losses in done)
         times.append(time.perf_counter() - begun)
-    return min(times) / sum(int(s.steps.max()) for s in short)
+    return min(times) / sum(int(s.steps.max()) for s in trials[0].schedules)

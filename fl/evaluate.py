@@ -10,7 +10,6 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 
-from fl import trees
 from fl.data.batches import Arrays
 from fl.engine import State
 from fl.method import Method
@@ -66,7 +65,8 @@ def evaluate(
         for split in (s for s in splits if s in held.samples):
             for client, samples in enumerate(held.samples[split]):
                 if len(samples):
-                    variables = shared or view(state.server, trees.take(state.clients, client))
+                    own = None if shared else state.client(client, arrays.device)
+                    variables = shared or view(state.server, own)
                     scores = _scores(network, variables, arrays, samples, classes)
                     rows += [
                         (round_, client, split, stage, metric, value, len(samples))

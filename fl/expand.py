@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fl import config, fields, identity, materials, registry
+from fl import config, fields, identity, materials, published, registry
 from fl.config import Study
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.method import Setting
@@ -23,7 +23,7 @@ from fl.network import Network
 from fl.registry import Entry
 from fl.training import Training
 
-RESERVED = ("method", "start", "title")
+RESERVED = ("method", "start", "title", "terms")
 EXCLUSIVE = ("local_epochs", "local_steps")
 
 
@@ -90,7 +90,8 @@ def expand(folder: Path, name: str, asked_at: Where) -> Expansion:
         dataset = replace(dataset, id=materials.dataset_id(dataset.spec))
         materials.check_fit(scheme.spec, dataset.spec, scheme.at)
         scheme = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
-        methods.check(_network(model, dataset), model, scheme)
+        shape = dataset.entry.make(dataset.values).shape
+        methods.check(_network(model, dataset), shape, model, scheme)
         for run in methods.runs(dataset, scheme, model):
             runs[run.label, run.id] = run
     files = [Path(s.values["path"]) for s in schemes if "path" in s.values]
@@ -157,12 +158,18 @@ def _network(model: Choice, dataset: Choice) -> Network:
 
 @dataclass(frozen=True)
 class _Method:
-    """A method entry of a study at one point of its grid."""
+    """A method entry of a study at one point of its grid; terms: specs of those it adds."""
 
     entry: Entry
     values: dict[str, Any]
+    terms: list[dict[str, Any]]
     training: dict[str, Any]
     grid: dict[str, Any]
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Its part of a run's spec."""
+        return {"name": self.entry.name, **self.values}
 
 
 class _Methods:
@@ -181,8 +188,13 @@ class _Methods:
             raise unknown(where / "baseline", "entry", study.baseline, self._given)
         for label in self._given:
             self._ancestors(label)
+        for label in study.best.rows if study.best else ():
+            if label not in self._given:
+                raise unknown(where / "best" / "rows" / label, "entry", label, self._given)
 
-    def check(self, network: Network, model: Choice, scheme: Choice) -> None:
+    def check(
+        self, network: Network, shape: tuple[int, ...], model: Choice, scheme: Choice
+    ) -> None:
         """Refuse (`ConfigError`) a method that cannot be built for a model, or a grid that nothing
         can be chosen from.
         """
@@ -192,9 +204,10 @@ class _Methods:
                 at = self._where / "methods" / label
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
             for point in points:
-                setting = Setting(network, Training(**point.training), classes=2, clients=2)
+                training = Training(**point.training)
+                setting = Setting(network, training, classes=2, clients=2, shape=shape)
                 try:
-                    point.entry.make(point.values).build(setting)
+                    materials.build({"method": point.spec, "terms": point.terms}, setting)
                 except FedloomError as error:
                     at = self._where / "methods" / label
                     raise ConfigError(at, f"with {model.text}: {error}") from None
@@ -216,7 +229,8 @@ class _Methods:
                 "dataset": dataset.spec,
                 "partition": scheme.spec,
                 "model": model.spec,
-                "method": {"name": method.entry.name, **method.values},
+                "method": method.spec,
+                "terms": method.terms,
                 "training": method.training,
                 "start": parent.point if parent else None,
             }
@@ -249,13 +263,51 @@ class _Methods:
             _check_layer(layer, declared, RESERVED, place)
         fixed = getattr(entry.target, "training", {})
         merged = _layered(shared, fixed, defaults, given)
+        terms = self._terms(merged.get("terms"), at / "terms")
         merged = {key: value for key, value in merged.items() if key not in RESERVED}
+        for name, (term, values) in terms.items():
+            declared |= {
+                f"{name}.{key}": field for key, field in fields.fields(term.target).items()
+            }
+            merged |= {f"{name}.{key}": value for key, value in values.items()}
+        merged |= self._published(label, declared)
         several = [k for k, v in merged.items() if _is_grid(declared.get(k), v) and len(v) > 1]
         for values in grid(declared, merged):
             hyper = entry.parse({k: v for k, v in values.items() if k in own}, at)
-            rest = {k: v for k, v in values.items() if k not in own}
+            rest = {k: v for k, v in values.items() if k in training}
             settled = Training.settle(fields.parse(Training, rest, at), at)
-            yield _Method(entry, hyper, settled, {k: values[k] for k in several})
+            added = [
+                {"name": name, **term.parse({k: values[f"{name}.{k}"] for k in keys}, at / "terms")}
+                for name, (term, keys) in terms.items()
+            ]
+            yield _Method(entry, hyper, added, settled, {k: values[k] for k in several})
+
+    def _published(self, label: str, declared: Mapping[str, fields.Field]) -> dict[str, float]:
+        """What ``grid: published`` sets of an entry, by key."""
+        best, where = self._study.best, self._where / "best"
+        if self._study.grid != "published":
+            return {}
+        if best is None:
+            raise ConfigError(where, "is missing", "what to take, as grid is published")
+        cells, found = published.table(self._folder, best.source, best.table, where), {}
+        for key, row in best.rows.get(label, {}).items():
+            at = where / "rows" / label / key
+            if key not in declared:
+                raise unknown(at, "key", key, declared)
+            found[key] = published.number(published.cell(cells, row, best.column, at), at)
+        return found
+
+    def _terms(self, given: Any, where: Where) -> dict[str, tuple[Entry, Mapping[str, Any]]]:
+        """The terms that an entry adds, by name, and the keys that it sets of each."""
+        found = {}
+        for name, values in fields.mapping(given, where).items():
+            entry = registry.find("term", name, where / name)
+            values = fields.mapping(values, where / name)
+            for key in values:
+                if key not in fields.fields(entry.target):
+                    raise unknown(where / name / key, "key", key, fields.fields(entry.target))
+            found[name] = (entry, values)
+        return found
 
     def _start(self, label: str) -> str | None:
         """The entry whose model this one starts from."""

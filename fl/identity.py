@@ -26,7 +26,11 @@ CORE = ROOT / "simulate.py"
 LEDGER = ROOT / "equivalent.yaml"
 
 UNDECISIVE = {
-    ROOT / name for name in ("errors.py", "fields.py", "files.py", "plugins.py", "data/download.py")
+    ROOT / name
+    for name in (
+        *("errors.py", "fields.py", "files.py", "plugins.py"),
+        *("data/download.py", "data/transfer.py", "data/lock.py"),
+    )
 }
 """Code that decides no number: messages, checks whose outcome is in the spec, and the moving of
 files whose content is checked.

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from fl import data, identity, registry
-from fl.data import holdings
-from fl.data.download import fetch
+from fl.data import PUBLISHED, Supply, holdings, raw_name
+from fl.data.lock import Lock
 from fl.data.prepared import Prepared
 from fl.errors import ConfigError, DataError, Where
-from fl.files import write_json, write_table
+from fl.files import sha256, write_json, write_table
 from fl.registry import Entry
 
+if TYPE_CHECKING:
+    from fl.method import Method, Setting
+
 Spec = Mapping[str, Any]
-"""``{"name": ..., key: value, ...}`` of a data set or of a partition scheme."""
+"""``{"name": ..., key: value, ...}`` of a thing that the registry knows, or a run's whole spec."""
 
 
 def entry_of(kind: str, spec: Spec) -> tuple[Entry, Any]:
@@ -32,7 +37,7 @@ def entry_of(kind: str, spec: Spec) -> tuple[Entry, Any]:
 def dataset_id(spec: Spec) -> str:
     """``digits-<hash>``: the spec, the reader's code and the source files' checksums."""
     entry, dataset = entry_of("data set", spec)
-    sources = [[source.name, source.sha256] for source in dataset.sources]
+    sources = [[source.name, source.sha256] for source in data.sources(dataset)]
     return f"{entry.name}-{identity.digest([dict(spec), identity.code(entry.file), sources])}"
 
 
@@ -44,16 +49,42 @@ def partition_id(spec: Spec, dataset: str) -> str:
     return f"{entry.name}-{key}"
 
 
+def build(spec: Spec, setting: Setting) -> Method:
+    """The method of a run's spec, with the terms that the spec adds to its loss."""
+    terms = tuple(entry_of("term", term)[1].build(setting) for term in spec["terms"])
+    _, method = entry_of("method", spec["method"])
+    made: Method = method.build(replace(setting, terms=terms))
+    return made
+
+
 def code(spec: Spec) -> dict[str, str]:
     """What a run of that spec is computed by and on: code hashes and the ids of its data."""
     dataset = dataset_id(spec["dataset"])
+    terms = {
+        f"term {term['name']}": identity.code(_entry_file("term", term)) for term in spec["terms"]
+    }
     return {
+        **terms,
         "core": identity.code(identity.CORE),
         "method": identity.code(_file("method", spec)),
-        "model": identity.code(_file("model", spec)),
+        "model": _model_code(spec["model"]),
         "dataset": dataset,
         "partition": partition_id(spec["partition"], dataset),
     }
+
+
+def _model_code(spec: Spec) -> str:
+    """The code of a model, and the content of a weights file of the user's own."""
+    code = identity.code(_entry_file("model", spec))
+    weights = spec.get("weights")
+    if not isinstance(weights, str) or not Path(weights).is_file():
+        return code
+    return identity.digest([code, _content(weights, Path(weights).stat().st_mtime_ns)])
+
+
+@cache
+def _content(path: str, changed: int) -> str:
+    return sha256(Path(path))
 
 
 def code_files(spec: Spec) -> dict[str, str]:
@@ -65,33 +96,44 @@ def code_files(spec: Spec) -> dict[str, str]:
         "partition": "partition scheme",
     }
     roots = [identity.CORE, *(_file(kind, spec, key) for key, kind in kinds.items())]
+    roots += [_entry_file("term", term) for term in spec["terms"]]
     return {name: found for root in roots for name, found in identity.files(root).items()}
 
 
 def _file(kind: str, spec: Spec, key: str = "") -> Path:
-    return registry.find(kind, spec[key or kind]["name"], Where("the spec")).file
+    return _entry_file(kind, spec[key or kind])
 
 
-def download(name: str, root: Path) -> None:
-    """The raw files of a data set in ``<root>/raw/<name>``, and ``sources.json`` once all are."""
-    entry = registry.find("data set", name, Where("the name"))
-    folder = root / "raw" / entry.name
-    folder.mkdir(parents=True, exist_ok=True)
-    fetched = [fetch(source, folder) for source in entry.target.sources]
+def _entry_file(kind: str, spec: Spec) -> Path:
+    return registry.find(kind, spec["name"], Where("the spec")).file
+
+
+def supply(spec: Spec, origins: Mapping[str, str], lock: str | Path) -> Supply:
+    """Where ``sources:`` of the config and the lock file say that a data set's files come from."""
+    return Supply(origins.get(spec["name"]), Lock(Path(lock), raw_name(spec)))
+
+
+def download(spec: Spec, root: Path, supply: Supply = PUBLISHED) -> None:
+    """The raw files of a data set in its folder of ``<root>/raw``, and at last ``sources.json``."""
+    _, dataset = entry_of("data set", spec)
+    folder = root / "raw" / raw_name(spec)
+    fetched = data.gather(dataset, folder, supply)
     listed = [{"name": path.name, "bytes": path.stat().st_size} for path in fetched]
-    write_json(folder / "sources.json", {"dataset": entry.name, "files": listed})
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "sources.json", {"dataset": spec["name"], "files": listed})
 
 
-def prepare(spec: Spec, root: Path) -> Prepared:
+def prepare(spec: Spec, root: Path, supply: Supply = PUBLISHED) -> Prepared:
     """The data set in ``<root>/prepared/<id>``, prepared now if it is not there."""
     entry, dataset = entry_of("data set", spec)
     folder = root / "prepared" / dataset_id(spec)
-    if not (folder / "dataset.json").exists():
-        data.prepare(dataset, entry.name, root / "raw" / entry.name, folder)
+    data.prepare(dataset, entry.name, root / "raw" / raw_name(spec), folder, supply)
     return Prepared.open(folder)
 
 
-def partition(spec: Spec, dataset: Spec, root: Path, results: Path) -> pd.DataFrame:
+def partition(
+    spec: Spec, dataset: Spec, root: Path, results: Path, supply: Supply = PUBLISHED
+) -> pd.DataFrame:
     """The table in ``<results>/partitions/<id>``, made now if it is not there.
 
     Beside ``partition.parquet`` lie ``statistics.parquet`` and ``partition.json``, which says how
@@ -100,7 +142,7 @@ def partition(spec: Spec, dataset: Spec, root: Path, results: Path) -> pd.DataFr
     folder = results / "partitions" / partition_id(spec, dataset_id(dataset))
     path = folder / "partition.parquet"
     if not (folder / "partition.json").exists():
-        _make_partition(spec, prepare(dataset, root), folder)
+        _make_partition(spec, prepare(dataset, root, supply), folder)
     return holdings.read(path)
 
 
@@ -139,11 +181,11 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
     _, found = entry_of("data set", dataset)
     clients, per_client = scheme.get("clients"), scheme.get("classes_per_client", 1)
     least = max(3, scheme.get("min_samples", 0))
-    if clients and found.size < least * clients:
+    if clients and found.size is not None and found.size < least * clients:
         problem = f"is {clients}, too many for the {found.size} samples of {dataset['name']}"
         allowed = f"at most {found.size // least}, so that each gets {least} or more"
         raise ConfigError(where / "clients", problem, allowed)
-    if clients and found.size < per_client * clients:
+    if clients and found.size is not None and found.size < per_client * clients:
         problem = f"is {clients}, too many for {per_client} classes each of {found.size} samples"
         allowed = f"at most {found.size // per_client}, so that a holder of a class gets a sample"
         raise ConfigError(where / "clients", problem, allowed)
@@ -161,6 +203,7 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
     if "path" in scheme:
         try:
             table = holdings.read(scheme["path"])
-            holdings.validate(table, np.empty(found.size), source=scheme["path"])
+            size = table["sample"].max() + 1 if found.size is None else found.size
+            holdings.validate(table, np.empty(size), source=scheme["path"])
         except DataError as error:
             raise ConfigError(where / "path", str(error)) from None

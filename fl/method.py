@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -16,8 +16,13 @@ from fl.network import Network
 from fl.training import Training
 from fl.trees import Rate, Tree
 
+if TYPE_CHECKING:
+    from fl.parts.losses import Adaptive, Term
+
 Batch = Mapping[str, Tensor]
-"""One client's batch: ``x`` [b, ...], ``y`` [b] and ``weight`` [b] (0 leaves a sample out)."""
+"""One client's batch: ``x`` [b, ...], ``y`` [b] and ``weight`` [b] (0 leaves a sample out); where
+the network is random, also ``key`` [b], see `fl.keyed`.
+"""
 
 View = Callable[[Tree, Tree | None], dict[str, Any]]
 """(server, client) -> the variables to evaluate; the shared view is asked without a client."""
@@ -25,12 +30,42 @@ View = Callable[[Tree, Tree | None], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is built for: the network, how it trains, how many classes and clients."""
+    """What a method is built for: the network, how it trains, how many classes and clients.
+
+    shape: of one input; seed: the run's, for what a method draws before round 1; terms: loss terms
+    that the study adds to the method's own, see `fl.recipe.recipe`.
+    """
 
     network: Network
     training: Training
     classes: int
     clients: int
+    shape: tuple[int, ...] = ()
+    seed: int = 0
+    terms: tuple[Term | Adaptive, ...] = ()
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """What a pass adapts now and then, on samples drawn for it: the weights of kernels, say.
+
+    every: steps from one to the next; first: the step of the round after which it comes first.
+    batches: how many batches of the client's training samples it looks at.
+    look(server, work, batch) -> seen
+        For ONE client, without gradients; the batch holds all the samples.
+    adapt(work, seen) -> work
+        May be called with a leading client dimension on every leaf.
+    """
+
+    every: int
+    first: int
+    batches: int
+    look: Callable[[Tree, Tree, Batch], dict[str, Any]]
+    adapt: Callable[[Tree, Tree], dict[str, Any]]
+
+    def due(self, steps: int) -> bool:
+        """Whether it comes after that many steps of a round."""
+        return steps >= self.first and (steps - self.first) % self.every == 0
 
 
 @dataclass(frozen=True)
@@ -47,6 +82,7 @@ class Pass:
     end(server, client, work) -> (client, upload)
         What the client keeps, and what it sends.
     epochs: how long the pass is; None: as the run's training settings say.
+    refreshes: what happens beside the steps.
     """
 
     begin: Callable[[Tree, Tree], dict[str, Any]]
@@ -54,6 +90,27 @@ class Pass:
     update: Callable[[Tree, Tree, Tree, Tree, Rate], dict[str, Any]]
     end: Callable[[Tree, Tree, Tree], tuple[dict[str, Any], dict[str, Any]]]
     epochs: int | None = None
+    refreshes: tuple[Refresh, ...] = ()
+
+
+Aggregate = Callable[[Tree, Tree, Tree, Tensor], tuple[dict[str, Any], dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """Marks an `Method.aggregate` that knows uploads by their mean weighted with ``n`` only.
+
+    The engine may then average groups of clients as they finish and hand over a row for each group,
+    so that the uploads of a thousand clients are never in memory together.
+    """
+
+    aggregate: Aggregate
+
+    def __call__(
+        self, server: Tree, clients: Tree, uploads: Tree, n: Tensor
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As the function that is marked."""
+        return self.aggregate(server, clients, uploads, n)
 
 
 @dataclass(frozen=True)
@@ -65,11 +122,12 @@ class Method:
     passes: what a client does in a round, one after another; the last one's uploads are
         aggregated.
     aggregate(server, clients, uploads, n) -> (server, clients)
-        Over the round's participants: stacked trees, and ``n`` [K], their training samples.
+        Over the round's participants: stacked trees, and ``n`` [K], their training samples. See
+        `Averaging`.
     views: which weights are evaluated, by stage (`fl.schema.GLOBAL`, `fl.schema.PERSONAL`).
     """
 
     init: Callable[[Tree], tuple[dict[str, Any], dict[str, Any]]]
     passes: tuple[Pass, ...]
-    aggregate: Callable[[Tree, Tree, Tree, Tensor], tuple[dict[str, Any], dict[str, Any]]]
+    aggregate: Aggregate
     views: Mapping[str, View]

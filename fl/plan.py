@@ -7,7 +7,6 @@ are rewritten only when their content changes, because their times are what the 
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import os
@@ -16,8 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl import config, identity, plugins, registry
+from fl import config, identity, plugins, published, registry
 from fl.config import Settings
+from fl.data.lock import NAME as LOCK
 from fl.errors import ConfigError, Where, unknown
 from fl.files import disk_errors, sha256, write_json
 
@@ -58,7 +58,7 @@ def make(folder: Path, studies: Sequence[str] = ()) -> Plan:
     runs = {run.id: run for e in expansions for run in e.runs}
     starts = {run.start for run in runs.values()}
     kept = {run.id for e in expansions if e.study.keep_weights for run in e.runs}
-    bundles = _bundles(runs, {start for start in starts if start} | kept, settings)
+    bundles = _bundles(runs, {start for start in starts if start} | kept, settings, folder)
     home = {member["run"]: name for name, bundle in bundles.items() for member in bundle["runs"]}
     return Plan(
         settings=settings,
@@ -80,7 +80,7 @@ def _wanted(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str], 
 
 
 def _bundles(
-    runs: Mapping[str, Run], kept: set[str], settings: Settings
+    runs: Mapping[str, Run], kept: set[str], settings: Settings, folder: Path
 ) -> dict[str, dict[str, Any]]:
     """All seeds of a point are one bundle, over all studies; named by its members."""
     points: dict[str, list[Run]] = {}
@@ -110,6 +110,8 @@ def _bundles(
             "after": sorted({home[run.start] for run in members if run.start}),
             "results": settings.results,
             "data": settings.data,
+            "sources": settings.sources,
+            "lock": str(folder / LOCK),
             "plugins": list(settings.plugins),
             "execution": asdict(settings.execution),
         }
@@ -161,16 +163,7 @@ def _published(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
     found = []
     for i, cells in enumerate(expansion.study.published):
         at = expansion.where / "published" / i
-        path = folder / "published" / cells.source
-        if not path.is_file():
-            there = (p.name for p in path.parent.glob("*.csv"))
-            raise unknown(at / "source", "file", cells.source, there)
-        with path.open(newline="", encoding="utf-8") as file:
-            table = {
-                (line["row"], line["column"]): line
-                for line in csv.DictReader(file)
-                if line["table"] == cells.table
-            }
+        table = published.table(folder, cells.source, cells.table, at)
         settings = {
             text for run in expansion.runs for text in (run.dataset.text, run.partition.text)
         }
@@ -181,18 +174,18 @@ def _published(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
                 raise unknown(at / "rows" / label, "entry", label, expansion.study.methods)
             if setting not in settings:
                 raise unknown(at / "columns" / setting, "data set or partition", setting, settings)
-            if (row, column) not in table:
-                known = (f"{r} / {c}" for r, c in table)
-                raise unknown(at, "cell", f"{row} / {column}", known)
-            found.append(_cell(cells.source, table[row, column], label, setting))
+            line = published.cell(table, row, column, at)
+            found.append(_cell(cells.source, line, label, setting, at))
     return found
 
 
-def _cell(source: str, line: Mapping[str, str], label: str, setting: str) -> dict[str, Any]:
+def _cell(
+    source: str, line: published.Line, label: str, setting: str, where: Where
+) -> dict[str, Any]:
     return {
         "source": source,
         **{key: line[key] for key in ("table", "row", "column", "note")},
-        "value": float(line["value"]),
+        "value": published.number(line, where),
         "sd": float(line["sd"]) if line["sd"] else None,
         "method": label,
         "setting": setting,

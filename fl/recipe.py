@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from fl import trees
-from fl.method import Batch, Method, Pass, Setting, View
-from fl.parts.losses import Forward, Term, cross_entropy
+from fl.method import Averaging, Batch, Method, Pass, Refresh, Setting, View
+from fl.parts.losses import Adaptive, Forward, Periodic, Term, cross_entropy
 from fl.parts.optimizers import optimizer
 from fl.schema import GLOBAL, PERSONAL
 from fl.trees import Rate, Tree
@@ -64,6 +64,9 @@ def recipe(
 ) -> Method:
     """Local training on the sum of ``terms``, then the sample-weighted mean of what is shared.
 
+    Terms that the study adds (``setting.terms``) are added to them; see `Adaptive` for those with a
+    state of their own.
+
     local: weights and buffers that never leave the client (all of them: no federation at all).
     phases: one after another; what a phase trains of the shared weights only its own upload holds,
         so all but the last must train local ones.
@@ -74,21 +77,33 @@ def recipe(
     or the work tree stays there, and whatever is uploaded is averaged.
     """
     network, optim = setting.network, optimizer(setting.training)
+    summed = (*terms, *setting.terms)
+    plain = [term for term in summed if not isinstance(term, Adaptive)]
+    adaptive = {term.name: term for term in summed if isinstance(term, Adaptive)}
 
     def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
         client = select(variables, local)
         if keep_optimizer:
             client["optimizer"] = optim.init(_trained(variables, phases[0])[0])
+        if adaptive:
+            client["terms"] = {name: term.start(variables) for name, term in adaptive.items()}
         return select(variables, lambda name: not local(name)), client
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
         params = {**work["frozen"], **work["params"]}
-        output = network.train(params, work["buffers"], batch["x"])
+        output = network.train(params, work["buffers"], batch["x"], key=batch.get("key"))
         forward = Forward(network, output, params, server, work, batch)
-        return reduce(add, (term(forward) for term in terms)), {"buffers": output.buffers}
+        values, seen = [term(forward) for term in plain], {}
+        for name, term in adaptive.items():
+            value, seen[name] = term.term(forward, work["terms"][name])
+            values.append(value)
+        return reduce(add, values), {"buffers": output.buffers, "seen": seen}
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
         params, state = optim.step(work["params"], grads, work["optimizer"], lr)
+        for name, term in adaptive.items():
+            if term.refresh is None:
+                work = _adapted(work, term, aux["seen"][name])
         return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -98,6 +113,8 @@ def recipe(
         kept = select(final, local)
         if keep_optimizer:
             kept["optimizer"] = work["optimizer"]
+        if adaptive:
+            kept["terms"] = work["terms"]
         return {**client, **kept}, select(final, lambda name: not local(name))
 
     def make(phase: Phase) -> Pass:
@@ -105,10 +122,12 @@ def recipe(
             variables = merge(server, client)
             trained, frozen = _trained(variables, phase)
             kept = client["optimizer"] if keep_optimizer else optim.init(trained)
-            buffers = variables["buffers"]
-            return {"params": trained, "frozen": frozen, "buffers": buffers, "optimizer": kept}
+            work = {"params": trained, "frozen": frozen, "optimizer": kept}
+            terms = {"terms": client["terms"]} if adaptive else {}
+            return {**work, **terms, "buffers": variables["buffers"]}
 
-        return Pass(begin, loss, update, end, phase.epochs)
+        refreshes = tuple(_refresh(t, t.refresh) for t in adaptive.values() if t.refresh)
+        return Pass(begin, loss, update, end, phase.epochs, refreshes)
 
     def aggregate(
         server: Tree, clients: Tree, uploads: Tree, n: Tensor
@@ -116,7 +135,24 @@ def recipe(
         return {**server, **trees.mean(uploads, n)}, dict(clients)
 
     names = [name for kind in KINDS for name in network.names[kind]]
-    return Method(init, tuple(make(phase) for phase in phases), aggregate, _views(names, local))
+    passes = tuple(make(phase) for phase in phases)
+    return Method(init, passes, Averaging(aggregate), _views(names, local))
+
+
+def _adapted(work: Tree, term: Adaptive, seen: Tree) -> dict[str, Any]:
+    state = term.adapt(work["terms"][term.name], seen)
+    return {**work, "terms": {**work["terms"], term.name: state}}
+
+
+def _refresh(term: Adaptive, when: Periodic) -> Refresh:
+    def look(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+        variables = {"params": {**work["frozen"], **work["params"]}, "buffers": work["buffers"]}
+        return when.look(variables, server, batch)
+
+    def adapt(work: Tree, seen: Tree) -> dict[str, Any]:
+        return _adapted(work, term, seen)
+
+    return Refresh(when.every, when.first, when.batches, look, adapt)
 
 
 def _trained(variables: Tree, phase: Phase) -> tuple[dict[str, Any], dict[str, Any]]:

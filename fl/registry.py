@@ -1,4 +1,4 @@
-"""What there is: methods, models, data sets and partition schemes, one file each.
+"""What there is: methods, loss terms, models, data sets and partition schemes, one file each.
 
 A file's name is its name (``two_layer.py`` is ``two-layer``). Its docstring's first line says what
 it is, the second paragraph is its citation. It defines one dataclass with a ``build`` or ``read``
@@ -23,6 +23,7 @@ ROOT = plugins.FL
 
 FOLDERS = {
     "method": "methods",
+    "term": "terms",
     "model": "models",
     "data set": "data/datasets",
     "partition scheme": "data/schemes",

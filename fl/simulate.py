@@ -7,9 +7,9 @@ is not, and lives in `fl.train`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -57,7 +57,7 @@ class Simulation:
         device = self.arrays.device
         return Plan(
             round=round_,
-            clients=torch.from_numpy(clients).to(device),
+            clients=torch.from_numpy(clients),
             n=torch.tensor([len(s) for s in samples], dtype=torch.float64, device=device),
             schedules=tuple(
                 self._schedule(number, samples, clients, round_)
@@ -71,11 +71,15 @@ class Simulation:
         self, number: int, samples: list[np.ndarray], clients: np.ndarray, round_: int
     ) -> Schedule:
         """The batches of one pass; every pass draws its own."""
-        epochs, training = self.method.passes[number].epochs, self.training
-        if epochs is not None:
-            training = replace(training, local_epochs=epochs, local_steps=None)
-        purpose = "batches" if number == 0 else f"batches of pass {number}"
-        return schedule(samples, clients.tolist(), training, self.seed, round_, purpose)
+        part, training = self.method.passes[number], self.training
+        if part.epochs is not None:
+            training = replace(training, local_epochs=part.epochs, local_steps=None)
+        return schedule(
+            *(samples, clients.tolist(), training, self.seed, round_),
+            purpose="batches" if number == 0 else f"batches of pass {number}",
+            keyed=self.network.random or self.arrays.random,
+            refreshes=part.refreshes,
+        )
 
     def _participants(self, round_: int) -> np.ndarray:
         everybody = self.held.clients
@@ -97,7 +101,7 @@ class Simulation:
         if GLOBAL in views:
             kept[GLOBAL] = views[GLOBAL](state.server, None)
         if PERSONAL in views:
-            own = [trees.take(state.clients, k) for k in range(self.held.clients)]
+            own = [state.client(k, self.arrays.device) for k in range(self.held.clients)]
             kept[PERSONAL] = trees.stack([views[PERSONAL](state.server, one) for one in own])
         return kept
 
@@ -113,33 +117,81 @@ class Simulation:
 @dataclass(frozen=True)
 class Round:
     """A finished round: its state, its rows (training loss always, scores when evaluated), and
-    whether the loss was no longer finite.
+    whether something was no longer finite.
+
+    trouble: what that was, in words; "" if all is well.
     """
 
     number: int
     state: State
     rows: pd.DataFrame
     loss: float
-    diverged: bool
+    trouble: str
+
+    @property
+    def diverged(self) -> bool:
+        """Whether this is the run's last round because of its trouble."""
+        return bool(self.trouble)
 
 
 def rounds(simulation: Simulation, state: State, done: int, backend: str) -> Iterator[Round]:
     """The rounds after ``done``, one by one; ends early at a loss that is not finite."""
-    total = simulation.training.rounds
+    for finished in lockstep({0: simulation}, {0: state}, done, backend):
+        yield finished[0]
+
+
+Key = TypeVar("Key")
+
+
+def lockstep(
+    simulations: Mapping[Key, Simulation], states: Mapping[Key, State], done: int, backend: str
+) -> Iterator[dict[Key, Round]]:
+    """The rounds after ``done`` of several runs that differ in their seed only, trained together.
+
+    A run that diverges leaves the others after that round; ends when none is left.
+    """
+    total = next(iter(simulations.values())).training.rounds
+    running = dict(states)
     for number in range(done + 1, total + 1):
-        plan = simulation.plan(number)
-        state, losses = engine.run_round(simulation.method, state, plan, backend)
-        loss = float(losses.double().mean())
-        diverged = not math.isfinite(loss)
-        rows = _training_rows(simulation.method, plan, losses)
-        due = number % simulation.training.evaluate_every == 0 or number == total
-        if due and not diverged:
-            scores = simulation.evaluate(state, number)
-            diverged = not np.isfinite(scores["value"]).all()
-            rows = pd.concat([rows, scores], ignore_index=True)
-        yield Round(number, state, rows, loss, diverged)
-        if diverged:
+        runs = [simulations[key] for key in running]
+        plans = [run.plan(number) for run in runs]
+        methods = [run.method for run in runs]
+        results = engine.run_rounds(methods, list(running.values()), plans, backend)
+        finished = {
+            key: _finished(run, plan, *result)
+            for key, run, plan, result in zip(running, runs, plans, results, strict=True)
+        }
+        yield finished
+        running = {key: one.state for key, one in finished.items() if not one.diverged}
+        if not running:
             return
+
+
+def _finished(simulation: Simulation, plan: Plan, state: State, losses: Tensor) -> Round:
+    """A round with its rows, evaluated if it is due."""
+    number, training = plan.round, simulation.training
+    loss, trouble = float(losses.double().mean()), ""
+    rows = _training_rows(simulation.method, plan, losses)
+    due = number % training.evaluate_every == 0 or number == training.rounds
+    if not math.isfinite(loss):
+        clients = plan.clients[~torch.isfinite(losses.cpu())].tolist()
+        trouble = f"the training loss of {_named(clients)} was no longer finite in round {number}"
+    elif due:
+        scores = simulation.evaluate(state, number)
+        bad = scores.loc[~np.isfinite(scores["value"]), "client"]
+        if len(bad):
+            trouble = (
+                f"the evaluation of {_named(bad.unique().tolist())} was no longer finite after "
+                f"round {number}"
+            )
+        rows = pd.concat([rows, scores], ignore_index=True)
+    return Round(number, state, rows, loss, trouble)
+
+
+def _named(clients: list[int]) -> str:
+    shown = ", ".join(map(str, clients[:5]))
+    more = f" and {len(clients) - 5} more" if len(clients) > 5 else ""
+    return f"client{'s' if len(clients) > 1 else ''} {shown}{more}"
 
 
 def _training_rows(method: Method, plan: Plan, losses: Tensor) -> pd.DataFrame:

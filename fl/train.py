@@ -11,7 +11,6 @@ import logging
 import os
 import platform
 import signal
-import time
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,23 +18,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pandas as pd
 import torch
 
-from fl import checkpoint, engine, materials, plugins, simulate
-from fl.data.batches import Arrays
+from fl import assembly, checkpoint, materials, plugins, simulate
+from fl.backends import TOGETHER
+from fl.course import Course
 from fl.devices import claim
-from fl.engine import State
 from fl.errors import DataError, FedloomError, Where
-from fl.evaluate import Held, as_rows
-from fl.files import disk_errors
-from fl.method import Setting
-from fl.network import Network
 from fl.progress import Progress
 from fl.schema import GLOBAL
-from fl.simulate import DTYPES, Simulation
+from fl.simulate import Simulation
 from fl.store import Store, Workspace
-from fl.training import Training
 from fl.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -67,36 +60,29 @@ def train_bundle(bundle: Bundle, store: Store) -> list[str]:
     """Train every run that the store lacks. A failing run does not stop the others.
 
     Returns a line for each failed run: its id, the seed and the error; tracebacks go to the log.
-    Raises `Interrupted` on SIGTERM, once the run in progress is in a checkpoint.
+    Raises `Interrupted` on SIGTERM, once the runs in progress are in a checkpoint.
     """
     plugins.use(bundle["plugins"], Where(f"bundle {bundle['bundle']}") / "plugins")
-    bundle = {**bundle, "execution": dict(bundle["execution"])}
     torch.set_num_threads(bundle["execution"]["threads"])
     if torch.cuda.is_available():  # On the CPU nothing asks for it, and it costs a second.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
-    failed = []
-    with _asked_to_leave() as leaving:
-        for member in bundle["runs"]:
-            name = f"{member['run']} ({bundle['title']}, seed {member['spec']['seed']})"
-            try:
-                with store.open(member["run"], member["keep_weights"], leaving.now) as workspace:
-                    if workspace is None:
-                        logger.info("%s: already there", name)
-                        if bundle["execution"]["backend"] == "auto":
-                            record = store.record(member["run"])
-                            bundle["execution"]["backend"] = record["execution"]["backend"]
-                    else:
-                        _train(member, bundle, store, workspace, leaving)
-            except Interrupted:
-                raise
-            except FedloomError as error:
-                logger.error("%s: %s", name, error)
-                failed.append(f"{name}: {error}")
-            except Exception as error:
-                logger.error("%s failed:\n%s", name, traceback.format_exc())
-                failed.append(f"{name}: {type(error).__name__}: {error}")
-    return failed
+    with _asked_to_leave() as leaving, contextlib.ExitStack() as held:
+        job = _Job(bundle, store, leaving)
+        # In one order in all processes, so that no two wait for each other.
+        for member in sorted(bundle["runs"], key=lambda m: m["run"]):
+            with job.failing(member["run"]):
+                opened = store.open(member["run"], member["keep_weights"], leaving.now)
+                workspace = held.enter_context(opened)
+                if workspace is not None:
+                    job.workspaces[member["run"]] = workspace
+                    continue
+                logger.info("%s: already there", job.name(member["run"]))
+                job.backend = store.record(member["run"])["execution"]["backend"]
+        if job.workspaces:
+            with claim(bundle["execution"]["device"], leaving.now) as device:
+                job.train(device)
+    return job.failed
 
 
 @dataclass
@@ -123,55 +109,156 @@ def _asked_to_leave() -> Iterator[_Leaving]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _train(
-    member: Member, bundle: Bundle, store: Store, workspace: Workspace, leaving: _Leaving
-) -> None:
-    _check_code(member)
-    with claim(bundle["execution"]["device"], leaving.now) as device:
-        simulation = assemble(member["spec"], bundle, device)
-        weights = store.weights(member["start"], device)[GLOBAL] if member["start"] else None
-        course = _Course.begin(simulation, workspace, weights, bundle["execution"]["backend"])
-        # One choice serves all runs of the bundle, so that they are comparable to the bit.
-        bundle["execution"]["backend"] = course.backend
-        progress = Progress(
-            f"{bundle['title']} seed {member['spec']['seed']}",
-            simulation.training.rounds,
-            course.round,
-        )
-        every = bundle["execution"]["checkpoint_every"]
-        for done in simulate.rounds(simulation, course.state, course.round, course.backend):
-            course.add(done)
-            progress.show(done.number, done.loss)
-            last = done.diverged or done.number == simulation.training.rounds
-            if not last and (leaving.asked or done.number % every == 0):
-                course.save(workspace)
-            if not last and leaving.asked:
-                raise Interrupted(f"{member['run']}: left after round {done.number}")
-        record = _record(member, bundle, course, device)
-        final = simulation.final(course.state) if member["keep_weights"] else None
-        workspace.finish(record, course.rows, final)
+class _Job:
+    """A bundle being trained.
 
+    workspaces: of the runs that this process computes. backend: of runs that were there already, as
+    all runs of a bundle should be comparable to the bit. failed: a line for each.
+    """
 
-def assemble(spec: Mapping[str, Any], bundle: Bundle, device: torch.device) -> Simulation:
-    """The simulation that a run's spec describes; missing data and partitions are made."""
-    root, results = Path(bundle["data"]), Path(bundle["results"])
-    prepared = materials.prepare(spec["dataset"], root)
-    table = materials.partition(spec["partition"], spec["dataset"], root, results)
-    training = Training(**spec["training"])
-    dtype, held = DTYPES[training.precision], Held.of(table)
-    _, model = materials.entry_of("model", spec["model"])
-    _, method = materials.entry_of("method", spec["method"])
-    shape, classes = prepared.x.shape[1:], len(prepared.classes)
-    network = Network(lambda: model.build(shape, classes), dtype)
-    return Simulation(
-        method=method.build(Setting(network, training, classes, held.clients)),
-        network=network,
-        training=training,
-        arrays=Arrays(prepared.x, prepared.y, prepared.normalisation, device, dtype),
-        held=held,
-        classes=classes,
-        seed=spec["seed"],
-    )
+    def __init__(self, bundle: Bundle, store: Store, leaving: _Leaving) -> None:
+        self._bundle, self._store, self._leaving = bundle, store, leaving
+        self._members: dict[str, Member] = {m["run"]: m for m in bundle["runs"]}
+        self.workspaces: dict[str, Workspace] = {}
+        self.backend: str | None = None
+        self.failed: list[str] = []
+
+    def name(self, run: str) -> str:
+        """A run as messages say it."""
+        seed = self._members[run]["spec"]["seed"]
+        return f"{run} ({self._bundle['title']}, seed {seed})"
+
+    @contextlib.contextmanager
+    def failing(self, *runs: str) -> Iterator[None]:
+        """What goes wrong inside is written down as the runs' failure."""
+        try:
+            yield
+        except Interrupted:
+            raise
+        except Exception as error:
+            known = isinstance(error, FedloomError)
+            text = str(error) if known else f"{type(error).__name__}: {error}"
+            for run in runs:
+                self.failed.append(f"{self.name(run)}: {text}")
+            names = ", ".join(map(self.name, runs))
+            if known:
+                logger.error("%s: %s", names, error)
+            else:
+                logger.error("%s failed:\n%s", names, traceback.format_exc())
+
+    def train(self, device: torch.device) -> None:
+        """All runs that have a workspace: those with a checkpoint first, as they began."""
+        simulations = self._simulations(device)
+        left = dict.fromkeys(run for run in self._members if run in self.workspaces)
+        for run in list(left):
+            if run not in left or run not in simulations:
+                continue
+            with self.failing(run):
+                saved = checkpoint.load_latest(self.workspaces[run].checkpoints)
+                if saved is not None:
+                    course = Course.resume(saved, simulations)
+                    self.backend = course.backend
+                    for member in course.members:
+                        left.pop(member, None)
+                    self._attempt(course)
+        weights: dict[str, Any] = {}
+        for run in [run for run in left if run in simulations]:
+            with self.failing(run):
+                weights[run] = self._weights(run, device)
+        if weights:
+            with self.failing(*weights):
+                self._attempt(self._begin({run: simulations[run] for run in weights}, weights))
+
+    def _simulations(self, device: torch.device) -> dict[str, Simulation]:
+        """Of all runs of the bundle whose code is as it was planned; they share the data."""
+        found: dict[str, Simulation] = {}
+        for run, member in self._members.items():
+            with self.failing(*([run] if run in self.workspaces else [])):
+                _check_code(member)
+                spec = member["spec"]
+                if found:
+                    found[run] = assembly.reseeded(next(iter(found.values())), spec)
+                else:
+                    found[run] = assembly.assemble(spec, self._bundle, device)
+        return found
+
+    def _weights(self, run: str, device: torch.device) -> dict[str, Any] | None:
+        """The stored model that a run starts from, if it does."""
+        start = self._members[run]["start"]
+        return dict(self._store.weights(start, device)[GLOBAL]) if start else None
+
+    def _begin(self, simulations: Mapping[str, Simulation], weights: Mapping[str, Any]) -> Course:
+        backend = self._bundle["execution"]["backend"]
+        if backend == "auto":
+            backend = self.backend or "auto"
+        course = Course.begin(simulations, weights, backend)
+        if backend == "auto":
+            course.choose()
+        return course
+
+    def _attempt(self, course: Course) -> None:
+        """Train a course; runs that gain nothing from each other, or of which one fails, apart."""
+        if len(course.members) > 1 and course.backend not in TOGETHER:
+            for one in course.split():
+                with self.failing(*one.members):
+                    self._follow(one)
+            return
+        try:
+            self._follow(course)
+        except Interrupted:
+            raise
+        except Exception:
+            mine = [run for run in course.members if run in self.workspaces]
+            if len(mine) == 1:
+                raise
+            logger.warning("a stack of %d runs failed; trained one by one:", len(mine))
+            for run in mine:
+                with self.failing(run):
+                    simulation = course.simulations[run]
+                    weights = self._weights(run, simulation.arrays.device)
+                    self._follow(self._begin({run: simulation}, {run: weights}))
+
+    def _follow(self, course: Course) -> None:
+        """Round after round, to the end or to the request to leave."""
+        self._leaving.now()
+        rounds = next(iter(course.simulations.values())).training.rounds
+        seeds = [str(self._members[run]["spec"]["seed"]) for run in course.members]
+        plural = "s" if len(seeds) > 1 else ""
+        title = f"{self._bundle['title']} seed{plural} {', '.join(seeds)}"
+        progress = Progress(title, rounds, course.round)
+        every = self._bundle["execution"]["checkpoint_every"]
+        for finished in simulate.lockstep(
+            course.simulations, course.states, course.round, course.backend
+        ):
+            course.add(finished)
+            progress.show(course.round, min(one.loss for one in finished.values()))
+            ended = [run for run, one in finished.items() if one.diverged]
+            if course.round == rounds:
+                ended = list(finished)
+            goes_on = len(ended) < len(finished)
+            if goes_on and (ended or self._leaving.asked or course.round % every == 0):
+                self._save(course)
+            # The first last: it holds the checkpoint of all.
+            for run in reversed(ended):
+                self._finish(run, course, finished[run])
+            if goes_on and self._leaving.asked:
+                raise Interrupted(f"{', '.join(course.states)}: left after round {course.round}")
+
+    def _save(self, course: Course) -> None:
+        owner = next((run for run in course.states if run in self.workspaces), None)
+        if owner is None:
+            return
+        if self.workspaces[owner].lost:
+            raise FedloomError("another process has taken this run over; it goes on there")
+        course.save(self.workspaces[owner].checkpoints)
+
+    def _finish(self, run: str, course: Course, last: simulate.Round) -> None:
+        if run not in self.workspaces:
+            return
+        member, simulation = self._members[run], course.simulations[run]
+        final = simulation.final(last.state) if member["keep_weights"] else None
+        record = _record(member, self._bundle, course, last, simulation.arrays.device)
+        self.workspaces[run].finish(record, course.rows[run], final)
 
 
 def _check_code(member: Member) -> None:
@@ -185,72 +272,13 @@ def _check_code(member: Member) -> None:
         )
 
 
-@dataclass
-class _Course:
-    """Where a run stands: its state after ``round``, and what has been written down so far."""
-
-    state: State
-    round: int
-    rows: pd.DataFrame
-    backend: str
-    trial: dict[str, float]
-    seconds: float
-    diverged: bool = False
-    since: float = 0.0
-
-    @classmethod
-    def begin(
-        cls,
-        simulation: Simulation,
-        workspace: Workspace,
-        weights: dict[str, Any] | None,
-        backend: str,
-    ) -> _Course:
-        """From the newest whole checkpoint, or from the start."""
-        begun = time.monotonic()
-        saved = checkpoint.load_latest(workspace.checkpoints, simulation.arrays.device)
-        if saved is not None:
-            logger.info("resumed after round %d", saved.round)
-            state = State(saved.state["server"], saved.state["clients"])
-            return cls(state, saved.round, saved.rows, **saved.extra, since=begun)
-        state = simulation.begin(weights)
-        rows = as_rows([]) if weights is None else simulation.before(weights)
-        trial: dict[str, float] = {}
-        if backend == "auto":
-            backend, trial = engine.choose(
-                simulation.method, state, simulation.plan(1), simulation.training.rounds
-            )
-            timed = ", ".join(f"{name} {1e3 * t:.2f} ms" for name, t in trial.items())
-            logger.info("backend %s (a step of all participants: %s)", backend, timed)
-        return cls(state, 0, rows, backend, trial, seconds=0.0, since=begun)
-
-    def add(self, done: simulate.Round) -> None:
-        """One more round."""
-        self.state, self.round, self.diverged = done.state, done.number, done.diverged
-        self.rows = pd.concat([self.rows, done.rows], ignore_index=True)
-
-    def elapsed(self) -> float:
-        """Seconds of work, those before a resume included."""
-        return self.seconds + time.monotonic() - self.since
-
-    def save(self, workspace: Workspace) -> None:
-        """A checkpoint of this round."""
-        if workspace.lost:
-            raise FedloomError("another process has taken this run over; it goes on there")
-        state = {"server": self.state.server, "clients": self.state.clients}
-        extra = {"backend": self.backend, "trial": self.trial, "seconds": self.elapsed()}
-        with disk_errors(workspace.checkpoints):
-            checkpoint.save(workspace.checkpoints, self.round, state, extra, self.rows)
-
-
 def _record(
-    member: Member, bundle: Bundle, course: _Course, device: torch.device
+    member: Member, bundle: Bundle, course: Course, last: simulate.Round, device: torch.device
 ) -> dict[str, Any]:
     """What ``run.json`` says, beside the hashes of the run's files."""
-    note = f"the loss was no longer finite in round {course.round}" if course.diverged else ""
     return {
         "run": member["run"],
-        "state": "diverged" if course.diverged else "complete",
+        "state": "diverged" if last.diverged else "complete",
         "spec": member["spec"],
         "code": member["code"],
         "code_files": materials.code_files(member["spec"]),
@@ -262,11 +290,12 @@ def _record(
         },
         "execution": {
             "backend": course.backend,
+            "stack": course.members,
             "trial": course.trial,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "threads": bundle["execution"]["threads"],
         },
         "rounds": course.round,
         "seconds": round(course.elapsed(), 3),
-        "note": note,
+        "note": last.trouble,
     }

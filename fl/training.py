@@ -24,6 +24,7 @@ class Training:
     schedule: the learning rate over rounds; see `learning_rate`.
     participation: share of the clients drawn each round, at least one.
     precision: of weights and inputs.
+    augmentation: of training batches of images; see `fl.data.augment`.
     evaluate_every: rounds between evaluations; the last round is always evaluated.
     """
 
@@ -41,6 +42,7 @@ class Training:
     lr_decay_every: Count = 1
     participation: Annotated[float, Bound(above=0, high=1)] = 1.0
     precision: Literal["float32", "float64"] = "float32"
+    augmentation: Literal["none", "crop-flip"] = "none"
     evaluate_every: Count = 1
 
     @staticmethod

@@ -45,6 +45,11 @@ def unflatten(tree: Tree, values: Sequence[Tensor]) -> dict[str, Any]:
     return apply(lambda _: next(remaining), tree)
 
 
+def nbytes(tree: Tree) -> int:
+    """The memory of a tree's tensors, in bytes."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+
+
 def stack(trees: Sequence[Tree]) -> dict[str, Any]:
     """One stacked tree from equal-shaped ones."""
     return apply(lambda *tensors: torch.stack(tensors), trees[0], *trees[1:])
@@ -78,6 +83,37 @@ def to(tree: Tree, device: torch.device | str) -> dict[str, Any]:
 def zeros_like(tree: Tree) -> dict[str, Any]:
     """A tree of zeros of the same shapes."""
     return apply(torch.zeros_like, tree)
+
+
+def vmap(fn: Callable[..., Any], dims: Sequence[int | None]) -> Callable[..., Any]:
+    """`torch.func.vmap` of a function of trees; each argument is mapped over dimension 0 or not.
+
+    The function returns a tree or a tuple of trees and tensors. Trees are taken apart here, as
+    PyTorch's general way costs as much as a step of a small model.
+    """
+
+    def call(*arguments: Tree) -> Any:
+        parts = [leaves(argument) for argument in arguments]
+        mapped = tuple(dim for dim, part in zip(dims, parts, strict=True) for _ in part)
+        shape: Any = None
+
+        def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
+            nonlocal shape
+            remaining = iter(tensors)
+            shape = fn(*(apply(lambda _: next(remaining), argument) for argument in arguments))
+            return tuple(leaves(_as_tree(shape)))
+
+        results = torch.func.vmap(flat, mapped)(*(leaf for part in parts for leaf in part))
+        filled = unflatten(_as_tree(shape), results)
+        return tuple(filled.values()) if isinstance(shape, tuple) else filled
+
+    return call
+
+
+def _as_tree(value: Any) -> Tree:
+    if isinstance(value, tuple):
+        return {str(place): part for place, part in enumerate(value)}
+    return dict(value)
 
 
 def align(scalars: Tensor, tensor: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ CASES = {
         file="config.yaml",
         key="stor",
         value="'stor' (did you mean 'store'?)",
-        allowed="data, execution, plugins, results, store, studies",
+        allowed="data, execution, plugins, results, sources, store, studies",
     ),
     "key of execution": Bad(
         settings={"execution": {"thread": 1}},

@@ -169,7 +169,12 @@ def test_settings(folder: Path) -> None:
         (
             "studies: []\nstor: x\n",
             "stor: unknown key 'stor' (did you mean 'store'?); "
-            "allowed: data, execution, plugins, results, store, studies",
+            "allowed: data, execution, plugins, results, sources, store, studies",
+        ),
+        (
+            "studies: []\nsources: {digits: /no/such/folder}\n",
+            "sources.digits: is '/no/such/folder'; "
+            "allowed: a folder that is there, or an http:// or https:// address",
         ),
     ],
 )
@@ -178,6 +183,12 @@ def test_settings_that_are_wrong(folder: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.settings(folder)
     assert str(caught.value) == f"{os.path.relpath(folder / 'config.yaml')}: {message}"
+
+
+def test_sources_of_a_data_set_that_is_not_there(folder: Path) -> None:
+    (folder / "config.yaml").write_text("studies: []\nsources: {digit: /tmp}\n")
+    with pytest.raises(ConfigError, match=r"sources\.digit: unknown data set .*mean 'digits'"):
+        config.settings(folder)
 
 
 # Studies

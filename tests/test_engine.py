@@ -8,14 +8,16 @@ import pytest
 import torch
 from contract import worlds
 from contract.worlds import world
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl import compiled, engine, trees
-from fl.data.batches import Arrays, Schedule
+from fl.data.batches import Arrays, Schedule, schedule
 from fl.engine import Plan, State
 from fl.errors import FedloomError
-from fl.method import Method, Pass
+from fl.method import Method, Pass, Refresh, Setting
+from fl.network import Network
 from fl.simulate import Simulation
+from fl.training import Training
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 STEPS = [3, 1, 5, 3]
@@ -151,7 +153,7 @@ def test_choose_names_a_backend_and_leaves_no_trace(model: str) -> None:
     simulation = world("local", model)
     state, plan = simulation.begin(), simulation.plan(1)
     before = trees.apply(Tensor.clone, worlds.tree(state))
-    name, seconds = engine.choose(simulation.method, state, plan, simulation.training.rounds)
+    name, seconds = engine.choose([simulation.method], [state], [plan], simulation.training.rounds)
     assert set(seconds) == {"loop", "stacked"}
     assert name == min(seconds, key=lambda key: seconds[key])
     assert all(0 < s < 10 for s in seconds.values())
@@ -174,7 +176,7 @@ def test_choose_compiles_only_where_much_work_lies_ahead(
     monkeypatch.setattr(compiled, "available", unavailable)
     simulation = world("fedavg")
     plan = simulation.plan(1)
-    _, seconds = engine.choose(simulation.method, simulation.begin(), plan, rounds)
+    _, seconds = engine.choose([simulation.method], [simulation.begin()], [plan], rounds)
     assert set(seconds) == {"loop", "stacked"}
     assert asked == ([] if rounds == 3 else [torch.device("cpu")])
 
@@ -215,3 +217,142 @@ def test_debug_names_the_place_of_any_error() -> None:
     with pytest.raises(FedloomError) as caught:
         engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), "debug")
     assert str(caught.value).startswith(f"{place}: IndexError: ")
+
+
+# Refreshes
+
+
+def adapting(refresh: dict[str, int], seen: list[Any] | None = None) -> Method:
+    """`counter` with a second number in its work, to which a refresh adds the labels it looks at.
+
+    ``seen`` gets (client, label) of everything that is looked at, and the step it comes after.
+    """
+    base = counter()
+    [one] = base.passes
+
+    def look(server: Any, work: Any, batch: Any) -> dict[str, Any]:
+        if seen is not None:
+            seen.append((float(work["id"]), batch["y"].tolist(), float(work["params"]["w"])))
+        return {"sum": batch["y"].double().sum()}
+
+    def begin(server: Any, client: Any) -> dict[str, Any]:
+        zero = torch.zeros((), dtype=torch.float64)
+        return {**one.begin(server, client), "sum": zero, "id": client["id"]}
+
+    step = replace(
+        one,
+        begin=begin,
+        update=lambda server, work, grads, aux, lr: {
+            **work,
+            **one.update(server, work, grads, aux, lr),
+        },
+        end=lambda server, client, work: ({**client, "kept": work["sum"]}, {"w": work["sum"]}),
+        refreshes=(
+            Refresh(
+                **refresh,
+                look=look,
+                adapt=lambda work, found: {**work, "sum": work["sum"] + found["sum"]},
+            ),
+        ),
+    )
+    return replace(base, passes=(step,))
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked", "compiled"])
+def test_a_refresh_comes_when_it_is_due_on_samples_of_its_own(backend: str) -> None:
+    state, plan = counted()
+    # Each client's refreshes after steps 2 and 4 look at 100 client + 10 time + 0, 1, 2.
+    extra = np.zeros((4, 2, 3), np.int64)
+    for row, client in enumerate(plan.clients.tolist()):
+        extra[row] = 100 * client + 10 * np.arange(2)[:, None] + np.arange(3)
+    arrays = Arrays(np.zeros((500, 1)), np.arange(500), IDENTITY, dtype=torch.float64)
+    [batches] = plan.schedules
+    plan = replace(plan, arrays=arrays, schedules=(replace(batches, extra=(extra,)),))
+    seen: list[Any] = []
+    method = adapting({"first": 2, "every": 2, "batches": 1}, seen)
+    state = replace(state, clients={**state.clients, "kept": torch.zeros(5, dtype=torch.float64)})
+    after, _ = engine.run_round(method, state, plan, backend)
+    # Clients 4, 0, 2, 1 take 3, 1, 5, 3 steps: 1, 0, 2 and 1 refreshes.
+    assert after.clients["kept"].tolist() == [0.0, 303.0, 603.0 + 633.0, 0.0, 1203.0]
+    assert sorted(seen) == [
+        (1.0, [100, 101, 102], 2.0),
+        (2.0, [200, 201, 202], 2.0),
+        (2.0, [210, 211, 212], 4.0),
+        (4.0, [400, 401, 402], 2.0),
+    ]
+
+
+def test_a_refresh_draws_a_clients_own_training_samples_anew_each_time() -> None:
+    held = [np.arange(10), np.arange(100, 107)]
+    refresh = Refresh(20, 2, 3, look=lambda *_: {}, adapt=lambda work, _: dict(work))
+    training = Training(batch_size=4, local_steps=45)
+    found = schedule(held, [0, 1], training, 5, 1, refreshes=(refresh,))
+    plain = schedule(held, [0, 1], training, 5, 1)
+    assert np.array_equal(found.index, plain.index), "batches are as they were"
+    [extra] = found.extra
+    assert extra.shape == (2, 3, 12)  # After steps 2, 22 and 42.
+    for row, own in enumerate(held):
+        for time in range(3):
+            counts = np.bincount(extra[row, time], minlength=own[-1] + 1)[own]
+            assert counts.sum() == 12
+            assert counts.min() >= 12 // len(own)
+            assert counts.max() <= -(-12 // len(own))
+    assert not np.array_equal(extra[0, 0], extra[0, 1])
+    later = schedule(held, [0, 1], training, 5, 2, refreshes=(refresh,))
+    assert not np.array_equal(extra, later.extra[0])
+    short = schedule(held, [0, 1], replace(training, local_steps=1), 5, 1, refreshes=(refresh,))
+    assert short.extra[0].shape == (2, 0, 12)
+
+
+# Random layers
+
+
+def dropping(**training: Any) -> Simulation:
+    """FedAvg with a model that drops elements, channels and whole samples."""
+    torchvision = pytest.importorskip("fl.vision").torchvision
+
+    def make() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.Dropout2d(0.3),
+            torchvision.ops.StochasticDepth(0.2, "row"),
+            nn.Flatten(),
+            nn.Dropout(0.5),
+            nn.Linear(64, worlds.CLASSES),
+        )
+
+    like = world("fedavg", "cnn", **training)
+    network = Network(make, torch.float64)
+    setting = Setting(network, like.training, worlds.CLASSES, 4)
+    method = worlds.entry("fedavg").make({}).build(setting)
+    return replace(like, network=network, method=method)
+
+
+def test_random_layers_are_the_same_in_every_backend() -> None:
+    simulation = dropping()
+    assert simulation.network.random
+    loop, rows = worlds.run(simulation, "loop")
+    stacked, stacked_rows = worlds.run(simulation, "stacked")
+    assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
+    assert worlds.rows_agree(stacked_rows, rows, 1e-10)
+    other, _ = worlds.run(replace(simulation, seed=6), "loop")
+    assert worlds.distance(worlds.tree(other), worlds.tree(loop)) > 1e-3
+
+
+def test_random_layers_drop_their_share_and_nothing_in_evaluation() -> None:
+    network = dropping().network
+    variables = network.init(0)
+    probe = Network(lambda: nn.Sequential(nn.Dropout(0.25), nn.Identity()), torch.float64)
+    x = torch.ones(50, 40, dtype=torch.float64)
+    key = torch.arange(50)
+    dropped = probe.train({}, {}, x, key=key).outputs
+    assert set(dropped.unique().tolist()) == {0.0, 1 / 0.75}
+    # The standard deviation of the share of 2,000 elements is 0.01.
+    assert abs(float((dropped == 0).double().mean()) - 0.25) < 0.04
+    assert torch.equal(probe.train({}, {}, x, key=key).outputs, dropped)
+    assert torch.equal(probe.train({}, {}, x[7:9], key=key[7:9]).outputs, dropped[7:9])
+    assert torch.equal(probe.eval({}, {}, x).outputs, x)
+    images = torch.randn(6, 1, 4, 4, dtype=torch.float64)
+    params, buffers = variables["params"], variables["buffers"]
+    with pytest.raises(FedloomError, match=r'pass key=batch.get\("key"\) to Network.train'):
+        network.train(params, buffers, images)

@@ -35,7 +35,7 @@ def test_training_and_evaluation_are_the_modules_own() -> None:
     before = trees.apply(torch.clone, variables)
     module = worlds.module("cnn").double()
     module.load_state_dict({**variables["params"], **variables["buffers"]})
-    outputs, features, moved = CNN.train(variables["params"], variables["buffers"], X)
+    outputs, features, moved, _ = CNN.train(variables["params"], variables["buffers"], X)
     torch.testing.assert_close(outputs, module(X), rtol=0, atol=1e-14)
     assert worlds.distance(moved, {k: module.state_dict()[k] for k in moved}) < 1e-14
     assert float(moved["1.running_mean"].abs().max()) > 0

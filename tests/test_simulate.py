@@ -84,6 +84,9 @@ def test_a_loss_that_is_not_finite_ends_the_run(backend: str) -> None:
     done = list(simulate.rounds(simulation, simulation.begin(), 0, backend))
     assert [d.diverged for d in done] == [False] * (first - 1) + [True]
     assert np.isnan(done[-1].loss)
+    assert (
+        done[-1].trouble == f"the training loss of client 2 was no longer finite in round {first}"
+    )
     assert set(done[-1].rows["metric"]) == {"loss"}
 
 
@@ -93,3 +96,18 @@ def test_a_model_that_is_ruined_by_the_last_step_has_diverged() -> None:
     [done] = simulate.rounds(simulation, simulation.begin(), 0, "loop")
     scores = done.rows.loc[done.rows["split"] != "train", "value"]
     assert done.diverged or np.isfinite(scores).all()
+
+
+def test_a_seed_that_diverges_leaves_the_others_as_they_are() -> None:
+    runs = {seed: world("fedavg", "cnn", seed=seed, rounds=4) for seed in (1, 2, 3)}
+    states = {seed: run.begin() for seed, run in runs.items()}
+    ruined = trees.apply(lambda t: t * torch.nan if t.is_floating_point() else t, states[2].server)
+    states[2] = replace(states[2], server=ruined)
+    done = list(simulate.lockstep(runs, states, 0, "stacked"))
+    assert [sorted(one) for one in done] == [[1, 2, 3], [1, 3], [1, 3], [1, 3]]
+    assert done[0][2].diverged
+    assert done[0][2].trouble.startswith("the training loss of clients ")
+    assert done[0][2].trouble.endswith(" was no longer finite in round 1")
+    for seed in (1, 3):
+        alone, _ = worlds.run(runs[seed], "loop")
+        assert worlds.distance(worlds.tree(done[-1][seed].state), worlds.tree(alone)) < 1e-10

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,7 +96,9 @@ def test_auto_is_decided_once_for_a_bundle_and_recorded(planned: Plan) -> None:
     assert set(executions[0]["trial"]) == {"loop", "stacked"}
     assert executions[0]["backend"] in ("loop", "stacked")
     assert executions[1]["backend"] == executions[0]["backend"]
-    assert executions[1]["trial"] == {}
+    stacked = executions[0]["backend"] == "stacked"
+    assert executions[1]["trial"] == (executions[0]["trial"] if stacked else {})
+    assert len(executions[1]["stack"]) == (2 if stacked else 1)
 
 
 def test_auto_is_not_decided_again_by_the_job_that_goes_on(planned: Plan) -> None:
@@ -138,7 +141,7 @@ def test_sigterm_is_status_75_and_a_checkpoint_and_then_the_same_bits(planned: P
 
 
 def test_sigterm_in_the_last_round_lets_the_run_end(planned: Plan) -> None:
-    study = planned(seeds=[0, 1])
+    study = planned(execution={"backend": "loop"}, seeds=[0, 1])
     first, second = study.runs("fedavg")
     with planning.signalled(after=6):
         assert study.train("fedavg") == 75
@@ -173,6 +176,36 @@ def test_the_backend_of_the_checkpoint_is_the_one_that_goes_on(planned: Plan) ->
     assert study.train("fedavg") == 0
     assert study.store().record(run)["execution"]["backend"] == "loop"
     assert study.files(run) == study.files(run, "whole")
+
+
+def test_seeds_in_one_stack_go_on_as_they_began(planned: Plan) -> None:
+    study = planned(seeds=[0, 1, 2])
+    runs = study.runs("fedavg")
+    assert study.train("fedavg", "whole") == 0
+    stacks = [study.store("whole").record(run)["execution"]["stack"] for run in runs]
+    assert stacks == [runs] * 3
+    with planning.signalled(after=3):
+        assert study.train("fedavg") == 75
+    assert [len(study.checkpoints(run)) for run in runs] == [2, 0, 0]
+    # As if it had been killed between the end of one run and that of the next.
+    shutil.copytree(study.root / "whole" / runs[1], study.root / "runs" / runs[1])
+    assert study.train("fedavg") == 0
+    for run in runs:
+        assert study.files(run) == study.files(run, "whole")
+
+
+def test_a_stack_goes_on_without_seeds_that_are_no_longer_asked_for(planned: Plan) -> None:
+    study = planned(seeds=[0, 1])
+    first, second = study.runs("fedavg")
+    with planning.signalled(after=3):
+        assert study.train("fedavg") == 75
+    study.change("fedavg", lambda b: b.update(runs=b["runs"][:1]))
+    assert study.train("fedavg") == 0
+    assert study.store().runs() == [first]
+    record, rows = study.store().record(first), study.store().metrics(first)
+    assert record["execution"]["stack"] == [first]
+    assert sorted(set(rows["round"])) == [1, 2, 3, 4, 5, 6]
+    assert second not in rows.columns
 
 
 def damage_state(folder: Path) -> None:

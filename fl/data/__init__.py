@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from fl.data.download import Source, fetch
+from fl.data.lock import Lock
 from fl.data.prepared import DESCRIPTION, Prepared, Writer
 from fl.errors import DataError
 from fl.files import sha256
 
-__all__ = ["Dataset", "load", "prepare"]
+__all__ = ["PUBLISHED", "Dataset", "Supply", "gather", "load", "prepare", "raw_name", "sources"]
 
 
 class Dataset(Protocol):
     """A data set: a frozen dataclass whose fields are its config keys, and its reader.
 
-    Its size and shape are known before anything is read, so that a config can be checked.
+    Its size and shape are known before anything is read, so that a config can be checked. Published
+    sets have a field ``complete``, true by default: what is read is held to the published sizes.
+    ``complete: false`` reads a subset in the same format, whose files and sizes are its own.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     sources: ClassVar[tuple[Source, ...]]
 
     @property
-    def size(self) -> int:
-        """How many samples there are."""
+    def size(self) -> int | None:
+        """How many samples there are; None of a subset, which tells when it is read."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,11 +48,50 @@ class Dataset(Protocol):
         """Turn the raw files in ``raw`` into arrays and a description in ``writer``."""
 
 
-def prepare(dataset: Dataset, name: str, raw: str | Path, folder: str | Path) -> None:
+@dataclasses.dataclass(frozen=True)
+class Supply:
+    """Where the raw files of a data set come from, and what they are held to.
+
+    origin: see `fetch`; lock: the checksums of files whose publisher states none.
+    """
+
+    origin: str | None = None
+    lock: Lock | None = None
+
+
+PUBLISHED = Supply()
+"""From their publishers, held to their checksums."""
+
+
+def raw_name(spec: Mapping[str, Any]) -> str:
+    """The folder in ``data/raw`` for the files behind a data set's spec: a subset has its own."""
+    return str(spec["name"]) + ("" if spec.get("complete", True) else "-subset")
+
+
+def sources(dataset: Dataset) -> list[Source]:
+    """The raw files of a data set; of a subset without the checksums, which are of the whole."""
+    if getattr(dataset, "complete", True):
+        return list(dataset.sources)
+    return [dataclasses.replace(source, sha256=None) for source in dataset.sources]
+
+
+def gather(dataset: Dataset, raw: str | Path, supply: Supply = PUBLISHED) -> list[Path]:
+    """The raw files of a data set, fetched into ``raw`` where they are not there already."""
+    return [fetch(source, raw, supply.origin, supply.lock) for source in sources(dataset)]
+
+
+def prepare(
+    dataset: Dataset,
+    name: str,
+    raw: str | Path,
+    folder: str | Path,
+    supply: Supply = PUBLISHED,
+) -> None:
     """Fetch the sources of ``dataset`` into ``raw`` and prepare it in ``folder``, once.
 
     A folder that is complete stays as it is. Raises `DataError` if it holds the same data set with
-    other parameters, if it is damaged, or if a source cannot be had.
+    other parameters or from other files than the lock says, if it is damaged, or if a source cannot
+    be had.
     """
     folder, params = Path(folder), dataclasses.asdict(dataset)
     if (folder / DESCRIPTION).exists():
@@ -58,15 +101,29 @@ def prepare(dataset: Dataset, name: str, raw: str | Path, folder: str | Path) ->
                 f"{folder}: holds {found.name} {found.params}, not {name} {params}; delete the"
                 " folder or prepare into another"
             )
+        _check_lock(found, dataset, supply.lock)
         return
-    paths = [fetch(source, raw) for source in dataset.sources]
-    sources = [{"name": path.name, "sha256": sha256(path)} for path in paths]
+    paths = gather(dataset, raw, supply)
+    known = {source.name: source.sha256 for source in sources(dataset)}
+    made_from = [{"name": p.name, "sha256": known[p.name] or sha256(p)} for p in paths]
     try:
         with Writer(folder) as writer:
             dataset.read(Path(raw), writer)
-            writer.finish({"name": name, "params": params, "sources": sources})
+            writer.finish({"name": name, "params": params, "sources": made_from})
     except OSError as error:
         raise DataError(f"{folder}: cannot be prepared ({error})") from error
+
+
+def _check_lock(found: Prepared, dataset: Dataset, lock: Lock | None) -> None:
+    stated = {source.name for source in sources(dataset) if source.sha256}
+    for source in found.sources:
+        expected = lock and source["name"] not in stated and lock.expected(source["name"])
+        if expected and expected != source["sha256"]:
+            raise DataError(
+                f"{found.folder}: was prepared from a {source['name']} with sha256"
+                f" {source['sha256']}, but {lock.path if lock else ''} says {expected}; delete the"
+                " folder to prepare it again, or mend the lock file"
+            )
 
 
 def load(name: str, root: str | Path = "data/prepared") -> Prepared:

@@ -16,20 +16,59 @@ import torch
 from torch import Tensor
 
 from fl import rng
+from fl.data import augment
+from fl.method import Refresh
 from fl.training import Training
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The batches of a round, for K clients of which the longest takes S steps.
+    """The batches of a pass, for K clients of which the longest takes S steps.
 
     index: sample numbers, int64 [K, S, b]; weight: loss weights, bool [K, S, b];
     steps: how many of the S each client takes, int64 [K]. Rows past that are zeros.
+    key: of all randomness inside the steps, int64 [K], or None where there is none.
+    extra: the samples of each of the pass's refreshes, sample numbers int64 [K, U, s].
     """
 
     index: np.ndarray
     weight: np.ndarray
     steps: np.ndarray
+    key: np.ndarray | None = None
+    extra: tuple[np.ndarray, ...] = ()
+
+    def take(self, rows: np.ndarray | slice) -> Schedule:
+        """The schedule of some of the clients."""
+        key = None if self.key is None else self.key[rows]
+        extra = tuple(index[rows] for index in self.extra)
+        return Schedule(self.index[rows], self.weight[rows], self.steps[rows], key, extra)
+
+    def keys(self) -> np.ndarray | None:
+        """A key for every sample of every step, int64 [K, S, b]."""
+        if self.key is None:
+            return None
+        _, steps, size = self.index.shape
+        return self.key[:, None, None] + np.arange(steps * size).reshape(steps, size)
+
+
+def together(schedules: Sequence[Schedule]) -> Schedule:
+    """One schedule of the clients of several."""
+    first = schedules[0]
+    if len(schedules) == 1:
+        return first
+    return Schedule(
+        _joined([s.index for s in schedules]),
+        _joined([s.weight for s in schedules]),
+        np.concatenate([s.steps for s in schedules]),
+        None if first.key is None else np.concatenate([s.key for s in schedules]),
+        tuple(_joined(list(parts)) for parts in zip(*(s.extra for s in schedules), strict=True)),
+    )
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays [K_i, S_i, b] as one, with zeros where one has fewer steps than another."""
+    longest = max(array.shape[1] for array in arrays)
+    return np.concatenate([np.pad(a, [(0, 0), (0, longest - a.shape[1]), (0, 0)]) for a in arrays])
 
 
 def schedule(
@@ -39,18 +78,43 @@ def schedule(
     seed: int,
     round_: int,
     purpose: str = "batches",
+    *,
+    keyed: bool = False,
+    refreshes: Sequence[Refresh] = (),
 ) -> Schedule:
-    """The batches of one round; ``samples[i]`` are the training samples of ``clients[i]``."""
+    """The batches of one round; ``samples[i]`` are the training samples of ``clients[i]``.
+
+    keyed: whether the steps are random in themselves; refreshes: those of the pass.
+    """
+    generators = [rng.generator(seed, purpose, client, round_) for client in clients]
     drawn = [
-        _client_batches(held, training, rng.generator(seed, purpose, client, round_))
-        for held, client in zip(samples, clients, strict=True)
+        _client_batches(held, training, draw)
+        for held, draw in zip(samples, generators, strict=True)
     ]
     steps = np.array([len(index) for index, _ in drawn])
     shape = (len(drawn), int(steps.max()), training.batch_size)
     index, weight = np.zeros(shape, np.int64), np.zeros(shape, bool)
     for row, (i, w) in enumerate(drawn):
         index[row, : len(i)], weight[row, : len(i)] = i, w
-    return Schedule(index, weight, steps)
+    key = np.array([draw.integers(2**62) for draw in generators]) if keyed else None
+    extra = []
+    for refresh in refreshes:
+        times = sum(refresh.due(step + 1) for step in range(shape[1]))
+        size = refresh.batches * training.batch_size
+        rows = zip(samples, generators, strict=True)
+        extra.append(np.stack([_repeatedly(held, times, size, draw) for held, draw in rows]))
+    return Schedule(index, weight, steps, key, tuple(extra))
+
+
+def _repeatedly(held: np.ndarray, times: int, size: int, draw: np.random.Generator) -> np.ndarray:
+    """``size`` samples, ``times`` over, [times, size]: whole permutations as far as they go."""
+    rounds = -(-size // len(held))
+    return np.array(
+        [
+            np.concatenate([draw.permutation(held) for _ in range(rounds)])[:size]
+            for _ in range(times)
+        ]
+    ).reshape(times, size)
 
 
 def _client_batches(
@@ -82,6 +146,7 @@ class Arrays:
     ``x`` and ``y`` may be memory maps. Sets of up to ``resident`` bytes are copied to the device
     once; larger ones are gathered batch by batch. Inputs become
     ``(x * scale - mean) / sd`` in the run's precision, scale, mean and sd per channel or one each.
+    ``augmentation`` names what is done to training batches, see `fl.data.augment`.
     """
 
     def __init__(
@@ -92,36 +157,64 @@ class Arrays:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         resident: int = 2**31,
+        augmentation: str = "none",
     ) -> None:
         self.device, self._dtype = torch.device(device), dtype
-        self._factor, self._offset = _affine(normalisation, x.ndim - 2, self.device, dtype)
+        self._affine: tuple[Tensor, Tensor] | None = _affine(
+            normalisation, x.ndim - 2, self.device, dtype
+        )
+        self._augment = augment.AUGMENTATIONS[augmentation]
         self._y = torch.from_numpy(np.array(y, dtype=np.int64)).to(self.device)
         self._x: Tensor | None = None
         self._map = x
         if x.nbytes <= resident:
             self._x = torch.from_numpy(np.array(x)).to(self.device)
+            if self._augment is None and self._x.is_floating_point():
+                self._x, self._affine = self._normalised(self._x), None
 
-    def inputs(self, index: Tensor) -> Tensor:
-        """Normalised inputs, [*index.shape, ...], for a tensor of sample numbers."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        return self._map.shape[1:]
+
+    @property
+    def random(self) -> bool:
+        """Whether training batches need keys."""
+        return self._augment is not None
+
+    def inputs(self, index: Tensor, key: Tensor | None = None) -> Tensor:
+        """Normalised inputs, [*index.shape, ...], for a tensor of sample numbers.
+
+        With a ``key`` for each sample they are augmented as training batches are.
+        """
         flat = index.reshape(-1)
         if self._x is not None:
-            raw = self._x[flat]
+            x = self._x[flat]
         else:
-            raw = torch.from_numpy(self._map[flat.cpu().numpy()]).to(self.device)
-        x = raw.to(self._dtype) * self._factor + self._offset
+            x = torch.from_numpy(self._map[flat.cpu().numpy()]).to(self.device)
+        if self._augment is not None and key is not None:
+            x = self._augment(x, key.reshape(-1))
+        x = self._normalised(x)
         return x.reshape(*index.shape, *x.shape[1:])
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        if self._affine is None:
+            return x
+        factor, offset = self._affine
+        return x.to(self._dtype) * factor + offset
 
     def labels(self, index: Tensor) -> Tensor:
         """Labels, of the shape of ``index``."""
         return self._y[index]
 
-    def batch(self, index: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> dict[str, Tensor]:
         """The batch at ``index`` [..., b], see `fl.method.Batch`."""
-        return {
-            "x": self.inputs(index),
+        found = {
+            "x": self.inputs(index, key),
             "y": self.labels(index),
             "weight": weight.to(self._dtype),
         }
+        return found if key is None else {**found, "key": key}
 
 
 def _affine(

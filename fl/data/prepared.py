@@ -1,9 +1,11 @@
 """Prepared data sets: a folder of memory-mappable arrays and their ``dataset.json``.
 
 ``x.npy`` ``[samples, ...]`` holds the inputs in their own type (images stay uint8), ``y.npy``
-``[samples]`` the labels, and where the data set has them ``client.npy`` the natural client and
-``domain.npy`` the domain of each sample. ``dataset.json`` is written last and the folder gets its
-name after that: a folder with this file is complete.
+``[samples]`` the labels, and where the data set has them ``client.npy`` the natural client,
+``domain.npy`` the domain and ``split.npy`` the published split (an index into `SPLIT`) of each
+sample, ``mask.npy`` uint8 ``[samples, height, width]`` what is to be segmented, and ``text.npy``
+``[samples, ...]`` the tokens that belong to each input. ``dataset.json`` is written last and the
+folder gets its name after that: a folder with this file is complete.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ import numpy as np
 from fl.errors import DataError
 from fl.files import sha256
 
-ARRAYS = ("x", "y", "client", "domain")
+ARRAYS = ("x", "y", "client", "domain", "split", "mask", "text")
+SPLIT = ("train", "test", "val")
+"""The published split of a sample, by its number in ``split.npy``."""
 DESCRIPTION = "dataset.json"
 IDENTITY: dict[str, Any] = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 """The normalisation that changes nothing."""
@@ -120,9 +124,10 @@ class Writer:
 class Prepared:
     """A prepared data set, its arrays mapped from disk and read-only.
 
-    ``x`` ``[samples, ...]``, ``y`` ``[samples]`` in 0..len(classes)-1, ``client`` and ``domain``
-    ``[samples]`` or None. A model sees ``(x * scale - mean) / sd`` with the three of
-    ``normalisation``, which are numbers or one number per channel.
+    ``x`` ``[samples, ...]``, ``y`` ``[samples]`` in 0..len(classes)-1, and what the data set has of
+    ``client``, ``domain`` and ``split`` ``[samples]``, ``mask`` ``[samples, height, width]`` and
+    ``text`` ``[samples, ...]``; see the module. A model sees ``(x * scale - mean) / sd`` with the
+    three of ``normalisation``, which are numbers or one number per channel.
     """
 
     folder: Path
@@ -132,6 +137,9 @@ class Prepared:
     y: np.ndarray
     client: np.ndarray | None
     domain: np.ndarray | None
+    split: np.ndarray | None
+    mask: np.ndarray | None
+    text: np.ndarray | None
     classes: tuple[str, ...]
     domains: tuple[str, ...]
     normalisation: dict[str, Any]
@@ -157,8 +165,7 @@ class Prepared:
                 params=text["params"],
                 x=arrays["x"],
                 y=arrays["y"],
-                client=arrays.get("client"),
-                domain=arrays.get("domain"),
+                **{name: arrays.get(name) for name in ARRAYS[2:]},
                 classes=tuple(text["classes"]),
                 domains=tuple(text["domains"]),
                 normalisation=text["normalisation"],
@@ -188,6 +195,10 @@ def _description(
             f"{folder}: labels run from {low} to {high}; allowed: 0 to {len(classes) - 1}, as there"
             f" are {len(classes)} class names"
         )
+    if "split" in arrays and (arrays["split"].min() < 0 or arrays["split"].max() >= len(SPLIT)):
+        raise DataError(
+            f"{folder}: array split has unknown numbers; allowed: 0 to {len(SPLIT) - 1}"
+        )
     return {
         **meta,
         "samples": len(arrays["x"]),
@@ -206,11 +217,15 @@ def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:
     samples = len(arrays["x"])
     if not samples:
         return "array x is empty; allowed: at least one sample"
-    for name in set(arrays) - {"x"}:
-        array = arrays[name]
-        if array.shape != (samples,) or array.dtype.kind not in "iu":
+    for name in sorted(set(arrays) - {"x"}):
+        array, allowed = arrays[name], "one whole number"
+        fits = array.shape == (samples,)
+        if name in ("mask", "text"):
+            allowed = f"a {name} of whole numbers"
+            fits = array.shape[:1] == (samples,) and (name == "text" or array.ndim == 3)
+        if not fits or array.dtype.kind not in "iu":
             found = f"array {name} is {array.dtype} {list(array.shape)}"
-            return f"{found}; allowed: one whole number for each of the {samples} samples of x"
+            return f"{found}; allowed: {allowed} for each of the {samples} samples of x"
     return ""
 
 

@@ -4,12 +4,12 @@ Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Person
 2021. arXiv:2012.04221.
 
 Both models see the same batches and take as many steps. The optimizer's state outlives a round, as
-in the reference implementation of FL4Health.
+in the reference implementation of FL4Health. Terms that a study adds hold the client's own model.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fl.fields import NonNegative
@@ -36,6 +36,6 @@ class Ditto:
         """FedAvg paired with Local under a proximal term."""
         terms = (cross_entropy, proximal(self.lam))
         return pair(
-            recipe(setting, keep_optimizer=self.keep_optimizer),
+            recipe(replace(setting, terms=()), keep_optimizer=self.keep_optimizer),
             recipe(setting, terms=terms, local=everything, keep_optimizer=self.keep_optimizer),
         )

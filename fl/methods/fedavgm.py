@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fl import trees
 from fl.fields import Positive, Share
-from fl.method import Method, Setting
+from fl.method import Averaging, Method, Setting
 from fl.recipe import recipe
 from fl.schema import GLOBAL
 from fl.trees import Tree
@@ -47,4 +47,4 @@ class FedAvgM:
             params = trees.apply(lambda w, v: w - self.eta * v, server["params"], velocity)
             return {**mean, "params": params, "velocity": velocity}, kept
 
-        return replace(base, init=init, aggregate=aggregate)
+        return replace(base, init=init, aggregate=Averaging(aggregate))

@@ -21,6 +21,7 @@ from fl import trees
 from fl.errors import FedloomError
 from fl.fields import Positive
 from fl.method import Batch, Method, Setting
+from fl.network import Output
 from fl.parts.losses import classification
 from fl.recipe import recipe
 from fl.schema import GLOBAL
@@ -42,6 +43,8 @@ class PerFedAvg:
         size = setting.training.batch_size
         if size < 2:
             raise FedloomError(f"perfedavg: batch_size is {size}; allowed: 2 or more, to be cut")
+        if setting.terms:
+            raise FedloomError("perfedavg: terms are set; allowed: none, as its loss is its own")
         base, network = recipe(setting), setting.network
         [local] = base.passes
 
@@ -49,15 +52,18 @@ class PerFedAvg:
             # Every other sample, so that what fills up a last batch falls to both halves.
             inner, outer = ({k: v[i::2] for k, v in batch.items()} for i in (0, 1))
 
+            def forward(params: Tree, half: Batch) -> Output:
+                key = half.get("key")
+                return network.train(params, work["buffers"], half["x"], nested=True, key=key)
+
             def before(params: Tree) -> Tensor:
-                output = network.train(params, work["buffers"], inner["x"], nested=True)
-                return classification(output.outputs, inner)
+                return classification(forward(params, inner).outputs, inner)
 
             direction = grad(before)(work["params"])
             if self.order == "first":
                 direction = trees.apply(lambda g: g.detach(), direction)
             adapted = trees.apply(lambda w, g: w - self.alpha * g, work["params"], direction)
-            output = network.train(adapted, work["buffers"], outer["x"], nested=True)
+            output = forward(adapted, outer)
             return classification(output.outputs, outer), {"buffers": output.buffers}
 
         return replace(base, passes=(replace(local, loss=loss),))

@@ -16,16 +16,23 @@ from torch import nn
 
 @dataclass(frozen=True)
 class ResNet18:
-    """stem: `cifar` for images of about 32 pixels, `imagenet` for those of about 224."""
+    """stem: `cifar` for images of about 32 pixels, `imagenet` for those of about 224.
+
+    weights: `imagenet` for torchvision's from the user's cache, a file of such, or nothing.
+    """
 
     stem: Literal["cifar", "imagenet"] = "cifar"
+    weights: str | None = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for images of shape (channels, height, width), from 512 features."""
-        from fl.vision import torchvision
+        from fl.vision import pretrained, torchvision
 
         depth, _, _ = shape
-        network: nn.Module = torchvision.models.resnet18(num_classes=classes)
+        network: nn.Module = torchvision.models.resnet18()
+        if self.weights is not None:
+            pretrained(network, self.weights, torchvision.models.ResNet18_Weights.DEFAULT)
+        network.fc = nn.Linear(512, classes)
         if self.stem == "cifar":
             network.conv1 = _convolution(depth, 3, stride=1)
             network.maxpool = nn.Identity()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,38 @@ class Forward:
 
 
 Term = Callable[[Forward], Tensor]
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """A term that adapts as training goes on, by a state of its own that stays with the client.
+
+    name: of its state among those of other terms.
+    start(variables) -> state: what every client begins with.
+    term(forward, state) -> (scalar, seen): the term, and what adapting wants to see of the batch.
+    adapt(state, seen) -> state: may be called with a leading client dimension on every leaf.
+    refresh: None adapts after every step, to what the step saw; otherwise see `Periodic`.
+    """
+
+    name: str
+    start: Callable[[Tree], dict[str, Any]]
+    term: Callable[[Forward, Tree], tuple[Tensor, dict[str, Any]]]
+    adapt: Callable[[Tree, Tree], dict[str, Any]]
+    refresh: Periodic | None = None
+
+
+@dataclass(frozen=True)
+class Periodic:
+    """When an `Adaptive` term adapts, if not after every step, and to what.
+
+    every, first, batches: see `fl.method.Refresh`. look(variables, shared, batch) -> seen: of the
+    model being trained and of the server's tree, without gradients.
+    """
+
+    every: int
+    first: int
+    batches: int
+    look: Callable[[Tree, Tree, Batch], dict[str, Any]]
 
 
 def weighted_mean(values: Tensor, batch: Batch) -> Tensor:

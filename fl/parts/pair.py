@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fl.method import Batch, Method, Pass, View
+from fl.method import Averaging, Batch, Method, Pass, Refresh, View
 from fl.schema import GLOBAL, PERSONAL
 from fl.trees import Rate, Tree
 
@@ -40,7 +40,9 @@ def pair(base: Method, own: Method) -> Method:
         PERSONAL: part(own.views[PERSONAL], OWN),
     }
     [first], [second] = base.passes, own.passes
-    return Method(init, (_both(first, second),), aggregate, views)
+    averaging = isinstance(base.aggregate, Averaging)
+    merged = Averaging(aggregate) if averaging else aggregate
+    return Method(init, (_both(first, second),), merged, views)
 
 
 def _both(first: Pass, second: Pass) -> Pass:
@@ -66,7 +68,21 @@ def _both(first: Pass, second: Pass) -> Pass:
         mine, _ = second.end(server, client[OWN], _half(work, OWN))
         return {**client, BASE: kept, OWN: mine}, upload
 
-    return replace(first, begin=begin, loss=loss, update=update, end=end)
+    refreshes = tuple(_of_half(key, r) for key, p in passes.items() for r in p.refreshes)
+    return replace(first, begin=begin, loss=loss, update=update, end=end, refreshes=refreshes)
+
+
+def _of_half(key: str, refresh: Refresh) -> Refresh:
+    """A refresh of one of the two, for the work tree of both."""
+
+    def look(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+        return refresh.look(server, _half(work, key), batch)
+
+    def adapt(work: Tree, seen: Tree) -> dict[str, Any]:
+        after = refresh.adapt(_half(work, key), seen)
+        return {**work, key: {name: leaf for name, leaf in after.items() if name != "params"}}
+
+    return replace(refresh, look=look, adapt=adapt)
 
 
 def _joined(halves: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import killing
 import numpy as np
+import pandas as pd
 import planning
 import pytest
 import torch
@@ -21,7 +22,6 @@ from planning import Planned
 from torch import Tensor
 
 from fl import engine, fields, registry, rng, simulate, trees
-from fl.data.batches import Schedule
 from fl.engine import Plan, State
 from fl.errors import ConfigError, Where
 from fl.fields import Bound
@@ -48,9 +48,7 @@ def advanced(simulation: Simulation) -> State:
 def chosen(plan: Plan, rows: list[int]) -> Plan:
     """The plan with some of its participants only, in that order."""
     index = torch.tensor(rows)
-    schedules = tuple(
-        Schedule(old.index[rows], old.weight[rows], old.steps[rows]) for old in plan.schedules
-    )
+    schedules = tuple(old.take(np.array(rows)) for old in plan.schedules)
     return replace(plan, clients=plan.clients[index], n=plan.n[index], schedules=schedules)
 
 
@@ -76,6 +74,35 @@ def test_debug_is_loop_to_the_bit(method: str, model: str) -> None:
     debug, debug_rows = worlds.run(simulation, "debug")
     assert worlds.same(worlds.tree(debug), worlds.tree(loop))
     assert worlds.rows_agree(debug_rows, rows, 0.0)
+
+
+@every_model
+@every_method
+def test_seeds_in_one_stack_are_the_runs_that_they_are_alone(method: str, model: str) -> None:
+    runs = {seed: world(method, model, seed=seed, rounds=2) for seed in (5, 6, 7)}
+    together = list(
+        simulate.lockstep(runs, {seed: run.begin() for seed, run in runs.items()}, 0, "stacked")
+    )
+    for seed, run in runs.items():
+        state, rows = worlds.run(run, "loop")
+        last = together[-1][seed]
+        assert worlds.distance(worlds.tree(last.state), worlds.tree(state)) < 1e-10
+        found = pd.concat([done[seed].rows for done in together], ignore_index=True)
+        assert worlds.rows_agree(found, rows, 1e-10)
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked"])
+@every_method
+def test_clients_fetched_in_small_groups_make_no_difference(
+    method: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = world(method, "cnn", participation=1.0, rounds=2)
+    state, rows = worlds.run(simulation, backend)
+    size = trees.nbytes(simulation.begin().server) + trees.nbytes(simulation.begin().clients) // 4
+    monkeypatch.setattr(engine, "ROOM", engine.COPIES * size * 3)  # Three of four at once.
+    grouped, grouped_rows = worlds.run(simulation, backend)
+    assert worlds.distance(worlds.tree(grouped), worlds.tree(state)) < 1e-10
+    assert worlds.rows_agree(grouped_rows, rows, 1e-10)
 
 
 @pytest.mark.parametrize("backend", ["loop", "stacked"])

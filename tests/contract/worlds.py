@@ -84,9 +84,10 @@ def world(
     values: Mapping[str, Any] | None = None,
     sizes: Sequence[int] = SIZES,
     seed: int = 5,
+    terms: Sequence[tuple[str, Mapping[str, Any]]] = (),
     **training: Any,
 ) -> Simulation:
-    """A simulation of ``method`` with the hyper-parameters ``values``."""
+    """A simulation of ``method`` with the hyper-parameters ``values``, and with more ``terms``."""
     found, where = entry(method), Where("test")
     if method in WITH_BATCH_NORM:
         model = "cnn"
@@ -95,10 +96,15 @@ def world(
     dtype = DTYPES[settled.precision]
     network = Network(lambda: module(model), dtype)
     x, y, held = data(model, sizes)
+    spec = {
+        "method": {"name": method, **found.parse(values, where)},
+        "terms": [
+            {"name": name, **find("term", name, where).parse(keys, where)} for name, keys in terms
+        ],
+    }
+    setting = Setting(network, settled, CLASSES, held.clients, SHAPES[model], seed)
     return Simulation(
-        method=found.make(found.parse(values, where)).build(
-            Setting(network, settled, CLASSES, held.clients)
-        ),
+        method=materials.build(spec, setting),
         network=network,
         training=settled,
         arrays=Arrays(x, y, NORMALISATION, dtype=dtype),

@@ -1,93 +1,332 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import importlib.util
-import threading
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from sources.server import serving
 
+from fl.data import transfer
 from fl.data.download import Source, fetch
-from fl.errors import DataError
+from fl.data.lock import Lock
+from fl.errors import DataError, FedloomError
 
 BODY = bytes(range(256)) * 5000
 DIGEST = hashlib.sha256(BODY).hexdigest()
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.server.requests += 1
-        if self.path == "/gone":
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(BODY)))
-        self.end_headers()
-        self.wfile.write(BODY[:1000] if self.path == "/short" else BODY)
-
-    def log_message(self, *args):
-        pass
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def server():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        running.requests = 0
-        running.url = f"http://127.0.0.1:{running.server_port}"
-        threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
+def server(tmp_path):
+    folder = tmp_path / "served"
+    folder.mkdir()
+    (folder / "a.bin").write_bytes(BODY)
+    with serving(folder) as running:
         yield running
-        running.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch):
+    """The pauses between attempts, recorded in place of being waited for."""
+    waited = []
+    clock = SimpleNamespace(sleep=waited.append, monotonic=time.monotonic)
+    monkeypatch.setattr(transfer, "time", clock)
+    return waited
+
+
+@pytest.fixture
+def raw(tmp_path):
+    return tmp_path / "raw"
 
 
 def names(folder):
     return sorted(p.name for p in Path(folder).iterdir())
 
 
-def test_http_is_fetched_once(server, tmp_path):
-    source = Source("a.bin", f"{server.url}/a", DIGEST)
-    path = fetch(source, tmp_path / "raw")
-    assert path == tmp_path / "raw" / "a.bin"
+def source(server, digest=DIGEST):
+    return Source("a.bin", f"{server.url}/a.bin", digest)
+
+
+def ranges(server):
+    return [asked for _, asked in server.asked]
+
+
+# HTTP
+
+
+def test_http_is_fetched_once(server, raw):
+    path = fetch(source(server), raw)
+    assert path == raw / "a.bin"
     assert path.read_bytes() == BODY
-    assert fetch(source, tmp_path / "raw") == path
-    assert server.requests == 1
-    assert names(tmp_path / "raw") == ["a.bin"]
+    assert fetch(source(server), raw) == path
+    assert ranges(server) == [None]
+    assert names(raw) == ["a.bin"]
 
 
-def test_damaged_copy_is_fetched_again(server, tmp_path):
-    (tmp_path / "a.bin").write_bytes(BODY[:-1])
-    fetch(Source("a.bin", f"{server.url}/a", DIGEST), tmp_path)
-    assert (tmp_path / "a.bin").read_bytes() == BODY
+def test_empty_file(server, raw):
+    (server.folder / "a.bin").write_bytes(b"")
+    assert fetch(source(server, None), raw).read_bytes() == b""
 
 
-def test_wrong_checksum_names_file_expected_and_found_and_keeps_nothing(server, tmp_path):
+def test_damaged_copy_is_fetched_again(server, raw):
+    raw.mkdir()
+    (raw / "a.bin").write_bytes(BODY[:-1])
+    fetch(source(server), raw)
+    assert (raw / "a.bin").read_bytes() == BODY
+
+
+@pytest.mark.parametrize("digest", [DIGEST, None])
+def test_cut_connections_are_resumed_where_they_ended(server, raw, digest):
+    server.cut_after = 300_000
+    assert fetch(source(server, digest), raw).read_bytes() == BODY
+    assert ranges(server) == [None, *(f"bytes={n}00000-" for n in (3, 6, 9, 12))]
+    assert names(raw) == ["a.bin"]
+
+
+def test_what_arrived_outlives_the_process(server, raw):
+    server.cut_after = 1000
+    code = (
+        "import sys; from fl.data import transfer; transfer.PAUSE = 60;"
+        "from fl.data.download import Source, fetch; fetch(Source('a.bin', *sys.argv[1:3]), 'raw')"
+    )
+    command = [sys.executable, "-c", code, f"{server.url}/a.bin", DIGEST]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    partial = raw / ".a.bin.partial"
+    with subprocess.Popen(command, cwd=raw.parent, env=environment) as job:
+        deadline = time.monotonic() + 60
+        while not (partial.exists() and partial.stat().st_size == 1000):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        job.send_signal(signal.SIGKILL)
+    assert not (raw / "a.bin").exists()
+    server.cut_after = None
+    assert fetch(source(server), raw).read_bytes() == BODY
+    assert ranges(server) == [None, "bytes=1000-"]
+
+
+def test_server_that_ignores_ranges_starts_again(server, raw):
+    server.ranges, server.cut_after, server.cuts = False, 1000, 2
+    assert fetch(source(server), raw).read_bytes() == BODY
+    assert ranges(server) == [None, "bytes=1000-", "bytes=1000-"]
+
+
+@pytest.mark.parametrize("conditions", [True, False])
+def test_another_version_is_never_joined_to_what_there_is(server, raw, conditions):
+    server.conditions, server.cut_after, server.cuts = conditions, 1000, 1
+    other, cut = BODY[::-1], transfer._read
+
+    def read(response):
+        (server.folder / "a.bin").write_bytes(other)
+        return cut(response)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transfer, "_read", read)
+        assert fetch(source(server, None), raw).read_bytes() == other
+
+
+def test_server_without_etag_starts_again(server, raw):
+    server.etags, server.cut_after, server.cuts = False, 1000, 1
+    assert fetch(source(server), raw).read_bytes() == BODY
+    assert ranges(server) == [None, None]
+
+
+def test_part_that_was_damaged_on_disk_is_fetched_whole(server, raw):
+    server.cut_after, server.cuts = 1000, 10
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transfer, "ATTEMPTS", 1)
+        with pytest.raises(DataError):
+            fetch(source(server), raw)
+    (raw / ".a.bin.partial").write_bytes(bytes(1000))
+    server.cut_after = None
+    assert fetch(source(server), raw).read_bytes() == BODY
+    assert ranges(server) == [None, "bytes=1000-", None]
+
+
+def test_part_as_long_as_the_file_is_fetched_whole(server, raw):
+    server.cut_after, server.cuts = len(BODY) - 1, 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transfer, "ATTEMPTS", 1)
+        with pytest.raises(DataError):
+            fetch(source(server), raw)
+    with (raw / ".a.bin.partial").open("ab") as part:
+        part.write(b"?")
+    assert fetch(source(server), raw).read_bytes() == BODY
+
+
+def test_busy_server_is_asked_again_later_and_later(server, raw, pauses):
+    server.refusals = 4
+    assert fetch(source(server), raw).read_bytes() == BODY
+    assert pauses == [1, 2, 4, 8]
+
+
+def test_server_says_when_to_ask_again_within_reason(server, raw, pauses):
+    server.refusals, server.retry_after = 1, "30"
+    fetch(source(server), raw)
+    server.refusals, server.retry_after, server.status = 1, "86400", 429
+    fetch(source(server), raw / "again")
+    assert pauses == [30, transfer.LONGEST]
+
+
+def test_server_that_stays_busy_is_given_up_and_the_part_is_kept(server, raw):
+    server.cut_after, server.cuts = 1000, 1
+    server.refusals = 0
+    fruitless = transfer.ATTEMPTS
+
+    def refuse(response):
+        server.refusals = fruitless
+        return bytes(response.read1(transfer.CHUNK))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transfer, "_read", refuse)
+        with pytest.raises(DataError, match=r"raw/a\.bin: cannot be fetched .*503.*1,000 bytes"):
+            fetch(source(server), raw)
+    assert len(server.asked) == transfer.ATTEMPTS
+    assert sorted(names(raw)) == [".a.bin.partial", ".a.bin.partial.json"]
+
+
+def test_web_page_in_place_of_the_file_is_refused(server, raw):
+    server.kind = "text/html; charset=utf-8"
+    with pytest.raises(DataError, match="answers with a web page, not with the file; open it in a"):
+        fetch(source(server, None), raw)
+    assert names(raw) == []
+
+
+def test_missing_page_is_not_asked_for_again(server, raw, pauses):
+    with pytest.raises(DataError, match=r"a\.bin: cannot be fetched from http.*404"):
+        fetch(Source("a.bin", f"{server.url}/none"), raw)
+    assert pauses == []
+
+
+def test_silent_machine_is_an_error(raw, pauses):
+    with pytest.raises(
+        DataError, match=r"a\.bin: cannot be fetched from http.*refused.*6 attempts"
+    ):
+        fetch(Source("a.bin", "http://127.0.0.1:1/x"), raw)
+    assert pauses == [1, 2, 4, 8, 16]
+
+
+def test_progress_is_told_now_and_then(server, raw, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(transfer, "TELL", 0.0)
+    fetch(source(server), raw)
+    assert caplog.messages[-1].startswith("a.bin: 1 of 1 MB, ")
+    lines = len(caplog.messages)
+    monkeypatch.setattr(transfer, "TELL", 10.0)
+    fetch(source(server), raw / "again")
+    assert len(caplog.messages) == lines
+
+
+def test_two_at_once_fetch_once(server, raw, tmp_path):
+    server.seconds = 0.3
+    code = (
+        "import sys; from fl.data.download import Source, fetch;"
+        "fetch(Source('a.bin', *sys.argv[1:3]), 'raw')"
+    )
+    command = [sys.executable, "-c", code, f"{server.url}/a.bin", DIGEST]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    jobs = [subprocess.Popen(command, cwd=tmp_path, env=environment) for _ in range(3)]
+    assert [job.wait(60) for job in jobs] == [0, 0, 0]
+    assert len(server.asked) == 1
+    assert (raw / "a.bin").read_bytes() == BODY
+
+
+def test_full_disk_names_the_file_and_goes_on_when_there_is_space(server, small_disk):
+    with pytest.raises(FedloomError, match=r"a\.bin.*: the disk is full; free some space"):
+        fetch(source(server), small_disk / "raw")
+    assert not (small_disk / "raw" / "a.bin").exists()
+    subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
+    assert fetch(source(server), small_disk / "raw").read_bytes() == BODY
+    assert ranges(server)[-1].startswith("bytes=")
+
+
+# Checksums
+
+
+def test_wrong_checksum_names_file_expected_and_found_and_keeps_nothing(server, raw):
     with pytest.raises(DataError) as error:
-        fetch(Source("a.bin", f"{server.url}/a", "0" * 64), tmp_path)
-    for part in ("a.bin", f"{server.url}/a", "0" * 64, DIGEST):
+        fetch(source(server, "0" * 64), raw)
+    for part in ("raw/a.bin", f"{server.url}/a.bin", "0" * 64, DIGEST):
         assert part in str(error.value)
-    assert names(tmp_path) == []
+    assert names(raw) == []
 
 
-def test_wrong_checksum_leaves_what_was_there(server, tmp_path):
-    (tmp_path / "a.bin").write_bytes(b"old")
+def test_wrong_checksum_leaves_what_was_there(server, raw):
+    raw.mkdir()
+    (raw / "a.bin").write_bytes(b"old")
     with pytest.raises(DataError):
-        fetch(Source("a.bin", f"{server.url}/a", "0" * 64), tmp_path)
-    assert (tmp_path / "a.bin").read_bytes() == b"old"
+        fetch(source(server, "0" * 64), raw)
+    assert (raw / "a.bin").read_bytes() == b"old"
 
 
-def test_connection_that_breaks_off_is_an_error_even_without_checksum(server, tmp_path):
-    with pytest.raises(DataError, match=r"a\.bin: cannot be fetched .*1279000 bytes early"):
-        fetch(Source("a.bin", f"{server.url}/short"), tmp_path)
-    assert names(tmp_path) == []
+def test_first_download_is_recorded_and_later_ones_are_held_to_it(server, raw, tmp_path):
+    lock = Lock(tmp_path / "config" / "sources.lock.json", "toy")
+    fetch(source(server, None), raw, lock=lock)
+    assert json.loads(lock.path.read_text()) == {"toy": {"a.bin": DIGEST}}
+    (server.folder / "a.bin").write_bytes(b"changed")
+    fetch(source(server, None), raw, lock=lock)
+    with pytest.raises(
+        DataError, match=rf"expected {DIGEST} \(recorded in .*sources\.lock\.json\)"
+    ):
+        fetch(source(server, None), raw / "again", lock=lock)
+    assert names(raw / "again") == []
+    assert json.loads(lock.path.read_text()) == {"toy": {"a.bin": DIGEST}}
 
 
-@pytest.mark.parametrize("url", ["{}/gone", "http://127.0.0.1:1/x"])
-def test_no_answer_is_an_error(server, tmp_path, url):
-    with pytest.raises(DataError, match=r"a\.bin: cannot be fetched from http"):
-        fetch(Source("a.bin", url.format(server.url)), tmp_path)
+def test_stated_checksum_needs_no_lock(server, raw, tmp_path):
+    lock = Lock(tmp_path / "lock.json", "toy")
+    lock.record("a.bin", "0" * 64)
+    fetch(source(server), raw, lock=lock)
+    assert json.loads(lock.path.read_text()) == {"toy": {"a.bin": "0" * 64}}
 
 
-def test_file(tmp_path, monkeypatch):
+def test_lock_is_sorted_and_keeps_what_is_there(tmp_path):
+    path = tmp_path / "lock.json"
+    for dataset, name in (("b", "2"), ("a", "9"), ("b", "1"), ("b", "1")):
+        Lock(path, dataset).record(name, f"{dataset}{name}")
+    assert (
+        path.read_text()
+        == json.dumps({"a": {"9": "a9"}, "b": {"1": "b1", "2": "b2"}}, indent=2) + "\n"
+    )
+    Lock(path, "b").record("1", "another")
+    assert Lock(path, "b").expected("1") == "b1"
+    assert names(tmp_path) == ["lock.json"]
+
+
+def test_lock_loses_nothing_when_many_write_at_once(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from fl.data.lock import Lock\n"
+        "for i in range(20): Lock(Path('lock.json'), sys.argv[1]).record(str(i), 'x')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", code, str(n)], cwd=tmp_path, env=environment)
+        for n in range(4)
+    ]
+    assert [job.wait(60) for job in jobs] == [0] * 4
+    found = json.loads((tmp_path / "lock.json").read_text())
+    assert {key: len(entries) for key, entries in found.items()} == dict.fromkeys("0123", 20)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}'])
+def test_garbled_lock_is_named(tmp_path, text):
+    (tmp_path / "lock.json").write_text(text)
+    with pytest.raises(DataError, match=r"lock\.json: .*bring it back from version control"):
+        Lock(tmp_path / "lock.json", "a").expected("b")
+
+
+# Files and mirrors
+
+
+def test_file(tmp_path, raw, monkeypatch):
     (tmp_path / "with space").write_bytes(b"hello")
     urls = [
         (tmp_path / "with space").as_uri(),
@@ -96,9 +335,51 @@ def test_file(tmp_path, monkeypatch):
     ]
     monkeypatch.chdir(tmp_path)
     for i, url in enumerate(urls):
-        assert fetch(Source(f"{i}", url), tmp_path / "raw").read_bytes() == b"hello"
-    with pytest.raises(DataError, match="No such file"):
-        fetch(Source("b", f"file:{tmp_path}/none"), tmp_path / "raw")
+        assert fetch(Source(f"{i}", url), raw).read_bytes() == b"hello"
+    with pytest.raises(DataError, match=r"there is no file .*none"):
+        fetch(Source("b", f"file:{tmp_path}/none"), raw)
+
+
+def test_folder_of_the_users_own(tmp_path, raw):
+    own = tmp_path / "my files"
+    own.mkdir()
+    (own / "a.bin").write_bytes(BODY)
+    wanted = Source("a.bin", "http://127.0.0.1:1/x", DIGEST)
+    assert fetch(wanted, raw, origin=str(own)).read_bytes() == BODY
+    (own / "a.bin").write_bytes(b"other")
+    with pytest.raises(DataError, match="sha256"):
+        fetch(wanted, raw / "again", origin=str(own))
+    assert (own / "a.bin").read_bytes() == b"other"
+
+
+def test_download_never_writes_into_a_file_of_the_users(server, tmp_path, raw):
+    own = tmp_path / "own.bin"
+    own.write_bytes(b"mine")
+    raw.mkdir()
+    os.link(own, raw / ".a.bin.partial")  # As a kill while a folder's file is taken leaves it.
+    assert fetch(source(server), raw).read_bytes() == BODY
+    assert own.read_bytes() == b"mine"
+
+
+def test_mirror(server, raw):
+    wanted = Source("a.bin", "http://127.0.0.1:1/elsewhere/x.bin", DIGEST)
+    assert fetch(wanted, raw, origin=f"{server.url}/").read_bytes() == BODY
+    assert server.asked == [("/a.bin", None)]
+
+
+def test_file_that_only_a_person_can_get(tmp_path, raw):
+    wanted = Source("scans.zip", None, note="sign the form at https://example.org")
+    with pytest.raises(DataError) as error:
+        fetch(wanted, raw)
+    for part in (f"{raw}/scans.zip: is missing", "sign the form", "put it there", "`sources:`"):
+        assert part in str(error.value)
+    (raw / "scans.zip").write_bytes(b"scans")
+    assert fetch(wanted, raw) == raw / "scans.zip"
+    assert fetch(wanted, tmp_path / "b", origin=str(raw)).read_bytes() == b"scans"
+    other = Source("scans.zip", None, DIGEST, "sign the form")
+    with pytest.raises(DataError, match=r"scans\.zip: is not the file that was expected"):
+        fetch(other, raw)
+    assert (raw / "scans.zip").read_bytes() == b"scans"
 
 
 def test_package_file_and_missing_package(tmp_path):

@@ -15,8 +15,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fl.data import load, prepare
+from fl.data import Supply, load, prepare, raw_name
+from fl.data.counts import hold
 from fl.data.download import Source
+from fl.data.lock import Lock
 from fl.data.prepared import Prepared, Writer
 from fl.errors import DataError
 
@@ -110,6 +112,32 @@ def test_arrays_that_do_not_belong_together_are_refused(tmp_path):
     with Writer(tmp_path / "toy") as writer, pytest.raises(ValueError, match="array 'z'"):
         writer.save("z", Y)
     assert names(tmp_path) == []
+
+
+def test_split_mask_and_text_round_trip(tmp_path):
+    split = (np.arange(10) % 3).astype(np.int8)
+    mask = np.arange(90, dtype=np.uint8).reshape(10, 3, 3)
+    text = np.arange(40, dtype=np.int32).reshape(10, 2, 2)
+    data = Prepared.open(write(tmp_path / "toy", split=split, mask=mask, text=text))
+    for name, array in (("split", split), ("mask", mask), ("text", text)):
+        assert np.array_equal(getattr(data, name), array)
+    assert data.split.dtype == np.int8
+    data.verify()
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "problem"),
+    [
+        ("split", np.full(10, 3, np.int8), "array split has unknown numbers; allowed: 0 to 2"),
+        ("split", np.zeros((10, 1), np.int8), r"array split is int8 \[10, 1\]; allowed: one whole"),
+        ("mask", np.zeros((10, 3), np.uint8), r"array mask is uint8 \[10, 3\]; allowed: a mask of"),
+        ("mask", np.zeros((9, 3, 3), np.uint8), r"\[9, 3, 3\]; .* for each of the 10 samples of x"),
+        ("text", np.zeros((10, 4)), r"array text is float64 \[10, 4\]; allowed: a text of whole"),
+    ],
+)
+def test_split_mask_and_text_that_do_not_fit(tmp_path, name, array, problem):
+    with pytest.raises(DataError, match=problem):
+        write(tmp_path / "toy", **{name: array})
 
 
 def test_place_that_is_taken_stays_as_it_is(tmp_path):
@@ -229,6 +257,41 @@ def test_prepare_twice_does_nothing_and_other_params_are_refused(tmp_path, origi
     assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
     with pytest.raises(DataError, match=r"'shift': 0.*not toy .*'shift': 1.*delete the folder or"):
         prepare(Toy(origin, 1), "toy", tmp_path / "raw", folder)
+
+
+def test_prepared_from_other_files_than_the_lock_says_is_refused(tmp_path, origin):
+    folder, lock = tmp_path / "prepared" / "toy", Lock(tmp_path / "lock.json", "toy")
+    supply = Supply(lock=lock)
+    prepare(Toy(origin), "toy", tmp_path / "raw", folder, supply)
+    prepare(Toy(origin), "toy", tmp_path / "raw", folder, supply)
+    digest = hashlib.sha256((tmp_path / "labels.txt").read_bytes()).hexdigest()
+    assert json.loads(lock.path.read_text()) == {"toy": {"raw.txt": digest}}
+    lock.path.write_text(json.dumps({"toy": {"raw.txt": "0" * 64}}))
+    with pytest.raises(DataError, match=rf"from a raw\.txt with sha256 {digest}, but .*lock\.json"):
+        prepare(Toy(origin), "toy", tmp_path / "raw", folder, supply)
+
+
+def test_files_of_a_subset_are_not_held_to_the_checksums_of_the_whole(tmp_path, origin):
+    class Published(Toy):
+        complete = True
+        sources = (Source("raw.txt", origin, "0" * 64),)
+
+    whole = Published(origin)
+    with pytest.raises(DataError, match="expected 0000"):
+        prepare(whole, "toy", tmp_path / "raw", tmp_path / "a")
+    subset = Published(origin)
+    object.__setattr__(subset, "complete", False)
+    prepare(subset, "toy", tmp_path / "raw", tmp_path / "a")
+    assert np.array_equal(Prepared.open(tmp_path / "a").y, Y)
+    assert raw_name({"name": "toy", "complete": False}) == "toy-subset"
+    assert raw_name({"name": "toy", "complete": True}) == raw_name({"name": "toy"}) == "toy"
+
+
+def test_published_sizes_are_held():
+    hold({"train": 5, "test": 2}, {"train": 5, "test": 2}, "toy", "its paper")
+    for found in ({"train": 5}, {"train": 5, "test": 2, "val": 1}, {"train": 4, "test": 3}):
+        with pytest.raises(DataError, match=r"toy: \w+ has \d samples, expected \d \(its paper\)"):
+            hold(found, {"train": 5, "test": 2}, "toy", "its paper")
 
 
 def test_prepare_does_not_take_a_damaged_folder_for_complete(tmp_path, origin):

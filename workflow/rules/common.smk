@@ -34,6 +34,14 @@ def planned(kind, name):
         return json.load(file)
 
 
+DATASETS = sorted({bundle["dataset"] for bundle in PLAN["bundles"].values()})
+
+
+def raw(dataset):
+    """The folder of the raw files that a planned data set is made from."""
+    return raw_name(planned("datasets", dataset))
+
+
 def unless_there(outputs, inputs):
     """The inputs of a job, none if its outputs are there.
 

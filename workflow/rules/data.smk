@@ -3,17 +3,21 @@ rule download:
         f"{DATA}/raw/{{raw}}/sources.json",
     log:
         f"{RESULTS}/logs/download/{{raw}}.log",
+    params:
+        dataset=lambda wildcards: next(
+            name for name in DATASETS if raw(name) == wildcards.raw
+        ),
     message:
         "download {wildcards.raw}"
     shell:
-        f"{FL} download {{wildcards.raw}} --config {CONFIG} > {{log}} 2>&1"
+        f"{FL} download {{params.dataset}} --config {CONFIG} > {{log}} 2>&1"
 
 
 rule prepare:
     input:
         lambda wildcards: unless_there(
             [f"{DATA}/prepared/{wildcards.dataset}/dataset.json"],
-            [f"{DATA}/raw/{wildcards.dataset[:-17]}/sources.json"],
+            [f"{DATA}/raw/{raw(wildcards.dataset)}/sources.json"],
         ),
     output:
         f"{DATA}/prepared/{{dataset}}/dataset.json",

@@ -1,0 +1,53 @@
+"""From a run's spec to its simulation: data, partition, model and method, ready to train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fl import materials
+from fl.data.batches import Arrays
+from fl.evaluate import Held
+from fl.method import Setting
+from fl.network import Network
+from fl.simulate import DTYPES, Simulation
+from fl.training import Training
+
+Spec = Mapping[str, Any]
+
+
+def assemble(spec: Spec, bundle: Mapping[str, Any], device: torch.device) -> Simulation:
+    """The simulation that a run's spec describes; missing data and partitions are made."""
+    root, results = Path(bundle["data"]), Path(bundle["results"])
+    supply = materials.supply(spec["dataset"], bundle["sources"], bundle["lock"])
+    prepared = materials.prepare(spec["dataset"], root, supply)
+    table = materials.partition(spec["partition"], spec["dataset"], root, results)
+    training = Training(**spec["training"])
+    dtype, held = DTYPES[training.precision], Held.of(table)
+    _, model = materials.entry_of("model", spec["model"])
+    shape, classes = prepared.x.shape[1:], len(prepared.classes)
+    network = Network(lambda: model.build(shape, classes), dtype)
+    setting = Setting(network, training, classes, held.clients, shape, spec["seed"])
+    return Simulation(
+        method=materials.build(spec, setting),
+        network=network,
+        training=training,
+        arrays=Arrays(
+            *(prepared.x, prepared.y, prepared.normalisation, device, dtype),
+            augmentation=training.augmentation,
+        ),
+        held=held,
+        classes=classes,
+        seed=spec["seed"],
+    )
+
+
+def reseeded(like: Simulation, spec: Spec) -> Simulation:
+    """The simulation of a spec that differs from that of ``like`` in its seed only, on its data."""
+    clients, shape = like.held.clients, like.arrays.shape
+    setting = Setting(like.network, like.training, like.classes, clients, shape, spec["seed"])
+    return replace(like, method=materials.build(spec, setting), seed=spec["seed"])

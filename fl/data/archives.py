@@ -1,0 +1,227 @@
+"""Members of archives, streamed in the archive's order, and whole archives unpacked safely.
+
+Nothing is read into memory whole, and a tar is read once from its beginning to its end. Whatever
+its author meant, an archive cannot write outside the folder that it is unpacked into.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, BinaryIO, NoReturn, cast
+
+from fl.errors import DataError
+from fl.files import disk_errors, erase, sync_folder, temporary
+
+Archive = Path | BinaryIO
+Wanted = Callable[[str], bool]
+
+MAGIC = {
+    b"PK\x03\x04": "zip",
+    b"PK\x05\x06": "zip",
+    b"\x1f\x8b": "gz",
+    b"BZh": "bz2",
+    b"\xfd7zXZ\x00": "xz",
+}
+OPENERS: dict[str, Any] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
+
+DAMAGE = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError),
+    *(OSError, NotImplementedError, RuntimeError, ValueError),
+)
+"""What Python's readers raise for archives that are truncated, corrupt, encrypted or exotic."""
+
+
+def entries(archive: Archive, wanted: Wanted | None = None) -> Iterator[tuple[str, BinaryIO]]:
+    """The files in a zip or a tar (plain, gz, bz2, xz): name and content, in the archive's order.
+
+    A content is to be read before the next is asked for; folders are passed over. ``archive`` may
+    itself be such a content: that is how an archive within an archive is read (a zip in a tar is
+    held in memory). ``wanted(name)`` says which files to yield.
+
+    Raises `DataError` that names the archive, and the member if it is one that is at fault: for
+    what is truncated, corrupt or no archive, and for members that are links or devices, or whose
+    names lead out of a folder. A tar whose end is missing is found out after its last member.
+    """
+    title = name_of(archive)
+    with ExitStack() as stack:
+        with _blamed(title):
+            if isinstance(archive, Path):
+                stream: BinaryIO = stack.enter_context(archive.open("rb"))
+            else:
+                stream = cast(BinaryIO, io.BufferedReader(_Raw(archive)))
+            kind = _kind(stream)
+        members = _zipped(stream, title) if kind == "zip" else _tarred(stream, kind, title)
+        for name, content in members:
+            name = name.removeprefix("./")
+            if wanted is None or wanted(name):
+                named = io.BufferedReader(Content(content, title, name), 1 << 16)
+                yield name, cast(BinaryIO, named)
+
+
+def member(archive: Archive, name: str) -> BinaryIO:
+    """The content of one file of an archive, in memory; `DataError` if it is not there."""
+    for _, content in entries(archive, lambda found: found == name):
+        return io.BytesIO(content.read())
+    raise DataError(f"{name_of(archive)}: has no member {name}; fetch it again, or look inside")
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """``folder`` with everything that is in ``archive``; one that is there already stays as it is.
+
+    It gets its name when it is complete. Raises as `entries` does, and `FedloomError` if the disk
+    refuses; nothing is left behind then.
+    """
+    if folder.is_dir():
+        return folder
+    draft = temporary(folder)
+    with disk_errors(folder):
+        try:
+            draft.mkdir(parents=True)
+            for name, content in entries(archive):
+                target = draft / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("wb") as out:
+                    shutil.copyfileobj(content, out, 1 << 20)
+            draft.rename(folder)
+            sync_folder(folder.parent)
+        except BaseException:
+            erase(draft)
+            raise
+    return folder
+
+
+def name_of(archive: Archive) -> str:
+    """What an error calls a file or a content: its path, or ``archive: member``."""
+    return str(archive) if isinstance(archive, Path) else str(getattr(archive, "name", "a stream"))
+
+
+class Content(io.RawIOBase):
+    """A member's bytes; whatever is wrong with them is an error that names archive and member."""
+
+    def __init__(self, inner: BinaryIO, archive: str, member: str) -> None:
+        self._inner, self._archive, self._member = inner, archive, member
+        self.name = f"{archive}: {member}"
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """As any stream, or `DataError`."""
+        with _blamed(self._archive, self._member):
+            chunk = self._inner.read(len(buffer))
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
+
+
+class _Raw(io.RawIOBase):
+    """A stream that a reader may close without closing what it reads from."""
+
+    def __init__(self, inner: BinaryIO) -> None:
+        self._inner = inner
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        chunk = self._inner.read(len(buffer))
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
+
+
+class _Tail(_Raw):
+    """A stream that remembers its last bytes, by which a complete tar is known."""
+
+    last = b""
+
+    def readinto(self, buffer: Any) -> int:
+        read = super().readinto(buffer)
+        self.last = self.last + bytes(buffer[max(0, read - tarfile.BLOCKSIZE) : read])
+        self.last = self.last[-tarfile.BLOCKSIZE :]
+        return read
+
+
+def _kind(stream: Any) -> str:
+    start = stream.peek(8)[:8]
+    return next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), "tar")
+
+
+def _zipped(stream: BinaryIO, title: str) -> Iterator[tuple[str, BinaryIO]]:
+    with _blamed(title), ExitStack() as stack:
+        whole = stream if stream.seekable() else io.BytesIO(stream.read())
+        found = stack.enter_context(zipfile.ZipFile(whole))
+        keep = stack.pop_all()
+    with keep:
+        for info in sorted(found.infolist(), key=lambda info: info.header_offset):
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                _refuse(title, info.filename, "is a link or a device")
+            _check_name(title, info.filename)
+            if not info.is_dir():
+                with _blamed(title, info.filename):
+                    content = found.open(info)
+                with content:
+                    yield info.filename, cast(BinaryIO, content)
+
+
+def _tarred(stream: BinaryIO, kind: str, title: str) -> Iterator[tuple[str, BinaryIO]]:
+    plain = _Tail(OPENERS[kind](stream) if kind in OPENERS else stream)
+    with _blamed(title):
+        found = tarfile.TarFile.open(fileobj=cast(BinaryIO, plain), mode="r|", bufsize=1 << 16)
+    while True:
+        with _blamed(title):
+            info = found.next()
+        if info is None:
+            break
+        if not (info.isfile() or info.isdir()):
+            _refuse(title, info.name, "is a link or a device")
+        _check_name(title, info.name)
+        if info.isfile():
+            yield info.name, cast(BinaryIO, found.extractfile(info))
+        # All that was read stays in a list otherwise, and sets have a million members.
+        found.members.clear()  # type: ignore[attr-defined]
+    with _blamed(title):
+        while plain.read(1 << 20):
+            pass
+        if plain.last != bytes(tarfile.BLOCKSIZE):
+            raise EOFError("its end is missing")
+
+
+def _check_name(title: str, name: str) -> None:
+    plain = PurePosixPath(name.replace("\\", "/"))
+    if plain.is_absolute() or PureWindowsPath(name).drive:
+        _refuse(title, name, "is an absolute path")
+    if ".." in plain.parts:
+        _refuse(title, name, "leads out of the folder (..)")
+
+
+def _refuse(title: str, name: str, problem: str) -> NoReturn:
+    raise DataError(
+        f"{title}: member {name!r} {problem}; no such thing is unpacked: get the archive from its"
+        " publisher"
+    )
+
+
+@contextmanager
+def _blamed(archive: str, member: str = "") -> Iterator[None]:
+    """Errors inside as `DataError` that names the archive and the member."""
+    try:
+        yield
+    except DAMAGE as error:
+        at = f"{archive}: member {member}" if member else archive
+        reason = error or type(error).__name__
+        raise DataError(
+            f"{at}: is truncated, damaged or no zip or tar archive ({reason}); delete the file"
+            " to fetch it again"
+        ) from error

@@ -1,0 +1,67 @@
+"""Pictures, decoded to arrays of one shape. Pillow does the work, at preparation only."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+import numpy as np
+
+from fl.data.archives import name_of
+from fl.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Box = tuple[int, int, int, int]
+"""Left, upper, right, lower, in pixels."""
+
+
+def decode(
+    stream: BinaryIO,
+    size: tuple[int, int] | None,
+    mode: Literal["RGB", "L"] = "RGB",
+    crop: Box | Literal["centre"] | None = None,
+    *,
+    converts: tuple[str, ...] = ("L",),
+    resample: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear",
+) -> np.ndarray:
+    """A picture as uint8 ``[3, height, width]``, or ``[1, height, width]`` for mode ``L``.
+
+    ``size`` is (height, width); None keeps the picture's own. ``crop`` is taken first: a box, or
+    the largest square in the middle. Pictures of another mode (Pillow's name: 1, L, P, RGB, RGBA,
+    CMYK, I;16, ...) are converted where ``converts`` names it. Raises `DataError` that names the
+    picture if its mode is another or if it cannot be read.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    name, content = name_of(stream), stream.read()
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            image.load()
+            picture = _in_mode(image, mode, converts, name)
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
+        raise DataError(
+            f"{name}: is no complete picture ({error}); delete the archive to fetch it again"
+        ) from error
+    if crop is not None:
+        picture = picture.crop(_middle(*picture.size) if crop == "centre" else crop)
+    if size is not None and picture.size != size[::-1]:
+        picture = picture.resize(size[::-1], Image.Resampling[resample.upper()])
+    pixels = np.asarray(picture)
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _in_mode(image: Image, mode: str, converts: tuple[str, ...], name: str) -> Image:
+    if image.mode == mode:
+        return image.copy()
+    if image.mode not in converts:
+        allowed = ", ".join(dict.fromkeys((mode, *converts)))
+        raise DataError(f"{name}: is a picture of mode {image.mode}; allowed: {allowed}")
+    return image.convert(mode)
+
+
+def _middle(width: int, height: int) -> Box:
+    side = min(width, height)
+    left, upper = (width - side) // 2, (height - side) // 2
+    return left, upper, left + side, upper + side

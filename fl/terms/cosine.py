@@ -1,0 +1,43 @@
+"""Drift of features by their angle: how far samples turn away from where the shared model has them.
+
+Ayromlou, Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (the baseline of
+tables 1 and 2).
+
+As the paper says, similarity is rewarded; in the released code the loss is the mean |cos|, which
+does the opposite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.fields import NonNegative
+from fl.method import Setting
+from fl.parts.drift import features
+from fl.parts.losses import Forward, Term, weighted_mean
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """mu sum_l mean_i (1 - cos(f_l(x_i; w), f_l(x_i; w_shared))); layers: by module name."""
+
+    layers: tuple[str, ...]
+    mu: NonNegative = 0.1
+
+    title: ClassVar = "Cos. Sim."
+
+    def build(self, setting: Setting) -> Term:
+        """The weighted mean over the batch, summed over layers."""
+        setting.network.tap(self.layers)
+
+        def term(forward: Forward) -> Tensor:
+            seen = features(forward, self.layers).values()
+            turned = [1 - F.cosine_similarity(t["own"], t["shared"], dim=-1) for t in seen]
+            return self.mu * weighted_mean(torch.stack(turned).sum(0), forward.batch)
+
+        return term

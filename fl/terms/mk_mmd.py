@@ -1,0 +1,98 @@
+"""Drift of features as a distribution: MK-MMD, with kernels weighted to tell the two models apart.
+
+Ayromlou, Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (section 3.3).
+
+The shared model is the one sent this round, frozen, in evaluation mode; the client's is in training
+mode. Weights start uniform (in the released code at random), persist from round to round, and no
+gradient flows through them. Samples that fill up a last batch count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fl.fields import Bound, Count, NonNegative
+from fl.method import Batch, Setting
+from fl.parts.drift import Seen, check_batch, features, looked, unit_rows, where_apart
+from fl.parts.losses import Adaptive, Forward, Periodic
+from fl.parts.mmd import (
+    GRID,
+    Convention,
+    kernel_statistics,
+    mk_mmd2,
+    optimal_kernel_weights,
+    optimal_kernel_weights_cvxpy,
+)
+from fl.trees import Tree
+
+
+@dataclass(frozen=True)
+class MKMMD:
+    """mu sum_l MK-MMD^2 of layer l; layers: by module name.
+
+    update: of the kernel weights: after every `step` on its batch (the paper's -1), `periodic`,
+    after step ``first`` of a round and then every ``every`` steps on ``batches`` batches in
+    evaluation mode (its 20), or `never`: they stay 1/r.
+    kernels: r, the first of the grid 2^-3.5, 2^-3.25, ..., 2^1. ridge: epsilon of equation 1.
+    convention: exp(-gamma d^2) or exp(-d^2 / gamma). normalise: features to length 1.
+    biased: the estimate with pairs of a sample with itself. solver: `cvxpy` is slow, to compare.
+    """
+
+    layers: tuple[str, ...]
+    mu: NonNegative = 0.1
+    update: Literal["step", "periodic", "never"] = "step"
+    every: Count = 20
+    first: Count = 2
+    batches: Count = 50
+    kernels: Annotated[int, Bound(low=1, high=len(GRID))] = len(GRID)
+    ridge: NonNegative = 1e-3
+    convention: Convention = "multiply"
+    normalise: bool = True
+    biased: bool = True
+    solver: Literal["exact", "cvxpy"] = "exact"
+
+    title: ClassVar = "MK-MMD"
+
+    def build(self, setting: Setting) -> Adaptive:
+        """The term, with the kernel weights of every layer as its state."""
+        check_batch(setting, "mk-mmd")
+        setting.network.tap(self.layers)
+        gammas = GRID[: self.kernels]
+        how: dict[str, Any] = {"convention": self.convention, "biased": self.biased}
+        solve = optimal_kernel_weights if self.solver == "exact" else optimal_kernel_weights_cvxpy
+
+        def start(variables: Tree) -> dict[str, Any]:
+            like = next(iter(variables["params"].values()))
+            return dict.fromkeys(self.layers, like.new_full((self.kernels,), 1 / self.kernels))
+
+        def prepared(seen: Seen) -> Seen:
+            return unit_rows(seen) if self.normalise else seen
+
+        def term(forward: Forward, state: Tree) -> tuple[Tensor, dict[str, Any]]:
+            seen = prepared(features(forward, self.layers))
+            parts = [
+                mk_mmd2(two["own"], two["shared"], gammas, state[name], **how)
+                for name, two in seen.items()
+            ]
+            return self.mu * torch.stack(parts).sum(), dict(seen)
+
+        def adapt(state: Tree, seen: Tree) -> dict[str, Any]:
+            after: dict[str, Any] = {}
+            for name, two in seen.items():
+                found, covariance = kernel_statistics(two["own"], two["shared"], gammas, **how)
+                solved = {name: solve(found, covariance, self.ridge)}
+                after |= where_apart(solved, {name: state[name]}, two)
+            return after
+
+        def look(variables: Tree, shared: Tree, batch: Batch) -> dict[str, Any]:
+            return dict(prepared(looked(setting.network, variables, shared, batch, self.layers)))
+
+        if self.update == "never":
+            return Adaptive("mk-mmd", start, term, lambda state, seen: dict(state))
+        periodic = Periodic(self.every, self.first, self.batches, look)
+        refresh = periodic if self.update == "periodic" else None
+        return Adaptive("mk-mmd", start, term, adapt, refresh)

@@ -1,0 +1,152 @@
+"""What every loss term promises that a study can add, whatever it is; a plugin's too."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from contract import worlds
+from contract.worlds import world
+
+from fl import engine, fields, registry, simulate, trees
+from fl.data.batches import Arrays
+from fl.errors import FedloomError, Where
+from fl.simulate import Simulation
+
+TERMS = registry.names("term")
+BASES = ("fedavg", "fedprox", "ditto", "mrmtl", "scaffold", "moon", "fedavgm")
+"""Methods whose server has a whole model."""
+
+LAYERS = {"mlp": ("1",), "cnn": ("2", "6")}
+"""Of the models of the contract: what comes out of their ReLUs."""
+
+MORE: dict[str, list[dict[str, Any]]] = {
+    "mk-mmd": [
+        {"update": "periodic", "first": 2, "every": 3, "batches": 2},
+        {"update": "never", "kernels": 5, "biased": False},
+        {"convention": "divide", "normalise": False},
+    ],
+    "mmd-d": [
+        {"update": "step", "form": "sum"},
+        {"first": 1, "every": 2, "batches": 3, "steps": 2, "normalise": True},
+    ],
+}
+"""Values beside the defaults under which a term has to keep its promises."""
+
+ROUNDING = {"mmd-d": (1e-7, 1e-4)}
+"""How near stacked and loop come in weights and in the terms' states, where it is not 1e-10: AdamW
+divides gradients by their size, and so turns the rounding of those near zero into steps.
+"""
+
+CASES = [(term, values) for term in TERMS for values in [{}, *MORE.get(term, [])]]
+every_case = pytest.mark.parametrize(
+    ("term", "values"), CASES, ids=[f"{term}-{i}" for i, (term, _) in enumerate(CASES)]
+)
+every_term = pytest.mark.parametrize("term", TERMS)
+every_model = pytest.mark.parametrize("model", worlds.MODELS)
+
+
+def with_term(
+    term: str, method: str, model: str, values: Mapping[str, Any] | None = None, **more: Any
+) -> Simulation:
+    """A method with a term that weighs enough to be seen."""
+    declared = fields.fields(registry.find("term", term, Where("test")).target)
+    given = {"mu": 0.5, "layers": list(LAYERS[model]), **(values or {})}
+    keys = {key: value for key, value in given.items() if key in declared}
+    return world(method, model, terms=[(term, keys)], **more)
+
+
+def without_kernels(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree without the states of terms."""
+    inner = {k: without_kernels(v) if isinstance(v, Mapping) else v for k, v in tree.items()}
+    return {key: leaf for key, leaf in inner.items() if key != "terms"}
+
+
+@every_model
+@every_case
+def test_stacked_is_loop_to_rounding(term: str, values: dict[str, Any], model: str) -> None:
+    simulation = with_term(term, "ditto", model, values)
+    loop, rows = worlds.run(simulation, "loop")
+    stacked, stacked_rows = worlds.run(simulation, "stacked")
+    found, expected = worlds.tree(stacked), worlds.tree(loop)
+    weights, kernels = ROUNDING.get(term, (1e-10, 1e-10))
+    assert worlds.distance(without_kernels(found), without_kernels(expected)) < weights
+    assert worlds.rows_agree(stacked_rows, rows, weights)
+    assert worlds.distance(found, expected) < kernels
+
+
+@every_term
+def test_any_base_takes_it_and_trains_otherwise_for_it(term: str) -> None:
+    for base in BASES:
+        _, rows = worlds.run(with_term(term, base, "mlp", rounds=1), "stacked")
+        _, plain = worlds.run(world(base, "mlp", rounds=1), "stacked")
+        _, none = worlds.run(with_term(term, base, "mlp", {"mu": 0.0}, rounds=1), "stacked")
+        assert np.isfinite(rows["value"]).all()
+        assert not worlds.rows_agree(rows, plain, 1e-6)
+        assert worlds.rows_agree(none, plain, 1e-10), "without weight it is not there"
+
+
+@every_case
+def test_a_resumed_run_gets_the_same_bits(term: str, values: dict[str, Any]) -> None:
+    simulation = with_term(term, "ditto", "cnn", values)
+    straight, _ = worlds.run(simulation, "stacked")
+    [first, *_] = simulate.rounds(simulation, simulation.begin(), 0, "stacked")
+    kept = copy.deepcopy(first.state)
+    *_, last = simulate.rounds(with_term(term, "ditto", "cnn", values), kept, 1, "stacked")
+    assert worlds.same(worlds.tree(last.state), worlds.tree(straight))
+
+
+@every_term
+def test_its_state_never_leaves_the_client(term: str) -> None:
+    simulation = with_term(term, "fedprox", "mlp", rounds=1)
+    state, _ = worlds.run(simulation, "stacked")
+    assert worlds.names(state.server) == worlds.names(world("fedprox", "mlp").begin().server)
+
+
+@every_case
+def test_features_that_are_not_finite_reach_no_state(term: str, values: dict[str, Any]) -> None:
+    simulation = with_term(term, "fedprox", "mlp", values, rounds=1, participation=1.0)
+    raw, labels, held = worlds.data("mlp")
+    raw[held.samples["train"][2]] = np.inf
+    arrays = Arrays(raw, labels, worlds.NORMALISATION, dtype=torch.float64)
+    simulation = replace(simulation, arrays=arrays)
+    [done] = simulate.rounds(simulation, simulation.begin(), 0, "stacked")
+    assert done.trouble == "the training loss of client 2 was no longer finite in round 1"
+    for leaf in trees.leaves(done.state.clients.get("terms", {})):
+        assert leaf.isfinite().all()
+    with pytest.raises(FedloomError, match="client 2, round 1, step 0: the loss is nan"):
+        engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), "debug")
+
+
+@every_term
+def test_a_layer_that_is_not_there_is_named_with_those_that_are(term: str) -> None:
+    with pytest.raises(FedloomError, match=r"no layer 'body'; allowed: 0, 1, 2"):
+        with_term(term, "ditto", "mlp", {"layers": ["body"]})
+
+
+@every_term
+def test_without_a_shared_model_it_says_so(term: str) -> None:
+    simulation = with_term(term, "local", "mlp")
+    with pytest.raises(FedloomError, match="terms: the method's server has no whole model"):
+        worlds.run(simulation, "loop")
+
+
+def test_a_method_with_a_loss_of_its_own_refuses_terms() -> None:
+    with pytest.raises(FedloomError, match="perfedavg: terms are set; allowed: none"):
+        with_term(TERMS[0], "perfedavg", "mlp")
+
+
+@pytest.mark.parametrize("base", ["ditto", "mrmtl"])
+def test_stateless_terms_add_up(base: str) -> None:
+    """A term on each of two layers is what one on both is."""
+    both = with_term("cosine", base, "cnn", rounds=1)
+    found, _ = worlds.run(both, "loop")
+    first, second = ({"layers": [layer], "mu": 0.5} for layer in LAYERS["cnn"])
+    apart = world(base, "cnn", terms=[("cosine", first), ("cosine", second)], rounds=1)
+    expected, _ = worlds.run(apart, "loop")
+    assert worlds.distance(worlds.tree(found), worlds.tree(expected)) < 1e-10

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fl.data.images import decode
+from fl.errors import DataError
+
+
+def stream(pixels, mode=None, form="PNG"):
+    """A picture as a file, named as a member of an archive is."""
+    image = Image.fromarray(pixels)
+    out = io.BytesIO()
+    (image.convert(mode) if mode else image).save(out, form)
+    found = io.BytesIO(out.getvalue())
+    found.name = "set.zip: cat/1.png"
+    return found
+
+
+COLOUR = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
+GREY = COLOUR[:, :, 0]
+
+
+def test_pixels_come_out_as_they_are():
+    found = decode(stream(COLOUR), (4, 6))
+    assert (found.dtype, found.shape) == (np.uint8, (3, 4, 6))
+    assert np.array_equal(found, COLOUR.transpose(2, 0, 1))
+    assert np.array_equal(decode(stream(COLOUR), None), found)
+
+
+def test_grey_pictures():
+    assert np.array_equal(decode(stream(GREY), (4, 6), "L"), GREY[None])
+    assert np.array_equal(decode(stream(GREY), (4, 6)), np.stack([GREY] * 3))
+
+
+def test_size_is_height_and_width():
+    assert decode(stream(COLOUR), (8, 3)).shape == (3, 8, 3)
+
+
+def test_crop_comes_before_size():
+    assert np.array_equal(
+        decode(stream(COLOUR), None, crop=(1, 2, 5, 4)), COLOUR[2:4, 1:5].transpose(2, 0, 1)
+    )
+    middle = decode(stream(COLOUR), (4, 4), crop="centre")
+    assert np.array_equal(middle, COLOUR[:, 1:5].transpose(2, 0, 1))
+
+
+def test_nearest_keeps_values():
+    found = decode(stream(GREY), (8, 12), "L", resample="nearest")
+    assert np.array_equal(found[0], GREY.repeat(2, 0).repeat(2, 1))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "P", "1", "LA"])
+def test_wrong_mode_is_named_unless_it_may_be_converted(mode):
+    with pytest.raises(
+        DataError, match=rf"set\.zip: cat/1\.png: is a picture of mode {mode}; allowed: RGB, L$"
+    ):
+        decode(stream(COLOUR, mode), (4, 6))
+    assert decode(stream(COLOUR, mode), (4, 6), converts=(mode,)).shape == (3, 4, 6)
+
+
+def test_colour_is_not_taken_for_grey():
+    with pytest.raises(DataError, match="mode RGB; allowed: L"):
+        decode(stream(COLOUR), (4, 6), "L")
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+@pytest.mark.parametrize("keep", [0, 10, 0.5])
+def test_unreadable_picture_is_named(form, keep):
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    whole = stream(noise, form=form)
+    content = whole.read()
+    part = io.BytesIO(content[: keep if keep in (0, 10) else len(content) // 2])
+    part.name = whole.name
+    with pytest.raises(DataError, match=r"set\.zip: cat/1\.png: is no complete picture"):
+        decode(part, (4, 6))
