@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check format bench lock clean
+.PHONY: help demo fixtures-demo test check format bench lock clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -11,6 +11,9 @@ help: ## what can be made
 demo: $(VENV)/run.stamp ## run the study quickstart and show its result
 	$(BIN)/snakemake results/report/quickstart.html
 	$(BIN)/python -m fl show quickstart
+
+fixtures-demo: $(VENV)/run.stamp ## a tiny study over generated files of every published data set
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fixtures_demo.py
 
 test: $(VENV)/test.stamp ## lint, type-check and run every test
 	$(MAKE) --no-print-directory check
@@ -27,8 +30,10 @@ format: $(VENV)/test.stamp ## put everything in the one format
 	$(BIN)/ruff check --fix .
 	$(BIN)/snakefmt Snakefile workflow
 
-bench: $(VENV)/run.stamp ## steps of local training per second, beside a bare PyTorch loop
+bench: $(VENV)/run.stamp ## what is fast is measured here, beside plain PyTorch where that is fair
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.local_steps
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.partitions
 
 lock: ## resolve the ranges of pyproject.toml anew into the lock files
 	workflow/scripts/lock $(PYTHON)

@@ -11,7 +11,7 @@ import torch
 
 from fl import materials
 from fl.data.batches import Arrays
-from fl.evaluate import Held
+from fl.evaluate import OWN, Held
 from fl.method import Setting
 from fl.network import Network
 from fl.simulate import DTYPES, Simulation
@@ -27,11 +27,14 @@ def assemble(spec: Spec, bundle: Mapping[str, Any], device: torch.device) -> Sim
     prepared = materials.prepare(spec["dataset"], root, supply)
     table = materials.partition(spec["partition"], spec["dataset"], root, results)
     training = Training(**spec["training"])
-    dtype, held = DTYPES[training.precision], Held.of(table)
+    _, method = materials.entry_of("method", spec["method"])
+    # Who learns nothing from others may train where nobody else does: unseen clients personalise.
+    alone = getattr(method, "alone", False)
+    dtype, held = DTYPES[training.precision], Held.of(table, spec.get("test", OWN), alone)
     _, model = materials.entry_of("model", spec["model"])
     shape, classes = prepared.x.shape[1:], len(prepared.classes)
     network = Network(lambda: model.build(shape, classes), dtype)
-    setting = Setting(network, training, classes, held.clients, shape, spec["seed"])
+    setting = Setting(network, training, classes, len(held.participants), shape, spec["seed"])
     return Simulation(
         method=materials.build(spec, setting),
         network=network,
@@ -48,6 +51,6 @@ def assemble(spec: Spec, bundle: Mapping[str, Any], device: torch.device) -> Sim
 
 def reseeded(like: Simulation, spec: Spec) -> Simulation:
     """The simulation of a spec that differs from that of ``like`` in its seed only, on its data."""
-    clients, shape = like.held.clients, like.arrays.shape
+    clients, shape = len(like.held.participants), like.arrays.shape
     setting = Setting(like.network, like.training, like.classes, clients, shape, spec["seed"])
     return replace(like, method=materials.build(spec, setting), seed=spec["seed"])

@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("spec", type=Path, help="results/plan/bundles/<bundle>.json")
     sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
 
-    for kind in ("method", "data set", "model"):
+    for kind in ("method", "term", "data set", "model"):
         name = kind.replace(" ", "") + "s"
         sub = command(name, _list, f"what {kind}s there are, a line and a citation each")
         sub.set_defaults(kind=kind)

@@ -83,6 +83,9 @@ class Study:
 
     A list where one value is expected is a grid. ``grid: published`` takes from ``best`` what that
     has, in place of what the entries say. See ``config/README.md`` for every key.
+
+    test: whose test samples a client's model is scored on: its own, or those of all clients that
+    are trained on.
     """
 
     datasets: list[Any]
@@ -94,6 +97,7 @@ class Study:
     question: str = ""
     training: dict[str, Any] = field(default_factory=dict)
     metric: Literal["accuracy", "balanced_accuracy"] = "accuracy"
+    test: Literal["own", "global"] = "own"
     baseline: str | None = None
     keep_weights: bool = False
     grid: Literal["swept", "published"] = "swept"

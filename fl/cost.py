@@ -20,7 +20,7 @@ def client_steps(spec: Mapping[str, Any]) -> int:
     training = Training(**spec["training"])
     _, dataset = materials.entry_of("data set", spec["dataset"])
     clients = spec["partition"].get("clients") or dataset.natural or 1
-    share = 1 - spec["partition"].get("val", 0) - spec["partition"].get("test", 0)
+    share = 1 - sum(materials.share(spec["partition"], split) for split in ("val", "test"))
     epochs = training.local_epochs or 1
     samples = (dataset.size or 0) * share / clients
     local = training.local_steps or epochs * samples / training.batch_size

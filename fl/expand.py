@@ -234,6 +234,8 @@ class _Methods:
                 "training": method.training,
                 "start": parent.point if parent else None,
             }
+            if self._study.test != "own":
+                spec["test"] = self._study.test
             code = materials.code(spec)
             point = identity.point(spec, code)
             yield Run(

@@ -14,6 +14,7 @@ import pandas as pd
 
 from fl import data, identity, registry
 from fl.data import PUBLISHED, Supply, holdings, raw_name
+from fl.data.distance import domain_distances
 from fl.data.lock import Lock
 from fl.data.prepared import Prepared
 from fl.errors import ConfigError, DataError, Where
@@ -136,8 +137,9 @@ def partition(
 ) -> pd.DataFrame:
     """The table in ``<results>/partitions/<id>``, made now if it is not there.
 
-    Beside ``partition.parquet`` lie ``statistics.parquet`` and ``partition.json``, which says how
-    it was made and what had to be repaired.
+    Beside ``partition.parquet`` lie ``statistics.parquet``, where there are domains
+    ``domains.parquet`` with the distances between them (`fl.data.distance`), and
+    ``partition.json``, which says how it was made and what had to be repaired.
     """
     folder = results / "partitions" / partition_id(spec, dataset_id(dataset))
     path = folder / "partition.parquet"
@@ -149,7 +151,11 @@ def partition(
 def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
     entry = registry.find("partition scheme", spec["name"], Where("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
-    given = {"groups": prepared.client, "domains": prepared.domain}
+    given = {
+        "groups": prepared.client,
+        "domains": prepared.domain,
+        "published": prepared.split,
+    }
     wanted = inspect.signature(entry.target).parameters
     table = entry.target(
         prepared.y, **{key: given[key] for key in given if key in wanted}, **values
@@ -159,14 +165,30 @@ def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
     holdings.write(table, folder / "partition.parquet")
     statistics = holdings.statistics(table, prepared.y, len(prepared.classes))
     write_table(folder / "statistics.parquet", statistics)
+    _measure_domains(table, prepared, folder)
     about = {
         "dataset": prepared.name,
         "scheme": entry.name,
         "params": values,
         "notes": table.attrs.get("notes", []),
+        "unseen": holdings.unseen(table).tolist(),
         "classes": list(prepared.classes),
     }
     write_json(folder / "partition.json", about)
+
+
+def _measure_domains(table: pd.DataFrame, prepared: Prepared, folder: Path) -> None:
+    """``domains.parquet``, where the data set has domains and inputs between which there is a
+    distance: whole numbers other than those of images are tokens.
+    """
+    tokens = prepared.x.dtype.kind in "iu" and prepared.x.dtype != np.uint8
+    if prepared.domain is None or not prepared.domains or tokens:
+        return
+    trained = table.loc[(table["split"] == "train").to_numpy(bool), "sample"].to_numpy()
+    found = domain_distances(prepared.x, prepared.domain, trained)
+    for side in ("domain", "other"):
+        found[side] = np.array(prepared.domains)[found[side]]
+    write_table(folder / "domains.parquet", found)
 
 
 def validates(scheme: Spec) -> bool:
@@ -174,6 +196,12 @@ def validates(scheme: Spec) -> bool:
     if "path" in scheme:
         return bool((holdings.read(scheme["path"])["split"] == "val").any())
     return bool(scheme.get("val", 0))
+
+
+def share(scheme: Spec, split: str) -> float:
+    """The share of a client's samples in ``val`` or ``test``, as far as the scheme's keys tell."""
+    given = scheme.get(split, 0.0)
+    return 0.0 if isinstance(given, str) else float(given)
 
 
 def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
@@ -189,12 +217,17 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
         problem = f"is {clients}, too many for {per_client} classes each of {found.size} samples"
         allowed = f"at most {found.size // per_client}, so that a holder of a class gets a sample"
         raise ConfigError(where / "clients", problem, allowed)
-    if per_client > found.classes:
-        problem = f"is {per_client}, but {dataset['name']} has {found.classes} classes"
-        raise ConfigError(where / "classes_per_client", problem, f"1 to {found.classes}")
-    if scheme.get("test", 0.5) in (0, 1) or scheme.get("val", 0) + scheme.get("test", 0) >= 1:
+    for key in ("classes_per_client", "dominant_classes"):
+        if scheme.get(key, 1) > found.classes:
+            problem = f"is {scheme[key]}, but {dataset['name']} has {found.classes} classes"
+            raise ConfigError(where / key, problem, f"1 to {found.classes}")
+    if scheme.get("test", 0.5) in (0, 1) or share(scheme, "val") + share(scheme, "test") >= 1:
         problem = f"is {scheme['test']} beside val {scheme.get('val', 0)}"
         raise ConfigError(where / "test", problem, "test > 0 and val + test < 1")
+    unseen = scheme.get("unseen", 0)
+    if clients and not isinstance(unseen, str) and unseen >= clients:
+        problem = f"is {unseen}, but there are {clients} clients"
+        raise ConfigError(where / "unseen", problem, f"a share < 1, or at most {clients - 1}")
     if "clients_per_domain" in scheme and not getattr(found, "domains", ()):
         raise ConfigError(where, f"{dataset['name']} has no domains", "a data set that has")
     if scheme["name"] == "natural" and not found.natural:

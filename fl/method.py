@@ -32,8 +32,9 @@ View = Callable[[Tree, Tree | None], dict[str, Any]]
 class Setting:
     """What a method is built for: the network, how it trains, how many classes and clients.
 
-    shape: of one input; seed: the run's, for what a method draws before round 1; terms: loss terms
-    that the study adds to the method's own, see `fl.recipe.recipe`.
+    clients: those that may take part; shape: of one input; seed: the run's, for what a method draws
+    before round 1; terms: loss terms that the study adds to the method's own, see
+    `fl.recipe.recipe`.
     """
 
     network: Network

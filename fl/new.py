@@ -11,7 +11,7 @@ from fl import registry
 from fl.errors import FedloomError
 from fl.files import write_bytes
 
-KINDS = {"method": "methods", "model": "models", "dataset": "datasets"}
+KINDS = {"method": "methods", "term": "terms", "model": "models", "dataset": "datasets"}
 """What can be made, and the folder of the plugin that it goes to."""
 
 TEMPLATES = Path(__file__).parent / "templates" / "new"

@@ -135,6 +135,7 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
         "title": study.title or expansion.name,
         "question": study.question,
         "metric": study.metric,
+        "test": study.test,
         "baseline": study.baseline,
         "runs": [
             {

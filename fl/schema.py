@@ -28,6 +28,10 @@ METRIC_COLUMNS = ("round", "client", "split", "stage", "metric", "value", "n")
 
 PARTITION_COLUMNS = ("sample", "client", "split")
 SPLITS = ("train", "val", "test")
+UNSEEN = "unseen"
+"""In a partition, the column that marks clients held out of training. In results, the split of
+their test samples: means over clients of ``test`` are over the clients that are trained on.
+"""
 
 GLOBAL, PERSONAL = "global", "personal"
 """Stages: the shared model before personalisation, and a client's own model after it."""

@@ -82,8 +82,8 @@ class Simulation:
         )
 
     def _participants(self, round_: int) -> np.ndarray:
-        everybody = self.held.clients
-        count = max(1, round(self.training.participation * everybody))
+        everybody = self.held.participants
+        count = max(1, round(self.training.participation * len(everybody)))
         draw = rng.generator(self.seed, "participants", round_)
         return np.sort(draw.choice(everybody, count, replace=False))
 

@@ -232,7 +232,9 @@ def _selected(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.Series:
     return pd.Series([key in best for key in keys], index=runs.index, dtype=bool)
 
 
-def summarise(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+def summarise(
+    rows: pd.DataFrame, runs: pd.DataFrame, metric: str, split: str = "test"
+) -> pd.DataFrame:
     """One row per setting and method, at the selected point and the last recorded round.
 
     ``mean``, ``sd_seeds``: over seeds, of the uniform mean over clients (ddof 1; NaN for one
@@ -240,7 +242,7 @@ def summarise(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFra
     ``p10`` is the tenth percentile counted from the worse end. Only complete runs count; the
     others are counted in ``n_diverged`` and ``n_missing``.
     """
-    last = final(rows, metric)
+    last = final(rows, metric, split)
     records = []
     for key, group in runs[runs["selected"]].groupby([*SETTING, "method"], sort=False):
         used = group.loc[group["state"] == COMPLETE, "run"]

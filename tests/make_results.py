@@ -96,6 +96,7 @@ def write_partition(
     scheme: str = "dirichlet",
     params: Mapping[str, Any] | None = None,
     dataset: str = "digits",
+    unseen: Sequence[int] = (),
 ) -> None:
     """A partition from its counts: split -> clients x classes."""
     folder = results / "partitions" / name
@@ -128,6 +129,7 @@ def write_partition(
         "scheme": scheme,
         "params": dict(params or {}),
         "notes": list(notes),
+        "unseen": list(unseen),
         "classes": list(classes),
     }
     (folder / "partition.json").write_text(json.dumps(about))

@@ -79,7 +79,7 @@ CASES = {
         {"partitions": [{"homogeneous": {"client": 3}}]},
         key="partitions.0.homogeneous.client",
         value="did you mean 'clients'?",
-        allowed="clients, seed, test, val",
+        allowed="clients, seed, test, unseen, val",
     ),
     "key of a model": Bad(
         {"models": [{"mlp": {"hiden": [3]}}]},
@@ -321,6 +321,27 @@ CASES = {
         key="partitions.0.pathological.classes_per_client",
         value="is 11, but synthetic has 10 classes",
         allowed="1 to 10",
+    ),
+    "more dominant classes than there are": Bad(
+        {"partitions": [{"dominant": {"clients": 3, "dominant_classes": 11}}]},
+        key="partitions.0.dominant.dominant_classes",
+        value="is 11, but synthetic has 10 classes",
+        allowed="1 to 10",
+    ),
+    "all clients unseen": Bad(
+        {"partitions": [{"homogeneous": {"clients": 3, "unseen": 3}}]},
+        key="partitions.0.homogeneous.unseen",
+        value="is 3, but there are 3 clients",
+        allowed="a share < 1, or at most 2",
+    ),
+    "a test split that is neither a share nor published": Bad(
+        {"partitions": [{"natural": {"test": "publishd"}}]},
+        key="partitions.0.natural.test",
+        value="is 'publishd'",
+        allowed="a number >= 0 and <= 1 or one of published",
+    ),
+    "whose test samples": Bad(
+        {"test": "all"}, key="test", value="unknown value 'all'", allowed="global, own"
     ),
     "more holders of a class than samples": Bad(
         {

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from fl import fields, identity, registry
-from fl.config import Cells, Execution, Settings, Study
+from fl.config import Best, Cells, Execution, Settings, Study
+from fl.data.scheme import Common
 from fl.errors import Where
 from fl.training import Training
 
@@ -33,11 +34,19 @@ def test_readme_names_every_data_set_and_model(kind):
 def test_manual_lists_every_partition_scheme_with_its_keys(name):
     [line] = re.findall(rf"^\| `{name}` \|.*", MANUAL, flags=re.M)
     entry = registry.find("partition scheme", name, Where(""))
-    own = {"seed", "val", "test"} ^ set(fields.fields(entry.target))
-    assert all(f"`{key}`" in line for key in own - {"seed", "val", "test"})
+    common = set(fields.fields(Common))
+    assert all(f"`{key}`" in line for key in set(fields.fields(entry.target)) - common)
+    assert all(f"`{key}`" in MANUAL for key in common)
 
 
-@pytest.mark.parametrize("record", [Settings, Execution, Study, Cells])
+@pytest.mark.parametrize("name", registry.names("term"))
+def test_manual_lists_every_term_with_its_keys(name):
+    [line] = re.findall(rf"^\| `{name}` \|.*", MANUAL, flags=re.M)
+    entry = registry.find("term", name, Where(""))
+    assert all(f"`{key}`" in line for key in fields.fields(entry.target))
+
+
+@pytest.mark.parametrize("record", [Settings, Execution, Study, Cells, Best])
 def test_manual_shows_every_key(record):
     missing = [k for k in fields.fields(record) if not re.search(rf"^\s*(- )?{k}:", MANUAL, re.M)]
     assert not missing

@@ -51,14 +51,14 @@ def scored(views: dict[str, Any], state: State, **options: Any) -> pd.Series[flo
     """Values by (client, split, stage, metric)."""
     method = Method(lambda v: ({}, {}), (), lambda s, c, u, n: (s, c), views)
     arrays = Arrays(LOGITS, LABELS, IDENTITY, dtype=torch.float64)
-    rows = evaluate(method, NETWORK, state, arrays, HELD, 4, 3, **options)
+    held = options.pop("held", HELD)
+    rows = evaluate(method, NETWORK, state, arrays, held, 4, 3, **options)
     assert list(rows.columns) == list(METRIC_COLUMNS)
     assert set(rows["round"]) == {4}
     found = rows.set_index(["client", "split", "stage", "metric"])
     assert found.index.is_unique
-    n = {(0, "test"): 4, (1, "test"): 2, (1, "val"): 1, (0, "train"): 1, (1, "train"): 1}
     for client, split, size in zip(rows["client"], rows["split"], rows["n"], strict=True):
-        assert n[client, split] == size
+        assert len(held.samples[split][client]) == size
     return found["value"]
 
 
@@ -169,3 +169,67 @@ def test_the_order_of_a_partition_tables_rows_does_not_matter() -> None:
     for split, by_client in straight.samples.items():
         for client, samples in enumerate(by_client):
             assert samples.tolist() == turned.samples[split][client].tolist()
+
+
+TABLE = pd.DataFrame(
+    {
+        "sample": [7, 3, 9, 1, 4, 5, 6, 2, 0],
+        "client": [0, 0, 1, 1, 1, 2, 2, 2, 2],
+        "split": ["train", "test", "train", "val", "test", "train", "val", "test", "test"],
+    }
+)
+
+
+def listed(held: Held) -> dict[str, list[list[int]]]:
+    return {split: [s.tolist() for s in by] for split, by in held.samples.items()}
+
+
+def test_unseen_clients_have_a_split_of_their_own_and_no_part_in_val_and_test() -> None:
+    held = Held.of(TABLE.assign(unseen=[False] * 5 + [True] * 4))
+    assert listed(held) == {
+        "train": [[7], [9], [5]],
+        "val": [[], [1], []],
+        "test": [[3], [4], []],
+        "unseen": [[], [], [0, 2]],
+    }
+    assert (held.clients, held.away, held.participants.tolist()) == (3, (2,), [0, 1])
+    plain = Held.of(TABLE)
+    assert plain.participants.tolist() == [0, 1, 2]
+    assert listed(Held.of(TABLE.assign(unseen=False))) == listed(plain)
+    assert "unseen" not in plain.samples
+
+
+def test_global_test_is_the_union_of_what_the_seen_clients_have() -> None:
+    held = Held.of(TABLE, "global")
+    own = listed(Held.of(TABLE))
+    assert listed(held) == {**own, "test": [[0, 2, 3, 4]] * 3}
+    held = Held.of(TABLE.assign(unseen=[False] * 5 + [True] * 4), "global")
+    assert listed(held)["test"] == [[3, 4], [3, 4], []]
+    assert listed(held)["unseen"] == [[], [], [0, 2]]
+
+
+def test_an_unseen_client_is_scored_by_the_shared_model_alone() -> None:
+    none, (first, second) = np.zeros(0, np.int64), HELD.samples["test"]
+    held = Held({**HELD.samples, "test": [first, none], "unseen": [none, second]}, away=(1,))
+    clients = {"params": {"weight": torch.stack([EYE["params"]["weight"]] * 2)}, "buffers": {}}
+    views = {**SHARED, PERSONAL: lambda server, client: dict(client)}
+    value = scored(views, State(EYE, clients), held=held)
+    assert value[1, "unseen", "global", "accuracy"] == 1 / 2
+    own = {(0, "test", "global"), (0, "test", "personal")}
+    kept = own | {(1, "unseen", "global"), (1, "val", "global")}
+    assert set(value.index.droplevel("metric")) == kept
+
+
+def test_global_test_scores_every_clients_own_model_on_all_samples() -> None:
+    union = np.arange(6)
+    held = Held({"train": HELD.samples["train"], "test": [union, union]})
+    weights = torch.stack([EYE["params"]["weight"], -EYE["params"]["weight"]])
+    views = {**SHARED, PERSONAL: lambda server, client: dict(client)}
+    value = scored(views, State(EYE, {"params": {"weight": weights}, "buffers": {}}), held=held)
+    for client in (0, 1):
+        assert value[client, "test", "global", "accuracy"] == 4 / 6
+    assert value[0, "test", "personal", "accuracy"] == 4 / 6
+    # -z: the argmax of minus the logits, the first of equal ones.
+    expected = (np.argmax(-LOGITS, axis=1) == LABELS).mean()
+    assert value[1, "test", "personal", "accuracy"] == pytest.approx(expected)
+    assert expected < 4 / 6

@@ -54,6 +54,17 @@ def refused(folder: Path, **changes: Any) -> str:
     return str(error.value)
 
 
+def test_whose_test_samples_is_part_of_a_run_only_where_it_is_not_its_own(config: Path):
+    plain, said, all_ = (
+        runs(config, **keys)[0] for keys in ({}, {"test": "own"}, {"test": "global"})
+    )
+    assert plain.id == said.id
+    assert "test" not in plain.spec
+    assert all_.spec == {**plain.spec, "test": "global"}
+    assert all_.id != plain.id
+    assert "allowed: global, own" in refused(config, test="unseen")
+
+
 def test_every_combination_is_a_run_of_its_own(config: Path):
     found = runs(
         config,

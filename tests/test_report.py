@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from make_results import clients, entry, plan, write_partition, write_plan, write_run, write_study
+from matplotlib.image import imread
 
 from fl import frames as frames_of
 from fl import report, tables
+from fl.data import partition
 from fl.errors import DataError
-from fl.report.cells import number, probability, spread
+from fl.report import details, figures
+from fl.report.cells import NOTHING, number, probability, spread
 from fl.report.partitions import read
 from fl.report.plain import markdown, tex
 
@@ -370,3 +377,74 @@ def test_numbers_as_text():
 def test_escapes():
     assert tex("a_b & 5 % ± 1 <2") == r"a\_b \& 5 \% $\pm$ 1 \textless{}2"
     assert markdown("a_b|<c>\nd") == r"a\_b\|&lt;c&gt;<br>d"
+
+
+def test_majority_is_over_the_test_samples_that_scores_are_over(tmp_path):
+    counts = {"train": [[5, 1], [1, 9], [8, 0]], "test": [[3, 1], [2, 2], [4, 0]]}
+    write_partition(tmp_path, "part", counts, ["a", "b"], unseen=[2])
+    part = read(tmp_path, "part", "digits", "x")
+    assert part.majority().to_dict() == {0: 3 / 4, 1: 2 / 4}
+    assert part.majority(together=True).to_dict() == {0: 5 / 8, 1: 3 / 8}
+    assert part.population_majority() == 3 / 8
+
+
+def test_unseen_clients_have_a_table_of_their_own(tmp_path):
+    results = tmp_path / "results"
+    made_plan = plan([entry("r1", "fedavg"), entry("r2", "local")])
+    write_plan(results, made_plan)
+    counts = {"train": [[5, 1], [1, 5], [3, 3]], "test": [[2, 1], [1, 2], [2, 2]]}
+    write_partition(results, "part", counts, ["a", "b"], unseen=[2])
+    unseen = [(2, 2, "unseen", "global", "accuracy", 0.25, 4)]
+    write_run(results / "runs", "r1", clients([0.5, 0.7]) + unseen)
+    write_run(results / "runs", "r2", clients([0.8, 0.9], stage="personal"))
+    page, md, latex = made(results)
+    assert page.tables["unseen"][1:] == [["fedavg", "25.0"], ["local", NOTHING]]
+    assert page.tables["settings"][1][1] == "60.0"
+    assert "Clients held out of training" in md
+    assert "Clients held out of training" in latex
+    plain = tmp_path / "plain"
+    write_study(plain)
+    assert "Clients held out" not in made(plain, "quickstart")[1]
+
+
+def test_the_caption_says_that_the_test_is_global(tmp_path):
+    results = tmp_path / "results"
+    write_plan(results, plan([entry("r1", "fedavg")], test="global"))
+    write_run(results / "runs", "r1", clients([0.5, 0.7]))
+    assert "mean over clients, each on the test samples of all, then" in made(results)[0].text
+
+
+def test_a_thousand_clients_of_power_law_sizes_are_seen(tmp_path):
+    labels = np.arange(20_000) % 10
+    table = partition.power_law(labels, clients=1000)
+    told = partition.statistics(table, labels, 10)
+    (tmp_path / "partitions" / "part").mkdir(parents=True)
+    told.to_parquet(tmp_path / "partitions" / "part" / "statistics.parquet")
+    about = {"classes": [str(c) for c in range(10)]}
+    (tmp_path / "partitions" / "part" / "partition.json").write_text(json.dumps(about))
+    svg = figures.holdings(read(tmp_path, "part", "digits", "x"))
+    ticks = re.findall(r"<text[^>]*>(\d+)</text>", svg)
+    assert 4 <= len(set(ticks) - set("123456789")) <= 8
+    assert "clients, by most frequent class and size" in svg
+    picture = re.search(r"data:image/png;base64,([^\"]+)", svg).group(1)
+    alpha = imread(io.BytesIO(base64.b64decode(picture)))[..., 3]
+    # Two classes of ten each are a fifth of the picture; half of the clients hold ten samples.
+    assert (alpha > 0.15).mean() == pytest.approx(0.2, abs=0.04)
+    assert len(svg) < 40_000
+
+
+def test_distances_between_domains_are_a_table(tmp_path):
+    counts = {"train": [[5, 1]], "test": [[2, 1]]}
+    write_partition(tmp_path, "part", counts, ["a", "b"])
+    assert details.distances_table(read(tmp_path, "part", "digits", "x")) is None
+    rows = [("photo", "sketch", 0.25), ("photo", "clip", 0.5), ("sketch", "clip", 0.001)]
+    frame = pd.DataFrame(rows, columns=["domain", "other", "mmd2"])
+    frame.to_parquet(tmp_path / "partitions" / "part" / "domains.parquet")
+    table = details.distances_table(read(tmp_path, "part", "digits", "x"))
+    assert table.columns == ("photo", "sketch", "clip")
+    [group] = table.groups
+    assert [[cell.text for cell in row.cells] for row in group.rows] == [
+        ["", "0.250", "0.500"],
+        ["0.250", "", "0.001"],
+        ["0.500", "0.001", ""],
+    ]

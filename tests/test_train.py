@@ -16,6 +16,8 @@ import planning
 import pytest
 from planning import Planned
 
+from fl.data import partition
+
 Plan = Callable[..., Planned]
 
 
@@ -73,6 +75,39 @@ def test_a_bundle_is_trained_and_then_there(planned: Plan) -> None:
     for run in runs:
         assert study.files(run, "here") == study.files(run), "another process gets the same bits"
     assert "Warning" not in err, "the log has lines about the run and nothing else"
+
+
+def test_unseen_clients_are_scored_apart_and_train_where_nothing_is_shared(planned: Plan) -> None:
+    held_out = {"dirichlet": {"clients": 4, "alpha": 0.5, "min_samples": 5, "unseen": 1}}
+    entries = {"fedavg": None, "finetune": {"start": "fedavg"}}
+    study = planned(partitions=[held_out], methods=entries, keep_weights=True)
+    for label in entries:
+        assert study.train(label) == 0
+    [table] = (study.root / "results" / "partitions").glob("*/partition.parquet")
+    away = set(partition.unseen(partition.read(table)).tolist())
+    assert len(away) == 1
+    rows = {label: study.store().metrics(study.runs(label)[0]) for label in entries}
+    for label, found in rows.items():
+        scored = found[found["metric"] == "accuracy"]
+        assert set(scored.loc[scored["split"] == "unseen", "client"]) == away
+        for split in ("val", "test"):
+            assert set(scored.loc[scored["split"] == split, "client"]) == {0, 1, 2, 3} - away
+        trained = set(found.loc[found["split"] == "train", "client"])
+        assert trained == {0, 1, 2, 3} - (away if label == "fedavg" else set())
+    own = rows["finetune"].query("split == 'unseen' and metric == 'loss'").set_index("round")
+    assert own["stage"].tolist() == ["global"] + ["personal"] * 5
+    assert own["value"][5] != own["value"][0]
+
+
+def test_a_global_test_is_over_the_samples_of_all_clients(planned: Plan) -> None:
+    study = planned(test="global", methods={"local": None})
+    assert study.train("local") == 0
+    rows = study.store().metrics(study.runs("local")[0])
+    [table] = (study.root / "results" / "partitions").glob("*/partition.parquet")
+    tests = int((partition.read(table)["split"] == "test").sum())
+    assert set(rows.loc[rows["split"] == "test", "n"]) == {tests}
+    assert rows.loc[rows["split"] == "test", "client"].nunique() == 4
+    assert max(rows.loc[rows["split"] == "val", "n"]) < tests
 
 
 def test_only_what_is_missing_is_trained(planned: Plan, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -93,7 +94,8 @@ def prepare(
     other parameters or from other files than the lock says, if it is damaged, or if a source cannot
     be had.
     """
-    folder, params = Path(folder), dataclasses.asdict(dataset)
+    # As they are read back: JSON knows no tuples.
+    folder, params = Path(folder), json.loads(json.dumps(dataclasses.asdict(dataset)))
     if (folder / DESCRIPTION).exists():
         found = Prepared.open(folder)
         if (found.name, found.params) != (name, params):

@@ -33,6 +33,8 @@ MAGIC = {
     b"BZh": "bz2",
     b"\xfd7zXZ\x00": "xz",
 }
+CHUNK = 1 << 20
+"""Bytes that are asked for at once: tarfile holds all that it is asked for three times."""
 OPENERS: dict[str, Any] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 
 DAMAGE = (
@@ -61,12 +63,14 @@ def entries(archive: Archive, wanted: Wanted | None = None) -> Iterator[tuple[st
             else:
                 stream = cast(BinaryIO, io.BufferedReader(_Raw(archive)))
             kind = _kind(stream)
-        members = _zipped(stream, title) if kind == "zip" else _tarred(stream, kind, title)
+        wanted = wanted or (lambda name: True)
+        members = (
+            _zipped(stream, title, wanted)
+            if kind == "zip"
+            else _tarred(stream, kind, title, wanted)
+        )
         for name, content in members:
-            name = name.removeprefix("./")
-            if wanted is None or wanted(name):
-                named = io.BufferedReader(Content(content, title, name), 1 << 16)
-                yield name, cast(BinaryIO, named)
+            yield name, cast(BinaryIO, io.BufferedReader(Content(content, title, name), 1 << 16))
 
 
 def member(archive: Archive, name: str) -> BinaryIO:
@@ -74,6 +78,17 @@ def member(archive: Archive, name: str) -> BinaryIO:
     for _, content in entries(archive, lambda found: found == name):
         return io.BytesIO(content.read())
     raise DataError(f"{name_of(archive)}: has no member {name}; fetch it again, or look inside")
+
+
+def decompressed(path: Path) -> BinaryIO:
+    """The content of a single file that is compressed by gz, bz2 or xz; errors are `DataError`."""
+    with _blamed(str(path)):
+        with path.open("rb") as file:
+            kind = _kind(file)
+        if kind not in OPENERS:
+            raise ValueError("neither gz, bz2 nor xz")
+        inner = OPENERS[kind](path)
+    return cast(BinaryIO, io.BufferedReader(Content(inner, str(path)), 1 << 16))
 
 
 def unpack(archive: Path, folder: Path) -> Path:
@@ -92,7 +107,7 @@ def unpack(archive: Path, folder: Path) -> Path:
                 target = draft / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with target.open("wb") as out:
-                    shutil.copyfileobj(content, out, 1 << 20)
+                    shutil.copyfileobj(content, out, CHUNK)
             draft.rename(folder)
             sync_folder(folder.parent)
         except BaseException:
@@ -109,9 +124,9 @@ def name_of(archive: Archive) -> str:
 class Content(io.RawIOBase):
     """A member's bytes; whatever is wrong with them is an error that names archive and member."""
 
-    def __init__(self, inner: BinaryIO, archive: str, member: str) -> None:
+    def __init__(self, inner: BinaryIO, archive: str, member: str = "") -> None:
         self._inner, self._archive, self._member = inner, archive, member
-        self.name = f"{archive}: {member}"
+        self.name = f"{archive}: {member}" if member else archive
 
     def readable(self) -> bool:
         """Always."""
@@ -120,7 +135,7 @@ class Content(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """As any stream, or `DataError`."""
         with _blamed(self._archive, self._member):
-            chunk = self._inner.read(len(buffer))
+            chunk = self._inner.read(min(len(buffer), CHUNK))
         buffer[: len(chunk)] = chunk
         return len(chunk)
 
@@ -135,7 +150,7 @@ class _Raw(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        chunk = self._inner.read(len(buffer))
+        chunk = self._inner.read(min(len(buffer), CHUNK))
         buffer[: len(chunk)] = chunk
         return len(chunk)
 
@@ -157,7 +172,7 @@ def _kind(stream: Any) -> str:
     return next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), "tar")
 
 
-def _zipped(stream: BinaryIO, title: str) -> Iterator[tuple[str, BinaryIO]]:
+def _zipped(stream: BinaryIO, title: str, wanted: Wanted) -> Iterator[tuple[str, BinaryIO]]:
     with _blamed(title), ExitStack() as stack:
         whole = stream if stream.seekable() else io.BytesIO(stream.read())
         found = stack.enter_context(zipfile.ZipFile(whole))
@@ -167,15 +182,17 @@ def _zipped(stream: BinaryIO, title: str) -> Iterator[tuple[str, BinaryIO]]:
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 _refuse(title, info.filename, "is a link or a device")
-            _check_name(title, info.filename)
-            if not info.is_dir():
-                with _blamed(title, info.filename):
+            name = _checked(title, info.filename)
+            if not info.is_dir() and wanted(name):
+                with _blamed(title, name):
                     content = found.open(info)
                 with content:
-                    yield info.filename, cast(BinaryIO, content)
+                    yield name, cast(BinaryIO, content)
 
 
-def _tarred(stream: BinaryIO, kind: str, title: str) -> Iterator[tuple[str, BinaryIO]]:
+def _tarred(
+    stream: BinaryIO, kind: str, title: str, wanted: Wanted
+) -> Iterator[tuple[str, BinaryIO]]:
     plain = _Tail(OPENERS[kind](stream) if kind in OPENERS else stream)
     with _blamed(title):
         found = tarfile.TarFile.open(fileobj=cast(BinaryIO, plain), mode="r|", bufsize=1 << 16)
@@ -186,24 +203,25 @@ def _tarred(stream: BinaryIO, kind: str, title: str) -> Iterator[tuple[str, Bina
             break
         if not (info.isfile() or info.isdir()):
             _refuse(title, info.name, "is a link or a device")
-        _check_name(title, info.name)
-        if info.isfile():
-            yield info.name, cast(BinaryIO, found.extractfile(info))
+        name = _checked(title, info.name)
+        if info.isfile() and wanted(name):
+            yield name, cast(BinaryIO, found.extractfile(info))
         # All that was read stays in a list otherwise, and sets have a million members.
         found.members.clear()  # type: ignore[attr-defined]
     with _blamed(title):
-        while plain.read(1 << 20):
+        while plain.read(CHUNK):
             pass
         if plain.last != bytes(tarfile.BLOCKSIZE):
             raise EOFError("its end is missing")
 
 
-def _check_name(title: str, name: str) -> None:
+def _checked(title: str, name: str) -> str:
     plain = PurePosixPath(name.replace("\\", "/"))
     if plain.is_absolute() or PureWindowsPath(name).drive:
         _refuse(title, name, "is an absolute path")
     if ".." in plain.parts:
         _refuse(title, name, "leads out of the folder (..)")
+    return name.removeprefix("./")
 
 
 def _refuse(title: str, name: str, problem: str) -> NoReturn:
@@ -222,6 +240,6 @@ def _blamed(archive: str, member: str = "") -> Iterator[None]:
         at = f"{archive}: member {member}" if member else archive
         reason = error or type(error).__name__
         raise DataError(
-            f"{at}: is truncated, damaged or no zip or tar archive ({reason}); delete the file"
-            " to fetch it again"
+            f"{at}: is truncated, damaged or of another kind than expected ({reason}); delete the"
+            " file to fetch it again"
         ) from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
 
 from fl.errors import DataError
 
@@ -20,3 +22,9 @@ def hold(found: Mapping[str, int], published: Mapping[str, int], name: str, sour
                 f"{name}: {part} has {here:,} samples, expected {there:,} ({source}); fetch the"
                 " files again, or say `complete: false` if they are meant to be a subset"
             )
+
+
+def lacking(file: Path, missing: Iterable[str]) -> None:
+    """Raise a `DataError` that names the first few of what is missing in a file, if anything is."""
+    if named := list(islice(missing, 5)):
+        raise DataError(f"{file}: lacks {', '.join(named)}; delete the file to fetch it again")

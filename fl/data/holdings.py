@@ -1,9 +1,10 @@
 """Partition tables: who holds which sample, in which split.
 
 A table is a pandas DataFrame with one row per sample that is used: ``sample`` (int64, an index into
-the data set), ``client`` (int32, 0..K-1 without gaps) and ``split`` (text: train, val or test). It
-may have further columns, such as ``domain``. ``attrs["notes"]`` lists what a scheme had to do
-beyond its definition. This module checks, stores and describes tables, wherever they come from;
+the data set), ``client`` (int32, 0..K-1 without gaps) and ``split`` (text: train, val or test). A
+column ``unseen`` (bool) may say which clients are held out of training; other columns, such as
+``domain``, may be there too. ``attrs["notes"]`` lists what a scheme had to do beyond its
+definition. This module checks, stores and describes tables, wherever they come from;
 `fl.data.partition` makes them.
 """
 
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 
 from fl.errors import DataError
 from fl.files import disk_errors, replacing
-from fl.schema import PARTITION_COLUMNS, SPLITS
+from fl.schema import PARTITION_COLUMNS, SPLITS, UNSEEN
 
 INTEGERS = {"sample": np.int64, "client": np.int32}
 NOTES = b"fedloom.notes"
@@ -31,7 +32,8 @@ def validate(table: pd.DataFrame, labels: np.ndarray, *, source: str) -> None:
 
     ``labels`` ``[samples]`` are the data set's; ``source`` (a file or a scheme) opens the message.
     Checked in this order: columns, types, samples out of range or held twice, unknown splits, gaps
-    in the client numbers, clients without train or without test samples.
+    in the client numbers, clients without train or without test samples, clients that are neither
+    seen nor unseen, nobody who is seen.
     """
     check_columns(table, source)
     _check_samples(table["sample"].to_numpy(), len(labels), source)
@@ -40,6 +42,7 @@ def validate(table: pd.DataFrame, labels: np.ndarray, *, source: str) -> None:
         sample, split = table["sample"].iloc[row], table["split"].iloc[row]
         _fail(source, f"sample {sample} has split {split!r}", ", ".join(SPLITS))
     _check_clients(table, source)
+    _check_unseen(table, source)
 
 
 def _fail(source: str, problem: str, allowed: str) -> None:
@@ -84,6 +87,25 @@ def _check_clients(table: pd.DataFrame, source: str) -> None:
         for client in np.setdiff1d(present, having)[:1]:
             wanted = "at least one train and one test sample for every client"
             _fail(source, f"client {client} has no {split} samples", wanted)
+
+
+def _check_unseen(table: pd.DataFrame, source: str) -> None:
+    if UNSEEN not in table:
+        return
+    if table[UNSEEN].dtype != bool:
+        _fail(source, f"column {UNSEEN!r} is {table[UNSEEN].dtype}", "bool: true or false")
+    kinds = table.groupby("client")[UNSEEN].nunique()
+    for client in kinds.index[kinds > 1][:1]:
+        _fail(source, f"client {client} is {UNSEEN} in some rows only", "in all of them or in none")
+    if table[UNSEEN].all():
+        _fail(source, f"every client is {UNSEEN}", "at least one that is not")
+
+
+def unseen(table: pd.DataFrame) -> np.ndarray:
+    """The clients that are held out of training, in ascending order."""
+    if UNSEEN not in table:
+        return np.zeros(0, np.int32)
+    return np.unique(table.loc[table[UNSEEN].to_numpy(), "client"].to_numpy())
 
 
 def read(path: str | Path) -> pd.DataFrame:
@@ -132,16 +154,18 @@ def write(table: pd.DataFrame, path: str | Path) -> None:
 
 
 def content_hash(table: pd.DataFrame) -> str:
-    """SHA-256 (hex) of who holds what in which split.
+    """SHA-256 (hex) of who holds what in which split, and of who is unseen, if anyone is.
 
-    Depends on the values of ``sample``, ``client`` and ``split`` alone: not on the order of rows,
-    other columns, notes, or how a file stores them.
+    Depends on these values alone: not on the order of rows, other columns, notes, or how a file
+    stores them.
     """
     ordered = table.sort_values(list(PARTITION_COLUMNS))
     digest = hashlib.sha256()
     digest.update(ordered["sample"].to_numpy().astype("<i8").tobytes())
     digest.update(ordered["client"].to_numpy().astype("<i4").tobytes())
     digest.update("\n".join(ordered["split"]).encode())
+    if len(away := unseen(table)):
+        digest.update(b"\nunseen" + away.astype("<i4").tobytes())
     return digest.hexdigest()
 
 

@@ -18,24 +18,27 @@ Box = tuple[int, int, int, int]
 
 
 def decode(
-    stream: BinaryIO,
+    stream: BinaryIO | bytes,
     size: tuple[int, int] | None,
     mode: Literal["RGB", "L"] = "RGB",
     crop: Box | Literal["centre"] | None = None,
     *,
     converts: tuple[str, ...] = ("L",),
     resample: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear",
+    name: str = "",
 ) -> np.ndarray:
     """A picture as uint8 ``[3, height, width]``, or ``[1, height, width]`` for mode ``L``.
 
     ``size`` is (height, width); None keeps the picture's own. ``crop`` is taken first: a box, or
     the largest square in the middle. Pictures of another mode (Pillow's name: 1, L, P, RGB, RGBA,
     CMYK, I;16, ...) are converted where ``converts`` names it. Raises `DataError` that names the
-    picture if its mode is another or if it cannot be read.
+    picture (by ``name``, where it is not a member of an archive) if its mode is another or if it
+    cannot be read.
     """
     from PIL import Image, UnidentifiedImageError
 
-    name, content = name_of(stream), stream.read()
+    content = stream if isinstance(stream, bytes) else stream.read()
+    name = name or ("a picture" if isinstance(stream, bytes) else name_of(stream))
     try:
         with Image.open(io.BytesIO(content)) as image:
             image.load()

@@ -10,6 +10,7 @@ folder gets its name after that: a folder with this file is complete.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -21,6 +22,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from fl.data.rows import Rows
 from fl.errors import DataError
 from fl.files import sha256
 
@@ -49,11 +51,15 @@ class Writer:
         self.temporary = self.folder.with_name(unique)
         self.temporary.mkdir(parents=True)
         self.description: dict[str, Any] = {"domains": [], "normalisation": IDENTITY}
+        self._growing: dict[str, Rows] = {}
 
     def __enter__(self) -> Writer:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        for rows in self._growing.values():
+            with contextlib.suppress(OSError):
+                rows.close()
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     def save(self, name: str, array: np.ndarray) -> None:
@@ -72,6 +78,12 @@ class Writer:
             with path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         return array
+
+    def append(self, name: str, rows: np.ndarray) -> None:
+        """Add rows ``[n, ...]`` to an array whose length is not known before its end."""
+        if name not in self._growing:
+            self._growing[name] = Rows(self._path(name), rows)
+        self._growing[name].add(rows)
 
     def describe(
         self,
@@ -98,6 +110,8 @@ class Writer:
         override what `describe` set. Everything is on the disk before the folder is renamed. Raises
         `DataError` if the arrays do not belong together or the place is taken.
         """
+        for rows in self._growing.values():
+            rows.close()
         paths = {name: self._path(name) for name in ARRAYS if self._path(name).exists()}
         arrays = {name: np.load(path, mmap_mode="r") for name, path in paths.items()}
         text = _description({**self.description, **meta}, arrays, self.folder)

@@ -1,19 +1,17 @@
-"""What every partition scheme shares: keyed randomness, checks, dealing, and the split per client.
+"""The arithmetic of partitions: checks, dealing samples to clients, and the split per client.
 
-A scheme decides who holds which sample. `table` then divides each client's samples into train,
-val and test, stratified by class, and puts the partition table in its one canonical order.
+A scheme decides who holds which sample (`fl.data.scheme`). `divide` then divides each client's
+samples into train, val and test, stratified by class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
 import numpy as np
-import pandas as pd
 
 from fl.errors import DataError
 from fl.rng import generator
-from fl.schema import SPLITS
 
 NOBODY = -1
 """In an array that gives each sample its client: a sample that no client holds."""
@@ -28,20 +26,21 @@ def require(met: bool, scheme: str, key: str, value: object, allowed: str) -> No
         raise DataError(f"partition {scheme}: {key} is {value}; allowed: {allowed}")
 
 
-def check(scheme: str, labels: np.ndarray, val: float, test: float) -> np.ndarray:
+def check(scheme: str, labels: np.ndarray, val: float, test: float | None) -> np.ndarray:
     """``labels`` as an array ``[samples]`` of integers, after checking the shares.
 
     Raises `DataError` if there is not one whole-number label per sample, or if the shares leave no
-    training or no test samples.
+    training or no test samples. ``test`` None: test samples come from elsewhere.
     """
     labels = np.asarray(labels)
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         found = f"{labels.dtype} {list(labels.shape)}"
         require(False, scheme, "labels", found, "one whole number per sample")
     require(len(labels) >= LEAST, scheme, "the number of samples", len(labels), f"at least {LEAST}")
-    require(0 < test < 1, scheme, "test", test, "a share > 0 and < 1")
     require(0 <= val < 1, scheme, "val", val, "a share >= 0 and < 1")
-    require(val + test < 1, scheme, "val + test", val + test, "a sum < 1, the rest is train")
+    if test is not None:
+        require(0 < test < 1, scheme, "test", test, "a share > 0 and < 1")
+        require(val + test < 1, scheme, "val + test", val + test, "a sum < 1, the rest is train")
     return labels
 
 
@@ -52,6 +51,38 @@ def check_clients(scheme: str, clients: int, samples: int, least: int = LEAST) -
     if most < 1:
         allowed = f"none, as the data set has {samples} samples and one client needs {least}"
     require(1 <= clients <= most, scheme, "clients", clients, allowed)
+
+
+def choose_classes(
+    scheme: str, key: str, rng: np.random.Generator, clients: int, classes: int, each: int
+) -> np.ndarray:
+    """Which client holds which class: booleans ``[clients, classes]`` with ``each`` in a row.
+
+    Clients choose in turn, at random among the classes with the fewest holders so far. Raises
+    `DataError` that names ``key`` unless there are ``each`` classes.
+    """
+    require(1 <= each <= classes, scheme, key, each, f"1 to {classes}, the classes there are")
+    holds = np.zeros((clients, classes), bool)
+    holders = np.zeros(classes, np.int64)
+    for row in holds:
+        row[np.lexsort((rng.random(classes), holders))[:each]] = True
+        holders += row
+    return holds
+
+
+def check_alpha(scheme: str, alpha: float) -> None:
+    """Raise `DataError` unless ``alpha`` is the parameter of a Dirichlet distribution."""
+    require(math.isfinite(alpha) and alpha > 0, scheme, "alpha", alpha, "a finite number > 0")
+
+
+def log_gamma(rng: np.random.Generator, alpha: float, size: int) -> np.ndarray:
+    """Logarithms of Gamma(alpha) draws, which normalised are Dirichlet shares.
+
+    Gamma(alpha) = Gamma(alpha + 1) U^(1/alpha) (Marsaglia and Tsang 2000, section 6). The logarithm
+    keeps the proportions at small alpha, where the draws themselves all underflow to 0.
+    """
+    uniform = np.log1p(-rng.random(size))
+    return np.log(rng.standard_gamma(alpha + 1.0, size)) + uniform / max(alpha, 1e-300)
 
 
 def deal(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -68,7 +99,34 @@ def deal(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np
     return client
 
 
-def table(
+def take(
+    left: np.ndarray, size: int, logs: np.ndarray, rng: np.random.Generator | None = None
+) -> np.ndarray:
+    """Take ``size`` samples from what is ``left`` of each class (changed in place), by shares.
+
+    ``left`` ``[classes]`` counts; ``logs`` ``[classes]`` are logarithms of shares that need not add
+    up to one, -inf for a class that is not wanted. Whole numbers by largest remainder, equal ones
+    in random order with ``rng``. A class that runs out leaves its share to the others in
+    proportion; where all that are wanted run out, fewer than ``size`` are taken. Returns how many
+    of each class, ``[classes]``.
+    """
+    taken = np.zeros_like(left)
+    tie = rng.random(len(left)) if rng else np.zeros(len(left))
+    while (missing := size - taken.sum()) > 0:
+        open_ = (left > taken) & (logs > -np.inf)
+        if not open_.any():
+            break
+        shares = np.exp(np.where(open_, logs - logs[open_].max(), -np.inf))
+        exact = missing * shares / shares.sum()
+        whole = np.floor(exact + 1e-9).astype(left.dtype)
+        first = np.lexsort((tie, -np.round(exact - whole, 9), ~open_))
+        whole[first[: missing - whole.sum()]] += 1
+        taken += np.minimum(whole, left - taken)
+    left -= taken
+    return taken
+
+
+def divide(
     scheme: str,
     client: np.ndarray,
     labels: np.ndarray,
@@ -76,14 +134,14 @@ def table(
     seed: int,
     val: float,
     test: float,
-    notes: Sequence[str] = (),
-) -> pd.DataFrame:
-    """The partition table of an assignment: columns sample, client and split, in canonical order.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each held sample, its client and its split, an index of `fl.schema.SPLITS`; ``[held]`` each.
 
     ``client`` ``[samples]`` gives each sample its client in 0..K-1, or `NOBODY`. Shares are of a
-    client's own samples, rounded to the nearest count; every client gets at least one train and one
-    test sample, and one val sample unless ``val`` is 0. Which samples a client tests on depends on
-    the seed, ``test`` and the samples it holds: not on ``val``, the scheme or the other clients.
+    client's own samples, rounded to the nearest count; every client gets at least one train sample,
+    one test sample unless ``test`` is 0, and one val sample unless ``val`` is 0. Which samples a
+    client tests on depends on the seed, ``test`` and the samples it holds: not on ``val``, the
+    scheme or the other clients.
 
     Raises `DataError` if a client holds fewer than `LEAST` samples.
     """
@@ -104,23 +162,7 @@ def table(
 
     rank = np.arange(len(sample)) - start[group]
     split = np.where(rank < tests.ravel()[group], 2, rank < (tests + vals).ravel()[group])
-    return build(sample, owner, split, notes)
-
-
-def build(
-    sample: np.ndarray, client: np.ndarray, split: np.ndarray, notes: Sequence[str] = ()
-) -> pd.DataFrame:
-    """The table, sorted by client, split and sample; ``split`` holds indices of `SPLITS`."""
-    order = np.lexsort((sample, split, client))
-    made = pd.DataFrame(
-        {
-            "sample": sample[order].astype(np.int64),
-            "client": client[order].astype(np.int32),
-            "split": pd.array(np.array(SPLITS, dtype=object)[split[order]], dtype="string"),
-        }
-    )
-    made.attrs["notes"] = list(notes)
-    return made
+    return sample, owner, split
 
 
 def apportion(totals: np.ndarray, weights: np.ndarray, tie: np.ndarray) -> np.ndarray:
@@ -148,7 +190,8 @@ def _counts(scheme: str, owner: np.ndarray, code: np.ndarray) -> np.ndarray:
 
 
 def _sizes(n: np.ndarray, val: float, test: float) -> tuple[np.ndarray, np.ndarray]:
-    least_val = int(val > 0)
-    n_test = np.clip(np.floor(test * n + 0.5).astype(np.int64), 1, n - 1 - least_val)
+    least_val, least_test = int(val > 0), int(test > 0)
+    n_test = np.floor(test * n + 0.5).astype(np.int64)
+    n_test = np.clip(n_test, least_test, (n - 1 - least_val) * least_test)
     n_val = np.clip(np.floor(val * n + 0.5).astype(np.int64), least_val, n - 1 - n_test)
     return n_val, n_test

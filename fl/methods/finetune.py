@@ -26,6 +26,7 @@ class FineTune:
     keep_optimizer: bool = True
 
     stages: ClassVar = (PERSONAL,)
+    alone: ClassVar = True
     starts: ClassVar = True
     training: ClassVar[dict[str, Any]] = {"rounds": 5, "local_epochs": 1}
 

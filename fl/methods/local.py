@@ -23,6 +23,7 @@ class Local:
     keep_optimizer: bool = True
 
     stages: ClassVar = (PERSONAL,)
+    alone: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """Every weight stays local."""

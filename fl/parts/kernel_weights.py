@@ -45,7 +45,8 @@ def optimal_kernel_weights(mmd2: Tensor, covariance: Tensor, ridge: float) -> Te
     best = _only((target * scale).argmax(dim=-1, keepdim=True), r)
     target = target / positive.where(positive > 0, 1)
     found = scale * solve(scale[..., None] * a * scale[..., None, :], target)
-    weights = torch.where(positive > 0, found / found.sum(dim=-1, keepdim=True), best.to(m.dtype))
+    total = found.sum(dim=-1, keepdim=True)
+    weights = torch.where((positive > 0) & (total > 0), found / total, best.to(m.dtype))
     return weights.where(sound[..., None], 1 / r).to(mmd2.dtype)
 
 

@@ -161,7 +161,8 @@ def _ladder(rates: tuple[float, ...]) -> Ladder:
     for j in sorted(range(len(rates)), key=rates.__getitem__):
         octave = round(UNITS * math.log2(rates[j]))
         chain = open_ends.pop(octave - UNITS, None)
-        if chain is None:
+        # A compiler writes a rung out anew for every use of it, so exponentials are cheaper there.
+        if chain is None or torch.compiler.is_compiling():
             chain = []
             chains.append(chain)
         chain.append(j)

@@ -42,6 +42,7 @@ def build(
 def _tables(facts: Facts) -> list[Table]:
     found = (
         content.main_table(facts, facts.metric, facts.summary),
+        content.unseen_table(facts),
         content.clients_table(facts),
         content.paired_table(facts),
     )

@@ -20,6 +20,7 @@ from fl.report.cells import (
     unit,
 )
 from fl.report.facts import Facts, Setting
+from fl.schema import UNSEEN
 from fl.tables import SETTING
 
 NAN = float("nan")
@@ -32,7 +33,7 @@ def at(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
 
 def majority(facts: Facts, setting: Setting) -> pd.Series:
     """Per client, what predicting its training majority scores; mean over the seeds' partitions."""
-    each = [part.majority() for part in facts.partitions_of(setting)]
+    each = [part.majority(facts.together) for part in facts.partitions_of(setting)]
     return pd.concat(each).groupby(level=0).mean() if each else pd.Series(dtype=float)
 
 
@@ -49,6 +50,44 @@ def remark(row: pd.Series) -> str:
 
 def main_table(facts: Facts, metric: str, summary: pd.DataFrame) -> Table:
     """Methods against settings: mean ± sd over seeds, the best in bold, each linked to its runs."""
+    rows = _rows(facts, metric, summary)
+    if metric == "accuracy":
+        rows += _majority_rows(facts)
+    each = "each on the test samples of all, " if facts.together else ""
+    caption = (
+        f"Final test {unit(metric)}: mean over clients, {each}then mean ± standard deviation over "
+        f"{_seeds(summary)}. Best of each column in bold."
+    )
+    if summary["n_diverged"].sum():
+        caption += " Diverged runs are counted, not averaged."
+    if metric == "accuracy" and facts.partitions:
+        caption += (
+            " Majority class: always predicting the most frequent training class, of each client "
+            "(mean over clients) or of the population."
+        )
+    return _by_method("settings", caption, facts, rows)
+
+
+def unseen_table(facts: Facts) -> Table | None:
+    """The main table of the clients that were held out of training, if any were."""
+    if not (facts.rows["split"] == UNSEEN).any():
+        return None
+    summary = tables.summarise(facts.rows, facts.runs, facts.metric, UNSEEN)
+    caption = (
+        f"Clients held out of training: final {unit(facts.metric)} on their own test samples, mean "
+        f"over these clients, then mean ± standard deviation over {_seeds(summary)}. No other "
+        "table counts them."
+    )
+    return _by_method("unseen", caption, facts, _rows(facts, facts.metric, summary))
+
+
+def _by_method(name: str, caption: str, facts: Facts, rows: list[Row]) -> Table:
+    columns = tuple("\n".join(setting) for setting in facts.settings)
+    return Table(name, caption, "Method", columns, (Group("", tuple(rows)),))
+
+
+def _rows(facts: Facts, metric: str, summary: pd.DataFrame) -> list[Row]:
+    """A row per method, a cell per setting."""
     found = {(*row[[*SETTING, "method"]],): row for _, row in summary.iterrows()}
     rows, means = [], []
     for method, name in facts.methods.items():
@@ -63,22 +102,7 @@ def main_table(facts: Facts, metric: str, summary: pd.DataFrame) -> Table:
             cells.append(Cell(text, f"#{facts.anchor(setting, method)}", remark=remark(row)))
         rows.append(Row(Cell(name), tuple(cells)))
         means.append(values)
-    rows = mark_best(rows, means, metric, tables.rising(metric))
-    if metric == "accuracy":
-        rows += _majority_rows(facts)
-    caption = (
-        f"Final test {unit(metric)}: mean over clients, then mean ± standard deviation over "
-        f"{_seeds(summary)}. Best of each column in bold."
-    )
-    if summary["n_diverged"].sum():
-        caption += " Diverged runs are counted, not averaged."
-    if metric == "accuracy" and facts.partitions:
-        caption += (
-            " Majority class: always predicting the most frequent training class, of each client "
-            "(mean over clients) or of the population."
-        )
-    columns = tuple("\n".join(setting) for setting in facts.settings)
-    return Table("settings", caption, "Method", columns, (Group("", tuple(rows)),))
+    return mark_best(rows, means, metric, tables.rising(metric))
 
 
 def _seeds(summary: pd.DataFrame) -> str:

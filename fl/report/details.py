@@ -123,6 +123,25 @@ def partition_table(facts: Facts) -> Table | None:
     return Table("partitions", caption, "Partition", columns, (Group("", tuple(rows)),))
 
 
+def distances_table(part: Partition) -> Table | None:
+    """How far apart the inputs of every two domains are."""
+    found = part.distances
+    if found is None or found.empty:
+        return None
+    names = list(dict.fromkeys([*found["domain"], *found["other"]]))
+    values = {(a, b): d for a, b, d in found.itertuples(index=False)}
+    values |= {(b, a): d for (a, b), d in values.items()}
+    rows = [
+        Row(Cell(a), tuple(Cell(decimal(values[a, b], 3) if a != b else "") for b in names))
+        for a in names
+    ]
+    caption = (
+        f"{part.title}: squared maximum mean discrepancy (MMD²) between the inputs of training "
+        "samples of two domains, unbiased: about 0 where they are alike, 2 at most."
+    )
+    return Table("distances", caption, "Domain", tuple(names), (Group("", tuple(rows)),))
+
+
 def holdings_table(part: Partition) -> Table:
     """Every client of a partition: its sizes and its label skew."""
     train = part.statistics[part.statistics["split"] == "train"].set_index("client")

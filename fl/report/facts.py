@@ -38,6 +38,11 @@ class Facts:
         """The study's metric."""
         return str(self.plan["metric"])
 
+    @property
+    def together(self) -> bool:
+        """Whether every client's model is scored on the test samples of all clients."""
+        return self.plan.get("test") == "global"
+
     @cached_property
     def settings(self) -> list[Setting]:
         """The settings in the plan's order."""

@@ -161,7 +161,13 @@ MOST = 40
 
 @matplotlib.rc_context(STYLE)
 def holdings(partition: Partition) -> str:
-    """Who holds what: clients across, classes down, area (or shade) proportional to samples."""
+    """Who holds what: clients across, classes down, area proportional to samples.
+
+    Where there are more than `MOST` of either, the shade of a grid, by the logarithm: sizes that
+    follow a power law would leave it blank. More than `MOST` clients stand in the order of their
+    most frequent class and size, in which those side by side are alike where there is room for a
+    part of them only.
+    """
     counts = np.sum(list(partition.counts.values()), axis=0)
     n_clients, n_classes = counts.shape
     canvas, axes = _axes(float(np.clip(0.9 + 0.19 * n_classes, 1.7, 3.6)))
@@ -169,7 +175,10 @@ def holdings(partition: Partition) -> str:
     if max(n_clients, n_classes) > MOST:
         shade = np.zeros((n_classes, n_clients, 4))
         # An image cannot take the page's colours: a mid blue shows on light and on dark ground.
-        shade[..., :3], shade[..., 3] = (0.20, 0.50, 0.80), counts.T / top
+        held = counts
+        if n_clients > MOST:
+            held = counts[np.lexsort((-counts.sum(axis=1), counts.argmax(axis=1)))]
+        shade[..., :3], shade[..., 3] = (0.20, 0.50, 0.80), np.log1p(held.T) / np.log1p(top)
         axes.imshow(shade, aspect="auto", interpolation="nearest")
     else:
         client, label = np.nonzero(counts)
@@ -179,7 +188,11 @@ def holdings(partition: Partition) -> str:
         axes.set(xlim=(-0.7, n_clients - 0.3), ylim=(n_classes - 0.3, -0.7))
         axes.grid(color=RULE)
     axes.set(xlabel="client", ylabel="class")
-    for axis, names in ((axes.xaxis, partition.clients), (axes.yaxis, partition.classes)):
+    named = [(axes.xaxis, partition.clients), (axes.yaxis, partition.classes)]
+    if n_clients > MOST:
+        axes.set_xlabel("clients, by most frequent class and size")
+        del named[0]
+    for axis, names in named:
         step = 1 + (len(names) - 1) // 20
         axis.set_ticks(
             range(0, len(names), step),

@@ -109,6 +109,7 @@ def sections(facts: Facts) -> list[Section]:
     moved = _figure(facts, "change", _change, _change_caption(facts), movers)
     found = [
         Section("results", "Results", tuple(main), lead="Follow a number to the runs behind it."),
+        Section("unseen", "Unseen clients", _there(content.unseen_table(facts))),
         Section("rounds", "Over rounds", _there(lines)),
         Section("spread", "Spread over clients", (content.clients_table(facts), *_there(dots))),
         Section(
@@ -142,13 +143,16 @@ def _partitions(facts: Facts) -> Section:
         )
         panels.append(Panel(part.title, alt, figures.holdings(part)))
     caption = (
-        "Who holds what. A column is a client, a row a class; the area of a dot (the shade, where "
-        "there are more than 40 of either) is proportional to the number of samples in all splits."
+        "Who holds what. A column is a client, a row a class; the area of a dot is proportional to "
+        "the number of samples in all splits. Where there are more than 40 of either, the shade is "
+        "to its logarithm, and more than 40 clients are sorted by most frequent class and size."
     )
-    fold = Fold("Every client's share", tuple(details.holdings_table(part) for part in parts))
+    apart = [found for part in parts if (found := details.distances_table(part))]
+    folds = [Fold("Distances between domains", tuple(apart))] if apart else []
+    folds.append(Fold("Every client's share", tuple(map(details.holdings_table, parts))))
     notes = tuple(f"{part.title}: {note}" for part in parts for note in part.notes)
     picture = Figure("partitions", caption, tuple(panels))
-    return Section("partitions", "Partitions", (picture, table, fold), notes)
+    return Section("partitions", "Partitions", (picture, table, *folds), notes)
 
 
 Draw = Callable[[Facts, Setting], tuple[str, str] | None]

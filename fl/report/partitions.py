@@ -15,7 +15,9 @@ from fl.errors import DataError
 
 @dataclass(frozen=True)
 class Partition:
-    """Who holds what: ``counts[split]`` is clients x classes, in the order of ``clients``."""
+    """Who holds what: ``counts[split]`` is clients x classes, in the order of ``clients``; unseen
+    are those held out of training; distances those between domains (`fl.data.distance`).
+    """
 
     id: str
     title: str
@@ -24,18 +26,28 @@ class Partition:
     clients: tuple[int, ...]
     counts: dict[str, np.ndarray]
     statistics: pd.DataFrame
+    unseen: tuple[int, ...] = ()
+    distances: pd.DataFrame | None = None
 
-    def majority(self) -> pd.Series:
-        """Per client, the share of its test samples in its most frequent training class."""
-        train, test = self.counts["train"], self.counts["test"]
+    def majority(self, together: bool = False) -> pd.Series:
+        """Per client that is trained on, the share of its test samples, or of those of all of them
+        together, in its most frequent training class.
+        """
+        train, test = self._seen("train"), self._seen("test")
+        if together:
+            test = np.broadcast_to(test.sum(axis=0), test.shape)
         hits = test[np.arange(len(test)), train.argmax(axis=1)]
         size = test.sum(axis=1)
-        return pd.Series(np.where(size > 0, hits / np.maximum(size, 1), np.nan), self.clients)
+        seen = [client for client in self.clients if client not in self.unseen]
+        return pd.Series(np.where(size > 0, hits / np.maximum(size, 1), np.nan), seen)
 
     def population_majority(self) -> float:
         """The share of all test samples in the most frequent training class of all clients."""
-        train, test = self.counts["train"].sum(axis=0), self.counts["test"].sum(axis=0)
+        train, test = self._seen("train").sum(axis=0), self._seen("test").sum(axis=0)
         return float(test[train.argmax()] / test.sum()) if test.sum() else float("nan")
+
+    def _seen(self, split: str) -> np.ndarray:
+        return self.counts[split][~np.isin(self.clients, self.unseen)]
 
 
 def read(results: Path, name: str, dataset: str, text: str) -> Partition | None:
@@ -55,6 +67,9 @@ def read(results: Path, name: str, dataset: str, text: str) -> Partition | None:
             .to_numpy(dtype=np.int64)
             for split in ("train", "val", "test")
         }
+        distances = None
+        if (folder / "domains.parquet").exists():
+            distances = pd.read_parquet(folder / "domains.parquet", partitioning=None)
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise DataError(
             f"{folder}: the partition's statistics cannot be read ({error}); "
@@ -62,4 +77,5 @@ def read(results: Path, name: str, dataset: str, text: str) -> Partition | None:
         ) from error
     classes = tuple(str(c) for c in about["classes"])
     notes = tuple(str(note) for note in about.get("notes", ()))
-    return Partition(name, f"{dataset} · {text}", classes, notes, clients, counts, statistics)
+    title, unseen = f"{dataset} · {text}", tuple(int(c) for c in about.get("unseen", ()))
+    return Partition(name, title, classes, notes, clients, counts, statistics, unseen, distances)

@@ -47,6 +47,14 @@ CASES = [(term, values) for term in TERMS for values in [{}, *MORE.get(term, [])
 every_case = pytest.mark.parametrize(
     ("term", "values"), CASES, ids=[f"{term}-{i}" for i, (term, _) in enumerate(CASES)]
 )
+DRIFT = [
+    term
+    for term in TERMS
+    if "layers" in fields.fields(registry.find("term", term, Where("test")).target)
+]
+"""Those that compare features with the shared model's."""
+
+every_drift_term = pytest.mark.parametrize("term", DRIFT)
 every_term = pytest.mark.parametrize("term", TERMS)
 every_model = pytest.mark.parametrize("model", worlds.MODELS)
 
@@ -123,13 +131,13 @@ def test_features_that_are_not_finite_reach_no_state(term: str, values: dict[str
         engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), "debug")
 
 
-@every_term
+@every_drift_term
 def test_a_layer_that_is_not_there_is_named_with_those_that_are(term: str) -> None:
     with pytest.raises(FedloomError, match=r"no layer 'body'; allowed: 0, 1, 2"):
         with_term(term, "ditto", "mlp", {"layers": ["body"]})
 
 
-@every_term
+@every_drift_term
 def test_without_a_shared_model_it_says_so(term: str) -> None:
     simulation = with_term(term, "local", "mlp")
     with pytest.raises(FedloomError, match="terms: the method's server has no whole model"):

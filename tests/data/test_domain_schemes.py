@@ -150,6 +150,21 @@ def test_a_data_set_without_domains_is_refused_when_the_partition_is_made(scheme
     assert not (tmp_path / "partitions").exists()
 
 
+def test_distances_between_domains_lie_beside_the_partition(tmp_path):
+    spec = {"name": "domain", **parse(partition.domain, {}, Where("x"))}
+    domains = {"name": "digits-domains"}
+    materials.partition(spec, domains, tmp_path, tmp_path)
+    [path] = (tmp_path / "partitions").glob("*/domains.parquet")
+    found = pd.read_parquet(path, partitioning=None)
+    names = materials.prepare(domains, tmp_path).domains
+    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    assert list(zip(found["domain"], found["other"], strict=True)) == pairs
+    assert (found["mmd2"] > 0.01).all()
+    plain = {"name": "homogeneous", **parse(partition.homogeneous, {"clients": 3}, Where("x"))}
+    materials.partition(plain, DIGITS, tmp_path, tmp_path)
+    assert len(list((tmp_path / "partitions").glob("*/domains.parquet"))) == 1
+
+
 # Homogeneous within a domain
 
 
@@ -168,11 +183,11 @@ def test_one_client_a_domain_is_the_natural_partition():
 
 def test_domain_config_keys():
     where = Where("study.yaml", "partition")
-    common = {"seed": 0, "val": 0.1, "test": 0.2}
+    common = {"seed": 0, "val": 0.1, "test": 0.2, "unseen": 0.0, "equal_domains": False}
     assert parse(partition.domain, {}, where) == {"clients_per_domain": 1, **common}
     given = parse(partition.domain_dirichlet, {"clients_per_domain": 2, "alpha": 1}, where)
     extra = {"clients_per_domain": 2, "alpha": 1.0, "min_samples": 10, "redraws": 100}
-    assert given == common | extra
+    assert given == common | extra | {"equal_clients": False, "min_per_class": 0}
     for bad in ({"clients_per_domain": 0, "alpha": 1}, {"clients_per_domain": 2, "alpha": 0}):
         with pytest.raises(ConfigError):
             parse(partition.domain_dirichlet, bad, where)

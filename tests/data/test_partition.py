@@ -149,10 +149,12 @@ def test_config_keys_are_the_keyword_only_arguments():
         "seed": 0,
         "val": 0.1,
         "test": 0.2,
+        "unseen": 0.0,
         "min_samples": 10,
+        "min_per_class": 0,
         "redraws": 100,
     }
-    assert set(parse(partition.natural, {}, where)) == {"seed", "val", "test"}
+    assert set(parse(partition.natural, {}, where)) == {"seed", "val", "test", "unseen"}
     assert parse(file, {"path": "a.parquet"}, where) == {"path": "a.parquet"}
     with pytest.raises(ConfigError, match=r"partition\.alpha: is 0"):
         parse(partition.dirichlet, {"clients": 5, "alpha": 0}, where)

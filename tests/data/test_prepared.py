@@ -99,6 +99,23 @@ def test_create_writes_through_a_map(tmp_path):
     data.verify()
 
 
+def test_append_grows_an_array_to_the_same_bytes(tmp_path):
+    whole = write(tmp_path / "whole")
+    with Writer(tmp_path / "grown") as writer:
+        for start in (0, 3, 9):
+            part = slice(start, {0: 3, 3: 9, 9: None}[start])
+            writer.append("x", X[part])
+            writer.append("y", Y[part])
+        with pytest.raises(
+            ValueError, match=r"rows are uint8 \(2, 2\); allowed: uint8 \(1, 2, 2\)"
+        ):
+            writer.append("x", X[:1, 0])
+        writer.describe(["a", "b", "c"], normalisation={"scale": 0.5, "mean": [1.0], "sd": [2.0]})
+        writer.finish(META)
+    for path in whole.iterdir():
+        assert path.read_bytes() == (tmp_path / "grown" / path.name).read_bytes()
+
+
 def test_arrays_that_do_not_belong_together_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"array y is int64 \[9\]; allowed: one whole number for"):
         write(tmp_path / "toy", y=Y[:9])

@@ -7,100 +7,138 @@ Federated Learning of Neural Networks. ICML 2019.
 from __future__ import annotations
 
 import logging
-import math
 from typing import Annotated
 
 import numpy as np
-import pandas as pd
 
-from fl.data.split import LEAST, check, check_clients, deal, require, table
-from fl.fields import Bound, Count, Index, Positive, Share
+from fl.data.scheme import Holders, scheme
+from fl.data.split import LEAST, check_alpha, check_clients, deal, log_gamma, require
+from fl.fields import Bound, Count, Index, Positive
 from fl.rng import generator
 
 logger = logging.getLogger(__name__)
 
 
+@scheme
 def dirichlet(
     labels: np.ndarray,
     *,
     clients: Count,
     alpha: Positive,
-    seed: Index = 0,
-    val: Share = 0.1,
-    test: Share = 0.2,
+    seed: Index,
     min_samples: Annotated[int, Bound(low=LEAST)] = 10,
+    min_per_class: Index = 0,
     redraws: Count = 100,
-) -> pd.DataFrame:
+) -> Holders:
     """Divide each class c over the K clients in shares q_c ~ Dir(alpha, ..., alpha).
 
     A client that already holds N/K samples gets none of the classes that follow, and its share goes
-    to the others in proportion (as FedSaC, pFedGraph and FedFM do). Everything is drawn again until
-    each client has ``min_samples``, ``redraws`` times at most. If a client is still short, samples
-    move to it one by one, each from the client that is the largest then and from that client's most
-    frequent class; a warning and ``attrs["notes"]`` say so.
+    to the others in proportion (as FedSaC, pFedGraph and FedFM do), and everything is drawn again
+    until each client has ``min_samples``. With ``min_per_class`` > 0 no client is passed over, and
+    each class is drawn again by itself until every client has that many of it (with 1, the CIFAR-10
+    of the adaptive MMD constraints for Ditto).
 
-    ``labels`` ``[samples]`` whole numbers. Returns the partition table (sample, client, split).
+    Either is drawn again ``redraws`` times at most. If a client is still short, of a class or in
+    all, samples move to it one by one, each from the client that holds the most then, and from that
+    client's most frequent class; a warning and ``attrs["notes"]`` say so.
 
-    Raises `DataError` if ``alpha`` is not a finite number > 0, if there are fewer than
-    ``min_samples`` samples per client, or no such shares.
+    ``labels`` ``[samples]`` whole numbers.
+
+    Raises `DataError` if ``alpha`` is not a finite number > 0, or if there are fewer than
+    ``min_samples`` samples per client, or ``min_per_class`` of a class.
     """
-    labels = check("dirichlet", labels, val, test)
-    positive = math.isfinite(alpha) and alpha > 0
-    require(positive, "dirichlet", "alpha", alpha, "a finite number > 0")
+    check_alpha("dirichlet", alpha)
     needs = f"at least {LEAST}, one each for train, val and test"
     require(min_samples >= LEAST, "dirichlet", "min_samples", min_samples, needs)
     require(redraws >= 0, "dirichlet", "redraws", redraws, "a whole number >= 0")
     check_clients("dirichlet", clients, len(labels), min_samples)
-
     sizes = np.unique(labels, return_counts=True)[1]
-    rng, notes = generator(seed, "dirichlet shares"), []
-    for _ in range(redraws + 1):
-        counts = _draw(rng, sizes, clients, alpha)
-        if counts.sum(axis=0).min() >= min_samples:
-            break
+    most = f"0 to {sizes.min() // clients}, as there are {sizes.min()} samples of the rarest class"
+    fits = 0 <= min_per_class * clients <= sizes.min()
+    require(fits, "dirichlet", "min_per_class", min_per_class, f"{most} for {clients} clients")
+
+    rng = generator(seed, "dirichlet shares")
+    if min_per_class:
+        counts = _draw_all(rng, sizes, clients, alpha, min_per_class, redraws)
     else:
-        notes.append(_repair(counts, min_samples, alpha, redraws))
-        logger.warning("%s", notes[0])
-    client = deal(labels, counts, generator(seed, "dirichlet samples"))
-    return table("dirichlet", client, labels, seed=seed, val=val, test=test, notes=notes)
+        counts = _draw(rng, sizes, clients, alpha, min_samples, redraws)
+    notes = []
+    cases = (_repair_each, min_per_class, "samples of a class"), (_repair, min_samples, "samples")
+    for repair, least, what in cases:
+        short, moved = repair(counts, least)
+        if moved:
+            problem = f"{short} of {clients} clients had fewer than {least} {what}"
+            mended = f"moved {moved} samples to them from the largest clients"
+            note = f"with alpha {alpha:g}, {problem} after {redraws} redraws; {mended}"
+            notes.append(f"dirichlet: {note}")
+            logger.warning("%s", notes[-1])
+    return Holders(deal(labels, counts, generator(seed, "dirichlet samples")), notes)
 
 
-def _draw(rng: np.random.Generator, sizes: np.ndarray, clients: int, alpha: float) -> np.ndarray:
-    """How many samples of each class each client gets: ``[classes, clients]``."""
+def _draw(
+    rng: np.random.Generator,
+    sizes: np.ndarray,
+    clients: int,
+    alpha: float,
+    least: int,
+    redraws: int,
+) -> np.ndarray:
+    """How many samples of each class each client gets, ``[classes, clients]``, full clients none.
+
+    Every client has ``least`` of them, if redraws bring that about.
+    """
     counts = np.zeros((len(sizes), clients), np.int64)
-    held = np.zeros(clients, np.int64)
-    for row, size in zip(counts, sizes, strict=True):
-        logs = np.where(held * clients < sizes.sum(), _log_gamma(rng, alpha, clients), -np.inf)
-        cuts = np.cumsum(np.exp(logs - logs.max()))
-        row[:] = np.diff(np.floor(cuts / cuts[-1] * size), prepend=0)
-        held += row
+    for _ in range(redraws + 1):
+        held = np.zeros(clients, np.int64)
+        for row, size in zip(counts, sizes, strict=True):
+            logs = np.where(held * clients < sizes.sum(), log_gamma(rng, alpha, clients), -np.inf)
+            row[:] = _cut(logs, size)
+            held += row
+        if held.min() >= least:
+            break
     return counts
 
 
-def _log_gamma(rng: np.random.Generator, alpha: float, size: int) -> np.ndarray:
-    """Logarithms of Gamma(alpha) draws, which normalised are Dirichlet shares.
+def _draw_all(
+    rng: np.random.Generator,
+    sizes: np.ndarray,
+    clients: int,
+    alpha: float,
+    least: int,
+    redraws: int,
+) -> np.ndarray:
+    """As `_draw`, but no client is ever full, and ``least`` is of each class."""
+    counts = np.zeros((len(sizes), clients), np.int64)
+    for row, size in zip(counts, sizes, strict=True):
+        for _ in range(redraws + 1):
+            row[:] = _cut(log_gamma(rng, alpha, clients), size)
+            if row.min() >= least:
+                break
+    return counts
 
-    Gamma(alpha) = Gamma(alpha + 1) U^(1/alpha) (Marsaglia and Tsang 2000, section 6). The logarithm
-    keeps the proportions at small alpha, where the draws themselves all underflow to 0.
-    """
-    uniform = np.log1p(-rng.random(size))
-    return np.log(rng.standard_gamma(alpha + 1.0, size)) + uniform / max(alpha, 1e-300)
+
+def _cut(logs: np.ndarray, size: int) -> np.ndarray:
+    """``size`` samples in the proportions exp(logs), as whole numbers."""
+    cuts = np.cumsum(np.exp(logs - logs.max()))
+    return np.diff(np.floor(cuts / cuts[-1] * size), prepend=0).astype(np.int64)
 
 
-def _repair(counts: np.ndarray, min_samples: int, alpha: float, redraws: int) -> str:
-    """Fill the clients that are short, in place, and say what was done."""
+def _repair_each(counts: np.ndarray, least: int) -> tuple[int, int]:
+    """Fill the clients that are short of a class, in place; how many were, and samples moved."""
+    short = int((counts < least).any(axis=0).sum())
+    return short, sum(_repair(counts[c : c + 1], least)[1] for c in range(len(counts)))
+
+
+def _repair(counts: np.ndarray, least: int) -> tuple[int, int]:
+    """Fill the clients that are short, in place; how many were, and samples moved."""
     sizes = counts.sum(axis=0)
-    short = np.flatnonzero(sizes < min_samples)
-    moved = int((min_samples - sizes[short]).sum())
+    short = np.flatnonzero(sizes < least)
+    moved = int((least - sizes[short]).sum())
     for client in short:
-        while sizes[client] < min_samples:
+        while sizes[client] < least:
             donor = int(sizes.argmax())
             label = int(counts[:, donor].argmax())
             for array in (counts[label], sizes):
                 array[donor] -= 1
                 array[client] += 1
-    return (
-        f"dirichlet: with alpha {alpha:g}, {len(short)} of {len(sizes)} clients had fewer than"
-        f" {min_samples} samples after {redraws} redraws; moved {moved} samples to them from the"
-        " largest clients"
-    )
+    return len(short), moved

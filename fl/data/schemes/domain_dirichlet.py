@@ -6,56 +6,54 @@ Federated Learning of Neural Networks. ICML 2019 (the shares).
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
+from typing import Any
 
+import numpy as np
+
+from fl.data.scheme import Holders, scheme
+from fl.data.schemes.client_dirichlet import client_dirichlet
 from fl.data.schemes.dirichlet import dirichlet
 from fl.data.schemes.domain import within_domains
 from fl.data.split import LEAST
-from fl.fields import Count, Index, Positive, Share
+from fl.fields import Count, Index, Positive
 
 
+@scheme
 def domain_dirichlet(
     labels: np.ndarray,
     domains: np.ndarray | None,
     *,
     clients_per_domain: Count,
     alpha: Positive,
-    seed: Index = 0,
-    val: Share = 0.1,
-    test: Share = 0.2,
+    equal_clients: bool = False,
+    equal_domains: bool = False,
     min_samples: Count = 10,
+    min_per_class: Index = 0,
     redraws: Count = 100,
-) -> pd.DataFrame:
+    seed: Index,
+) -> Holders:
     """Divide each domain over ``clients_per_domain`` clients of its own as `dirichlet` divides all.
 
     ``labels`` and ``domains`` ``[samples]`` whole numbers. Clients are numbered domain by domain,
-    in ascending order; domains draw their shares independently. Returns the partition table
-    (sample, client, split) with a column ``domain`` (int32); ``attrs["notes"]`` names the domains
-    that needed repair.
+    in ascending order; domains draw their shares independently; ``attrs["notes"]`` names the
+    domains that needed repair. ``equal_clients``: as `client_dirichlet` divides all, where no
+    minimum and no redraw is needed (as FedL2P does; Lee et al. 2023). ``equal_domains``: see
+    `domain`.
 
     Raises `DataError` if the data set has no domains (``domains`` is None), if a domain has fewer
     than ``min_samples`` samples per client, and as `dirichlet` does.
     """
-
-    def draw(mine: np.ndarray, key: int) -> pd.DataFrame:
-        return dirichlet(
-            mine,
-            clients=clients_per_domain,
-            alpha=alpha,
-            seed=key,
-            min_samples=min_samples,
-            redraws=redraws,
-        )
-
+    keys: dict[str, Any] = {"alpha": alpha}
+    if not equal_clients:
+        keys |= {"min_samples": min_samples, "min_per_class": min_per_class, "redraws": redraws}
     return within_domains(
         "domain-dirichlet",
         labels,
         domains,
-        draw,
+        client_dirichlet if equal_clients else dirichlet,
         clients_per_domain,
-        seed=seed,
-        val=val,
-        test=test,
+        equal_domains,
+        seed,
         least=max(LEAST, min_samples),
+        **keys,
     )

@@ -1,4 +1,4 @@
-"""Label skew by holding a few classes only.
+"""Label skew by holding a few classes only, or by missing a few.
 
 B. McMahan, E. Moore, D. Ramage, S. Hampson and B. A. y Arcas. Communication-Efficient Learning of
 Deep Networks from Decentralized Data. AISTATS 2017.
@@ -9,46 +9,37 @@ from __future__ import annotations
 import logging
 
 import numpy as np
-import pandas as pd
 
-from fl.data.split import check, check_clients, deal, require, table
-from fl.fields import Count, Index, Share
+from fl.data.scheme import Holders, scheme
+from fl.data.split import check_clients, choose_classes, deal, require
+from fl.fields import Count, Index
 from fl.rng import generator
 
 logger = logging.getLogger(__name__)
 
 
+@scheme
 def pathological(
-    labels: np.ndarray,
-    *,
-    clients: Count,
-    classes_per_client: Count,
-    seed: Index = 0,
-    val: Share = 0.1,
-    test: Share = 0.2,
-) -> pd.DataFrame:
+    labels: np.ndarray, *, clients: Count, classes_per_client: Count, seed: Index
+) -> Holders:
     """Give each client ``classes_per_client`` classes; a class's holders share it evenly.
 
-    After McMahan et al. 2017 and pFedGraph. Clients choose in turn, at random among the classes
-    with the fewest holders so far: the numbers of holders differ by one at most, and every class
-    is held where ``clients * classes_per_client`` allows. Samples of a class that nobody holds stay
-    unused; a warning and ``attrs["notes"]`` say so.
+    After McMahan et al. 2017 and pFedGraph; with all classes but m, the missing classes of FedFM
+    (Ye et al. 2023). Clients choose in turn, at random among the classes with the fewest holders so
+    far: the numbers of holders differ by one at most, and every class is held where ``clients *
+    classes_per_client`` allows. Samples of a class that nobody holds stay unused; a warning and
+    ``attrs["notes"]`` say so.
 
-    ``labels`` ``[samples]`` whole numbers. Returns the partition table (sample, client, split).
+    ``labels`` ``[samples]`` whole numbers.
 
     Raises `DataError` if ``classes_per_client`` exceeds the classes there are, if a class has fewer
-    samples than holders, if a client gets fewer than three samples, or if there are no such shares.
+    samples than holders, or if a client gets fewer than three samples.
     """
-    labels = check("pathological", labels, val, test)
     check_clients("pathological", clients, len(labels))
     classes, sizes = np.unique(labels, return_counts=True)
-    fits = 1 <= classes_per_client <= len(classes)
-    allowed = f"1 to {len(classes)}, the classes there are"
-    require(fits, "pathological", "classes_per_client", classes_per_client, allowed)
-
-    holds = _choose(
-        generator(seed, "pathological classes"), clients, len(classes), classes_per_client
-    )
+    rng = generator(seed, "pathological classes")
+    key = ("pathological", "classes_per_client")
+    holds = choose_classes(*key, rng, clients, len(classes), classes_per_client)
     counts = np.zeros((len(classes), clients), np.int64)
     for row, size, label, holders in zip(counts, sizes, classes, holds.T, strict=True):
         n = int(holders.sum())
@@ -56,25 +47,16 @@ def pathological(
         require(n <= size, "pathological", "clients", clients, f"{enough} samples")
         if n:
             row[holders] = size // n + (np.arange(n) < size % n)
-    notes = _unused(classes[~holds.any(axis=0)], sizes[~holds.any(axis=0)])
-    client = deal(labels, counts, generator(seed, "pathological samples"))
-    return table("pathological", client, labels, seed=seed, val=val, test=test, notes=notes)
+    notes = unused("pathological", classes, sizes, counts)
+    return Holders(deal(labels, counts, generator(seed, "pathological samples")), notes)
 
 
-def _choose(rng: np.random.Generator, clients: int, classes: int, each: int) -> np.ndarray:
-    """Which client holds which class: booleans ``[clients, classes]``."""
-    holds = np.zeros((clients, classes), bool)
-    holders = np.zeros(classes, np.int64)
-    for row in holds:
-        row[np.lexsort((rng.random(classes), holders))[:each]] = True
-        holders += row
-    return holds
-
-
-def _unused(classes: np.ndarray, sizes: np.ndarray) -> list[str]:
-    if not len(classes):
+def unused(scheme: str, classes: np.ndarray, sizes: np.ndarray, counts: np.ndarray) -> list[str]:
+    """The note that a scheme owes about classes of which ``counts`` ``[classes, clients]`` is 0."""
+    lost = counts.sum(axis=1) == 0
+    if not lost.any():
         return []
-    names = ", ".join(str(label) for label in classes)
-    note = f"pathological: nobody holds class {names}; {sizes.sum()} samples are unused"
+    names = ", ".join(str(label) for label in classes[lost])
+    note = f"{scheme}: nobody holds class {names}; {sizes[lost].sum()} samples are unused"
     logger.warning("%s", note)
     return [note]

@@ -1,0 +1,122 @@
+"""Colour photographs of 32 x 32 pixels in ten classes, 50,000 to train on and 10,000 to test on.
+
+A. Krizhevsky. Learning Multiple Layers of Features from Tiny Images. Technical report, University
+of Toronto, 2009.
+
+Licence: none is stated at https://www.cs.toronto.edu/~kriz/cifar.html, where the files come from.
+
+The Python version is read, straight from its archive and without running what is pickled in it.
+Rows are in the published order: the five training batches, then the test batch; ``split`` says
+which is which. One batch is in memory at a time, 31 MB, and twice that while it is unpickled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+import numpy as np
+
+from fl.data import pickles
+from fl.data.archives import entries, name_of
+from fl.data.counts import hold, lacking
+from fl.data.download import Source
+from fl.data.prepared import Writer
+from fl.errors import DataError
+
+FOLDER, META = "cifar-10-batches-py", "batches.meta"
+BATCHES = (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch")
+PUBLISHED = {"train": 50_000, "test": 10_000}
+SHAPE = (3, 32, 32)
+CLASSES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+"""The names in ``batches.meta``, for sets that have the classes and not the file."""
+NORMALISATION = {
+    "scale": 1 / 255,
+    "mean": [0.4914, 0.4822, 0.4465],
+    "sd": [0.2470, 0.2435, 0.2616],
+}
+"""Of the training set, per colour, on the scale from 0 to 1, as is customary to four digits."""
+
+
+@dataclass(frozen=True)
+class CIFAR10:
+    """Images of 3 x 32 x 32 pixels, 0 to 255, in ten classes.
+
+    complete: hold the archive to its published checksum and sizes; false reads a subset.
+    """
+
+    complete: bool = True
+
+    sources: ClassVar[tuple[Source, ...]] = (
+        Source(
+            "cifar-10-python.tar.gz",
+            "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+        ),
+    )
+    shape: ClassVar[tuple[int, ...]] = SHAPE
+    classes: ClassVar[int] = 10
+    natural: ClassVar[int | None] = None
+
+    @property
+    def size(self) -> int | None:
+        """How many samples there are; None of a subset."""
+        return sum(PUBLISHED.values()) if self.complete else None
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x uint8 ``[60000, 3, 32, 32]``, y int64 and split int8 ``[60000]``."""
+        archive, x, size = raw / self.sources[0].name, None, 0
+        found: dict[str, Any] = {}
+        for path, content in entries(archive, lambda path: path.startswith(f"{FOLDER}/")):
+            name = path.partition("/")[2]
+            if name == META:
+                found[META] = labels_of(pickles.load(content), b"label_names", content)
+            if name not in BATCHES:
+                continue
+            # The archive is in an order of its own; batches are of one size, and so have a place.
+            images, found[name] = batch(pickles.load(content), b"labels", content)
+            if x is None:
+                size = len(images)
+                x = writer.create("x", (size * len(BATCHES), *SHAPE), np.uint8)
+            if len(images) != size:
+                problem = f"has {len(images)} images, another batch {size}"
+                raise DataError(f"{name_of(content)}: {problem}; expected: batches of one size")
+            place = BATCHES.index(name) * size
+            x[place : place + size] = images
+        lacking(archive, [name for name in (META, *BATCHES) if name not in found])
+        writer.save("y", np.concatenate([found[name] for name in BATCHES]))
+        writer.save("split", np.repeat(np.array([0, 1], np.int8), [5 * size, size]))
+        if self.complete:
+            hold({"train": 5 * size, "test": size}, PUBLISHED, "cifar10", "Krizhevsky 2009")
+        writer.describe(found[META], normalisation=NORMALISATION)
+
+
+def batch(content: Any, key: bytes, stream: BinaryIO) -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 ``[n, 3, 32, 32]`` and labels int64 ``[n]`` of an unpickled batch.
+
+    Raises `DataError` that names ``stream`` if it has not what a batch of CIFAR has.
+    """
+    data, labels = (_entry(content, name, stream) for name in (b"data", key))
+    width = int(np.prod(SHAPE))
+    if not isinstance(data, np.ndarray) or data.shape != (len(labels), width):
+        found = list(data.shape) if isinstance(data, np.ndarray) else type(data).__name__
+        raise DataError(
+            f"{name_of(stream)}: data is {found} for {len(labels)} labels; allowed: an array"
+            f" [{len(labels)}, {width}]"
+        )
+    return data.reshape(-1, *SHAPE), np.array(labels, np.int64)
+
+
+def labels_of(content: Any, key: bytes, stream: BinaryIO) -> list[str]:
+    """The class names under ``key`` of an unpickled description."""
+    return [name.decode() for name in _entry(content, key, stream)]
+
+
+def _entry(content: Any, key: bytes, stream: BinaryIO) -> Any:
+    if not isinstance(content, dict) or key not in content:
+        raise DataError(f"{name_of(stream)}: has no entry {key.decode()}; it is no file of CIFAR")
+    return content[key]

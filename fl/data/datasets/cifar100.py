@@ -1,0 +1,90 @@
+"""Colour photographs of 32 x 32 pixels in a hundred classes, or in their twenty superclasses.
+
+A. Krizhevsky. Learning Multiple Layers of Features from Tiny Images. Technical report, University
+of Toronto, 2009.
+
+Licence: none is stated at https://www.cs.toronto.edu/~kriz/cifar.html, where the files come from.
+
+The Python version is read, straight from its archive and without running what is pickled in it. The
+50,000 images to train on come first, then the 10,000 to test on; ``split`` says which is which. The
+published training set is one pickle of 155 MB, so preparing holds that twice while it is unpickled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from fl.data import pickles
+from fl.data.archives import entries
+from fl.data.counts import hold, lacking
+from fl.data.datasets.cifar10 import PUBLISHED, SHAPE, batch, labels_of
+from fl.data.download import Source
+from fl.data.prepared import Writer
+
+FOLDER, META = "cifar-100-python", "meta"
+PARTS = ("train", "test")
+NORMALISATION = {
+    "scale": 1 / 255,
+    "mean": [0.5071, 0.4865, 0.4409],
+    "sd": [0.2673, 0.2564, 0.2762],
+}
+"""Of the training set, per colour, on the scale from 0 to 1, as is customary to four digits."""
+
+
+@dataclass(frozen=True)
+class CIFAR100:
+    """Images of 3 x 32 x 32 pixels, 0 to 255.
+
+    labels: ``fine``, the hundred classes, or ``coarse``, their twenty superclasses. complete: hold
+    the archive to its published checksum and sizes; false reads a subset.
+    """
+
+    labels: Literal["fine", "coarse"] = "fine"
+    complete: bool = True
+
+    sources: ClassVar[tuple[Source, ...]] = (
+        Source(
+            "cifar-100-python.tar.gz",
+            "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+            "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+        ),
+    )
+    shape: ClassVar[tuple[int, ...]] = SHAPE
+    natural: ClassVar[int | None] = None
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return 100 if self.labels == "fine" else 20
+
+    @property
+    def size(self) -> int | None:
+        """How many samples there are; None of a subset."""
+        return sum(PUBLISHED.values()) if self.complete else None
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x uint8 ``[60000, 3, 32, 32]``, y int64 and split int8 ``[60000]``."""
+        archive = raw / self.sources[0].name
+        found: dict[str, Any] = {}
+        for path, content in entries(archive, lambda path: path.startswith(f"{FOLDER}/")):
+            name = path.partition("/")[2]
+            if name == META:
+                key = f"{self.labels}_label_names".encode()
+                found[META] = labels_of(pickles.load(content), key, content)
+            elif name in PARTS:
+                key = f"{self.labels}_labels".encode()
+                found[name] = batch(pickles.load(content), key, content)
+        lacking(archive, [name for name in (META, *PARTS) if name not in found])
+        for split, part in enumerate(PARTS):
+            images, labels = found[part]
+            writer.append("x", images)
+            writer.append("y", labels)
+            writer.append("split", np.full(len(labels), split, np.int8))
+        if self.complete:
+            sizes = {part: len(found[part][1]) for part in PARTS}
+            hold(sizes, PUBLISHED, "cifar100", "Krizhevsky 2009")
+        writer.describe(found[META], normalisation=NORMALISATION)

@@ -1,0 +1,159 @@
+"""The test images of CIFAR-10 under nineteen corruptions: one domain each.
+
+D. Hendrycks and T. Dietterich. Benchmarking Neural Network Robustness to Common Corruptions and
+Perturbations. ICLR 2019.
+
+Licence: CC BY 4.0, https://zenodo.org/records/2535967, where the archive comes from.
+
+Every corruption has the 10,000 test images in the order of CIFAR-10 at each of five severities.
+Rows are sorted by domain (in the order of ``corruptions``), then severity, then image. Studies
+divide what is a test split here: FedL2P takes ten corruptions at severity 3 and trains on 80 % of
+each, FedLGD takes all nineteen. One photograph thus occurs in every domain and severity: where a
+client tests on one version of it, others may have trained on another.
+
+Images are copied from the archive into place in pieces of 1,000, which are 3 MB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, ClassVar, Literal
+
+import numpy as np
+
+from fl.data.archives import entries, name_of
+from fl.data.counts import hold, lacking
+from fl.data.datasets.cifar10 import CLASSES, NORMALISATION, SHAPE
+from fl.data.download import Source
+from fl.data.prepared import Writer
+from fl.data.rows import pieces
+from fl.errors import ConfigError, DataError, Where
+
+Corruption = Literal[
+    "brightness",
+    "contrast",
+    "defocus_blur",
+    "elastic_transform",
+    "fog",
+    "frost",
+    "gaussian_blur",
+    "gaussian_noise",
+    "glass_blur",
+    "impulse_noise",
+    "jpeg_compression",
+    "motion_blur",
+    "pixelate",
+    "saturate",
+    "shot_noise",
+    "snow",
+    "spatter",
+    "speckle_noise",
+    "zoom_blur",
+]
+CORRUPTIONS: tuple[Corruption, ...] = Corruption.__args__  # type: ignore[attr-defined]
+SEVERITIES, CHUNK = 5, 1000
+IMAGES = 10_000
+"""Published images of a corruption at a severity."""
+
+
+@dataclass(frozen=True)
+class CIFAR10C:
+    """Images of 3 x 32 x 32 pixels, 0 to 255, in ten classes and up to nineteen domains.
+
+    corruptions, severities: which of them, in this order. FedL2P: brightness, frost,
+    jpeg_compression, contrast, snow, motion_blur, pixelate, speckle_noise, fog and saturate, at
+    severity 3. complete: hold the archive to its published checksum and sizes; false reads a
+    subset.
+    """
+
+    corruptions: tuple[Corruption, ...] = CORRUPTIONS
+    severities: tuple[Literal[1, 2, 3, 4, 5], ...] = (1, 2, 3, 4, 5)
+    complete: bool = True
+
+    sources: ClassVar[tuple[Source, ...]] = (
+        Source(
+            "CIFAR-10-C.tar",
+            "https://zenodo.org/records/2535967/files/CIFAR-10-C.tar",
+            "c72763e101c723b7c507b96205f7e938912a5d587376173b825850cf3cb876a7",
+        ),
+    )
+    shape: ClassVar[tuple[int, ...]] = SHAPE
+    classes: ClassVar[int] = 10
+    natural: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        for key in ("corruptions", "severities"):
+            chosen = getattr(self, key)
+            if not chosen or len(set(chosen)) != len(chosen):
+                allowed = "at least one, each once"
+                raise ConfigError(Where("cifar10-c") / key, f"is {list(chosen)}", allowed)
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The corruptions, in the order of domain numbers."""
+        return self.corruptions
+
+    @property
+    def size(self) -> int | None:
+        """How many samples there are; None of a subset."""
+        return len(self.corruptions) * len(self.severities) * IMAGES if self.complete else None
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x uint8 ``[n, 3, 32, 32]``, y int64, domain int32 and split int8 (test) ``[n]``."""
+        archive, images, x = raw / self.sources[0].name, 0, None
+        labels, seen = np.empty(0, np.int64), set[str]()
+        for path, content in entries(archive, lambda path: path.endswith(".npy")):
+            name = PurePosixPath(path).stem
+            if name == "labels":
+                labels = np.concatenate([part for _, _, part in pieces(content, 10**6)])
+            if name not in self.corruptions:
+                continue
+            for at, total, part in pieces(content, CHUNK):
+                if x is None:
+                    images = total // SEVERITIES
+                    rows = len(self.corruptions) * len(self.severities) * images
+                    x = writer.create("x", (rows, *SHAPE), np.uint8)
+                _check_piece(part, total, images, content)
+                self._place(x, name, at, part, images)
+            seen.add(name)
+        self._check(archive, seen, labels, images)
+        labels = labels.astype(np.int64)
+        each = [labels[images * (s - 1) : images * s] for s in self.severities]
+        domain = np.arange(len(self.corruptions), dtype=np.int32)
+        writer.save("y", np.concatenate(each * len(self.corruptions)))
+        writer.save("domain", np.repeat(domain, images * len(self.severities)))
+        writer.save("split", np.ones(len(domain) * len(self.severities) * images, np.int8))
+        writer.describe(CLASSES, normalisation=NORMALISATION, domains=self.corruptions)
+
+    def _place(self, x: np.ndarray, name: str, at: int, part: np.ndarray, images: int) -> None:
+        """Copy the images of ``part``, rows ``at`` and on of a corruption, to where they belong."""
+        index = np.arange(at, at + len(part))
+        severity = index // images + 1
+        first = self.corruptions.index(name) * len(self.severities) * images
+        for place, wanted in enumerate(self.severities):
+            chosen = severity == wanted
+            rows = first + place * images + index[chosen] % images
+            x[rows] = part[chosen].transpose(0, 3, 1, 2)
+
+    def _check(self, archive: Path, seen: set[str], labels: np.ndarray, images: int) -> None:
+        missing = [f"{name}.npy" for name in self.corruptions if name not in seen]
+        missing += ["labels.npy"] if not len(labels) else []
+        lacking(archive, missing)
+        if len(labels) != images * SEVERITIES:
+            problem = f"labels.npy has {len(labels)} labels for {images * SEVERITIES} images"
+            raise DataError(f"{archive}: {problem}; expected: one for each")
+        if self.complete:
+            found, published = {"severity 1": images}, {"severity 1": IMAGES}
+            hold(found, published, "cifar10-c", "Hendrycks and Dietterich 2019")
+
+
+def _check_piece(part: np.ndarray, total: int, images: int, stream: BinaryIO) -> None:
+    if part.dtype != np.uint8 or part.shape[1:] != (32, 32, 3):
+        found = f"{part.dtype} {list(part.shape[1:])}"
+        raise DataError(f"{name_of(stream)}: has images of {found}; allowed: uint8 [32, 32, 3]")
+    if total != images * SEVERITIES:
+        problem = f"has {total} images, but {images * SEVERITIES} were expected"
+        raise DataError(
+            f"{name_of(stream)}: {problem}: as many in each corruption, at 5 severities"
+        )

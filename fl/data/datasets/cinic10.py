@@ -1,0 +1,90 @@
+"""The classes of CIFAR-10 over 270,000 photographs of 32 x 32 pixels, from CIFAR-10 and ImageNet.
+
+L. N. Darlow, E. J. Crowley, A. Antoniou and A. J. Storkey. CINIC-10 is not ImageNet or CIFAR-10.
+2018. arXiv:1810.03505
+
+Licence: CC BY 4.0, https://datashare.ed.ac.uk/handle/10283/3192, where the archive comes from.
+
+Pictures are decoded as they are (grey ones among them become colour) in the archive's order, and
+never all in memory: 1,000 of them are 3 MB. ``split`` says which are the published 90,000 each to
+train, to validate and to test on; every split has 9,000 of every class.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fl.data.archives import entries
+from fl.data.batched import Batched
+from fl.data.counts import hold, lacking
+from fl.data.datasets.cifar10 import CLASSES
+from fl.data.download import Source
+from fl.data.images import decode
+from fl.data.prepared import SPLIT, Writer
+from fl.errors import DataError
+
+FOLDERS = {"train": "train", "test": "test", "valid": "val"}
+"""The split by the name of its folder."""
+SIDE, EACH = 32, 9000
+NORMALISATION = {
+    "scale": 1 / 255,
+    "mean": [0.47889522, 0.47227842, 0.43047404],
+    "sd": [0.24205776, 0.23828046, 0.25874835],
+}
+"""Per colour, on the scale from 0 to 1, as its authors state (github.com/BayesWatch/cinic-10)."""
+
+
+@dataclass(frozen=True)
+class CINIC10:
+    """Images of 3 x 32 x 32 pixels, 0 to 255, in ten classes.
+
+    complete: hold the archive to its published checksum and sizes; false reads a subset.
+    """
+
+    complete: bool = True
+
+    sources: ClassVar[tuple[Source, ...]] = (
+        Source(
+            "CINIC-10.tar.gz",
+            "https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz",
+            "31b095acf6d75e25a9e028bae82a07a0f94ff6b00671be2802d34ac4efa81a9e",
+        ),
+    )
+    shape: ClassVar[tuple[int, ...]] = (3, SIDE, SIDE)
+    classes: ClassVar[int] = 10
+    natural: ClassVar[int | None] = None
+
+    @property
+    def size(self) -> int | None:
+        """How many samples there are; None of a subset."""
+        return len(FOLDERS) * len(CLASSES) * EACH if self.complete else None
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x uint8 ``[270000, 3, 32, 32]``, y int64 and split int8 ``[270000]``."""
+        archive, found = raw / self.sources[0].name, Counter[str]()
+        with Batched(writer) as rows:
+            for path, content in entries(archive, lambda path: path.endswith(".png")):
+                folder, _, rest = path.partition("/")
+                name = rest.partition("/")[0]
+                if folder not in FOLDERS or name not in CLASSES:
+                    allowed = f"{', '.join(FOLDERS)}, and in each {', '.join(CLASSES)}"
+                    raise DataError(
+                        f"{archive}: member {path} is in no folder of CINIC-10's; {allowed}"
+                    )
+                image = decode(content, None)
+                if image.shape != self.shape:
+                    problem = f"is {image.shape[2]} x {image.shape[1]} pixels; allowed: 32 x 32"
+                    raise DataError(f"{archive}: member {path} {problem}")
+                split = np.int8(SPLIT.index(FOLDERS[folder]))
+                rows.add(x=image, y=np.int64(CLASSES.index(name)), split=split)
+                found[f"{folder}/{name}"] += 1
+        parts = [f"{folder}/{name}" for folder in FOLDERS for name in CLASSES]
+        lacking(archive, [part for part in parts if not found[part]])
+        if self.complete:
+            hold(found, dict.fromkeys(parts, EACH), "cinic10", "Darlow et al. 2018")
+        writer.describe(CLASSES, normalisation=NORMALISATION)

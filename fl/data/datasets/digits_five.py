@@ -1,0 +1,163 @@
+"""DIGITS: the ten digits in five domains, MNIST, SVHN, USPS, SynthDigits and MNIST-M.
+
+X. Li, M. Jiang, X. Zhang, M. Kamp and Q. Dou. FedBN: Federated Learning on Non-IID Features via
+Local Batch Normalization. ICLR 2021 (the benchmark); Y. LeCun, L. Bottou, Y. Bengio and P. Haffner.
+Gradient-Based Learning Applied to Document Recognition. Proc. IEEE 1998 (MNIST); Y. Netzer et al.
+Reading Digits in Natural Images with Unsupervised Feature Learning. NIPS workshop 2011 (SVHN); J.
+J. Hull. A Database for Handwritten Text Recognition Research. PAMI 1994 (USPS); Y. Ganin and V.
+Lempitsky. Unsupervised Domain Adaptation by Backpropagation. ICML 2015 (SynthDigits, MNIST-M).
+
+Licence: none is stated for the pack; MNIST is CC BY-SA 3.0, SVHN for non-commercial use.
+
+What comes: ``digit_dataset.zip``, FedBN's pack, on Google Drive, which asks for a click that no
+program can make: put it into the raw folder yourself. (Of the five sets' own releases, SynthDigits
+lies on Google Drive only, so that taking those would spare nobody the click.) The pack joins each
+set's own train and test images and divides them anew, class by class, four to one; of the training
+part it keeps as many as the smallest domain has, 7,438, in ten pieces: pickles
+``<domain>/partitions/train_part<0-9>.pkl`` and ``<domain>/test.pkl``, each an array of images and
+one of labels.
+
+What is done: images are resized to 28 x 28 bilinearly, grey ones become colour ones, and a model
+sees (x - 0.5) / 0.5, as in FedBN. ``parts`` of the ten pieces are taken: FedBN's main table uses
+one. The pieces have no validation samples. FedLGD (C.-Y. Huang et al. TMLR 2024) uses the five
+sets' own splits and all their training images instead, and prints no sizes; those of the pack, from
+FedBN's preprocessing code, are asserted.
+
+Memory: the largest pickle (SynthDigits' test images, 300 MB) and its content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from fl.data import counts, pickles
+from fl.data.archives import entries, name_of
+from fl.data.download import Source
+from fl.data.placing import TEST, TRAIN, absent, known, label
+from fl.data.prepared import Writer
+from fl.errors import DataError
+from fl.fields import Bound
+
+SIDE, PIECES, TRAINING = 28, 10, 7438
+
+FOLDERS = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST_M")
+"""The pack's names of the domains."""
+
+TESTS = {"MNIST": 14000, "SVHN": 19858, "USPS": 1860, "SynthDigits": 97791, "MNIST-M": 14000}
+
+
+@dataclass(frozen=True)
+class DigitsFive:
+    """Images of 3 x 28 x 28 pixels in ten classes and five domains.
+
+    ``parts`` is how many of the ten pieces of the training images are taken; ``complete`` holds
+    what is read to the published sizes.
+    """
+
+    parts: Annotated[int, Bound(low=1, high=PIECES)] = PIECES
+    complete: bool = True
+
+    sources: ClassVar[tuple[Source, ...]] = (
+        Source(
+            "digit_dataset.zip",
+            None,
+            note="it is FedBN's digit_dataset.zip on Google Drive, file"
+            " 1moBE_ASD5vIOaU8ZHm_Nsj0KAfX5T0Sf (see https://github.com/med-air/FedBN)",
+        ),
+    )
+    domains: ClassVar[tuple[str, ...]] = tuple(TESTS)
+    shape: ClassVar[tuple[int, ...]] = (3, SIDE, SIDE)
+    classes: ClassVar[int] = 10
+    natural: ClassVar[int | None] = len(TESTS)
+
+    @property
+    def size(self) -> int | None:
+        """How many samples there are; None of a subset."""
+        if not self.complete:
+            return None
+        return len(TESTS) * (TRAINING * self.parts // PIECES) + sum(TESTS.values())
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x uint8 ``[samples, 3, 28, 28]``, y, domain, client and split ``[samples]``.
+
+        Rows are sorted by domain; within one, the training pieces in order and then the test.
+        """
+        archive = raw / self.sources[0].name
+        labels = {name: y for name, _, y in self._pickles(archive)}
+        absent(archive, (name for name in self._names() if name not in labels))
+        starts = self._describe(archive, labels, writer)
+        x = writer.create("x", (sum(map(len, labels.values())), *self.shape), np.uint8)
+        for name, images, y in self._pickles(archive):
+            for row, image in enumerate(images[: len(y)], starts[name]):
+                x[row] = resized(image)
+
+    def _names(self) -> dict[str, tuple[int, int]]:
+        """Domain and split of each pickle, in the order of the rows."""
+        return {
+            name: (domain, split)
+            for domain, folder in enumerate(FOLDERS)
+            for name, split in (
+                *((f"{folder}/partitions/train_part{n}.pkl", TRAIN) for n in range(self.parts)),
+                (f"{folder}/test.pkl", TEST),
+            )
+        }
+
+    def _pickles(self, archive: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        names = self._names()
+        for path, stream in entries(archive, lambda path: known(path, names) is not None):
+            images, y = _checked(pickles.load(stream), name_of(stream))
+            yield str(known(path, names)), images, y
+
+    def _describe(
+        self, archive: Path, labels: dict[str, np.ndarray], writer: Writer
+    ) -> dict[str, int]:
+        """Write all but the images; the first row of each pickle."""
+        names = self._names()
+        sizes = [len(labels[name]) for name in names]
+        domain, split = (np.repeat([at[i] for at in names.values()], sizes) for i in (0, 1))
+        if self.complete:
+            found = {
+                f"{name} {part}": int(np.sum((domain == d) & (split == code)))
+                for d, name in enumerate(self.domains)
+                for part, code in (("train", TRAIN), ("test", TEST))
+            }
+            published = {f"{name} test": size for name, size in TESTS.items()}
+            share = TRAINING * self.parts // PIECES
+            published |= {f"{name} train": share for name in TESTS}
+            counts.hold(found, published, str(archive), "FedBN")
+        label(writer, np.concatenate([labels[name] for name in names]), domain, split)
+        digits = [str(digit) for digit in range(self.classes)]
+        normalisation = {"scale": 1 / 255, "mean": 0.5, "sd": 0.5}
+        writer.describe(digits, normalisation=normalisation, domains=self.domains)
+        return dict(zip(names, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+
+
+def resized(image: np.ndarray) -> np.ndarray:
+    """An image ``[side, side]`` or ``[side, side, 3]`` as ``[3, 28, 28]``, bilinearly."""
+    from PIL import Image
+
+    small = np.asarray(Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BILINEAR))
+    return small if small.ndim == 2 else small.transpose(2, 0, 1)
+
+
+def _checked(loaded: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        images, y = (np.asarray(part) for part in loaded)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name}: is no pair of images and labels ({error})") from error
+    y = y.reshape(-1).astype(np.int64)
+    if images.dtype != np.uint8 or images.shape[3:] not in ((), (3,)) or images.ndim < 3:
+        allowed = "uint8 [n, side, side] or [n, side, side, 3]"
+        raise DataError(
+            f"{name}: images are {images.dtype} {list(images.shape)}; allowed: {allowed}"
+        )
+    if len(y) != len(images) or not len(y) or y.min() < 0 or y.max() > 9:
+        raise DataError(
+            f"{name}: {len(images)} images have {len(y)} labels; allowed: 0 to 9 for each"
+        )
+    return images, y

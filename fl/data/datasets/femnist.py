@@ -1,0 +1,138 @@
+"""Handwritten digits and letters in 62 classes, each writer a client: EMNIST's federated relative.
+
+S. Caldas, S. M. K. Duddu, P. Wu, T. Li, J. Konecny, H. B. McMahan, V. Smith and A. Talwalkar.
+LEAF: A Benchmark for Federated Settings. 2018. arXiv:1812.01097; P. Grother. NIST Special Database
+19. 1995.
+
+Licence: public domain (NIST), https://www.nist.gov/srd/nist-special-database-19; LEAF's scripts are
+BSD-2-Clause. LEAF publishes scripts, not arrays, so what anyone can get are the two archives of
+NIST's that those scripts begin with: ``by_write.zip`` says who wrote a picture, ``by_class.zip``
+what it shows. As there, a picture of the one is looked up in the other by a hash of its file, made
+grey and reduced from 128 x 128 to 28 x 28 pixels (Lanczos; Pillow's version may round single pixels
+differently).
+
+Ink is dark on white, 255, as LEAF has it. Classes are 0-9, A-Z, a-z. Pictures are in the order of
+``by_write.zip``, writers numbered as they appear in it. LEAF's script lists the first picture of
+every writer but the first twice; here it is there once. Nothing is left out: LEAF's figures,
+805,263 pictures of 3,550 writers, are held as the least that a complete set has. In memory are nine
+bytes for each picture of ``by_class.zip``, twice while they are sorted, and 1,000 pictures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import string
+from array import array
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
+
+import numpy as np
+
+from fl.data.archives import entries
+from fl.data.batched import Batched
+from fl.data.download import Source
+from fl.data.images import decode
+from fl.data.prepared import Writer
+from fl.errors import DataError
+
+NIST = "https://s3.amazonaws.com/nist-srd/SD19/"
+CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
+SIDE = 28
+LEAST, WRITERS = 805_263, 3550
+"""Pictures and writers that LEAF counts (table 1)."""
+
+
+@dataclass(frozen=True)
+class FEMNIST:
+    """Images of 1 x 28 x 28 pixels, 0 to 255, in 62 classes; writers are clients.
+
+    complete: hold the set to LEAF's sizes; false reads a subset.
+    """
+
+    complete: bool = True
+
+    sources: ClassVar[tuple[Source, ...]] = (
+        Source("by_class.zip", NIST + "by_class.zip"),
+        Source("by_write.zip", NIST + "by_write.zip"),
+    )
+    shape: ClassVar[tuple[int, ...]] = (1, SIDE, SIDE)
+    classes: ClassVar[int] = len(CLASSES)
+    natural: ClassVar[int | None] = WRITERS
+
+    @property
+    def size(self) -> int | None:
+        """How many samples there are at least; None of a subset."""
+        return LEAST if self.complete else None
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x uint8 ``[n, 1, 28, 28]``, y int64 and client int32 ``[n]``."""
+        shown, archive = Shown(raw / "by_class.zip"), raw / "by_write.zip"
+        writers: dict[str, int] = {}
+        with Batched(writer) as rows:
+            for path, content in entries(archive, _is_written):
+                data = content.read()
+                label = shown.label(data)
+                if label is None:
+                    raise DataError(
+                        f"{archive}: member {path} is not in by_class.zip, which would say what it"
+                        " shows; delete both files to fetch them again"
+                    )
+                hand = writers.setdefault(PurePosixPath(path).parts[2], len(writers))
+                image = decode(
+                    data,
+                    (SIDE, SIDE),
+                    "L",
+                    converts=("RGB", "1"),
+                    resample="lanczos",
+                    name=f"{archive}: {path}",
+                )
+                rows.add(x=image, y=np.int64(label), client=np.int32(hand))
+        if self.complete and (rows.count < LEAST or len(writers) < WRITERS):
+            raise DataError(
+                f"{archive}: has {rows.count:,} pictures of {len(writers):,} writers, expected"
+                f" {LEAST:,} of {WRITERS:,} or more (LEAF, table 1); delete the file to fetch it"
+                " again, or say `complete: false` if it is meant to be a subset"
+            )
+        writer.describe(CLASSES, normalisation={"scale": 1 / 255, "mean": 0.0, "sd": 1.0})
+
+
+class Shown:
+    """What each picture of ``by_class.zip`` shows, found by the picture's bytes."""
+
+    def __init__(self, archive: Path) -> None:
+        keys, labels = array("Q"), array("b")
+        for path, content in entries(archive, _is_classified):
+            shown = PurePosixPath(path).parts[1]
+            try:
+                label = CLASSES.index(bytes.fromhex(shown).decode("ascii"))
+            except ValueError:
+                problem = f"folder {shown} is no class; allowed: 30-39, 41-5a, 61-7a"
+                raise DataError(f"{archive}: member {path}: {problem}") from None
+            keys.append(_key(content.read()))
+            labels.append(label)
+        found = np.frombuffer(keys, np.uint64)
+        # Where a picture is there twice, the first counts, as in LEAF.
+        order = np.argsort(found, kind="stable")
+        self._keys, self._labels = found[order], np.frombuffer(labels, np.int8)[order]
+
+    def label(self, picture: bytes) -> int | None:
+        """The class of a picture, or None if it is not there."""
+        key = np.uint64(_key(picture))
+        at = int(np.searchsorted(self._keys, key))
+        return int(self._labels[at]) if at < len(self._keys) and self._keys[at] == key else None
+
+
+def _key(picture: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(picture, digest_size=8).digest())
+
+
+def _is_classified(path: str) -> bool:
+    """``by_class/4a/hsf_0/hsf_0_00000.png``; the pictures in ``train_4a`` are copies."""
+    parts = PurePosixPath(path).parts
+    return len(parts) == 4 and parts[2].startswith("hsf") and path.endswith(".png")
+
+
+def _is_written(path: str) -> bool:
+    """``by_write/hsf_0/f0000_14/u0000_14/u0000_14_00000.png``."""
+    return len(PurePosixPath(path).parts) == 5 and path.endswith(".png")

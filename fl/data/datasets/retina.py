@@ -1,0 +1,205 @@
+"""RETINA: photographs of the eye's background from four sites, normal or with glaucoma.
+
+C.-Y. Huang, R. Jin, C. Zhao, D. Xu and X. Li. Federated Learning on Virtual Heterogeneous Data with
+Local-Global Dataset Distillation. arXiv:2303.02278 (the benchmark); J. Sivaswamy et al. Drishti-GS:
+Retinal Image Dataset for Optic Nerve Head Segmentation. ISBI 2014; A. Diaz-Pinto et al. CNNs for
+Automatic Glaucoma Assessment Using Fundus Images. BioMedical Engineering OnLine 2019 (ACRIMA); F.
+J. Fumero Batista et al. RIM-ONE DL. Image Analysis & Stereology 2020; J. I. Orlando et al. REFUGE
+Challenge. Medical Image Analysis 2020.
+
+Licence: ACRIMA is CC BY 4.0; the others are given for research, and may not be passed on.
+
+What comes, and what needs you:
+
+- ``acrima.zip``: fetched; ``Database/Images/Im001_ACRIMA.jpg``, with ``_g_`` where it is glaucoma.
+- ``Drishti-GS1_files.zip``: its publisher asks for a registration and gives a ``.rar``; unpack that
+  and pack the folder ``Drishti-GS1_files`` as a zip. Labels are in ``Drishti-GS1_diagnosis.xlsx``.
+- ``RIM-ONE_DL_images.zip``: on Google Drive. The variant that is divided at random is taken.
+- ``REFUGE-Training400.zip``: its publisher asks for a registration. The other 800 images of REFUGE
+  come without labels in this form, and are not taken.
+
+What is done: images are resized to 96 x 96 bilinearly, without keeping their aspect, and scaled to
+0..1. Class 0 is normal, 1 glaucoma. ``split`` is the publisher's (Drishti, RIM-ONE); ACRIMA and
+REFUGE have none, and are all training samples. FedLGD's authors cut the images around the optic
+disc and balanced the classes, in a way that is not published: ACRIMA's and RIM-ONE's are cut out
+already, Drishti's and REFUGE's show the whole eye here. The publishers' numbers of each class are
+asserted.
+
+Memory: one image at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
+
+import numpy as np
+
+from fl.data import counts, sheets
+from fl.data.archives import entries
+from fl.data.download import Source
+from fl.data.placing import TEST, TRAIN, absent, label, place
+from fl.data.prepared import Writer
+from fl.errors import DataError
+
+SIDE = 96
+CLASSES = ("normal", "glaucoma")
+PUBLISHED = {"Drishti": (31, 70), "Acrima": (309, 396), "Rim": (313, 172), "Refuge": (360, 40)}
+"""Images of each class."""
+
+Found = dict[str, tuple[int, int]]
+"""Class and split of the image at each path of an archive."""
+
+
+@dataclass(frozen=True)
+class Retina:
+    """Images of 3 x 96 x 96 pixels in two classes and four domains.
+
+    ``complete`` holds what is read to the published sizes.
+    """
+
+    complete: bool = True
+
+    sources: ClassVar[tuple[Source, ...]] = (
+        Source(
+            "Drishti-GS1_files.zip",
+            None,
+            note="register at https://cvit.iiit.ac.in/projects/mip/drishti-gs/mip-dataset2/Home.php,"
+            " unpack Drishti-GS1_files.rar and pack its folder as this zip",
+        ),
+        Source(
+            "acrima.zip",
+            "https://figshare.com/ndownloader/files/14137700?private_link=c2d31f850af14c5b5232",
+        ),
+        Source(
+            "RIM-ONE_DL_images.zip",
+            None,
+            note="it is on Google Drive, at https://bit.ly/rim-one-dl-images"
+            " (see https://github.com/miag-ull/rim-one-dl)",
+        ),
+        Source(
+            "REFUGE-Training400.zip",
+            None,
+            note="register at https://refuge.grand-challenge.org and unpack REFUGE2.zip",
+        ),
+    )
+    domains: ClassVar[tuple[str, ...]] = tuple(PUBLISHED)
+    shape: ClassVar[tuple[int, ...]] = (3, SIDE, SIDE)
+    classes: ClassVar[int] = len(CLASSES)
+    natural: ClassVar[int | None] = len(PUBLISHED)
+
+    @property
+    def size(self) -> int | None:
+        """How many samples there are; None of a subset."""
+        return sum(map(sum, PUBLISHED.values())) if self.complete else None
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x uint8 ``[1691, 3, 96, 96]``, y, domain, client and split ``[1691]``.
+
+        Rows are sorted by domain and then by the path of the image.
+        """
+        archives = [raw / source.name for source in self.sources]
+        found = [find(archive) for find, archive in zip(FINDERS, archives, strict=True)]
+        about = np.array([about for images in found for about in images.values()]).reshape(-1, 2)
+        domain = np.repeat(np.arange(len(found), dtype=np.int32), [len(images) for images in found])
+        if self.complete:
+            self._hold(raw, domain, about[:, 0])
+        x = writer.create("x", (len(about), *self.shape), np.uint8)
+        start = 0
+        for archive, images in zip(archives, found, strict=True):
+            place(archive, {path: row for row, path in enumerate(images, start)}, x)
+            start += len(images)
+        label(writer, about[:, 0], domain, about[:, 1])
+        normalisation = {"scale": 1 / 255, "mean": 0.0, "sd": 1.0}
+        writer.describe(CLASSES, normalisation=normalisation, domains=self.domains)
+
+    def _hold(self, raw: Path, domain: np.ndarray, y: np.ndarray) -> None:
+        for d, (name, sizes) in enumerate(PUBLISHED.items()):
+            published = {f"{name} {kind}": n for kind, n in zip(CLASSES, sizes, strict=True)}
+            found = np.bincount(y[domain == d], minlength=len(CLASSES)).tolist()
+            archive = str(raw / self.sources[d].name)
+            counts.hold(dict(zip(published, found, strict=True)), published, archive, "its authors")
+
+
+def drishti(archive: Path) -> Found:
+    """Images by their folder, labels from the sheet: column ``Total`` beside the file's name."""
+    paths, labels = [], {}
+    for path, stream in entries(archive, _visible):
+        if re.search(r"(Training|Test)/Images/.*drishtiGS_\d+\.png$", path):
+            paths.append(path)
+        elif path.endswith("Drishti-GS1_diagnosis.xlsx"):
+            labels = _diagnoses(sheets.rows(stream), f"{archive}: {path}")
+    if not labels:
+        absent(archive, ["Drishti-GS1_diagnosis.xlsx"])
+    found = {}
+    for path in sorted(paths):
+        stem = PurePosixPath(path).stem
+        if stem not in labels:
+            raise DataError(f"{archive}: Drishti-GS1_diagnosis.xlsx has no diagnosis of {stem}")
+        found[path] = (labels[stem], TRAIN if "Training/Images/" in path else TEST)
+    return found
+
+
+def _diagnoses(rows: list[dict[str, str]], name: str) -> dict[str, int]:
+    columns = {text.strip(): letters for row in rows for letters, text in row.items()}
+    if not {"Drishti-GS File", "Total"} <= set(columns):
+        raise DataError(f"{name}: has no columns 'Drishti-GS File' and 'Total'")
+    file, total = columns["Drishti-GS File"], columns["Total"]
+    words = {"normal": 0, "glaucomatous": 1}
+    return {
+        match[0]: words[row[total].strip().lower()]
+        for row in rows
+        if (match := re.match(r"drishtiGS_\d+", row.get(file, "")))
+        and row.get(total, "").strip().lower() in words
+    }
+
+
+def acrima(archive: Path) -> Found:
+    """Labels are in the names of the files: ``Im310_g_ACRIMA.jpg`` is glaucoma."""
+    return _matching(
+        archive,
+        r"Im\d+(?P<glaucoma>_g)?_ACRIMA\.jpg$",
+        lambda match: (int(bool(match["glaucoma"])), TRAIN),
+    )
+
+
+def rim(archive: Path) -> Found:
+    """Labels and split are folders, of the variant that is divided at random."""
+    return _matching(
+        archive,
+        r"partitioned_randomly/(?P<split>training|test)_set/(?P<label>normal|glaucoma)/[^/]+\.png$",
+        lambda m: (CLASSES.index(m["label"].lower()), TRAIN if m["split"] == "training" else TEST),
+    )
+
+
+def refuge(archive: Path) -> Found:
+    """Labels are folders."""
+    return _matching(
+        archive,
+        r"Training400/(?P<other>Non-)?Glaucoma/[^/]+\.jpg$",
+        lambda match: (int(not match["other"]), TRAIN),
+    )
+
+
+FINDERS: tuple[Callable[[Path], Found], ...] = (drishti, acrima, rim, refuge)
+
+
+def _matching(
+    archive: Path, pattern: str, about: Callable[[re.Match[str]], tuple[int, int]]
+) -> Found:
+    found = {
+        path: about(match)
+        for path, _ in entries(archive, _visible)
+        if (match := re.search(pattern, path, re.IGNORECASE))
+    }
+    there = {y for y, _ in found.values()}
+    absent(archive, (f"the images of {c} eyes" for y, c in enumerate(CLASSES) if y not in there))
+    return dict(sorted(found.items()))
+
+
+def _visible(path: str) -> bool:
+    """Not so are a Mac's notes about files, which have the files' endings."""
+    return not PurePosixPath(path).name.startswith("._")

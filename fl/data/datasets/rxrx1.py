@@ -1,0 +1,150 @@
+"""RxRx1: fluorescent microscopy of cells under 50 genetic treatments, in four types of cells.
+
+M. Sypetkowski, M. Rezanejad, S. Saberian, O. Kraus, J. Urbanik, J. Taylor, B. Mabey, M. Victors, J.
+Yosinski, A. Rezazadeh Sereshkeh, I. Haque and B. Earnshaw. RxRx1: A Dataset for Evaluating
+Experimental Batch Correction Methods. CVPR workshops 2023.
+
+Licence: CC BY-NC-SA 4.0.
+
+What comes: ``rxrx1-metadata.zip`` and ``rxrx1-images.zip`` (46 GB), from the publishers. An image
+is six grey pictures of 512 x 512 pixels,
+``rxrx1/images/<experiment>/Plate<n>/<well>_s<site>_w<channel> .png``.
+
+What is done, as by FL4Health for Ditto with adaptive constraints (Ayromlou and Emerson 2025): the
+``top`` commonest of the 1,139 treatments are kept, the three first channels, and the publishers'
+split; the four clients are the four types of cells, RPE, HUVEC, HEPG2 and U2OS (the paper calls
+them hospitals). Classes are numbered in ascending order of the treatments' ids. Treatments that are
+equally common are taken in that order, too: which of them FL4Health takes is left to pandas, and 19
+of the 50 are such (the others are the 31 controls). Images of another ``side`` than 512 are resized
+bilinearly. Values are scaled to 0..1. The whole set's number of images, 125,510, is asserted.
+
+Memory: one picture at a time, and the metadata.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from fl.data import counts
+from fl.data.archives import member
+from fl.data.download import Source
+from fl.data.images import decode
+from fl.data.placing import TEST, TRAIN, label, place
+from fl.data.prepared import Writer
+from fl.errors import DataError
+from fl.fields import Count
+
+METADATA = "rxrx1/metadata.csv"
+COLUMNS = ["cell_type", "dataset", "experiment", "plate", "well", "site", "sirna_id"]
+CELLS = ("RPE", "HUVEC", "HEPG2", "U2OS")
+CHANNELS = (1, 2, 3)
+
+IMAGES = 125_510
+"""Of the whole set, all treatments."""
+
+PLATES, EXPERIMENTS, CONTROLS, SITES = 204, 51, 31, 2
+"""As designed: a control is on each plate, a treatment in each experiment once; two images each."""
+
+
+@dataclass(frozen=True)
+class RxRx1:
+    """Images of 3 x ``side`` x ``side`` pixels in ``top`` classes and four domains.
+
+    ``complete`` holds what is read to the published size.
+    """
+
+    top: Count = 50
+    side: Count = 512
+    complete: bool = True
+
+    sources: ClassVar[tuple[Source, ...]] = tuple(
+        Source(name, f"https://storage.googleapis.com/rxrx/rxrx1/{name}")
+        for name in ("rxrx1-metadata.zip", "rxrx1-images.zip")
+    )
+    domains: ClassVar[tuple[str, ...]] = CELLS
+    natural: ClassVar[int | None] = len(CELLS)
+
+    @property
+    def size(self) -> int | None:
+        """How many samples there are as the experiment was designed: a few images are missing."""
+        if not self.complete:
+            return None
+        controls = min(self.top, CONTROLS)
+        return SITES * (PLATES * controls + EXPERIMENTS * (self.top - controls))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one image."""
+        return (len(CHANNELS), self.side, self.side)
+
+    @property
+    def classes(self) -> int:
+        """How many treatments are kept."""
+        return self.top
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x uint8 ``[samples, 3, side, side]``, y, domain, client and split ``[samples]``.
+
+        Rows are sorted by domain, and in the order of the metadata within one.
+        """
+        metadata, archive = (raw / source.name for source in self.sources)
+        table = _table(metadata)
+        if self.complete:
+            counts.hold({METADATA: len(table)}, {METADATA: IMAGES}, str(metadata), "its publisher")
+        kept = commonest(table["sirna_id"].to_numpy(), self.top, metadata)
+        table = _kept(table, kept, metadata)
+        x = writer.create("x", (len(table), *self.shape), np.uint8)
+        place(archive, _pictures(table), x, self._grey)
+        y = np.searchsorted(kept, table["sirna_id"].to_numpy())
+        domain = table["cell_type"].map(CELLS.index).to_numpy()
+        label(writer, y, domain, np.where(table["dataset"] == "test", TEST, TRAIN))
+        normalisation = {"scale": 1 / 255, "mean": 0.0, "sd": 1.0}
+        names = [f"siRNA {sirna}" for sirna in kept]
+        writer.describe(names, normalisation=normalisation, domains=self.domains)
+
+    def _grey(self, stream: BinaryIO) -> np.ndarray:
+        return decode(stream, (self.side, self.side), "L", converts=())[0]
+
+
+def commonest(sirna: np.ndarray, top: int, metadata: Path) -> np.ndarray:
+    """The ``top`` commonest ids, ascending; of equally common ones the smaller."""
+    ids, counts = np.unique(sirna, return_counts=True)
+    if len(ids) < top:
+        raise DataError(f"{metadata}: has {len(ids)} treatments; allowed: {top} at least (`top`)")
+    return np.sort(ids[np.lexsort((ids, -counts))[:top]])
+
+
+def _table(metadata: Path) -> pd.DataFrame:
+    content = member(metadata, METADATA)
+    try:
+        return pd.read_csv(content, usecols=COLUMNS)
+    except ValueError as error:
+        wanted = ", ".join(COLUMNS)
+        raise DataError(
+            f"{metadata}: {METADATA} is no table with the columns {wanted} ({error})"
+        ) from error
+
+
+def _kept(table: pd.DataFrame, kept: np.ndarray, metadata: Path) -> pd.DataFrame:
+    table = table[table["sirna_id"].isin(kept)]
+    for strange in set(table["cell_type"]) - set(CELLS):
+        raise DataError(
+            f"{metadata}: {METADATA} has the cell type {strange!r}; allowed: {', '.join(CELLS)}"
+        )
+    order = np.argsort(table["cell_type"].map(CELLS.index).to_numpy(), kind="stable")
+    return table.iloc[order]
+
+
+def _pictures(table: pd.DataFrame) -> dict[str, tuple[int, int]]:
+    """Row and channel of each picture, by its path."""
+    columns = (table[name] for name in ("experiment", "plate", "well", "site"))
+    return {
+        f"images/{experiment}/Plate{plate}/{well}_s{site}_w{w}.png": (row, channel)
+        for row, (experiment, plate, well, site) in enumerate(zip(*columns, strict=True))
+        for channel, w in enumerate(CHANNELS)
+    }

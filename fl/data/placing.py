@@ -1,0 +1,70 @@
+"""What readers of several domains share: images out of archives into rows, and what rows are.
+
+An archive is read once, in its own order; each image goes straight to its row of a memory-mapped
+array, so that no more than one image at a time is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fl.data.archives import entries
+from fl.data.images import decode
+from fl.data.prepared import SPLIT, Writer
+from fl.errors import DataError
+
+Reader = Callable[[BinaryIO], np.ndarray]
+
+TRAIN, TEST, VAL = (SPLIT.index(name) for name in ("train", "test", "val"))
+
+PLAIN = ("L", "LA", "P", "RGBA", "CMYK")
+"""Kinds of pictures that are taken for colour ones: grey, with transparency, or for print."""
+
+
+def known(name: str, names: Mapping[str, Any]) -> str | None:
+    """The entry of ``names`` that the path ``name`` ends with, whatever folders lie around it."""
+    while name not in names:
+        _, inside, name = name.partition("/")
+        if not inside:
+            return None
+    return name
+
+
+def place(
+    archive: Path, rows: Mapping[str, Any], x: np.ndarray, read: Reader | None = None
+) -> None:
+    """Put the image at each path of ``rows`` in ``archive`` at its index of ``x``.
+
+    ``read`` turns a stream into the values of one image; by default it is decoded in colour and
+    brought to the height and width of ``x``. Raises `DataError` if an image is missing or cannot be
+    read.
+    """
+    read = read or (lambda stream: decode(stream, x.shape[-2:], converts=PLAIN))
+    missing = dict.fromkeys(rows)
+    for name, stream in entries(archive, lambda name: known(name, missing) is not None):
+        key = known(name, rows)
+        assert key is not None
+        x[rows[key]] = read(stream)
+        missing.pop(key, None)
+    absent(archive, missing)
+
+
+def absent(archive: Path, missing: Iterable[object]) -> None:
+    """Raise a `DataError` if there are any files that an archive should have and has not."""
+    names = [str(name) for name in missing]
+    if names:
+        more = f" and {len(names) - 1} other files" if len(names) > 1 else ""
+        raise DataError(f"{archive}: lacks {names[0]}{more}; delete the file to fetch it again")
+
+
+def label(writer: Writer, y: np.ndarray, domain: np.ndarray, split: np.ndarray | None) -> None:
+    """Write y int64, domain and client int32 and split int8; every domain is a client."""
+    writer.save("y", y.astype(np.int64))
+    writer.save("domain", domain.astype(np.int32))
+    writer.save("client", domain.astype(np.int32))
+    if split is not None:
+        writer.save("split", split.astype(np.int8))

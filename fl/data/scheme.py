@@ -1,0 +1,201 @@
+"""What makes a partition scheme of a function that says who holds what.
+
+A scheme's own function deals samples to clients. `scheme` adds what is the same for all of them:
+the division of each client's samples into train, val and test, published splits, and clients that
+are held out of training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from fl.data.published import CODES, follow
+from fl.data.split import LEAST, NOBODY, check, divide, require
+from fl.errors import DataError
+from fl.fields import Bound, Count, Index, Share
+from fl.rng import generator
+from fl.schema import SPLITS, UNSEEN
+
+PUBLISHED = "published"
+Published = Literal["published"]
+
+
+@dataclass(frozen=True)
+class Holders:
+    """Who holds what: ``client`` ``[samples]``, in 0..K-1 or `fl.data.split.NOBODY`.
+
+    notes: what had to be done beyond the scheme's definition.
+    """
+
+    client: np.ndarray
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Common:
+    """The keys that every scheme takes beside its own.
+
+    seed: of the partition. val, test: shares of each client's own samples, or ``published``: the
+    samples of the data set's published val or test split, and no others, dealt in the proportions
+    in which the rest is held (`fl.data.published.follow`). unseen: clients held out of training,
+    drawn by the seed, as a share of them or as their number; ``published``: those that hold no
+    sample of the published train split.
+    """
+
+    seed: Index = 0
+    val: Share | Published = 0.1
+    test: Share | Published = 0.2
+    unseen: Annotated[float, Bound(low=0, below=1)] | Count | Published = 0.0
+
+
+HINTS = typing.get_type_hints(Common, include_extras=True)
+
+
+def scheme(assign: Callable[..., Holders]) -> Callable[..., pd.DataFrame]:
+    """The partition scheme ``(labels, ..., published=None, *, own keys, common keys) -> table``.
+
+    ``assign(labels, [domains or groups,] *, own keys[, seed])`` sees the samples to deal and says
+    who holds them. ``published`` ``[samples]`` is the data set's array ``split``, or None. The
+    result is the partition table (sample, client, split) in its canonical order, with a column
+    ``domain`` (int32) if ``assign`` takes domains, and a column ``unseen`` (bool) if a client is.
+
+    Raises `DataError` for keys that do not fit the data, beside what ``assign`` raises.
+    """
+    name = assign.__name__.replace("_", "-")
+    given = inspect.signature(assign).parameters.values()
+    arrays = [p for p in given if p.kind is p.POSITIONAL_OR_KEYWORD]
+    arrays.append(Parameter("published", Parameter.POSITIONAL_OR_KEYWORD, default=None))
+    keys = [p for p in given if p.kind is p.KEYWORD_ONLY and p.name not in HINTS]
+    keys += [
+        Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=HINTS[f.name])
+        for f in dataclasses.fields(Common)
+    ]
+    signature = inspect.Signature([*arrays, *keys], return_annotation=pd.DataFrame)
+    wanted = {p.name for p in given}
+
+    @functools.wraps(assign)
+    def partition(*args: Any, **kwargs: Any) -> pd.DataFrame:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = bound.arguments
+        found = {p.name: values.pop(p.name) for p in arrays}
+        common = Common(**{key: values[key] for key in HINTS})
+        own = {key: value for key, value in values.items() if key in wanted}
+        return _partition(name, functools.partial(assign, **own), common, **found)
+
+    vars(partition)["__signature__"] = signature
+    partition.__annotations__ = {**assign.__annotations__, **HINTS, "return": pd.DataFrame}
+    return partition
+
+
+def _partition(
+    name: str,
+    assign: Callable[..., Holders],
+    common: Common,
+    labels: np.ndarray,
+    published: np.ndarray | None,
+    **kinds: np.ndarray | None,
+) -> pd.DataFrame:
+    """The table; ``kinds`` are the domains or groups, if ``assign`` takes them."""
+    followed = [key for key in ("val", "test") if getattr(common, key) == PUBLISHED]
+    val, test = (0.0 if key in followed else getattr(common, key) for key in ("val", "test"))
+    labels = check(name, labels, val, None if "test" in followed else test)
+    kind = next((_array(name, *item, labels) for item in kinds.items()), None)
+    split = _published(name, common, published, labels)
+    pool = np.flatnonzero(~np.isin(split, [CODES[key] for key in followed]))
+    few = f"at least {LEAST} that are not published as {' or '.join(followed)}"
+    require(len(pool) >= LEAST, name, "the number of samples", len(pool), few)
+    found = assign(labels[pool], *(None if kind is None else kind[pool] for _ in kinds))
+
+    client = np.full(len(labels), NOBODY, np.int32)
+    client[pool] = found.client
+    parts = [divide(name, client, labels, seed=common.seed, val=val, test=test)]
+    notes = list(found.notes)
+    for key in followed:
+        members = np.flatnonzero(split == CODES[key])
+        owner, said = follow(name, client, _strata(labels, kind), pool, members, common.seed)
+        held = owner != NOBODY
+        parts.append((members[held], owner[held], np.full(held.sum(), SPLITS.index(key))))
+        notes += said
+    sample, owner, part = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    made = build(sample, owner, part, notes)
+    if "domains" in kinds and kind is not None:
+        made["domain"] = kind[made["sample"]].astype(np.int32)
+    return _with_unseen(name, made, common, split)
+
+
+def _array(name: str, key: str, given: np.ndarray | None, labels: np.ndarray) -> np.ndarray | None:
+    """``given`` as an array of one number per sample, if it is given."""
+    if given is None:
+        return None
+    given = np.asarray(given)
+    same = given.shape == labels.shape
+    require(same, name, key, list(given.shape), f"the shape {list(labels.shape)}")
+    return given
+
+
+def _published(
+    name: str, common: Common, published: np.ndarray | None, labels: np.ndarray
+) -> np.ndarray:
+    """The published split of every sample; all train where no key asks for it."""
+    asking = [key for key in ("val", "test", "unseen") if getattr(common, key) == PUBLISHED]
+    if not asking:
+        return np.full(len(labels), CODES["train"])
+    split = _array(name, "published", published, labels)
+    for key in asking:
+        wanted = CODES["train" if key == "unseen" else key]
+        if split is None or not (split == wanted).any():
+            raise DataError(
+                f"partition {name}: {key} is published, but the data set has no such split of its"
+                " own; allowed: a data set that has, or a number"
+            )
+    return typing.cast(np.ndarray, split)
+
+
+def _strata(labels: np.ndarray, kind: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of each sample's class within its kind, and of its kind."""
+    code = np.unique(labels, return_inverse=True)[1]
+    kinds = np.unique(np.zeros_like(code) if kind is None else kind, return_inverse=True)[1]
+    return kinds * (code.max() + 1) + code, kinds
+
+
+def build(
+    sample: np.ndarray, client: np.ndarray, split: np.ndarray, notes: Sequence[str] = ()
+) -> pd.DataFrame:
+    """The table, sorted by client, split and sample; ``split`` holds indices of `SPLITS`."""
+    order = np.lexsort((sample, split, client))
+    made = pd.DataFrame(
+        {
+            "sample": sample[order].astype(np.int64),
+            "client": client[order].astype(np.int32),
+            "split": pd.array(np.array(SPLITS, dtype=object)[split[order]], dtype="string"),
+        }
+    )
+    made.attrs["notes"] = list(notes)
+    return made
+
+
+def _with_unseen(name: str, table: pd.DataFrame, common: Common, split: np.ndarray) -> pd.DataFrame:
+    """The table, with the column `UNSEEN` if any client is held out."""
+    client, given = table["client"].to_numpy(), common.unseen
+    clients = int(client.max()) + 1
+    if isinstance(given, str):
+        trained = client[split[table["sample"].to_numpy()] == CODES["train"]]
+        away = np.setdiff1d(np.arange(clients), trained)
+        require(len(away) > 0, name, "unseen", given, "some client without published train samples")
+    else:
+        count = given if isinstance(given, int) else round(given * clients)
+        some = f"0, or as many as make 1 to {clients - 1} of the {clients} clients"
+        require(0 <= count < clients and (count > 0 or not given), name, "unseen", given, some)
+        away = generator(common.seed, "unseen").choice(clients, count, replace=False)
+    return table.assign(**{UNSEEN: np.isin(client, away)}) if len(away) else table

@@ -1,0 +1,41 @@
+"""Label skew by Dirichlet shares of the classes within every client, all of one size.
+
+T.-M. H. Hsu, H. Qi and M. Brown. Measuring the Effects of Non-Identical Data Distribution for
+Federated Visual Classification. 2019. arXiv:1909.06335.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fl.data.scheme import Holders, scheme
+from fl.data.split import check_alpha, check_clients, deal, log_gamma, take
+from fl.fields import Count, Index, Positive
+from fl.rng import generator
+
+
+@scheme
+def client_dirichlet(
+    labels: np.ndarray, *, clients: Count, alpha: Positive, seed: Index
+) -> Holders:
+    """Give every client N/K samples, of classes in shares q_k ~ Dir(alpha, ..., alpha).
+
+    As FedL2P does (Lee et al. 2023), with a symmetric prior; Hsu et al. have alpha times the
+    population's shares, so that their alpha is that of here times the number of classes where these
+    are equally frequent. All samples are dealt; sizes differ by one at most. Clients are served in
+    random order, without replacement: a class that has run out leaves its share to the client's
+    other classes in proportion, so that those served last get what there is left.
+
+    ``labels`` ``[samples]`` whole numbers.
+
+    Raises `DataError` if ``alpha`` is not a finite number > 0, or if there are fewer than three
+    samples per client.
+    """
+    check_alpha("client-dirichlet", alpha)
+    check_clients("client-dirichlet", clients, len(labels))
+    rng, left = generator(seed, "client-dirichlet"), np.unique(labels, return_counts=True)[1]
+    sizes = len(labels) // clients + (np.arange(clients) < len(labels) % clients)
+    counts = np.zeros((len(left), clients), np.int64)
+    for client in rng.permutation(clients):
+        counts[:, client] = take(left, sizes[client], log_gamma(rng, alpha, len(left)), rng)
+    return Holders(deal(labels, counts, generator(seed, "client-dirichlet samples")))

@@ -1,0 +1,112 @@
+"""The lists by which FedBN's releases divide a domain: paths of images and names of their classes.
+
+X. Li, M. Jiang, X. Zhang, M. Kamp and Q. Dou. FedBN: Federated Learning on Non-IID Features via
+Local Batch Normalization. ICLR 2021.
+
+A list is a pickle, ``<domain>_train.pkl`` or ``<domain>_test.pkl``, of two sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl.data import pickles
+from fl.data.archives import entries, name_of
+from fl.data.placing import TEST, TRAIN, VAL, absent, known
+from fl.errors import DataError
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Where the images of a data set lie, and what they are; all ``[samples]``."""
+
+    path: tuple[str, ...]
+    y: np.ndarray
+    domain: np.ndarray
+    split: np.ndarray
+
+    def rows(self, domain: int | None = None) -> dict[str, list[int]]:
+        """The rows of each path, of one domain or of all; a list may name a path twice."""
+        found: dict[str, list[int]] = {}
+        for row, path in enumerate(self.path):
+            if domain is None or self.domain[row] == domain:
+                found.setdefault(path, []).append(row)
+        return found
+
+    def counts(self, domains: Sequence[str]) -> dict[str, int]:
+        """How many samples each domain has in each split, by ``"<domain> <split>"``."""
+        return {
+            f"{name} {split}": int(np.sum((self.domain == d) & (self.split == code)))
+            for d, name in enumerate(domains)
+            for split, code in (("train", TRAIN), ("val", VAL), ("test", TEST))
+        }
+
+
+def divide(
+    lists: Mapping[str, tuple[list[str], list[int]]],
+    domains: Sequence[str],
+    ends: Callable[[int], tuple[int, int]],
+) -> Samples:
+    """The samples of all domains, in order: each one's train, val and test samples.
+
+    ``ends(n)`` of a training list of ``n`` says how many at its start train and how many at its end
+    validate; what lies between is left out.
+    """
+    path: list[str] = []
+    parts = []
+    for d, name in enumerate(domains):
+        (paths, y), held_out = lists[f"{name}_train.pkl"], lists[f"{name}_test.pkl"]
+        train, val = ends(len(paths))
+        rest = len(paths) - val
+        path += [*paths[:train], *paths[rest:], *held_out[0]]
+        y = [*y[:train], *y[rest:], *held_out[1]]
+        split = np.repeat([TRAIN, VAL, TEST], [train, val, len(held_out[0])])
+        parts.append(np.stack([y, np.full(len(y), d), split]))
+    y, domain, split = np.concatenate(parts, axis=1)
+    return Samples(tuple(path), y, domain, split)
+
+
+def sizes(published: Mapping[str, tuple[int, int, int]]) -> dict[str, int]:
+    """Published train, val and test sizes of domains, as `Samples.counts` names them."""
+    return {
+        f"{name} {split}": size
+        for name, three in published.items()
+        for split, size in zip(("train", "val", "test"), three, strict=True)
+    }
+
+
+def read(
+    archive: Path, domains: Sequence[str], classes: Sequence[str]
+) -> dict[str, tuple[list[str], list[int]]]:
+    """``{"<domain>_train.pkl": (paths, labels), ...}`` of every list in ``archive``.
+
+    Raises `DataError` if a list is missing, or is no list of paths and known classes.
+    """
+    wanted = {f"{domain}_{part}.pkl": None for domain in domains for part in ("train", "test")}
+    found = {
+        known(name, wanted): _list(pickles.load(stream), name_of(stream), classes)
+        for name, stream in entries(archive, lambda name: known(name, wanted) is not None)
+    }
+    absent(archive, (name for name in wanted if name not in found))
+    return {str(name): value for name, value in found.items()}
+
+
+def _list(loaded: Any, name: str, classes: Sequence[str]) -> tuple[list[str], list[int]]:
+    try:
+        paths, labels = ([_word(item) for item in part] for part in loaded)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name}: is no pair of paths and class names ({error})") from error
+    for label in set(labels) - set(classes):
+        raise DataError(f"{name}: has the class {label!r}; allowed: {', '.join(classes)}")
+    if len(paths) != len(labels):
+        raise DataError(f"{name}: has {len(paths)} paths but {len(labels)} labels")
+    return paths, [classes.index(label) for label in labels]
+
+
+def _word(item: Any) -> str:
+    return item.decode() if isinstance(item, bytes) else str(item)

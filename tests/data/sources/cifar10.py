@@ -1,0 +1,99 @@
+"""CIFAR-10, Python version: a tar.gz of pickles that Python 2 wrote.
+
+Format: https://www.cs.toronto.edu/~kriz/cifar.html (members, keys of the dictionaries, rows of
+3,072 bytes: 1,024 red, then green, then blue) and the loader of torchvision. The order of the
+members is not alphabetical in the published archive either.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import tarfile
+
+import numpy as np
+
+from sources import Made
+
+NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+PARAMS = {"complete": False}
+BROKEN = {
+    "missing batch": ({"without": "data_batch_3"}, r"cifar-10-python\.tar\.gz: lacks .*batch_3"),
+    "missing meta": ({"without": "batches.meta"}, r"cifar-10-python\.tar\.gz: lacks .*meta"),
+    "batch without labels": ({"spoil": "labels"}, r"tar\.gz: cifar-10-b.*data_batch_4: .*labels"),
+    "batch of another shape": ({"spoil": "data"}, r"data_batch_4: .*data.*\[10, 3000\]"),
+    "hostile pickle": ({"spoil": "evil"}, r"data_batch_4: asks for (posix|os)\.system"),
+    "member that leads out": ({"extra": "../../x"}, r"tar\.gz: member '\.\./\.\./x' leads out"),
+}
+ORDER = ("batches.meta", "data_batch_4", "test_batch", *(f"data_batch_{n}" for n in (3, 2, 5, 1)))
+BATCH = 10
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch hacked",)
+
+
+def old(value):
+    """A pickle as Python 2 wrote it: its text is bytes to Python 3, its protocol 2."""
+    text = pickle.dumps(value, 2)
+    assert pickle.loads(text, encoding="bytes") is not None
+    return text
+
+
+def archive(path, folder, members):
+    with tarfile.open(path, "w:gz") as tar:
+        info = tarfile.TarInfo(folder)
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(info)
+        for name, content in members.items():
+            info = tarfile.TarInfo(name if name.startswith("..") else f"{folder}/{name}")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+
+
+def batch(name, x, y):
+    return {
+        b"batch_label": name.encode(),
+        b"labels": [int(label) for label in y],
+        b"data": x.reshape(len(x), -1),
+        b"filenames": [b"x.png"] * len(x),
+    }
+
+
+def write(folder, without="", spoil="", extra="", size=BATCH):
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, 256, (6 * size, 3, 32, 32), dtype=np.uint8)
+    y = np.arange(6 * size) % 10
+    parts = [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]
+    made = {
+        name: batch(name, x[i * size : (i + 1) * size], y[i * size : (i + 1) * size])
+        for i, name in enumerate(parts)
+    }
+    made["batches.meta"] = {
+        b"num_cases_per_batch": size,
+        b"label_names": [name.encode() for name in NAMES],
+        b"num_vis": 3072,
+    }
+    if spoil == "data":
+        made["data_batch_4"][b"data"] = made["data_batch_4"][b"data"][:, :3000]
+    elif spoil == "evil":
+        made["data_batch_4"][b"data"] = Evil()
+    elif spoil:
+        del made["data_batch_4"][spoil.encode()]
+    members = {
+        name: pickle.dumps(made[name], 2) if spoil == "evil" else old(made[name])
+        for name in ORDER
+        if name != without
+    }
+    members |= {extra: b"x"} if extra else {}
+    archive(folder / "cifar-10-python.tar.gz", "cifar-10-batches-py", members)
+    return Made(
+        samples=6 * size,
+        shape=(3, 32, 32),
+        classes=tuple(NAMES),
+        y=y,
+        x={row: x[row] for row in (0, 11, 35, 49, 50, 59)},
+        split=np.repeat([0, 1], [5 * size, size]),
+    )

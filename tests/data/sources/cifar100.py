@@ -1,0 +1,53 @@
+"""CIFAR-100, Python version: as CIFAR-10, but with two batches and two labels for each image.
+
+Format: https://www.cs.toronto.edu/~kriz/cifar.html and the loader of torchvision.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sources import Made
+from sources.cifar10 import archive, batch, old
+
+FINE = tuple(f"class {n:02}" for n in range(100))
+COARSE = tuple(f"superclass {n:02}" for n in range(20))
+PARAMS = {"complete": False}
+BROKEN = {
+    "missing test": ({"without": "test"}, r"cifar-100-python\.tar\.gz: lacks test"),
+    "missing meta": ({"without": "meta"}, r"cifar-100-python\.tar\.gz: lacks meta"),
+    "no fine labels": ({"spoil": "fine_labels"}, r"cifar-100-python/test: has no entry fine_lab"),
+    "no names": (
+        {"spoil": "fine_label_names"},
+        r"cifar-100-python/meta: has no entry fine_label_n",
+    ),
+}
+TRAIN, TEST = 120, 30
+
+
+def write(folder, without="", spoil=""):
+    draw = np.random.default_rng(1)
+    x = draw.integers(0, 256, (TRAIN + TEST, 3, 32, 32), dtype=np.uint8)
+    fine = np.arange(TRAIN + TEST) % 100
+    made = {
+        "meta": {
+            b"fine_label_names": [name.encode() for name in FINE],
+            b"coarse_label_names": [name.encode() for name in COARSE],
+        }
+    }
+    for name, rows in (("test", slice(TRAIN, None)), ("train", slice(TRAIN))):
+        made[name] = batch(name, x[rows], fine[rows])
+        made[name][b"fine_labels"] = made[name].pop(b"labels")
+        made[name][b"coarse_labels"] = [int(label) // 5 for label in fine[rows]]
+    for entry in made.values():
+        entry.pop(spoil.encode(), None)
+    members = {name: old(content) for name, content in made.items() if name != without}
+    archive(folder / "cifar-100-python.tar.gz", "cifar-100-python", members)
+    return Made(
+        samples=TRAIN + TEST,
+        shape=(3, 32, 32),
+        classes=FINE,
+        y=fine,
+        x={row: x[row] for row in (0, 77, TRAIN, TRAIN + TEST - 1)},
+        split=np.repeat([0, 1], [TRAIN, TEST]),
+    )

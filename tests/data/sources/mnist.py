@@ -1,0 +1,50 @@
+"""MNIST: four gzipped IDX files.
+
+Format: "The IDX file format" on http://yann.lecun.com/exdb/mnist/ (magic 0, 0, type 8 = unsigned
+byte, number of dimensions; big-endian uint32 sizes; the bytes in C order).
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+
+import numpy as np
+
+from sources import Made
+
+PARAMS = {"complete": False}
+BROKEN = {
+    "labels for images": ({"swap": True}, r"train-images-idx3-ubyte\.gz: .*3 dimensions"),
+    "fewer labels than images": ({"labels": 35}, r"t(rain|10k)-labels.*: 35 labels for 40 images"),
+    "wrong side": ({"side": 32}, r"train-images.*: images of 32 x 32 pixels"),
+    "no label of a class": ({"top": 11}, r"train-labels.*: has label 10"),
+}
+TRAIN, TEST = 40, 20
+
+
+def idx(array):
+    head = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    return head + array.astype(np.uint8).tobytes()
+
+
+def write(folder, swap=False, labels=TRAIN, side=28, top=10):
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, 256, (TRAIN + TEST, side, side), dtype=np.uint8)
+    y = np.arange(TRAIN + TEST) % top
+    files = {
+        "train-images-idx3-ubyte.gz": y[:TRAIN] if swap else x[:TRAIN],
+        "train-labels-idx1-ubyte.gz": y[:labels],
+        "t10k-images-idx3-ubyte.gz": x[TRAIN:],
+        "t10k-labels-idx1-ubyte.gz": y[TRAIN:],
+    }
+    for name, array in files.items():
+        (folder / name).write_bytes(gzip.compress(idx(array), mtime=0))
+    return Made(
+        samples=TRAIN + TEST,
+        shape=(1, 28, 28),
+        classes=tuple("0123456789"),
+        y=y,
+        x={row: x[row][None] for row in (0, 7, TRAIN, TRAIN + TEST - 1)},
+        split=np.repeat([0, 1], [TRAIN, TEST]),
+    )

@@ -1,0 +1,316 @@
+"""Promises that every scheme keeps, and those of the schemes that fix sizes or shares."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+import pytest
+from data.dealing import DOMAINS, EVEN, KEYS, LABELS, class_counts, make, sizes
+
+from fl import registry
+from fl.data import partition
+from fl.data.split import take
+from fl.errors import ConfigError, DataError, Where
+from fl.fields import parse
+
+
+def test_every_scheme_is_here():
+    names = {name.replace("-", "_") for name in registry.names("partition scheme")}
+    assert names == {*KEYS, "file"}
+    assert all(callable(getattr(partition, name)) for name in names)
+
+
+@pytest.mark.parametrize("scheme", KEYS)
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_tables_are_partitions_and_keyed_by_the_seed(scheme, seed):
+    made = make(scheme, seed=seed)
+    partition.validate(made, LABELS, source=scheme)
+    assert len(sizes(made)) == 9
+    assert made.equals(make(scheme, seed=seed))
+    assert not made["sample"].equals(make(scheme, seed=seed + 1)["sample"])
+    for _, mine in made.groupby("client"):
+        held = mine["split"].value_counts()
+        assert held["test"] == pytest.approx(0.2 * len(mine), abs=0.5 + 1e-9)
+        assert held["val"] == pytest.approx(0.1 * len(mine), abs=0.5 + 1e-9)
+
+
+@pytest.mark.parametrize("scheme", KEYS)
+def test_keys_of_all_schemes(scheme):
+    where = Where("study.yaml")
+    given = parse(getattr(partition, scheme), KEYS[scheme], where)
+    common = {"seed": 0, "val": 0.1, "test": 0.2, "unseen": 0.0}
+    assert {key: given[key] for key in common} == common
+    both = {"val": "published", "test": "published", "unseen": "published"}
+    given = parse(getattr(partition, scheme), KEYS[scheme] | both, where)
+    assert {key: given[key] for key in both} == both
+    for key, value in (("test", "publishd"), ("unseen", 1.5), ("val", 2), ("unseen", -1)):
+        with pytest.raises(ConfigError, match=f"study.yaml.*{key}"):
+            parse(getattr(partition, scheme), KEYS[scheme] | {key: value}, where)
+    assert parse(partition.homogeneous, {"clients": 3, "unseen": 1}, where)["unseen"] == 1
+
+
+# Taking by shares
+
+
+def test_take_by_hand():
+    left = np.array([10, 10, 10])
+    assert take(left, 10, np.log([0.5, 0.3, 0.2])).tolist() == [5, 3, 2]
+    assert left.tolist() == [5, 7, 8]
+    # Of 12, class 0 would give 8 and has 5: what is missing comes 1 to 1 from the others.
+    assert take(left, 12, np.log([4, 1, 1])).tolist() == [5, 4, 3]
+    assert left.tolist() == [0, 3, 5]
+    with np.errstate(divide="ignore"):
+        assert take(left, 12, np.log([1.0, 1.0, 0.0])).tolist() == [0, 3, 0]
+
+
+def test_take_survives_shares_that_underflow():
+    left = np.array([3, 100, 100])
+    assert take(left, 10, np.array([0.0, -1e5, -1e300])).tolist() == [3, 7, 0]
+
+
+# Dirichlet with something of every class
+
+
+@pytest.mark.parametrize(("alpha", "least"), [(5.0, 1), (0.5, 1), (0.1, 3), (0.01, 8), (1e-6, 1)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_every_client_has_some_of_every_class(alpha, least, seed):
+    keys = {"clients": 5, "alpha": alpha, "min_per_class": least, "seed": seed, "redraws": 20}
+    made = partition.dirichlet(LABELS, **keys)
+    assert class_counts(made).min() >= least
+    assert sorted(made["sample"]) == list(range(1200))
+
+
+def test_redrawing_classes_by_themselves_keeps_the_shares_unbiased():
+    """No client is full, so that shares of late classes are as spread as those of early ones."""
+    shares = []
+    for seed in range(150):
+        keys = {"clients": 3, "alpha": 1.0, "min_per_class": 1, "seed": seed}
+        made = partition.dirichlet(EVEN, **keys)
+        assert made.attrs["notes"] == []
+        shares.append(class_counts(made, EVEN) / 120)
+    # Mean 1/K and variance (1/K)(1 - 1/K)/(K alpha + 1): here 1/3 and 1/18.
+    mean, spread = np.mean(shares, axis=(0, 1)), np.var(shares, axis=(0, 1))
+    assert mean == pytest.approx(1 / 3, abs=0.05)
+    assert spread == pytest.approx(1 / 18, rel=0.25)
+
+
+def test_what_redraws_do_not_bring_is_moved_class_by_class(caplog):
+    keys = {"clients": 12, "alpha": 0.02, "redraws": 0, "seed": 4}
+    with caplog.at_level(logging.WARNING):
+        plain = partition.dirichlet(LABELS, **keys, min_per_class=1)
+    (note, *_) = plain.attrs["notes"]
+    assert "12 of 12 clients had fewer than 1 samples of a class after 0 redraws; moved" in note
+    assert note in [r.getMessage() for r in caplog.records]
+    assert class_counts(plain).min() == 1
+    assert class_counts(plain).sum(axis=0).tolist() == np.bincount(LABELS).tolist()
+
+
+def test_more_of_a_class_than_there_is_is_refused():
+    rarest = int(np.bincount(LABELS).min())
+    with pytest.raises(DataError) as error:
+        partition.dirichlet(LABELS, clients=20, alpha=1.0, min_per_class=rarest // 20 + 1)
+    assert f"min_per_class is {rarest // 20 + 1}; allowed: 0 to {rarest // 20}, as" in str(
+        error.value
+    )
+
+
+# Dirichlet of every client
+
+
+@pytest.mark.parametrize("alpha", [1e-8, 0.01, 0.1, 1.0, 1000.0])
+@pytest.mark.parametrize("clients", [1, 7, 60])
+def test_client_dirichlet_deals_everything_in_equal_sizes(alpha, clients):
+    for seed in range(3):
+        made = partition.client_dirichlet(LABELS, clients=clients, alpha=alpha, seed=seed)
+        assert sorted(made["sample"]) == list(range(1200))
+        assert np.ptp(sizes(made)) <= 1
+        assert made.attrs["notes"] == []
+
+
+def test_client_dirichlet_shares_have_the_moments_of_the_distribution():
+    """Four clients out of very many samples: nothing runs out, every share is a plain draw."""
+    labels = np.repeat(np.arange(4), 4000)
+    shares = []
+    for seed in range(300):
+        made = partition.client_dirichlet(labels, clients=100, alpha=0.5, seed=seed)
+        first = np.random.default_rng(seed).integers(100)
+        shares.append(class_counts(made, labels)[first] / 160)
+    assert np.mean(shares, axis=0) == pytest.approx(0.25, abs=0.05)
+    # (1/C)(1 - 1/C)/(C alpha + 1) = 0.0625; a few clients are served from what is left.
+    assert np.var(shares) == pytest.approx(0.0625, rel=0.15)
+
+
+def test_client_dirichlet_skew_falls_with_alpha_down_to_a_copy_of_the_population():
+    emds = []
+    for alpha in (0.05, 0.5, 5.0, 1000.0):
+        made = partition.client_dirichlet(EVEN, clients=10, alpha=alpha)
+        told = partition.statistics(made, EVEN, 10)
+        emds.append(told.loc[told["split"] == "train", "emd"].mean())
+    assert emds == sorted(emds, reverse=True)
+    assert emds[0] > 1
+    assert emds[-1] < 0.15
+
+
+def test_client_dirichlet_does_not_favour_low_client_numbers():
+    """Who is served last gets what is left; the order is random, so no number has that lot."""
+    last = []
+    for seed in range(40):
+        made = partition.client_dirichlet(EVEN, clients=6, alpha=0.1, seed=seed)
+        entropy = partition.statistics(made, EVEN, 10).groupby("client")["label_entropy"].mean()
+        last.append(int(entropy.argmax()))
+    assert len(set(last)) == 6
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf])
+def test_client_dirichlet_refusals(alpha):
+    with pytest.raises(DataError, match=rf"client-dirichlet: alpha is {alpha}; allowed: a finite"):
+        partition.client_dirichlet(LABELS, clients=5, alpha=alpha)
+    with pytest.raises(DataError, match="clients is 401; allowed: 1 to 400"):
+        partition.client_dirichlet(LABELS, clients=401, alpha=1.0)
+
+
+# Dominant classes
+
+
+def test_dominant_is_what_fedfm_has_for_ten_clients():
+    """There 2,300 of 5,000 are of the dominant class, 300 of each of the others; here 1 in 10."""
+    labels = np.repeat(np.arange(10), 500)
+    made = partition.dominant(labels, clients=10)
+    counts = class_counts(made, labels)
+    assert (np.sort(counts, axis=1) == [30] * 9 + [230]).all()
+    assert sorted(counts.argmax(axis=1)) == list(range(10))
+    assert made.attrs["notes"] == []
+
+
+@pytest.mark.parametrize(("each", "share"), [(1, 0.0), (2, 0.5), (3, 0.9), (10, 1.0), (1, 1.0)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_dominant_deals_everything_in_equal_sizes(each, share, seed):
+    keys = {"dominant_classes": each, "share": share, "seed": seed}
+    made = partition.dominant(LABELS, clients=7, **keys)
+    assert sorted(made["sample"]) == list(range(1200))
+    assert np.ptp(sizes(made)) <= 1
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_dominant_shares_are_kept_where_the_classes_suffice(seed):
+    made = partition.dominant(EVEN, clients=20, dominant_classes=2, share=0.6, seed=seed)
+    assert made.attrs["notes"] == []
+    counts = np.sort(class_counts(made, EVEN), axis=1)
+    # 36 of 60 from two classes, and two or three of each class from the rest of 24.
+    assert (counts[:, -2:] >= 20).all()
+    assert (counts[:, :-2] <= 4).all()
+    assert (counts[:, :-2] >= 1).all()
+
+
+def test_dominant_says_when_a_class_runs_out(caplog):
+    rare = np.repeat([0, 1, 2], (560, 20, 20))
+    with caplog.at_level(logging.WARNING):
+        made = partition.dominant(rare, clients=6, share=0.9)
+    (note,) = made.attrs["notes"]
+    assert note.startswith("dominant: 4 of 6 clients got less than the share 0.9 of their dominant")
+    assert [r.getMessage() for r in caplog.records] == [note]
+    assert np.ptp(sizes(made)) <= 1
+
+
+def test_dominant_refusals():
+    with pytest.raises(DataError, match="dominant_classes is 11; allowed: 1 to 10"):
+        partition.dominant(LABELS, clients=5, dominant_classes=11)
+    with pytest.raises(DataError, match=r"share is 1\.5; allowed: 0 to 1"):
+        partition.dominant(LABELS, clients=5, share=1.5)
+
+
+# Power law
+
+
+@pytest.mark.parametrize("each", [1, 2, 10])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_power_law_sizes_are_skewed_and_no_client_is_too_small(each, seed):
+    made = partition.power_law(LABELS, clients=30, classes_per_client=each, seed=seed)
+    counts = class_counts(made)
+    assert ((counts > 0).sum(axis=1) <= each).all()
+    assert counts.sum(axis=1).min() >= 10
+    assert sorted(made["sample"]) == list(range(1200))
+    assert counts.sum(axis=1).max() > 3 * np.median(counts.sum(axis=1))
+
+
+def test_power_law_without_spread_is_even():
+    made = partition.power_law(EVEN, clients=10, classes_per_client=2, sigma=0.0)
+    assert np.ptp(sizes(made)) <= 2
+    assert ((class_counts(made, EVEN) > 0).sum(axis=1) == 2).all()
+
+
+def test_power_law_factors_are_log_normal():
+    labels = np.repeat(np.arange(2), 200_000)
+    made = partition.power_law(labels, clients=200, classes_per_client=2, sigma=1.5)
+    logs = np.log(sizes(made) - 10)
+    assert np.std(logs) == pytest.approx(1.5, rel=0.15)
+    counts = class_counts(made, labels)
+    assert np.abs(np.diff(counts, axis=1)).max() <= 2
+
+
+def test_power_law_notes_unused_classes_and_refuses_what_does_not_fit():
+    made = partition.power_law(LABELS, clients=3, classes_per_client=2)
+    unused = sorted(set(range(10)) - set(LABELS[made["sample"]]))
+    assert len(unused) == 4
+    names = ", ".join(map(str, unused))
+    assert made.attrs["notes"][0].startswith(f"power-law: nobody holds class {names};")
+    rare = np.repeat([0, 1], (1000, 12))
+    with pytest.raises(DataError, match="few enough that each gets 10 samples of its classes"):
+        partition.power_law(rare, clients=8, classes_per_client=1)
+    with pytest.raises(DataError, match="classes_per_client is 11; allowed: 1 to 10"):
+        partition.power_law(LABELS, clients=5, classes_per_client=11)
+    with pytest.raises(DataError, match="clients is 121; allowed: 1 to 120"):
+        partition.power_law(LABELS, clients=121)
+
+
+# Missing classes
+
+
+def test_all_classes_but_some_are_the_missing_classes_of_fedfm():
+    made = partition.pathological(EVEN, clients=10, classes_per_client=7)
+    counts = class_counts(made, EVEN)
+    assert ((counts == 0).sum(axis=1) == 3).all()
+    assert np.ptp(sizes(made)) <= 7
+    assert sorted(made["sample"]) == list(range(1200))
+
+
+# Equal domains, equal clients within them
+
+
+@pytest.mark.parametrize("scheme", ["domain", "domain_dirichlet"])
+def test_equal_domains_use_as_much_of_each_as_the_smallest_has(scheme):
+    made = make(scheme, equal_domains=True)
+    smallest = np.bincount(DOMAINS).min()
+    assert np.bincount(made["domain"]).tolist() == [smallest] * 3
+    other = make(scheme, equal_domains=True, seed=1)
+    assert set(made["sample"]) != set(other["sample"])
+
+
+def test_clients_of_a_domain_may_be_of_one_size():
+    made = make("domain_dirichlet", equal_clients=True, equal_domains=True)
+    assert np.ptp(sizes(made)) <= 1
+    assert partition.statistics(made, LABELS, 10)["emd"].mean() > 0.5
+    plain = make("domain_dirichlet")
+    assert np.ptp(sizes(plain)) > 1
+
+
+@pytest.mark.parametrize(
+    ("corruptions", "each", "keys"),
+    [
+        (10, 25, {"alpha": 0.5, "equal_clients": True}),
+        (19, 3, {"alpha": 2.0, "min_per_class": 20}),
+    ],
+)
+def test_cifar_10_c_of_the_papers(corruptions, each, keys):
+    """250 and 57 clients, here of a tenth of the samples."""
+    labels = np.tile(np.repeat(np.arange(10), 100), corruptions)
+    domains = np.repeat(np.arange(corruptions), 1000)
+    made = partition.domain_dirichlet(labels, domains, clients_per_domain=each, **keys)
+    assert made["client"].nunique() == corruptions * each
+    assert len(made) == len(labels)
+    if "min_per_class" in keys:
+        assert class_counts(made, labels).min() >= 20
+    else:
+        assert (sizes(made) == 40).all()

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fl.data import split_lists
+from fl.data.datasets import domainnet, office_caltech10
+from fl.data.datasets.domainnet import DomainNet
+from fl.data.datasets.office_caltech10 import OfficeCaltech10
+from fl.errors import DataError
+
+# FedBN's training lists are these long: their fifths and their 32 % are the printed sizes.
+LISTED = {
+    "clipart": 2103,
+    "infograph": 2626,
+    "painting": 2472,
+    "quickdraw": 4000,
+    "real": 4863,
+    "sketch": 2213,
+}
+
+
+def lists(training, test):
+    return {
+        f"{name}_{part}.pkl": (
+            [f"set/{name}/{part}/{i}.jpg" for i in range(n)],
+            [i % 10 for i in range(n)],
+        )
+        for part, sizes in (("train", training), ("test", test))
+        for name, n in sizes.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def all_of_domainnet():
+    return lists(LISTED, {name: sizes[2] for name, sizes in domainnet.PUBLISHED.items()})
+
+
+def test_printed_sizes_of_domainnet_come_of_fedfas_share(all_of_domainnet):
+    dataset = DomainNet(train_share=0.4)
+    samples = split_lists.divide(all_of_domainnet, dataset.domains, dataset._ends)
+    assert samples.counts(dataset.domains) == split_lists.sizes(domainnet.PUBLISHED)
+    assert len(samples.path) == dataset.size == 5847 + 3653 + 4573
+    dataset._hold(samples, Path("lists.zip"))
+
+
+def test_without_a_share_nothing_of_domainnet_is_left_out(all_of_domainnet):
+    dataset = DomainNet()
+    samples = split_lists.divide(all_of_domainnet, dataset.domains, dataset._ends)
+    found = samples.counts(dataset.domains)
+    assert [found[f"{name} train"] for name in LISTED] == [n - n // 5 for n in LISTED.values()]
+    assert len(samples.path) == sum(LISTED.values()) + 4573
+    assert dataset.size == pytest.approx(len(samples.path), abs=20)
+    dataset._hold(samples, Path("lists.zip"))
+    assert replace(dataset, complete=False).size is None
+
+
+def test_another_size_of_domainnet_is_named(all_of_domainnet):
+    dataset = DomainNet()
+    short = {**all_of_domainnet, "real_test.pkl": ([], [])}
+    samples = split_lists.divide(short, dataset.domains, dataset._ends)
+    with pytest.raises(DataError, match=r"lists\.zip: real test has 0 samples, expected 1,217"):
+        dataset._hold(samples, Path("lists.zip"))
+
+
+def test_printed_sizes_of_office_come_of_sixty_per_cent():
+    training = {name: sizes[0] + sizes[1] for name, sizes in office_caltech10.PUBLISHED.items()}
+    test = {name: sizes[2] for name, sizes in office_caltech10.PUBLISHED.items()}
+    samples = split_lists.divide(lists(training, test), tuple(training), office_caltech10._ends)
+    assert samples.counts(tuple(training)) == split_lists.sizes(office_caltech10.PUBLISHED)
+    assert len(samples.path) == OfficeCaltech10().size == 2533
+
+
+def test_divide_takes_the_start_and_the_end_of_a_list():
+    found = split_lists.divide(
+        lists({"a": 10, "b": 4}, {"a": 1, "b": 2}), ("a", "b"), lambda n: (2, 1)
+    )
+    names = [path.removeprefix("set/").removesuffix(".jpg") for path in found.path]
+    assert names[:4] == ["a/train/0", "a/train/1", "a/train/9", "a/test/0"]
+    assert names[4:] == ["b/train/0", "b/train/1", "b/train/3", "b/test/0", "b/test/1"]
+    assert found.y.tolist() == [0, 1, 9, 0, 0, 1, 3, 0, 1]
+    assert found.domain.tolist() == [0] * 4 + [1] * 5
+    assert found.split.tolist() == [0, 0, 2, 1, 0, 0, 2, 1, 1]
+
+
+def test_a_path_that_is_listed_twice_has_two_rows():
+    twice = {"a_train.pkl": (["p", "q", "p"], [1, 2, 1]), "a_test.pkl": (["q"], [2])}
+    found = split_lists.divide(twice, ("a",), lambda n: (3, 0))
+    assert found.rows() == {"p": [0, 2], "q": [1, 3]}
+    assert found.rows(domain=1) == {}

@@ -1,0 +1,485 @@
+"""Discrepancies against loops over pairs, weights against a solver, a deep kernel written out."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import Any
+
+import cvxpy
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+from torch.func import grad, vmap
+
+from fl import trees
+from fl.parts.distances import squared_distances
+from fl.parts.kernel_weights import solve
+from fl.parts.mmd import (
+    GRID,
+    DeepKernel,
+    kernel_covariance,
+    kernel_mmd2,
+    kernel_statistics,
+    mk_mmd2,
+    optimal_kernel_weights,
+    optimal_kernel_weights_cvxpy,
+)
+
+ODD = (0.3, 1.7, 0.6, 0.3)
+
+
+def samples(*shape: int, seed: int = 0, apart: float = 0.5) -> tuple[Tensor, Tensor]:
+    """x, and y that has moved away from it by a common and an own amount."""
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=shape)
+    y = x + apart * draw.normal(size=shape) + apart * draw.normal(size=shape[-1])
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+def by_pairs(
+    x: Tensor, y: Tensor, gammas: Any, convention: str = "multiply"
+) -> tuple[np.ndarray, np.ndarray]:
+    """h(s, t) of each kernel, [r, n, n], and Q, pair by pair."""
+    a, b = x.numpy(), y.numpy()
+    n = len(a)
+    h = np.empty((len(gammas), n, n))
+    for j, gamma in enumerate(gammas):
+        rate = gamma if convention == "multiply" else 1 / gamma
+
+        def k(u: np.ndarray, v: np.ndarray, rate: float = rate) -> float:
+            return float(np.exp(-rate * ((u - v) ** 2).sum()))
+
+        for s in range(n):
+            for t in range(n):
+                h[j, s, t] = k(a[s], a[t]) + k(b[s], b[t]) - k(a[s], b[t]) - k(b[s], a[t])
+    m = h.mean(axis=(1, 2))
+    q = np.zeros((len(gammas), len(gammas)))
+    for i in range(len(gammas)):
+        for j in range(len(gammas)):
+            q[i, j] = ((h[i] - m[i]) * (h[j] - m[j])).sum() / max(n * n - 1, 1)
+    return h, q
+
+
+def off_diagonal_mean(h: np.ndarray) -> np.ndarray:
+    n = h.shape[-1]
+    return np.asarray((h.sum(axis=(-2, -1)) - np.trace(h, axis1=-2, axis2=-1)) / (n * (n - 1)))
+
+
+def test_the_grid_is_that_of_the_paper() -> None:
+    assert len(GRID) == 19
+    np.testing.assert_allclose(np.log2(GRID), np.arange(-3.5, 1.1, 0.25), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("apart", [1e-4, 0.5, 3.0])
+@pytest.mark.parametrize("convention", ["multiply", "divide"])
+@pytest.mark.parametrize("gammas", [GRID, ODD, (0.8,)], ids=["grid", "odd", "one"])
+def test_mmd2_and_covariance_are_those_over_pairs(
+    gammas: Any, convention: Any, apart: float
+) -> None:
+    x, y = samples(7, 3, apart=apart)
+    h, q = by_pairs(x, y, gammas, convention)
+    biased = kernel_mmd2(x, y, gammas, convention=convention)
+    unbiased = kernel_mmd2(x, y, gammas, convention=convention, biased=False)
+    covariance = kernel_covariance(x, y, gammas, convention=convention)
+    np.testing.assert_allclose(biased, h.mean(axis=(1, 2)), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(unbiased, off_diagonal_mean(h), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(covariance, q, rtol=0, atol=1e-13)
+    assert biased.dtype == torch.float64
+    for flag, alone in ((True, biased), (False, unbiased)):
+        mmd2, again = kernel_statistics(x, y, gammas, convention=convention, biased=flag)
+        torch.testing.assert_close(mmd2, alone, rtol=0, atol=1e-14)
+        assert torch.equal(again, covariance)
+
+
+@pytest.mark.parametrize("gammas", [torch.tensor(GRID, dtype=torch.float64), list(GRID)])
+def test_gammas_may_be_any_sequence(gammas: Any) -> None:
+    x, y = samples(5, 3)
+    assert torch.equal(kernel_mmd2(x, y, gammas), kernel_mmd2(x, y, GRID))
+
+
+def test_many_rows_are_taken_in_pieces() -> None:
+    x, y = samples(2, 150, 4, seed=1)
+    mmd2, covariance = kernel_statistics(x, y, GRID, biased=False)
+    for k in range(2):
+        pairs = [(x[k], x[k]), (y[k], y[k]), (x[k], y[k]), (y[k], x[k])]
+        xx, yy, xy, yx = (torch.cdist(a, b).square() for a, b in pairs)
+        h = torch.stack([(-g * xx).exp() + (-g * yy).exp() for g in GRID])
+        h -= torch.stack([(-g * xy).exp() + (-g * yx).exp() for g in GRID])
+        np.testing.assert_allclose(mmd2[k], off_diagonal_mean(h.numpy()), rtol=0, atol=1e-12)
+        # Which divides by one less than the number of pairs, as Q does.
+        expected = torch.cov(h.flatten(1))
+        torch.testing.assert_close(covariance[k], expected, rtol=0, atol=1e-12)
+
+
+def test_leading_dimensions_and_vmap_are_one_by_one() -> None:
+    x, y = samples(2, 3, 6, 4, seed=2)
+    whole = kernel_statistics(x, y, GRID)
+    mapped = vmap(vmap(lambda a, b: kernel_statistics(a, b, GRID)))(x, y)
+    weights = optimal_kernel_weights(*whole, 1e-3)
+    mapped_weights = vmap(vmap(lambda m, q: optimal_kernel_weights(m, q, 1e-3)))(*whole)
+    # One of the two may be the same for all.
+    same_q = vmap(lambda m: optimal_kernel_weights(m, whole[1][0, 0], 1e-3))(whole[0][0])
+    for i in range(2):
+        for j in range(3):
+            m, q = kernel_statistics(x[i, j], y[i, j], GRID)
+            for found in (whole, mapped):
+                torch.testing.assert_close(found[0][i, j], m, rtol=0, atol=1e-15)
+                torch.testing.assert_close(found[1][i, j], q, rtol=0, atol=1e-15)
+            alone = optimal_kernel_weights(m, q, 1e-3)
+            for result in (weights, mapped_weights):
+                torch.testing.assert_close(result[i, j], alone, rtol=0, atol=1e-11)
+    first = optimal_kernel_weights(whole[0][0, 1], whole[1][0, 0], 1e-3)
+    torch.testing.assert_close(same_q[1], first, rtol=0, atol=1e-11)
+
+
+def test_mk_mmd2_is_the_weighted_sum_and_is_linear_in_its_weights() -> None:
+    x, y = samples(3, 6, 4)
+    weights = torch.from_numpy(np.random.default_rng(0).dirichlet([1.0] * 19, 3))
+    for biased in (True, False):
+        found = mk_mmd2(x, y, GRID, weights, biased=biased)
+        each = kernel_mmd2(x, y, GRID, biased=biased)
+        torch.testing.assert_close(found, (weights * each).sum(-1), rtol=0, atol=1e-15)
+    one = torch.eye(19, dtype=torch.float64)[4]
+    torch.testing.assert_close(mk_mmd2(x, y, GRID, one), kernel_mmd2(x, y, GRID)[..., 4])
+
+
+def test_gaussians_have_the_mmd_that_is_known() -> None:
+    """N(0, 1) and N(a, 1) under exp(-g |u - v|^2), with w = 1 + 4 g.
+
+    2 (1 - exp(-g a^2 / w)) / sqrt(w); samples are quantiles, which leaves no luck in it.
+    """
+    a, g, n = 1.5, np.array([0.1, 0.5, 2.0]), 1000
+    quantiles = [NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
+    x = torch.tensor(quantiles, dtype=torch.float64).unsqueeze(-1)
+    w = 1 + 4 * g
+    expected = 2 * (1 - np.exp(-g * a**2 / w)) / np.sqrt(w)
+    found = kernel_mmd2(x, x.flip(0) + a, g.tolist())
+    np.testing.assert_allclose(found, expected, rtol=0.01)
+
+
+def test_no_order_of_rows_and_no_common_shift_matters() -> None:
+    x, y = samples(8, 3)
+    expected = kernel_mmd2(x, y, GRID)
+    shuffled = kernel_mmd2(x[torch.randperm(8)], y[torch.randperm(8)], GRID)
+    torch.testing.assert_close(shuffled, expected, rtol=0, atol=1e-14)
+    torch.testing.assert_close(kernel_mmd2(x + 1e3, y + 1e3, GRID), expected, rtol=0, atol=1e-11)
+    torch.testing.assert_close(kernel_mmd2(y, x, GRID), expected, rtol=0, atol=1e-14)
+
+
+def test_close_samples_keep_their_digits_in_single_precision() -> None:
+    """Kernels near 1 have lost them by the time they are subtracted."""
+    x, y = samples(32, 20, seed=4, apart=1e-3)
+    x, y = (torch.nn.functional.normalize(t, dim=-1).float() for t in (x, y))
+    exact = kernel_mmd2(x.double(), y.double(), GRID)
+    assert exact.max() < 1e-6
+
+    def plainly(a: Tensor, b: Tensor) -> Tensor:
+        squares = a.square().sum(1, keepdim=True) + b.square().sum(1) - 2 * a @ b.mT
+        return torch.stack([(-g * squares.clamp(min=0)).exp().mean() for g in GRID])
+
+    plain = plainly(x, x) + plainly(y, y) - 2 * plainly(x, y)
+    error, usual = ((found / exact - 1).abs().max() for found in (kernel_mmd2(x, y, GRID), plain))
+    assert error < 0.05
+    assert usual > 5 * error
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_gradients_are_right_and_finite_where_rows_coincide(biased: bool) -> None:
+    x, y = samples(5, 3, seed=5)
+    x[1], y[2], y[3] = x[0], x[2], x[0]
+    weights = optimal_kernel_weights(*kernel_statistics(x, y, GRID), 1e-3)
+
+    def discrepancy(a: Tensor, b: Tensor) -> Tensor:
+        return mk_mmd2(a, b, GRID, weights, biased=biased)
+
+    assert gradcheck(discrepancy, (x.clone().requires_grad_(), y.clone().requires_grad_()))
+    same = grad(lambda a: discrepancy(a, x))(x)
+    assert same.isfinite().all()
+    torch.testing.assert_close(same, torch.zeros_like(x) if biased else same, rtol=0, atol=1e-15)
+    mapped = vmap(grad(discrepancy))(x.expand(2, -1, -1), y.expand(2, -1, -1))
+    torch.testing.assert_close(mapped[1], grad(discrepancy)(x, y), rtol=0, atol=1e-15)
+
+
+def test_equal_samples_are_at_distance_zero_to_the_bit() -> None:
+    x, _ = samples(4, 70, 6)
+    for dtype in (torch.float32, torch.float64):
+        mmd2, covariance = kernel_statistics(x.to(dtype), x.to(dtype), GRID)
+        assert not mmd2.any() and not covariance.any()
+        weights = optimal_kernel_weights(mmd2, covariance, 1e-3)
+        assert weights.dtype == dtype
+        assert weights.tolist() == [[1.0] + [0.0] * 18] * 4
+
+
+def test_a_single_row_has_no_covariance() -> None:
+    x, y = samples(1, 4)
+    mmd2, covariance = kernel_statistics(x, y, GRID)
+    expected = 2 - 2 * np.exp(-np.array(GRID) * float((x - y).square().sum()))
+    np.testing.assert_allclose(mmd2, expected, rtol=0, atol=1e-14)
+    assert not covariance.any()
+    assert not kernel_mmd2(x, y, GRID, biased=False).any()
+    assert not kernel_statistics(x, y, GRID, biased=False)[0].any()
+    weights = optimal_kernel_weights(mmd2, covariance, 1e-3)
+    torch.testing.assert_close(weights, mmd2 / mmd2.sum(), rtol=0, atol=1e-12)
+
+
+def test_far_samples_neither_overflow_nor_cancel() -> None:
+    x, y = samples(6, 3)
+    mmd2, covariance = kernel_statistics(1e3 * x, 1e3 * y + 1e6, GRID)
+    np.testing.assert_allclose(mmd2, 2 / 6, rtol=0, atol=1e-14)
+    assert covariance.isfinite().all()
+
+
+def problems(kind: str, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """m and Q of some kind: of kernels on samples, or of no samples at all."""
+    draw = np.random.default_rng(seed)
+    if kind in ("random", "of low rank"):
+        width = 40 if kind == "random" else 4
+        factor = torch.from_numpy(draw.normal(size=(count, 19, width)))
+        return torch.from_numpy(draw.normal(size=(count, 19))), factor @ factor.mT
+    x = torch.from_numpy(draw.normal(size=(count, 12, 5)))
+    if kind == "unbiased":
+        return kernel_statistics(x, torch.from_numpy(draw.normal(size=x.shape)), GRID, biased=False)
+    apart = torch.from_numpy(10 ** draw.uniform(-3, 0.3, size=(count, 1, 1)))
+    y = x + apart * torch.from_numpy(draw.normal(size=x.shape))
+    y = y + apart * torch.from_numpy(draw.normal(size=(count, 1, 5)))
+    if kind == "normalised":
+        x, y = (torch.nn.functional.normalize(t, dim=-1) for t in (x, y))
+    return kernel_statistics(x, y, GRID)
+
+
+KINDS = ["samples", "normalised", "unbiased", "random", "of low rank"]
+
+
+@pytest.mark.parametrize("ridge", [1e-1, 1e-3, 1e-5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_those_of_a_solver(kind: str, ridge: float) -> None:
+    mmd2, covariance = problems(kind, 15)
+    found = optimal_kernel_weights(mmd2, covariance, ridge)
+    expected = optimal_kernel_weights_cvxpy(mmd2, covariance, ridge)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found.sum(-1), 1, rtol=0, atol=1e-14)
+    assert (found >= 0).all()
+
+
+@pytest.mark.parametrize("ridge", [1e-1, 1e-3, 1e-5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_meet_the_conditions_of_the_optimum(kind: str, ridge: float) -> None:
+    """A b >= nu m and b >= 0, with equality in one of the two for each kernel, nu = b'A b."""
+    mmd2, covariance = problems(kind, 400, seed=1)
+    some = (mmd2 > 0).any(-1)
+    mmd2, covariance = mmd2[some], covariance[some]
+    b = optimal_kernel_weights(mmd2, covariance, ridge)
+    b = b / (b * mmd2).sum(-1, keepdim=True)
+    a = 2 * covariance + ridge * torch.eye(19, dtype=b.dtype)
+    unit = a.diagonal(dim1=-2, dim2=-1).sqrt()
+    slope = (a @ b.unsqueeze(-1)).squeeze(-1)
+    nu = (b * slope).sum(-1, keepdim=True)
+    slack = (slope - nu * mmd2) / unit
+    scale = (nu * mmd2 / unit).abs().amax(-1, keepdim=True)
+    assert (slack / scale).min() > -1e-8
+    share = b * unit / (b * unit).sum(-1, keepdim=True)
+    assert (share * slack / scale).abs().max() < 1e-8
+
+
+def test_weights_solve_the_program_as_the_paper_writes_it() -> None:
+    mmd2, covariance = problems("samples", 12, seed=2)
+    for m, q in zip(mmd2.numpy(), covariance.numpy(), strict=True):
+        b = cvxpy.Variable(19)
+        shift = q + 1e-3 / 2 * np.eye(19)
+        problem = cvxpy.Problem(
+            cvxpy.Minimize(cvxpy.quad_form(b, shift, assume_PSD=True)), [m @ b == 1, b >= 0]
+        )
+        limits = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-12)
+        problem.solve(solver=cvxpy.CLARABEL, **limits)
+        weights = optimal_kernel_weights(torch.from_numpy(m), torch.from_numpy(q), 1e-3)
+        np.testing.assert_allclose(weights, b.value / b.value.sum(), rtol=0, atol=1e-6)
+
+
+def test_two_kernels_have_weights_that_are_known() -> None:
+    eye = torch.eye(2, dtype=torch.float64)
+    found = optimal_kernel_weights(torch.tensor([3.0, 1.0]).double(), eye, 1e-3)
+    torch.testing.assert_close(found, torch.tensor([0.75, 0.25]).double(), rtol=0, atol=1e-14)
+    found = optimal_kernel_weights(torch.tensor([1.0, -1.0]).double(), eye, 1e-3)
+    assert found.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("twin", [optimal_kernel_weights, optimal_kernel_weights_cvxpy])
+def test_without_a_positive_entry_one_kernel_is_chosen(twin: Any) -> None:
+    covariance = torch.diag(torch.tensor([1.0, 4.0, 0.1])).double()
+    # -1/2, -1/8 and -0.05/0.2, but for the ridge.
+    found = twin(torch.tensor([-1.0, -1.0, -0.05]).double(), covariance, 1e-3)
+    assert found.tolist() == [0.0, 1.0, 0.0]
+    assert twin(torch.zeros(3).double(), covariance, 1e-3).tolist() == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("where", ["mmd2", "covariance"])
+def test_what_is_not_finite_gets_equal_weights_and_spoils_no_other(where: str, bad: float) -> None:
+    mmd2, covariance = problems("samples", 3)
+    expected = optimal_kernel_weights(mmd2, covariance, 1e-3)
+    (mmd2 if where == "mmd2" else covariance)[1, 4] = bad
+    found = optimal_kernel_weights(mmd2, covariance, 1e-3)
+    np.testing.assert_allclose(found[1], 1 / 19, rtol=0, atol=1e-15)
+    torch.testing.assert_close(found[[0, 2]], expected[[0, 2]], rtol=0, atol=1e-12)
+
+
+def test_features_that_are_not_finite_are_seen_in_the_mmd2() -> None:
+    x, y = samples(3, 6, 4)
+    y[1, 2, 3] = float("nan")
+    mmd2, covariance = kernel_statistics(x, y, GRID)
+    assert mmd2.isfinite().all(-1).tolist() == [True, False, True]
+    assert optimal_kernel_weights(mmd2, covariance, 1e-3).isfinite().all()
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1e-3])
+def test_a_singular_covariance_has_weights_too(ridge: float) -> None:
+    mmd2, _ = problems("samples", 4)
+    ones = torch.ones(4, 19, 19, dtype=torch.float64)
+    for covariance in (0 * ones, ones, mmd2.unsqueeze(-1) * mmd2.unsqueeze(-2)):
+        found = optimal_kernel_weights(mmd2, covariance, ridge)
+        assert found.isfinite().all() and (found >= 0).all()
+        np.testing.assert_allclose(found.sum(-1), 1, rtol=0, atol=1e-12)
+
+
+def test_equal_kernels_share_or_take_turns_but_end() -> None:
+    """Ties in every step: the same kernel 19 times, and pairs of the same kernel."""
+    x, y = samples(5, 8, 3)
+    for gammas in ([0.5] * 19, sorted(GRID * 2)):
+        mmd2, covariance = kernel_statistics(x, y, gammas)
+        found = optimal_kernel_weights(mmd2, covariance, 1e-3)
+        expected = optimal_kernel_weights_cvxpy(mmd2, covariance, 1e-3)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_weights_do_not_depend_on_the_scale_of_the_mmd2() -> None:
+    mmd2, covariance = problems("samples", 6)
+    expected = optimal_kernel_weights(mmd2, covariance, 1e-3)
+    for scale in (1e-12, 1e9):
+        found = optimal_kernel_weights(scale * mmd2, covariance, 1e-3)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_the_active_set_is_one_operation() -> None:
+    mmd2, covariance = problems("samples", 3)
+    a = 2 * covariance + torch.eye(19, dtype=torch.float64)
+    torch.library.opcheck(solve, (a, mmd2), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_no_gradient_flows_through_weights() -> None:
+    x, y = samples(6, 3)
+    x.requires_grad_()
+    weights = optimal_kernel_weights(*kernel_statistics(x, y, GRID), 1e-3)
+    assert not weights.requires_grad
+
+
+def test_distances_are_those_of_differences() -> None:
+    x, y = samples(2, 5, 3)
+    found = squared_distances(x, y, 1, 4)
+    assert found.shape == (2, 4, 3, 4)
+    for place, (a, b) in enumerate(((x, x), (y, y), (x, y), (y, x))):
+        expected = (a[:, 1:4, None] - b[:, None, 1:]).square().sum(-1)
+        torch.testing.assert_close(found[:, place], expected, rtol=0, atol=1e-14)
+
+
+def written_out(params: Any, form: str, x: Tensor, y: Tensor) -> tuple[float, float]:
+    """MMD-D^2 and the ratio of equation 3, pair by pair."""
+    layers = [{k: v.numpy() for k, v in layer.items()} for layer in params["featurizer"].values()]
+
+    def phi(u: np.ndarray) -> np.ndarray:
+        for i, layer in enumerate(layers):
+            u = layer["weight"] @ u + layer["bias"]
+            u = np.log1p(np.exp(u)) if i < 3 else u
+        return u
+
+    eps = 1 / (1 + np.exp(-float(params["epsilon"])))
+    s_phi, s_q = float(params["phi"]) ** 2, float(params["q"]) ** 2
+
+    def k(u: np.ndarray, v: np.ndarray) -> float:
+        deep = np.exp(-((phi(u) - phi(v)) ** 2).sum() / s_phi)
+        q = np.exp(-((u - v) ** 2).sum() / s_q)
+        if form == "product":
+            return float(((1 - eps) * deep + eps) * q)
+        return float((1 - eps) * deep + eps * q)
+
+    a, b, n = x.numpy(), y.numpy(), len(x)
+    pairs = range(n)
+    h = np.array(
+        [
+            [k(a[s], a[t]) + k(b[s], b[t]) - k(a[s], b[t]) - k(b[s], a[t]) for t in pairs]
+            for s in pairs
+        ]
+    )
+    mmd2 = off_diagonal_mean(h)
+    variance = 4 / n**3 * (h.sum(1) ** 2).sum() - 4 / n**4 * h.sum() ** 2
+    return float(mmd2), float(mmd2 / np.sqrt(variance + 1e-8))
+
+
+def trained(seed: int, width: int = 3) -> dict[str, Any]:
+    """Parameters away from where they start, so that every part of the kernel counts."""
+    params = DeepKernel.start(width, seed, torch.float64)
+    moved = {"epsilon": torch.tensor(-1.0 - seed), "phi": torch.tensor(0.4), "q": torch.tensor(1.3)}
+    return {**params, **trees.apply(torch.Tensor.double, moved)}
+
+
+@pytest.mark.parametrize("form", ["product", "sum"])
+def test_the_deep_kernel_is_the_one_written_out(form: Any) -> None:
+    x, y = samples(6, 3)
+    for params in (trained(0), DeepKernel.start(3, 1, torch.float64)):
+        mmd2, ratio = written_out(params, form, x, y)
+        kernel = DeepKernel(params, form)
+        assert kernel.mmd2(x, y).item() == pytest.approx(mmd2, abs=1e-13)
+        assert kernel.objective(x, y).item() == pytest.approx(ratio, abs=1e-9)
+    values = [DeepKernel(trained(0), f).mmd2(x, y).item() for f in ("product", "sum")]
+    assert abs(values[0] - values[1]) > 1e-3
+
+
+def test_the_deep_kernel_starts_as_in_the_released_code() -> None:
+    params = DeepKernel.start(7, 3)
+    shapes = [tuple(layer["weight"].shape) for layer in params["featurizer"].values()]
+    assert shapes == [(10, 7), (10, 10), (10, 10), (50, 10)]
+    assert float(params["phi"]) ** 2 == pytest.approx(0.005, rel=1e-6)
+    assert float(params["q"]) ** 2 == pytest.approx(2048, rel=1e-6)
+    assert 0 < float(params["epsilon"].sigmoid()) <= 1e-10
+    again, other = DeepKernel.start(7, 3), DeepKernel.start(7, 4)
+    pairs = list(zip(trees.leaves(params), trees.leaves(again), strict=True))
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert not torch.equal(params["epsilon"], other["epsilon"])
+    assert all(leaf.dtype == torch.float32 for leaf in trees.leaves(params))
+
+
+@pytest.mark.parametrize("form", ["product", "sum"])
+def test_deep_kernels_of_clients_are_one_by_one(form: Any) -> None:
+    x, y = samples(3, 5, 3)
+    each = [trained(seed) for seed in range(3)]
+    stack = trees.stack(each)
+    for name in ("mmd2", "objective"):
+
+        def value(params: Any, a: Tensor, b: Tensor, name: str = name) -> Tensor:
+            return getattr(DeepKernel(params, form), name)(a, b)
+
+        alone = torch.stack([value(p, a, b) for p, a, b in zip(each, x, y, strict=True)])
+        torch.testing.assert_close(value(stack, x, y), alone, rtol=0, atol=1e-12)
+        torch.testing.assert_close(vmap(value)(stack, x, y), alone, rtol=0, atol=1e-12)
+
+
+def test_training_the_deep_kernel_tells_samples_apart() -> None:
+    x, y = samples(40, 3, seed=6, apart=0.3)
+    params = DeepKernel.start(3, 0, torch.float64)
+    begun = DeepKernel(params).objective(x, y)
+    for _ in range(50):
+        slopes = grad(lambda p: DeepKernel(p).objective(x, y))(params)
+        assert all(leaf.isfinite().all() for leaf in trees.leaves(slopes))
+        params = trees.apply(lambda p, g: p + 1e-3 * g, params, slopes)
+    assert DeepKernel(params).objective(x, y) > begun + 0.05
+
+
+def test_the_deep_kernel_has_finite_gradients_where_all_is_alike() -> None:
+    x, y = samples(5, 3)
+    kernel = DeepKernel(trained(0))
+    assert gradcheck(kernel.mmd2, (x.clone().requires_grad_(), y.clone().requires_grad_()))
+    same = grad(lambda p: DeepKernel(p).objective(x, x))(trained(0))
+    assert all(leaf.isfinite().all() for leaf in trees.leaves(same))
+    assert kernel.objective(x, x).item() == 0
+    assert kernel.mmd2(x[:1], y[:1]).item() == 0
