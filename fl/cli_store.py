@@ -105,7 +105,10 @@ def _row(entry: Entry) -> tuple[str, ...]:
 
 def _verify(parsed: argparse.Namespace) -> int:
     store = _place(parsed)
-    checked = parsed.runs or store.runs()
+    there = store.runs()
+    if absent := sorted({*parsed.runs} - {*there}):
+        raise FedloomError(f"{store.root}: {absent[0]!r} is no finished run of `fl store ls`")
+    checked = parsed.runs or there
     damaged = {run: found for run in checked if (found := shelf.problems(store, run))}
     for found in damaged.values():
         print("\n".join(found))
@@ -114,7 +117,7 @@ def _verify(parsed: argparse.Namespace) -> int:
         if damaged:
             print("--remove removes them, and the next snakemake trains them again")
         return int(bool(damaged))
-    kept = _remove(store, [run for run in damaged if store.has(run)], recheck=True)
+    kept = _remove(store, damaged, recheck=True)
     _mark(parsed.config)
     return int(kept)
 
