@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fl import config, new, registry
+from fl import cli_store, config, new, registry
 from fl.errors import DataError, FedloomError
 from fl.store import Store
 from fl.version import VERSION
@@ -87,13 +87,14 @@ def _parser() -> argparse.ArgumentParser:
             "--planned", action="store_true", help="as Snakemake planned it, not as config is now"
         )
     for name, help in (
-        ("tables", "the Parquet tables of a study, from what is there"),
+        ("tables", "the tables of a study, and what DVC shows of them"),
         ("download", "the raw files of a planned data set"),
         ("prepare", "the arrays of a planned data set"),
         ("partition", "a planned partition: who holds which sample"),
     ):
         sub = command(name, globals()[f"_{name}"], help)
         sub.add_argument("name", help="its name or id in results/plan")
+    cli_store.add(commands)
     return parser
 
 
@@ -159,12 +160,12 @@ def _explain(parsed: argparse.Namespace) -> None:
 
 
 def _tables(parsed: argparse.Namespace) -> None:
-    from fl import tables
+    from fl import outcome
 
     settings = config.settings(parsed.config)
     results = Path(settings.results)
     study = _planned(results, "studies", parsed.name)
-    tables.write(study, Path(settings.store), results / "tables")
+    outcome.write(study, Path(settings.store), results)
 
 
 def _show(parsed: argparse.Namespace) -> None:

@@ -260,9 +260,9 @@ class _Methods:
             if self._study.test != "own":
                 spec["test"] = self._study.test
             code = materials.code(spec)
-            point = identity.digest([spec, code])
+            point = identity.point(spec, code)
             yield Run(
-                id=identity.digest([point, seed]),
+                id=identity.run(point, seed),
                 point=point,
                 spec={**spec, "seed": seed},
                 code=code,

@@ -11,11 +11,15 @@ that neither an edit of the config nor another plan changes a job that is queued
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fl import config, jobs, plan
+from fl import config, jobs, outcome, plan
+from fl.files import disk_errors
 from fl.store import Store
 from fl.tables import read_plan_hash
 
@@ -28,29 +32,42 @@ def marker(results: Path, bundle: str) -> Path:
 def settle(planned: Mapping[str, Any], merge: bool = False) -> dict[str, str]:
     """Bring markers, jobs and tables in line with the store; by bundle that lacks runs, its job.
 
-    A bundle whose runs are all there (with the weights that later stages need) gets its marker;
-    any other loses it, and so does the job that is to train it, alone or, with ``merge``, among
-    others. Tables that are not those of all runs of this plan are removed, and with them the
-    report: Snakemake makes again what is missing, but does not ask whether the tables behind a
-    report that is there are.
+    A bundle that lacks runs is trained by a job, alone or, with ``merge``, among others. Tables
+    that are not those of all runs of this plan are removed, and with them what is made of them:
+    Snakemake makes again what is missing, but does not ask whether the tables behind a report that
+    is there are. Raises `FedloomError` if the disk refuses.
     """
-    settings = planned["settings"]
-    results, store = Path(settings["results"]), Store(Path(settings["store"]))
-    whole = {name: _whole(bundle, store) for name, bundle in planned["bundles"].items()}
-    for name, there in whole.items():
-        path = marker(results, name)
-        if there and not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-        elif not there:
-            path.unlink(missing_ok=True)
+    results = Path(planned["settings"]["results"])
+    whole = mark(planned)
+    _date_back(results, Path(planned["settings"]["data"]))
     _remove_stale_tables(planned, whole)
     home: dict[str, str] = {}
     for job in _jobs(planned, [name for name in whole if not whole[name]], merge):
         home |= dict.fromkeys(job["bundles"], job["job"])
-        marker(results, job["job"]).unlink(missing_ok=True)
+        with disk_errors(results / "markers"):
+            marker(results, job["job"]).unlink(missing_ok=True)
         plan.write(results / "plan" / "jobs" / f"{job['job']}.json", job)
     return home
+
+
+def mark(planned: Mapping[str, Any]) -> dict[str, bool]:
+    """Bring the markers of a plan in line with the store; which bundles are whole.
+
+    A bundle whose runs are all there (with the weights that later stages need) gets its marker;
+    any other loses it. Raises `FedloomError` if the disk refuses.
+    """
+    settings = planned["settings"]
+    results, store = Path(settings["results"]), Store(Path(settings["store"]))
+    whole = {name: _whole(bundle, store) for name, bundle in planned["bundles"].items()}
+    with disk_errors(results / "markers"):
+        for name, there in whole.items():
+            path = marker(results, name)
+            if there and not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+            elif not there:
+                path.unlink(missing_ok=True)
+    return whole
 
 
 def _jobs(
@@ -69,14 +86,36 @@ def _jobs(
 def _remove_stale_tables(planned: Mapping[str, Any], whole: Mapping[str, bool]) -> None:
     results = Path(planned["settings"]["results"])
     for name, study in planned["studies"].items():
-        tables = [results / "tables" / f"{name}{end}" for end in (".parquet", ".runs.parquet")]
+        made = outcome.paths(results, name)
         wanted = (study["hash"], True)
         if not all(whole[bundle] for bundle in study["bundles"]) or any(
-            read_plan_hash(path) != wanted for path in tables
+            read_plan_hash(path) != wanted for path in made[:2]
         ):
             pages = [results / "report" / f"{name}{end}" for end in (".html", ".md", ".tex")]
-            for path in (*tables, *pages):
-                path.unlink(missing_ok=True)
+            with disk_errors(results):
+                for path in (*made, *pages):
+                    path.unlink(missing_ok=True)
+
+
+def _date_back(results: Path, data: Path) -> None:
+    """Give what jobs start from and is dated in the future the time of now.
+
+    Snakemake takes a job for failed whose output is older than an input, so that after a step back
+    of the clock nothing could be made until the clock is again where it was.
+    """
+    found = (
+        *data.glob("raw/*/sources.json"),
+        *data.glob("prepared/*/dataset.json"),
+        *results.glob("partitions/*/partition.json"),
+        *results.glob("markers/*"),
+        *results.glob("tables/*.parquet"),
+    )
+    now = time.time()
+    for path in found:
+        # What is somebody else's, or was removed just now, is left as it is.
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime > now:
+                os.utime(path)
 
 
 def _whole(bundle: Mapping[str, Any], store: Store) -> bool:

@@ -43,6 +43,16 @@ def digest(payload: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def point(spec: Mapping[str, Any], code: Mapping[str, str]) -> str:
+    """The id of a point: its spec, whatever the seed, and the hashes of its code and data."""
+    return digest([{key: value for key, value in spec.items() if key != "seed"}, dict(code)])
+
+
+def run(point: str, seed: int) -> str:
+    """The id of a point's run."""
+    return digest([point, seed])
+
+
 def files(root: Path) -> dict[str, str]:
     """``{"fl/parts/losses.py": hash}`` for a file and all that it imports of `plugins.roots`."""
     seen: dict[Path, str] = {}

@@ -23,26 +23,31 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fl import files, lease
 from fl.errors import DataError, FedloomError
+from fl.workspace import (
+    CHECKPOINTS,
+    FAILED,
+    LEASE,
+    METRICS,
+    RECORD,
+    WEIGHTS,
+    Workspace,
+    erase,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-log = logging.getLogger(__name__)
-
-RECORD, METRICS, WEIGHTS = "run.json", "metrics.parquet", "final.safetensors"
-CHECKPOINTS, LEASE, FAILED = "checkpoint", "lease.json", "failed.json"
 T = TypeVar("T")
 
 
@@ -106,8 +111,24 @@ class Store:
 
         return self._read(run, WEIGHTS, lambda path, _: load_tree(path, device))
 
+    def unfinished(self) -> list[str]:
+        """The runs that are being computed or were, sorted; those finished meanwhile left out."""
+        if not self.root.exists():
+            return []
+        with files.disk_errors(self.root):
+            names = {path.name.removesuffix(".partial") for path in self.root.glob("*.partial")}
+        return sorted(name for name in names if _is_name(name) and not self.has(name))
+
+    def place(self, run: str) -> Path:
+        """The folder that a run has on the disk: the finished one, or that of what was begun."""
+        return self._folder(run) or self.partial(run)
+
     def verify(self, run: str) -> list[str]:
         """What is wrong with a finished run, one line each; empty if it is whole."""
+        # Looked at twice, as it may just have been replaced between one file and the next.
+        return self._problems(run) and self._problems(run)
+
+    def _problems(self, run: str) -> list[str]:
         folder = self._folder(run)
         if folder is None:
             return [f"{self.root / run}: there is no such finished run"]
@@ -119,8 +140,11 @@ class Store:
             return [str(error)]
         return [problem for problem in found if problem]
 
-    def remove(self, run: str) -> None:
-        """Remove a run, finished or not; `FedloomError` if a process is computing it."""
+    def remove(self, run: str, still: Callable[[], object] = lambda: True) -> None:
+        """Remove a run, finished or not; `FedloomError` if a process is computing it.
+
+        ``still`` is asked when nobody else can be at the run; it stays if the answer is no.
+        """
         partial = self.partial(run)
         with files.disk_errors(partial):
             held = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
@@ -131,21 +155,31 @@ class Store:
                     f"{self.patience:g} s by training the run again)"
                 )
             try:
+                if not still():
+                    return
                 # The older one first, or it would come to light again.
                 for folder in (self._old(run), self.root / run):
                     files.move(folder, partial / f"removed-{secrets.token_hex(8)}", missing_ok=True)
+                erase(partial, held)
             finally:
-                _erase(partial, held)
+                held.release()
+                with contextlib.suppress(OSError):
+                    partial.rmdir()
 
     @contextlib.contextmanager
     def open(
-        self, run: str, need_weights: bool = False, waiting: Callable[[], None] = lambda: None
+        self,
+        run: str,
+        need_weights: bool = False,
+        waiting: Callable[[], None] = lambda: None,
+        wait: bool = True,
     ) -> Iterator[Workspace | None]:
         """Yield the place to compute ``run`` in, held by this process alone.
 
-        Waits while another live process computes it. Yields None if the run is finished (with its
-        weights, if they are needed), at once or by that other process. The lease is given back at
-        the end, and what is not finished stays for the next one.
+        Waits while another live process computes it; without ``wait`` it yields None at once. Also
+        yields None if the run is finished (with its weights, if they are needed), at once or by
+        that other process. The lease is given back at the end, and what is not finished stays for
+        the next one.
         """
         partial = self.partial(run)
         complete = self.has_weights if need_weights else self.has
@@ -155,9 +189,9 @@ class Store:
             return complete(run)
 
         with files.disk_errors(partial):
-            held = lease.take(partial / LEASE, over, self.beat, self.patience)
+            held = lease.take(partial / LEASE, over, self.beat, self.patience, wait)
         if held is not None and complete(run):  # Finished between the look and the lease.
-            _erase(partial, held)
+            erase(partial, held)
             held = None
         if held is None:
             self._sweep(run)
@@ -212,7 +246,8 @@ class Store:
                         raise DataError(problem)
                 return read(path, record)
         except DataError as error:
-            raise DataError(f"{error}; remove the run and train it again") from error
+            remedy = "`python -m fl store verify --remove`, and train it again"
+            raise DataError(f"{error}; {remedy}") from error
 
     def _recover(self, run: str) -> None:
         """Bring in order what a killed process left; for the holder of the lease."""
@@ -241,9 +276,9 @@ class Store:
             held = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
             if held is not None:
                 self._recover(run)
-                _erase(partial, held)
+                erase(partial, held)
 
-    def _publish(self, run: str, result: Path, weights: bool) -> bool:
+    def publish(self, run: str, result: Path, weights: bool) -> bool:
         """Rename a complete result to its final name, unless there is one as good already."""
         final, old = self.root / run, self._old(run)
         as_good = self.has_weights if weights else self.has
@@ -260,68 +295,6 @@ class Store:
         return published
 
 
-class Workspace:
-    """An unfinished run, held by this process."""
-
-    def __init__(self, store: Store, run: str, held: lease.Lease) -> None:
-        self._store, self._run, self._held = store, run, held
-        self.folder = store.partial(run)
-        self.checkpoints = self.folder / CHECKPOINTS
-
-    @property
-    def lost(self) -> bool:
-        """Whether another process has taken the run over, as it may after a long suspension."""
-        return self._held.lost
-
-    def fail(self, error: str) -> None:
-        """Leave word of what went wrong; the next attempt takes it away."""
-        with contextlib.suppress(OSError):
-            files.write_json(self.folder / FAILED, {"error": error})
-
-    def finish(
-        self, record: Mapping[str, Any], rows: pd.DataFrame, weights: dict[str, Any] | None = None
-    ) -> bool:
-        """Put the finished run into the store and remove its checkpoints.
-
-        Returns False if another process finished it first: that result stays and this one is
-        dropped. Raises `FedloomError` if the disk is full or refuses; the checkpoints then stay.
-        """
-        result = self.folder / f"result-{secrets.token_hex(8)}"
-        as_good = self._store.has if weights is None else self._store.has_weights
-        with files.disk_errors(self.folder):
-            try:
-                published = not as_good(self._run) and self._write(result, record, rows, weights)
-            except (OSError, FedloomError):
-                # Who finished first has perhaps removed the folder under us.
-                if not as_good(self._run):
-                    raise
-                published = False
-            finally:
-                shutil.rmtree(result, ignore_errors=True)
-        if not published:
-            log.info("%s: another process finished this run first; its result stays", self._run)
-        if self._held.check():
-            _erase(self.folder, self._held)
-        return published
-
-    def _write(
-        self,
-        result: Path,
-        record: Mapping[str, Any],
-        rows: pd.DataFrame,
-        weights: dict[str, Any] | None,
-    ) -> bool:
-        result.mkdir(parents=True)
-        files.write_table(result / METRICS, rows)
-        if weights is not None:
-            from fl.checkpoint import save_tree
-
-            save_tree(weights, result / WEIGHTS)
-        kept = (METRICS, WEIGHTS) if weights is not None else (METRICS,)
-        files.write_sealed(result / RECORD, record, files=kept)
-        return self._store._publish(self._run, result, weights is not None)
-
-
 def _checked(run: str) -> str:
     if not _is_name(run):
         raise ValueError(f"{run!r} is not the name of a run: letters, digits, '-' and '_'")
@@ -330,19 +303,3 @@ def _checked(run: str) -> str:
 
 def _is_name(run: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9_-]+", run) is not None
-
-
-def _erase(partial: Path, held: lease.Lease) -> None:
-    """Remove an unfinished run: the lease after everything else, and then its folder.
-
-    What cannot be removed now is left to the next `Store.open`.
-    """
-    with contextlib.suppress(OSError):
-        for path in partial.iterdir():
-            if path.is_dir():
-                files.erase(path)
-            elif path.name != LEASE:
-                path.unlink(missing_ok=True)
-    held.release()
-    with contextlib.suppress(OSError):
-        partial.rmdir()

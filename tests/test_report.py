@@ -16,11 +16,11 @@ import pytest
 from make_results import clients, entry, plan, write_partition, write_plan, write_run, write_study
 from matplotlib.image import imread
 
+from fl import frames as frames_of
 from fl import report, tables
 from fl.data import partition
 from fl.errors import DataError
 from fl.report import details, figures
-from fl.report import frames as frames_of
 from fl.report.cells import NOTHING, number, probability, spread
 from fl.report.partitions import read
 from fl.report.plain import markdown, tex

@@ -133,7 +133,7 @@ def test_damage_is_found_and_named(name: str, harm: str, tmp_path: Path) -> None
         "metrics.parquet": store.metrics,
         "final.safetensors": store.weights,
     }[name]
-    with pytest.raises(DataError, match=r"remove the run and train it again") as caught:
+    with pytest.raises(DataError, match=r"store verify --remove`, and train it again") as caught:
         read(RUN)
     assert str(path) in str(caught.value)
 
@@ -200,7 +200,7 @@ def test_one_that_appeared_meanwhile_is_kept_if_it_is_as_good(
     result.parent.mkdir()
     finished(tmp_path / "other", 2.0, weights=bool(ours)).rename(result)
     (tmp_path / "other").rmdir()
-    assert store_of(tmp_path)._publish(RUN, result, bool(ours)) is (kept == 2)
+    assert store_of(tmp_path).publish(RUN, result, bool(ours)) is (kept == 2)
     is_whole(tmp_path, kept)
 
 

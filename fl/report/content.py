@@ -6,8 +6,7 @@ import math
 
 import pandas as pd
 
-from fl import tables
-from fl.report import frames
+from fl import frames, tables
 from fl.report.cells import (
     NOTHING,
     Cell,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from fl import tables
+from fl import outcome, tables
 from fl.errors import DataError
 from fl.report.partitions import Partition, read
 from fl.store import Store
@@ -79,9 +79,9 @@ class Facts:
 def gather(study: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None) -> Facts:
     """Read a study; its tables are made again unless they are complete and of the same plan."""
     plan = plan or _plan(study, results)
-    paths = [results / "tables" / f"{study}{end}" for end in (".parquet", ".runs.parquet")]
+    paths = outcome.paths(results, study)[:2]
     if any(tables.read_plan_hash(path) != (plan["hash"], True) for path in paths):
-        tables.write(plan, store, results / "tables")
+        outcome.write(plan, store, results)
     rows, runs = (pd.read_parquet(path, partitioning=None) for path in paths)
     found = {}
     for row in runs.drop_duplicates("partition_id").to_dict("records"):

@@ -11,7 +11,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from fl.report import content, details, figures, frames
+from fl import frames
+from fl.report import content, details, figures
 from fl.report.cells import Table, number, unit
 from fl.report.content import at, majority
 from fl.report.facts import Facts, Setting

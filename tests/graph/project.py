@@ -49,12 +49,12 @@ class Project:
 
     root: Path
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """A Snakemake that is on its way, in a process group of its own."""
         return subprocess.Popen(
             [sys.executable, "-m", "snakemake", *arguments],
             cwd=self.root,
-            env=ENVIRONMENT,
+            env={**ENVIRONMENT, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

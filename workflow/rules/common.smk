@@ -4,24 +4,24 @@ FL = f"{shlex.quote(sys.executable)} -m fl"
 
 
 def read_plan():
-    """The plan; only the main process makes it anew, jobs read the one that they belong to."""
+    """The plan, and by bundle that lacks runs the job that trains it; a cluster's profile asks for
+    few of them. Only the main process makes a plan anew, jobs read the one that they belong to.
+    """
     if not workflow.is_main_process:
-        return plan.read(Path(os.environ["FEDLOOM_PLAN"]))
+        return plan.read(Path(os.environ["FEDLOOM_PLAN"])), {}
     try:
         found = plan.current(Path(CONFIG), STUDIES)
+        home = graph.settle(found, merge=bool(config.get("cluster")))
     except FedloomError as error:
         sys.exit(f"error: {error}")
     os.environ["FEDLOOM_PLAN"] = f"{found['settings']['results']}/plan/plan.json"
-    return found
+    return found, home
 
 
-PLAN = read_plan()
+PLAN, HOME = read_plan()
 RESULTS = PLAN["settings"]["results"]
 DATA = PLAN["settings"]["data"]
-# By bundle that lacks runs, the job that trains it; a cluster's profile asks for few of them.
-HOME = {}
 if workflow.is_main_process:
-    HOME = graph.settle(PLAN, merge=bool(config.get("cluster")))
     WATCH = watch.Watch(PLAN["settings"])
 
 

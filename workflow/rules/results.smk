@@ -13,6 +13,8 @@ rule tables:
     output:
         f"{RESULTS}/tables/{{study}}.parquet",
         f"{RESULTS}/tables/{{study}}.runs.parquet",
+        f"{RESULTS}/metrics/{{study}}.json",
+        f"{RESULTS}/plots/{{study}}.csv",
     log:
         f"{RESULTS}/logs/tables/{{study}}.log",
     message:

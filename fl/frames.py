@@ -1,4 +1,4 @@
-"""What the figures and the finer tables of a report are drawn from.
+"""What figures, plots and the finer tables of a report are drawn from.
 
 Everything here is over the complete runs of the selected points.
 """

@@ -1,0 +1,233 @@
+"""``python -m fl store COMMAND``: what is in the store of runs, in order, and to and fro."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fl import config, files, shelf, transfer
+from fl.errors import FedloomError
+from fl.shelf import DAMAGED, Entry, amount
+from fl.store import Store
+from fl.transfer import BUSY, CONFLICT, NEW, THERE, Moved
+
+
+def add(commands: Any) -> None:
+    """Add ``store`` and its commands to a parser's commands."""
+    help = "the store of runs: list, verify, clear up, export, import"
+    groups = commands.add_parser("store", help=help, description=help)
+    commands = groups.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=help)
+        sub.set_defaults(run=run)
+        sub.add_argument("--config", type=Path, default=Path("config"), help="config folder")
+        sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
+        return sub
+
+    sub = command("ls", _ls, "the runs that are there, with their specs")
+    sub.add_argument("studies", nargs="*", help="only runs of these studies")
+    sub.add_argument("--method", help="only runs of this method")
+    sub.add_argument("--json", action="store_true", help="whole records, as JSON")
+
+    sub = command("verify", _verify, "check every file of finished runs against its hash")
+    sub.add_argument("runs", nargs="*", help="only these runs")
+    sub.add_argument("--remove", action="store_true", help="remove damaged runs: train them again")
+
+    sub = command("gc", _gc, "runs that no study in config/studies needs; shows them")
+    sub.add_argument("--yes", action="store_true", help="and removes them")
+
+    for name, run, help in (
+        ("export", _export, "copy finished runs to another store, or to a new tar file"),
+        ("import", _import, "copy finished runs from another store or a tar file"),
+    ):
+        sub = command(name, run, help)
+        sub.add_argument("place", type=Path, help="a folder, or a file named *.tar")
+        sub.add_argument("studies", nargs="*", help="only runs of these studies")
+        sub.add_argument("--planned", action="store_true", help="the runs that Snakemake planned")
+
+
+def _place(parsed: argparse.Namespace) -> Store:
+    return Store(parsed.store or Path(config.settings(parsed.config).store))
+
+
+def _ls(parsed: argparse.Namespace) -> None:
+    wanted = _runs_of(parsed.config, parsed.studies) if parsed.studies else None
+    found = [
+        entry
+        for entry in shelf.entries(_place(parsed))
+        if (wanted is None or entry.run in wanted)
+        and parsed.method in (None, entry.record.get("spec", {}).get("method", {}).get("name"))
+    ]
+    if parsed.json:
+        print(json.dumps([_described(entry) for entry in found], indent=2))
+        return
+    for line in _table(found):
+        print(line)
+    print(f"{len(found)} runs, {amount(sum(entry.size for entry in found))}")
+
+
+def _described(entry: Entry) -> dict[str, Any]:
+    return {"run": entry.run, "state": entry.state, "size": entry.size, **entry.record}
+
+
+def _table(found: Iterable[Entry]) -> Iterator[str]:
+    """Lines with columns as wide as their widest cell."""
+    head = ("run", "state", "seed", "method", "lr", "rounds", "dataset", "partition", "model")
+    cells = [(*head, "size"), *(_row(entry) for entry in found)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    for row in cells:
+        yield "  ".join(f"{cell:{n}}" for cell, n in zip(row, widths, strict=True)).rstrip()
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    spec = entry.record.get("spec")
+    if spec is None:
+        return (entry.run, entry.state, *("" for _ in range(7)), amount(entry.size))
+    return (
+        entry.run,
+        entry.state,
+        str(spec["seed"]),
+        shelf.text(spec["method"]),
+        str(spec["training"]["lr"]),
+        str(spec["training"]["rounds"]),
+        str(spec["dataset"]["name"]),
+        shelf.text(spec["partition"], ("seed", "val", "test")),
+        shelf.text(spec["model"]),
+        amount(entry.size),
+    )
+
+
+def _verify(parsed: argparse.Namespace) -> int:
+    store = _place(parsed)
+    there = store.runs()
+    if absent := sorted({*parsed.runs} - {*there}):
+        raise FedloomError(f"{store.root}: {absent[0]!r} is no finished run of `fl store ls`")
+    checked = parsed.runs or there
+    damaged = {run: found for run in checked if (found := shelf.problems(store, run))}
+    for found in damaged.values():
+        print("\n".join(found))
+    print(f"{len(checked)} runs checked, {len(damaged)} damaged")
+    if not parsed.remove:
+        if damaged:
+            print("--remove removes them, and the next snakemake trains them again")
+        return int(bool(damaged))
+    kept = _remove(store, damaged, recheck=True)
+    _mark(parsed.config)
+    return int(kept)
+
+
+def _gc(parsed: argparse.Namespace) -> int:
+    store, settings = _place(parsed), config.settings(parsed.config)
+    every = sorted(path.stem for path in (parsed.config / "studies").glob("*.yaml"))
+    # Those of the plan as it was written too: a pipeline may be at them while config is edited.
+    needed = _runs_of(parsed.config, every) | _planned(parsed.config)
+    surplus = [entry for entry in shelf.entries(store) if entry.run not in needed]
+    rubbish = shelf.leftovers(Path(settings.data))
+    for line in _table(surplus) if surplus else ():
+        print(line)
+    for path in rubbish:
+        print(f"{path}: begun and left")
+    size = amount(sum(entry.size for entry in surplus))
+    print(f"{len(surplus)} runs that no study in {parsed.config / 'studies'} needs, {size}")
+    if not parsed.yes:
+        print("nothing was removed; --yes removes them")
+        return 0
+    kept = _remove(store, [entry.run for entry in surplus])
+    for path in rubbish:
+        files.erase(path)
+    _mark(parsed.config)
+    return int(kept)
+
+
+def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
+    """Remove runs that nobody is computing; whether one had to be kept."""
+    kept, removed = False, 0
+    for run in runs:
+        try:
+            if recheck:
+                store.remove(run, still=partial(shelf.problems, store, run))
+            else:
+                store.remove(run)
+            removed += 1
+        except FedloomError as error:
+            kept = True
+            print(f"kept: {error}")
+    print(f"{removed} runs removed")
+    return kept
+
+
+def _mark(folder: Path) -> None:
+    """Bring the markers in line with what is left of the store."""
+    from fl import graph
+
+    known = _plan(folder)
+    if not known:
+        return
+    graph.mark(known)
+    for path in shelf.stale_markers(Path(known["settings"]["results"]), known["bundles"]):
+        path.unlink(missing_ok=True)
+
+
+def _export(parsed: argparse.Namespace) -> int:
+    source = _place(parsed)
+    runs = _chosen(parsed, source)
+    if parsed.planned and (missing := _planned(parsed.config) - {*source.runs()}):
+        found = f"{len(missing)} runs of the plan are not in {source.root}, as {min(missing)}"
+        raise FedloomError(f"{found}; train them first (snakemake)")
+    if transfer.is_tar(parsed.place):
+        return _tell(transfer.pack(runs, source, parsed.place))
+    target = Store(parsed.place)
+    return _tell(transfer.bring(run, source, target) for run in runs)
+
+
+def _import(parsed: argparse.Namespace) -> int:
+    target = _place(parsed)
+    with transfer.opened(parsed.place) as source:
+        return _tell(transfer.bring(run, source, target) for run in _chosen(parsed, source))
+
+
+def _chosen(parsed: argparse.Namespace, source: Store) -> list[str]:
+    """The finished runs of ``source`` that are asked for."""
+    runs = source.runs()
+    if parsed.planned:
+        runs = sorted({*runs} & _planned(parsed.config))
+    if parsed.studies:
+        runs = sorted({*runs} & _runs_of(parsed.config, parsed.studies))
+    return runs
+
+
+def _runs_of(folder: Path, studies: list[str]) -> set[str]:
+    """The runs that studies need as the config has them now."""
+    from fl import plan
+
+    found = plan.make(folder, studies)
+    return {member["run"] for bundle in found.bundles.values() for member in bundle["runs"]}
+
+
+def _planned(folder: Path) -> set[str]:
+    """The runs of the plan as it was last written; none if there is none."""
+    return set(_plan(folder).get("runs", ()))
+
+
+def _plan(folder: Path) -> dict[str, Any]:
+    from fl import plan
+
+    return plan.read(Path(config.settings(folder).results) / "plan" / "plan.json")
+
+
+def _tell(moved: Iterable[Moved]) -> int:
+    """Print what became of runs; 1 if one is damaged or in conflict."""
+    counts: Counter[str] = Counter()
+    for one in moved:
+        counts[one.outcome] += 1
+        if one.outcome != NEW and one.outcome != THERE:
+            print(f"{one.run} {one.outcome}" + (f": {one.why}" if one.why else ""))
+    told = (NEW, THERE, BUSY, CONFLICT, DAMAGED)
+    print(", ".join(f"{counts[o]} {o}" for o in told if counts[o]) or "no runs")
+    return int(bool(counts[CONFLICT] or counts[DAMAGED]))

@@ -1,0 +1,267 @@
+"""Whatever happens to a pipeline, it goes on when it is started again, to the same bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import project
+import psutil
+import pytest
+from project import REPORT, SETTINGS, STUDY, TABLE, Project
+
+from fl.graph import marker
+from fl.store import Store
+
+pytestmark = pytest.mark.graph
+
+KILLS = 20
+LONG = {"training": {**STUDY["training"], "rounds": 12, "momentum": 0.9}}
+OFTEN = {"execution": {**SETTINGS["execution"], "checkpoint_every": 1}}
+MADE = (TABLE, "results/metrics/small.json", "results/plots/small.csv")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A study of some rounds with a checkpoint after each of them; it has ended."""
+    found = project.copy(finished, tmp_path_factory.mktemp("failures") / "undisturbed")
+    start_over(found)
+    found.settings(**OFTEN)
+    found.study(**LONG)
+    found.snakemake()
+    return found
+
+
+def start_over(place: Project) -> None:
+    """Nothing is left but the data."""
+    shutil.rmtree(place.root / "results")
+
+
+def content(place: Project) -> list[bytes]:
+    """What must come out the same."""
+    return [(place.root / name).read_bytes() for name in MADE]
+
+
+def fl(place: Project, *arguments: str, exit_status: int = 0) -> str:
+    """What ``python -m fl`` says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fl", *arguments],
+        cwd=place.root,
+        env=project.ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == exit_status, done.stdout
+    return done.stdout
+
+
+# Kills
+
+
+def jobs(place: Project) -> list[psutil.Process]:
+    """The training jobs of a project that are alive, orphans of a killed Snakemake too."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if words[1:4] == ["-m", "fl", "train"] and process.cwd() == str(place.root):
+                found.append(process)
+    return found
+
+
+def kill(process: subprocess.Popen[str] | psutil.Process) -> None:
+    with contextlib.suppress(ProcessLookupError, psutil.Error):
+        process.kill()
+
+
+def disturbed(place: Project, kind: str, moments: random.Random) -> bool:
+    """Start the pipeline and kill what ``kind`` says; False if it ended before that."""
+    process = place.start(REPORT)
+    try:
+        if kind == "snakemake":
+            time.sleep(moments.uniform(0, 6))
+        else:
+            while process.poll() is None and not jobs(place):
+                time.sleep(0.02)
+            time.sleep(moments.uniform(0, 3))
+        victims = jobs(place)
+        if process.poll() is not None or (kind == "job" and not victims):
+            return False
+        if kind != "job":
+            kill(process)
+        for victim in victims[:1] if kind == "job" else victims * (kind == "both"):
+            kill(victim)
+        return True
+    finally:
+        process.communicate(timeout=120)
+
+
+def test_twenty_kills_change_no_byte(undisturbed: Project, tmp_path: Path):
+    place = project.copy(undisturbed, tmp_path / "project")
+    start_over(place)
+    moments = random.Random(6)
+    kinds = [kind for kind in ("snakemake", "job", "both") for _ in range(KILLS)][: 3 * KILLS]
+    moments.shuffle(kinds)
+    kills: dict[str, int] = dict.fromkeys(kinds, 0)
+    for kind in kinds:
+        if disturbed(place, kind, moments):
+            kills[kind] += 1
+        elif (place.root / REPORT).exists():
+            start_over(place)
+        if sum(kills.values()) == KILLS:
+            break
+    assert sum(kills.values()) == KILLS
+    assert min(kills.values()) > 0, kills
+    place.snakemake()
+    assert content(place) == content(undisturbed)
+    assert "6 runs checked, 0 damaged" in fl(place, "store", "verify")
+    assert "Nothing to be done" in place.snakemake("--dry-run")
+
+
+# Disks
+
+
+def test_a_store_on_a_full_disk_is_named_and_gone_on_with(
+    small_disk: Path, finished: Project, tmp_path: Path
+):
+    place = project.copy(finished, tmp_path / "project")
+    start_over(place)
+    place.settings(store=str(small_disk / "runs"), **OFTEN)
+    ballast = small_disk / "ballast"
+    with contextlib.suppress(OSError):
+        ballast.write_bytes(bytes(1 << 20))
+    os.truncate(ballast, ballast.stat().st_size - 12 * 1024)
+    output = place.snakemake(exit_status=1)
+    assert "the disk is full; free some space, then start again" in output
+    assert "Traceback" not in output
+    ballast.unlink()
+    place.snakemake()
+    assert content(place) == content(finished)
+    assert all(not Store(small_disk / "runs").verify(run) for run in place.names())
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Inside, nothing can be written below ``folder``, not by root either."""
+    try:
+        for options in (
+            ["--bind", str(folder), str(folder)],
+            ["-o", "remount,ro,bind", str(folder)],
+        ):
+            subprocess.run(["mount", *options], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a folder cannot be mounted read-only here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_results_that_cannot_be_written_are_named_and_stay(copied: Project):
+    copied.snakemake(REPORT)  # A copy is planned anew, as its code is at another place.
+    before = content(copied)
+    with read_only(copied.root / "results"):
+        assert "Nothing to be done" in copied.snakemake()
+        copied.study(seeds=[0, 1, 2])
+        *_, error = copied.snakemake(exit_status=1).splitlines()
+        assert error.startswith("error: results/plan/")
+        assert "the file system is read-only; make it writable" in error
+    assert content(copied) == before
+    assert len(copied.trained()) == 3
+
+
+# Clocks
+
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+
+
+@pytest.mark.skipif(FAKETIME is None, reason="libfaketime is not installed (apt install faketime)")
+def test_a_clock_that_goes_back_a_day_changes_nothing(undisturbed: Project, tmp_path: Path):
+    place = project.copy(undisturbed, tmp_path / "project")
+    start_over(place)
+    shift = tmp_path / "shift"
+    shift.write_text("+0")
+    process = start_by_clock(place, shift)
+    until(lambda: any(place.root.glob("results/runs/*.partial/checkpoint/round-*")))
+    shift.write_text("-1d")
+    for top in ("data", "results"):  # As files are that were written before the step.
+        date_ahead(place.root / top, 86400)
+    # Snakemake takes a job for failed whose output is older than its input; its runs are there.
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 or "older modification time" in output, output
+    before = place.records()
+    assert before
+    process = start_by_clock(place, shift)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert before.items() <= place.records().items()
+    assert content(place) == content(undisturbed)
+    assert place.trained(REPORT) == []
+    assert content(place) == content(undisturbed)
+
+
+def start_by_clock(place: Project, shift: Path) -> subprocess.Popen[str]:
+    """A Snakemake whose clock is as wrong as the file ``shift`` says at every moment."""
+    clock = {
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(shift),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "NO_FAKE_STAT": "1",
+    }
+    return place.start(REPORT, **clock)
+
+
+def until(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def date_ahead(folder: Path, seconds: float) -> None:
+    """Date everything below a folder by so much later than it is."""
+    for path in (folder, *folder.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            then = path.stat().st_mtime + seconds
+            os.utime(path, (then, then))
+
+
+# Files
+
+
+def test_a_truncated_run_is_found_and_computed_again(copied: Project):
+    before = content(copied)
+    damaged = copied.run("fedprox 1")
+    path = copied.root / "results/runs" / damaged / "metrics.parquet"
+    os.truncate(path, path.stat().st_size - 10)
+    (copied.root / TABLE).unlink()
+    output = copied.snakemake(exit_status=1)
+    assert f"{damaged}/metrics.parquet: has " in output
+    assert "store verify --remove" in output
+
+    said = fl(copied, "store", "verify", exit_status=1)
+    assert f"{damaged}/metrics.parquet: has " in said
+    assert "6 runs checked, 1 damaged" in said
+    assert marker(copied.root / "results", copied.bundle("fedprox 1")).exists()
+    assert "1 runs removed" in fl(copied, "store", "verify", "--remove")
+    assert not marker(copied.root / "results", copied.bundle("fedprox 1")).exists()
+    assert copied.trained() == ["fedprox 1"]
+    assert content(copied) == before
+
+
+def test_markers_without_their_runs_are_not_believed(copied: Project):
+    before, names = content(copied), sorted(copied.names().values())
+    shutil.rmtree(copied.root / "results/runs")
+    assert len(list((copied.root / "results/markers").iterdir())) == 3
+    assert copied.trained() == names
+    assert content(copied) == before
