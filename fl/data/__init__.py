@@ -95,7 +95,7 @@ def prepare(
     other parameters or from other files than the lock says, if it is damaged, or if a source cannot
     be had.
     """
-    # As they are read back: a tuple is a list there.
+    # As they are read back: JSON knows no tuples.
     folder, params = Path(folder), json.loads(json.dumps(dataclasses.asdict(dataset)))
     if (folder / DESCRIPTION).exists():
         found = Prepared.open(folder)

@@ -1,0 +1,102 @@
+"""``sources:`` of the config and the lock file, through the commands that users and jobs call."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import planning
+import pytest
+import yaml
+
+from fl import cli
+
+sys.path.append(str(planning.ROOT / "tests" / "data"))
+
+from sources import mnist
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a study over a subset of MNIST, whose files lie in ``own``."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    mnist.write(tmp_path / "own")
+    study: dict[str, Any] = {
+        "datasets": [{"mnist": {"complete": False}}],
+        "partitions": [{"homogeneous": {"clients": 2}}],
+        "models": ["cnn"],
+        "seeds": [0],
+        "training": {"rounds": 1},
+        "methods": {"fedavg": None},
+    }
+    studies = tmp_path / "config" / "studies"
+    studies.mkdir(parents=True)
+    (studies / "tiny.yaml").write_text(yaml.safe_dump(study))
+    settings(tmp_path, sources={"mnist": "own"})
+    return tmp_path
+
+
+def settings(root: Path, **changes: Any) -> None:
+    text = yaml.safe_dump({"studies": ["tiny"], **changes})
+    (root / "config" / "config.yaml").write_text(text)
+
+
+def planned(root: Path, kind: str) -> str:
+    """The one thing of that kind in the plan."""
+    assert cli.main(["plan", "--write"]) == 0
+    [path] = (root / "results" / "plan" / kind).iterdir()
+    return path.stem
+
+
+def test_folder_of_the_users_own_is_read_and_recorded(project: Path) -> None:
+    name = planned(project, "datasets")
+    assert cli.main(["download", name]) == 0
+    assert cli.main(["prepare", name]) == 0
+    raw = project / "data" / "raw" / "mnist-subset"
+    told = json.loads((raw / "sources.json").read_text())
+    assert told["dataset"] == "mnist"
+    assert len(told["files"]) == 4
+    lock = json.loads((project / "config" / "sources.lock.json").read_text())
+    assert len(lock["mnist-subset"]) == 4
+    assert (project / "data" / "prepared" / name / "dataset.json").exists()
+
+
+def test_other_files_than_recorded_are_refused(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = planned(project, "datasets")
+    assert cli.main(["download", name]) == 0
+    shutil.rmtree(project / "data")
+    mnist.write(project / "own", train=50)
+    assert cli.main(["download", name]) == 1
+    assert "sources.lock.json" in (error := capsys.readouterr().err)
+    assert error.startswith("error: data/raw/mnist-subset/train-images-idx3-ubyte.gz: ")
+
+
+def test_neither_sources_nor_lock_decide_which_runs_there_are(project: Path) -> None:
+    bundle = planned(project, "bundles")
+    assert cli.main(["download", planned(project, "datasets")]) == 0
+    settings(project, sources={"mnist": "http://127.0.0.1:1/mirror"})
+    assert planned(project, "bundles") == bundle
+
+
+def test_training_where_nothing_is_prepared_asks_the_same_sources(project: Path) -> None:
+    bundle = planned(project, "bundles")
+    assert cli.main(["train", f"results/plan/bundles/{bundle}.json"]) == 0
+    lock = json.loads((project / "config" / "sources.lock.json").read_text())
+    assert len(lock["mnist-subset"]) == 4
+
+
+def test_published_files_are_held_to_their_checksums(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = project / "config" / "studies" / "tiny.yaml"
+    study.write_text(study.read_text().replace("complete: false", "complete: true"))
+    assert cli.main(["download", planned(project, "datasets")]) == 1
+    error = capsys.readouterr().err
+    assert "data/raw/mnist/train-images-idx3-ubyte.gz" in error
+    assert "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609" in error
