@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from contract import worlds
@@ -14,7 +15,13 @@ from contract.worlds import world
 from torch._dynamo.utils import counters
 
 from fl import compiled, engine
+from fl.data.batches import Arrays, schedule
+from fl.method import Setting
+from fl.methods.fedavg import FedAvg
+from fl.models.lstm import LSTM
+from fl.network import Network
 from fl.simulate import Simulation
+from fl.training import Training
 
 CPU = torch.device("cpu")
 compiles = pytest.mark.skipif(
@@ -50,6 +57,23 @@ def test_compiled_is_loop_to_rounding_at_any_learning_rate(programs: Callable[[]
     assert programs() == needed
     assert 1 <= needed <= 2, "with a mask and without"
     assert not counters["graph_break"]
+
+
+@compiles
+def test_lstm_runs_uncompiled_to_the_same_numbers(programs: Callable[[], int]) -> None:
+    setting = Network(lambda: LSTM(7, 3, 4, 1).build((5,), 3), torch.float64)
+    training = Training(batch_size=4, local_epochs=1, precision="float64")
+    method = FedAvg().build(Setting(setting, training, 3, 2))
+    x = np.random.default_rng(0).integers(0, 7, (12, 5))
+    batches = schedule([np.arange(4), np.arange(4, 12)], [0, 1], training, 0, 1)
+    arrays = Arrays(x, x[:, 0] % 3, None, dtype=torch.float64)
+    plan = engine.Plan(1, torch.arange(2), torch.tensor([4, 8]), (batches,), arrays, lr=0.5)
+    state = engine.start(method, setting.init(0), 2)
+    ends = [engine.run_round(method, state, plan, name)[0] for name in ("compiled", "loop")]
+    assert worlds.distance(*(worlds.tree(end) for end in ends)) < 1e-10
+    assert programs() <= 2
+    # Two steps over five tokens are some hundred calls, of which none is in a program.
+    assert counters["stats"]["calls_captured"] < 50
 
 
 def longest(simulation: Simulation) -> list[int]:

@@ -14,8 +14,10 @@ differently).
 Ink is dark on white, 255, as LEAF has it. Classes are 0-9, A-Z, a-z. Pictures are in the order of
 ``by_write.zip``, writers numbered as they appear in it. LEAF's script lists the first picture of
 every writer but the first twice; here it is there once. Nothing is left out: LEAF's figures,
-805,263 pictures of 3,550 writers, are held as the least that a complete set has. In memory are nine
-bytes for each picture of ``by_class.zip``, twice while they are sorted, and 1,000 pictures.
+805,263 pictures of 3,550 writers, are held as the least that a complete set has.
+
+Beside the arrays, preparing holds 1,000 pictures, and nine bytes for each of ``by_class.zip``,
+three times while they are sorted (``python -m bench.data femnist``).
 """
 
 from __future__ import annotations
