@@ -51,14 +51,14 @@ CASES = {
         file="config.yaml",
         key="stor",
         value="'stor' (did you mean 'store'?)",
-        allowed="data, execution, plugins, results, sources, store, studies",
+        allowed="data, execution, nodes, plugins, results, sources, store, studies",
     ),
     "key of execution": Bad(
         settings={"execution": {"thread": 1}},
         file="config.yaml",
         key="execution.thread",
         value="'thread' (did you mean 'threads'?)",
-        allowed="backend, checkpoint_every, device, memory_mb, minutes, threads",
+        allowed="backend, checkpoint_every, device, gpus, memory_mb, merge_minutes, minutes",
     ),
     "key of a study": Bad(
         {"dataset": ["digits"]}, key="dataset", value="did you mean 'datasets'?", allowed="models"
