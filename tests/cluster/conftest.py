@@ -116,10 +116,17 @@ class Clustered(Project):
     def metrics(self, name: str) -> bytes:
         return (self.root / "results" / "runs" / self.run(name) / "metrics.parquet").read_bytes()
 
+    def told(self, name: str) -> str:
+        """What the last job of a run has said; nothing while Snakemake puts a new log in place."""
+        try:
+            return self.log(name).read_text()
+        except FileNotFoundError:
+            return ""
+
     def resumed(self, name: str) -> int:
         """The round after which the last job of a run went on."""
-        lines = [line for line in self.log(name).read_text().splitlines() if "resumed" in line]
-        assert lines, self.log(name).read_text()
+        lines = [line for line in self.told(name).splitlines() if "resumed" in line]
+        assert lines, self.told(name)
         return int(lines[-1].rpartition(" ")[2])
 
 

@@ -128,9 +128,9 @@ def test_jobs_that_outlive_their_snakemake_are_not_done_twice(clustered: Cluster
     killed.wait(10)
     process = clustered.submit()
     clustered.until(lambda: len(clustered.jobs("slow 0")) == 2)
-    clustered.until(lambda: "waiting for" in clustered.log("slow 0").read_text())
+    clustered.until(lambda: "waiting for" in clustered.told("slow 0"))
     (clustered.root / "slow.over").touch()
     clustered.end(process)
     assert {job.state for job in clustered.jobs("slow 0")} == {"COMPLETED"}
-    assert "already there" in clustered.log("slow 0").read_text()
+    assert "already there" in clustered.told("slow 0")
     assert clustered.metrics("slow 0") == clustered.undisturbed("slow 0")
