@@ -104,7 +104,7 @@ def _address(source: Source, target: Path, origin: str | None) -> str:
 
 
 def _take(url: str, name: str, target: Path, partial: Partial) -> None:
-    """The file at a local address: a second name for it where the disk can, else a copy."""
+    """The file at a local address: a second name for a user's where the disk can, else a copy."""
     address = urlparse(url)
     if address.scheme == "package":
         path = _inside_package(address.path)
@@ -116,10 +116,15 @@ def _take(url: str, name: str, target: Path, partial: Partial) -> None:
     if not path.is_file():
         raise DataError(f"{target}: cannot be fetched from {url} (there is no file {path})")
     partial.remove()
-    with contextlib.suppress(OSError):
-        os.link(path, partial.path)
-        return
-    shutil.copyfile(path, partial.path)
+    if address.scheme == "file":
+        with contextlib.suppress(OSError):
+            os.link(path, partial.path)
+            return
+    try:
+        shutil.copyfile(path, partial.path)
+    except OSError:
+        partial.remove()
+        raise
 
 
 def _inside_package(inner: str) -> Path:

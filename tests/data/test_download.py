@@ -352,6 +352,14 @@ def test_folder_of_the_users_own(tmp_path, raw):
     assert (own / "a.bin").read_bytes() == b"other"
 
 
+def test_full_disk_keeps_no_half_of_a_local_file(tmp_path, small_disk):
+    (tmp_path / "a.bin").write_bytes(BODY)
+    wanted = Source("a.bin", (tmp_path / "a.bin").as_uri(), DIGEST)
+    with pytest.raises(FedloomError, match=r"a\.bin.*: the disk is full"):
+        fetch(wanted, small_disk / "raw")
+    assert names(small_disk / "raw") == []
+
+
 def test_download_never_writes_into_a_file_of_the_users(server, tmp_path, raw):
     own = tmp_path / "own.bin"
     own.write_bytes(b"mine")

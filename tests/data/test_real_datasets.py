@@ -130,16 +130,18 @@ def test_subset_is_not_taken_for_the_whole(name, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_full_disk_leaves_nothing_half_made(tmp_path, small_disk):
-    written("cifar10", tmp_path / "files")
+@pytest.mark.parametrize("name", ["cifar10", "cinic10"])
+def test_full_disk_leaves_nothing_half_made(name, tmp_path, small_disk):
+    """Both where space is reserved at once and where an array grows."""
+    written(name, tmp_path / "files")
     supply = Supply(str(tmp_path / "files"))
     raw, filler = tmp_path / "raw", small_disk / "filler"
     filler.write_bytes(bytes(200_000))
     with pytest.raises(FedloomError, match=r"No space left|the disk is full"):
-        data.prepare(make("cifar10"), "cifar10", raw, small_disk / "prepared", supply)
+        data.prepare(make(name), name, raw, small_disk / "prepared", supply)
     assert [p.name for p in small_disk.iterdir()] == ["filler"]
     filler.unlink()
-    data.prepare(make("cifar10"), "cifar10", raw, small_disk / "prepared", supply)
+    data.prepare(make(name), name, raw, small_disk / "prepared", supply)
     Prepared.open(small_disk / "prepared").verify()
 
 

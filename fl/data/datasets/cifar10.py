@@ -7,7 +7,10 @@ Licence: none is stated at https://www.cs.toronto.edu/~kriz/cifar.html, where th
 
 The Python version is read, straight from its archive and without running what is pickled in it.
 Rows are in the published order: the five training batches, then the test batch; ``split`` says
-which is which. One batch is in memory at a time, 31 MB, and twice that while it is unpickled.
+which is which.
+
+Beside the arrays that it maps, preparing files of the full size holds some 110 MB at most
+(``python -m bench.data``): one batch, twice while it is unpickled.
 """
 
 from __future__ import annotations

@@ -5,9 +5,12 @@ L. N. Darlow, E. J. Crowley, A. Antoniou and A. J. Storkey. CINIC-10 is not Imag
 
 Licence: CC BY 4.0, https://datashare.ed.ac.uk/handle/10283/3192, where the archive comes from.
 
-Pictures are decoded as they are (grey ones among them become colour) in the archive's order, and
-never all in memory: 1,000 of them are 3 MB. ``split`` says which are the published 90,000 each to
-train, to validate and to test on; every split has 9,000 of every class.
+Pictures are decoded as they are (grey ones among them become colour) in the archive's order.
+``split`` says which are the published 90,000 each to train, to validate and to test on; every split
+has 9,000 of every class.
+
+Beside the arrays, preparing holds some 10 MB at most, of 7,500 pictures as of 1,500 (``python -m
+bench.data cinic10``).
 """
 
 from __future__ import annotations
