@@ -29,12 +29,17 @@ CHUNK = 8
 
 
 def available(device: torch.device) -> bool:
-    """Whether `torch.compile` can work here: on a CPU it needs a C++ compiler. Says so if not."""
+    """Whether `torch.compile` can work here: on a CPU it needs a C++ compiler. Says so, once."""
     compilers = (os.environ.get("CXX", "c++"), "g++", "clang++")
     there = device.type != "cpu" or any(map(shutil.which, compilers))
     if not there:
-        logger.info("no C++ compiler here, so the stacked step is not compiled")
+        _say("no C++ compiler here, so the stacked step is not compiled")
     return there
+
+
+@cache
+def _say(text: str) -> None:
+    logger.info(text)
 
 
 def train(

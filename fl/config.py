@@ -177,7 +177,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(where, f"cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(where, f"is not valid YAML: {' '.join(str(error).split())}") from None
+        problem = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
+        raise ConfigError(where, f"is not valid YAML: {problem}") from None
     return dict(fields.mapping(found, where))
 
 

@@ -111,3 +111,18 @@ def test_without_a_compiler_it_is_not_available(
     assert not compiled.available(CPU)
     (tmp_path / "mine").touch(mode=0o755)
     assert compiled.available(CPU)
+
+
+def test_without_a_compiler_a_stack_is_trained_as_it_is_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    compiled._say.cache_clear()
+    simulation = world("fedavg")
+    with caplog.at_level("INFO", logger="fl.compiled"):
+        found, rows = worlds.run(simulation, "compiled")
+    expected, expected_rows = worlds.run(simulation, "stacked")
+    assert worlds.same(worlds.tree(found), worlds.tree(expected))
+    assert worlds.rows_agree(rows, expected_rows, 0.0)
+    assert caplog.messages == ["no C++ compiler here, so the stacked step is not compiled"]

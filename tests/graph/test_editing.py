@@ -45,7 +45,7 @@ def test_what_decides_no_number_trains_nothing(place: Project):
     place.edit("config/studies/small.yaml", "seeds:", "# Two are enough.\nseeds:")
     place.edit("fl/methods/fedprox.py", "proximal term.\n", "proximal term!\n")
     place.edit("fl/simulate.py", "A finished round:", "A round that is over:")
-    place.edit("fl/simulate.py", "    total = simulation", "    # All.\n    total = simulation")
+    place.edit("fl/simulate.py", "    running = dict", "    # All.\n    running = dict")
     assert place.trained(REPORT) == []
     assert place.table() == table
     assert place.report() == report

@@ -222,7 +222,7 @@ def start_by_clock(place: Project, shift: Path) -> subprocess.Popen[str]:
 
 
 def until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while not what():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)
