@@ -20,6 +20,7 @@ jax.tree_map = jax.tree_util.tree_map  # fedjax 0.0.17 uses the name that jax ha
 
 LACKING = {"W3": 2 * (16 + 32)}
 """Weights of batch normalisation."""
+COMPILATIONS: list[float] = []
 
 
 def mlp() -> list[Any]:
@@ -44,6 +45,20 @@ def cnn() -> list[Any]:
     for channels in (16, 32):
         layers += [hk.Conv2D(channels, 3, with_bias=False), jax.nn.relu, hk.MaxPool(2, 2, "VALID")]
     return [*layers, hk.Flatten(), hk.Linear(CLASSES)]
+
+
+def count(event: str, seconds: float, **_: object) -> None:
+    """Keep what jax reports of a compilation: tracing, lowering, XLA."""
+    if event.startswith("/jax/core/compile/"):
+        COMPILATIONS.append(seconds)
+
+
+jax.monitoring.register_event_duration_secs_listener(count)
+
+
+def compiling() -> float:
+    """Seconds spent on compilation so far."""
+    return sum(COMPILATIONS)
 
 
 NETS = {"W1": mlp, "W2": lenet, "W3": cnn}
