@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS_VENV := .venv-peers
 
 .PHONY: help demo fixtures-demo test check format bench lock clean synthetic synthetic-full
 
@@ -42,16 +43,17 @@ format: $(VENV)/test.stamp ## put everything in the one format
 	$(BIN)/ruff check --fix .
 	$(BIN)/snakefmt Snakefile workflow
 
-bench: $(VENV)/run.stamp ## what is fast is measured here, beside plain PyTorch where that is fair
+bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast is measured here, beside plain PyTorch where that is fair (PEERS=1: fedjax and pfl)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.local_steps
+	$(if $(PEERS),OMP_NUM_THREADS=1 $(PEERS_VENV)/bin/python -m bench.peers)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.partitions
 
 lock: ## resolve the ranges of pyproject.toml anew into the lock files
 	workflow/scripts/lock $(PYTHON)
 
-clean: ## remove the environment (results and data stay)
-	rm -rf $(VENV)
+clean: ## remove the environments (results and data stay)
+	rm -rf $(VENV) $(PEERS_VENV)
 
 $(VENV)/run.stamp: requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Fedloom needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
@@ -61,4 +63,9 @@ $(VENV)/run.stamp: requirements.lock
 
 $(VENV)/test.stamp: $(VENV)/run.stamp requirements-test.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-test.lock
+	touch $@
+
+$(PEERS_VENV)/run.stamp: bench/requirements-peers.txt
+	$(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@

@@ -12,13 +12,13 @@ import argparse
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bench.workloads import CLASSES, LR, MOMENTUM, WORKLOADS, Workload
 from fl import engine
 from fl.data.batches import Arrays
 from fl.evaluate import Held
@@ -31,70 +31,34 @@ from fl.network import Network
 from fl.simulate import Simulation
 from fl.training import Training
 
-CLASSES = 10
 PLAIN = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What is trained: ``samples`` of ``shape`` for each of ``clients``, for ``epochs`` a round."""
-
-    title: str
-    clients: int
-    samples: int
-    shape: tuple[int, ...]
-    batch: int
-    epochs: int
-    model: Callable[[], nn.Module]
-
-    @property
-    def steps(self) -> int:
-        """Local steps of all clients in a round."""
-        return self.clients * self.samples // self.batch * self.epochs
-
-
-WORKLOADS = {
-    "W1": Workload(
-        "8 clients x 5,000, 60-20-10 ReLU net, batch 10",
-        *(8, 5000, (60,), 10, 1),
-        lambda: MLP((20,)).build((60,), CLASSES),
-    ),
-    "W2": Workload(
-        "10 clients x 5,000 of 3x32x32, LeNet, batch 64",
-        *(10, 5000, (3, 32, 32), 64, 1),
-        lambda: LeNet().build((3, 32, 32), CLASSES),
-    ),
-    "W3": Workload(
-        "100 clients x 50 of 1x8x8, CNN 16-32 with batch normalisation, batch 10",
-        *(100, 50, (1, 8, 8), 10, 5),
-        lambda: CNN().build((1, 8, 8), CLASSES),
-    ),
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "W1": lambda: MLP((20,)).build(WORKLOADS["W1"].shape, CLASSES),
+    "W2": lambda: LeNet().build(WORKLOADS["W2"].shape, CLASSES),
+    "W3": lambda: CNN().build(WORKLOADS["W3"].shape, CLASSES),
 }
 
 
-def simulation(work: Workload, device: str) -> Simulation:
+def simulation(work: Workload, model: Callable[[], nn.Module], device: str) -> Simulation:
     """The workload as a run of FedAvg."""
-    draw = np.random.default_rng(0)
-    total = work.clients * work.samples
-    x = draw.standard_normal((total, *work.shape), dtype=np.float32)
-    y = draw.integers(0, CLASSES, total)
+    x, y = work.draw()
     training = Training(
-        rounds=1000, local_epochs=work.epochs, batch_size=work.batch, lr=0.01, momentum=0.9
+        rounds=1000, local_epochs=work.epochs, batch_size=work.batch, lr=LR, momentum=MOMENTUM
     )
-    network = Network(work.model)
-    held = Held({"train": np.split(np.arange(total), work.clients)})
+    network = Network(model)
+    held = Held({"train": np.split(np.arange(len(x)), work.clients)})
     setting = Setting(network, training, CLASSES, work.clients)
     arrays = Arrays(x, y, PLAIN, device)
     return Simulation(FedAvg().build(setting), network, training, arrays, held, CLASSES, seed=0)
 
 
-def bare_loop(work: Workload, run: Simulation, steps: int) -> float:
+def bare_loop(work: Workload, model: nn.Module, run: Simulation, steps: int) -> float:
     """Seconds a local step of the loop that one would write by hand, over ``steps`` of them."""
     device = run.arrays.device
     index = torch.arange(work.samples, device=device)
     x, y = run.arrays.inputs(index), run.arrays.labels(index)
-    model = work.model().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    model = model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
     done, begun = 0, clock(device)
     while done < steps:
         for chosen in torch.randperm(work.samples, device=device).split(work.batch):
@@ -114,14 +78,15 @@ def clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def measure(work: Workload, device: str, limit: int, repeats: int) -> dict[str, float]:
+def measure(name: str, device: str, limit: int, repeats: int) -> dict[str, float]:
     """Seconds a local step of one client, by side; ``compiling`` is in seconds."""
-    run = simulation(work, device)
+    work, model = WORKLOADS[name], MODELS[name]
+    run = simulation(work, model, device)
     plan, state, times = run.plan(1), run.begin(), {}
     whole = int(plan.schedules[0].steps.max())
     steps = min(limit, whole)
     sides = {
-        "bare loop": lambda: bare_loop(work, run, steps),
+        "bare loop": lambda: bare_loop(work, model(), run, steps),
         **{
             name: lambda name=name: (
                 engine.seconds_a_step([run.method], [state], [plan], name, steps, 1) / work.clients
@@ -157,7 +122,7 @@ def main() -> None:
     print("| | bare loop | loop | stacked | compiled | fastest against bare | compiling, s |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for name in asked.workloads:
-        times = measure(WORKLOADS[name], asked.device, asked.steps, asked.repeats)
+        times = measure(name, asked.device, asked.steps, asked.repeats)
         sides = [times[side] for side in ("bare loop", "loop", "stacked", "compiled")]
         shown = " | ".join(f"{1e6 * t:,.1f}" for t in sides)
         ratio = sides[0] / min(sides[1:])

@@ -1,0 +1,55 @@
+"""What the benchmarks of local training train: sizes and data, without any framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+CLASSES = 10
+LR, MOMENTUM = 0.01, 0.9
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained: ``samples`` of ``shape`` for each of ``clients``, for ``epochs`` a round.
+
+    weights: how many the network trains, which holds all that build it to one network.
+    """
+
+    title: str
+    clients: int
+    samples: int
+    shape: tuple[int, ...]
+    batch: int
+    epochs: int
+    weights: int
+
+    def steps(self, limit: int) -> int:
+        """Steps of a client in a round, at most ``limit``; of several epochs, whole ones."""
+        epoch = self.samples // self.batch
+        return limit if limit <= epoch else min(limit // epoch, self.epochs) * epoch
+
+    def draw(self) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs [clients * samples, *shape] and labels, a client's in a row."""
+        draw = np.random.default_rng(0)
+        total = self.clients * self.samples
+        x = draw.standard_normal((total, *self.shape), dtype=np.float32)
+        return x, draw.integers(0, CLASSES, total)
+
+
+WORKLOADS = {
+    "W1": Workload(
+        "8 clients x 5,000, 60-20-10 ReLU net, batch 10", 8, 5000, (60,), 10, 1, weights=1_430
+    ),
+    "W2": Workload(
+        "10 clients x 5,000 of 3x32x32, LeNet, batch 64",
+        *(10, 5000, (3, 32, 32), 64, 1),
+        weights=62_006,
+    ),
+    "W3": Workload(
+        "100 clients x 50 of 1x8x8, CNN 16-32 with batch normalisation, batch 10",
+        *(100, 50, (1, 8, 8), 10, 5),
+        weights=6_138,
+    ),
+}
