@@ -9,10 +9,12 @@ dimension on every leaf.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch as functorch
 
 Tree = Mapping[str, Any]
 """A nested mapping from text keys to tensors."""
@@ -24,9 +26,9 @@ Rate = float | Tensor
 def apply(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict[str, Any]:
     """``fn`` over the leaves of trees of one shape; a tree of its results."""
     return {
-        key: apply(fn, leaf, *(o[key] for o in others))
-        if isinstance(leaf, Mapping)
-        else fn(leaf, *(o[key] for o in others))
+        key: fn(leaf, *(o[key] for o in others))
+        if isinstance(leaf, Tensor)
+        else apply(fn, leaf, *(o[key] for o in others))
         for key, leaf in tree.items()
     }
 
@@ -35,7 +37,10 @@ def leaves(tree: Tree) -> list[Tensor]:
     """The tensors of a tree, in the order of its keys."""
     found: list[Tensor] = []
     for leaf in tree.values():
-        found.extend(leaves(leaf) if isinstance(leaf, Mapping) else [leaf])
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        else:
+            found.extend(leaves(leaf))
     return found
 
 
@@ -88,26 +93,40 @@ def zeros_like(tree: Tree) -> dict[str, Any]:
 def vmap(fn: Callable[..., Any], dims: Sequence[int | None]) -> Callable[..., Any]:
     """`torch.func.vmap` of a function of trees; each argument is mapped over dimension 0 or not.
 
-    The function returns a tree or a tuple of trees and tensors. Trees are taken apart here, as
-    PyTorch's general way costs as much as a step of a small model.
+    The function returns a tree or a tuple of trees and tensors. PyTorch's own takes any structure
+    of arguments, and for that as long as a small model for a step; this one goes to what it is made
+    of.
     """
 
     def call(*arguments: Tree) -> Any:
-        parts = [leaves(argument) for argument in arguments]
-        mapped = tuple(dim for dim, part in zip(dims, parts, strict=True) for _ in part)
-        shape: Any = None
-
-        def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
-            nonlocal shape
-            remaining = iter(tensors)
-            shape = fn(*(apply(lambda _: next(remaining), argument) for argument in arguments))
-            return tuple(leaves(_as_tree(shape)))
-
-        results = torch.func.vmap(flat, mapped)(*(leaf for part in parts for leaf in part))
-        filled = unflatten(_as_tree(shape), results)
-        return tuple(filled.values()) if isinstance(shape, tuple) else filled
+        _load_rules()
+        mapped = [tree for tree, dim in zip(arguments, dims, strict=True) if dim is not None]
+        size = len(next(leaf for tree in mapped for leaf in leaves(tree)))
+        level = functorch._vmap_increment_nesting(size, "error")
+        try:
+            inside = [
+                dict(tree) if dim is None else apply(_inside(level), tree)
+                for tree, dim in zip(arguments, dims, strict=True)
+            ]
+            found = fn(*inside)
+            outside = apply(
+                lambda leaf: functorch._remove_batch_dim(leaf, level, size, 0), _as_tree(found)
+            )
+        finally:
+            functorch._vmap_decrement_nesting()
+        return tuple(outside.values()) if isinstance(found, tuple) else outside
 
     return call
+
+
+def _inside(level: int) -> Callable[[Tensor], Tensor]:
+    return lambda leaf: functorch._add_batch_dim(leaf, 0, level)
+
+
+@cache
+def _load_rules() -> None:
+    """Some of vmap's rules come to be when it is first used."""
+    torch.func.vmap(torch.neg)(torch.zeros(1))
 
 
 def _as_tree(value: Any) -> Tree:
