@@ -108,7 +108,7 @@ def _trained(
     """What the participants of every run keep and upload, the weight of each upload, and losses.
 
     Where an `Averaging` method's clients are too many for one group, each group's uploads are
-    averaged at once, and what its clients keep goes home.
+    averaged with those before at once, and what its clients keep goes home.
     """
     groups = list(_groups(states, plans))
     averaging = len(groups) > 1 and isinstance(method.aggregate, Averaging)
@@ -130,14 +130,21 @@ def _trained(
             share, weight = trees.take(sent, own), n[own]
             mine = trees.take(clients, own)
             if averaging:
-                mean = trees.mean(share, weight)
-                share, weight = trees.stack([mean]), weight.sum(0, keepdim=True)
+                share, weight = _averaged([*uploads[run], share], [*weights[run], weight])
+                uploads[run], weights[run] = [], []
                 mine = trees.to(mine, HOST)
             kept[run].append(mine)
             uploads[run].append(share)
             weights[run].append(weight)
             losses[run].append(loss[own])
     return kept, uploads, [torch.cat(w) for w in weights], losses
+
+
+def _averaged(shares: list[Tree], weights: list[Tensor]) -> tuple[dict[str, Any], Tensor]:
+    """Stacks of uploads as one row, their weighted mean, and its weight."""
+    means = [trees.mean(share, weight) for share, weight in zip(shares, weights, strict=True)]
+    sums = torch.stack([weight.sum() for weight in weights])
+    return trees.stack([trees.mean(trees.stack(means), sums)]), sums.sum(0, keepdim=True)
 
 
 def _groups(states: Sequence[State], plans: Sequence[Plan]) -> Iterator[tuple[slice, np.ndarray]]:
