@@ -19,6 +19,7 @@ SPEC: dict[str, Any] = {
     "partition": {"name": "natural", "seed": 0, "val": 0.1, "test": 0.2},
     "model": {"name": "mlp", "hidden": [8]},
     "method": {"name": "fedavg"},
+    "terms": [],
     "training": {"lr": 0.1, "rounds": 2},
     "start": None,
     "seed": 0,
