@@ -64,12 +64,14 @@ def step(name: str, backend: str, steps: int, tries: int, term: Any = None) -> f
 
 
 def plain_steps(steps: int) -> float:
-    """Seconds a step of all clients of the Synthetic model, client after client."""
+    """Seconds a step of all clients of the Synthetic model, client after client.
+
+    The two models differ from the start, as the program for the weights needs some difference.
+    """
     run = simulation("synthetic")
     size, taken = BATCHES["synthetic"], 0.0
     for client in range(CLIENTS["synthetic"]):
         base, own, frozen = (MODELS["synthetic"].build((60,), CLASSES) for _ in range(3))
-        frozen.load_state_dict(own.state_dict())
         optimizers = [torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9) for m in (base, own)]
         weights = torch.full((len(GRID),), 1 / len(GRID))
         index = torch.from_numpy(run.held.samples["train"][client][: steps * size])
