@@ -51,7 +51,9 @@ def test_the_cifar_study_goes_from_the_archive_to_the_report(
     cifar10.write(files, size=80)
     (config / "published").symlink_to(ROOT / "config" / "published")
     study = yaml.safe_load((ROOT / "config" / "studies" / f"{STUDY}.yaml").read_text())
-    (config / "studies" / f"{STUDY}.yaml").write_text(yaml.safe_dump(shortened(study), sort_keys=False))
+    (config / "studies" / f"{STUDY}.yaml").write_text(
+        yaml.safe_dump(shortened(study), sort_keys=False)
+    )
     settings = {
         "studies": [STUDY],
         "sources": {"cifar10": str(files)},
