@@ -9,7 +9,6 @@ tries counts.
 from __future__ import annotations
 
 import argparse
-import platform
 import time
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bench import machine
 from bench.kernels import plain_client
 from fl import engine
 from fl.data.batches import Arrays
@@ -113,8 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=40)
     asked = parser.parse_args()
-    torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, {platform.processor() or platform.machine()}, one thread")
+    machine.begin()
     mk = MKMMD(LAYERS)
     ours, plain = step("synthetic", "stacked", asked.steps, 3, mk), plain_steps(asked.steps)
     print(

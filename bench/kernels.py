@@ -9,7 +9,6 @@ time of each counts. Ratios, not times, are what compares between machines.
 from __future__ import annotations
 
 import argparse
-import platform
 import time
 
 import cvxpy
@@ -18,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bench import machine
 from fl.parts.mmd import GRID, kernel_statistics, optimal_kernel_weights
 
 CLIENTS, RIDGE = 8, 1e-3
@@ -83,9 +83,7 @@ def main() -> None:
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
     parser.add_argument("--repeats", type=int, default=10)
     asked = parser.parse_args()
-    torch.set_num_threads(1)
-    where = platform.processor() or platform.machine()
-    print(f"torch {torch.__version__}, {where}, one thread; milliseconds a client of {CLIENTS}\n")
+    machine.begin(f"milliseconds a client of {CLIENTS}")
     print("| kernel weights | straightforward | at once | ratio | largest difference |")
     print("|---|---:|---:|---:|---:|")
     for name in asked.workloads:

@@ -9,7 +9,6 @@ is reported apart. Ratios, not times, are what compares between machines.
 from __future__ import annotations
 
 import argparse
-import platform
 import time
 from collections.abc import Callable
 
@@ -18,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bench import machine
 from bench.workloads import CLASSES, LR, MOMENTUM, WORKLOADS, Workload
 from fl import engine
 from fl.data.batches import Arrays
@@ -112,13 +112,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400, help="steps of each client, at most")
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()
-    torch.set_num_threads(1)
-    where = platform.processor() or platform.machine()
-    if asked.device == "cuda":
-        where = torch.cuda.get_device_name()
-    print(
-        f"torch {torch.__version__}, {where}, one thread; microseconds a local step of a client\n"
-    )
+    machine.begin("microseconds a local step of a client", asked.device)
     print("| | bare loop | loop | stacked | compiled | fastest against bare | compiling, s |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for name in asked.workloads:

@@ -11,8 +11,8 @@ import resource
 import time
 
 import numpy as np
-import torch
 
+from bench import machine
 from fl import engine, trees
 from fl.data.batches import Arrays
 from fl.evaluate import Held
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
-    torch.set_num_threads(1)
+    machine.begin("memory of a round", asked.device)
     run = simulation(asked.clients, asked.device)
     model = trees.nbytes(run.network.init(0)) / MIB
     before = peak()

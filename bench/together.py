@@ -12,8 +12,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
-import torch
-
+from bench import machine
 from bench.local_steps import MODELS, simulation
 from bench.workloads import WORKLOADS
 from fl import engine
@@ -21,7 +20,6 @@ from fl import engine
 
 def seconds(name: str, backend: str, seeds: int, steps: int, tries: int = 3) -> float:
     """Seconds that a step of all clients of so many seeds takes."""
-    torch.set_num_threads(1)
     one = simulation(WORKLOADS[name], MODELS[name], "cpu")
     runs = [replace(one, seed=seed) for seed in range(seeds)]
     return engine.seconds_a_step(
@@ -35,7 +33,7 @@ def seconds(name: str, backend: str, seeds: int, steps: int, tries: int = 3) -> 
 def at_once(processes: int, name: str, steps: int) -> float:
     """Seconds in which so many processes each train ``steps`` steps of all clients by the loop."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+    with ProcessPoolExecutor(processes, context, machine.begin) as pool:
         arguments = [[name] * processes, ["loop"] * processes, [1] * processes]
         list(pool.map(seconds, *arguments, [1] * processes))  # Imports and first calls.
         begun = time.perf_counter()
@@ -48,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=200)
     asked = parser.parse_args()
+    machine.begin()
     for backend in ("stacked", "compiled"):
         one, three = (seconds("W1", backend, seeds, asked.steps) for seeds in (1, 3))
         print(f"W1, {backend}: three seeds in one stack cost {three / one:.2f} x one", flush=True)

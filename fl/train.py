@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from fl import assembly, checkpoint, materials, plugins, simulate
+from fl import assembly, checkpoint, materials, memory, plugins, simulate
 from fl.backends import TOGETHER
 from fl.course import Course
 from fl.devices import claim
@@ -66,6 +66,7 @@ def train_bundle(bundle: Bundle, store: Store) -> list[str]:
     """
     plugins.use(bundle["plugins"], Where(f"bundle {bundle['bundle']}") / "plugins")
     torch.set_num_threads(bundle["execution"]["threads"])
+    memory.keep()
     if torch.cuda.is_available():  # On the CPU nothing asks for it, and it costs a second.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)

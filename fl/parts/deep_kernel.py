@@ -15,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fl import trees
 from fl.parts.distances import squared_distances
+from fl.parts.row_sums import plain_distances, row_sums, two_kernels
 from fl.trees import Tree
 
 HIDDEN, FEATURES = 10, 50
@@ -70,15 +72,26 @@ class DeepKernel:
         """
         return _off_diagonal_mean(self._terms(x, y))
 
-    def objective(self, x: Tensor, y: Tensor) -> Tensor:
+    def objective(
+        self, x: Tensor, y: Tensor, *, shift: int = 0, plain: Tensor | None = None
+    ) -> Tensor:
         """MMD-D^2 / sigma, what training the kernel maximises (equation 3).
 
         sigma^2 = 4 (mean_s r_s^2 - (mean_s r_s)^2) + 1e-8, r_s the mean of h(s, t) over all t.
+
+        shift: of the rows of y, as by `torch.roll`, before they are paired with those of x. plain:
+        `fl.parts.row_sums.plain_distances` of x and y (unshifted), for who asks more than once.
         """
-        terms = self._terms(x, y)
-        rows = terms.mean(dim=-1)
+        n, plain = x.shape[-2], plain_distances(x, y) if plain is None else plain
+        phi_x, phi_y = self.featurize(x), self.featurize(y)
+        phi, q, epsilon = self._scales()
+        own, other = row_sums(phi_x, phi_y, plain, phi, q, epsilon, self.form == "product")
+        rows = (own + other.roll(shift, -1)) / n
+        apart = [(a - b.roll(shift, -2)).square().sum(-1) for a, b in ((phi_x, phi_y), (x, y))]
+        pairs = self._kernels(*apart)
         variance = 4 * (rows - rows.mean(dim=-1, keepdim=True)).square().mean(dim=-1)
-        return _off_diagonal_mean(terms) / (variance + RIDGE).sqrt()
+        total = n * rows.sum(dim=-1) + 2 * pairs.sum(dim=-1)
+        return total / max(n * (n - 1), 1) / (variance + RIDGE).sqrt()
 
     def featurize(self, x: Tensor) -> Tensor:
         """phi(x), ``[..., n, 50]``."""
@@ -88,15 +101,20 @@ class DeepKernel:
         return _linear(layers[-1], x)
 
     def _terms(self, x: Tensor, y: Tensor) -> Tensor:
-        """h(s, t), ``[..., n, n]``; kernels are held as k - 1, as in `fl.parts.mmd`."""
-        phi, q, logit = (self.params[key][..., None, None, None] for key in ("phi", "q", "epsilon"))
-        plain = squared_distances(x, y) / q.square()
-        deep = squared_distances(self.featurize(x), self.featurize(y)) / phi.square()
-        if self.form == "product":
-            deep = deep + plain
-        kernels = (-logit).sigmoid() * torch.expm1(-deep) + logit.sigmoid() * torch.expm1(-plain)
-        within_x, within_y, there, back = kernels.unbind(-3)
+        """h(s, t), ``[..., n, n]``."""
+        deep = squared_distances(self.featurize(x), self.featurize(y))
+        within_x, within_y, there, back = self._kernels(deep, squared_distances(x, y)).unbind(-3)
         return (within_x - there) + (within_y - back)
+
+    def _kernels(self, deep: Tensor, plain: Tensor) -> Tensor:
+        """k - 1 from squared distances of features and of samples, both ``[...]`` and more."""
+        phi, q, epsilon = (trees.align(scale, deep) for scale in self._scales())
+        return torch.lerp(*two_kernels(deep, plain, phi, q, self.form == "product"), epsilon)
+
+    def _scales(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Bandwidths s_phi and s_q, and eps, each ``[...]``."""
+        params = self.params
+        return params["phi"].square(), params["q"].square(), params["epsilon"].sigmoid()
 
 
 def _linear(layer: Tree, x: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ from fl.parts.drift import (
 from fl.parts.losses import Adaptive, Forward, Periodic
 from fl.parts.mmd import DeepKernel
 from fl.parts.optimizers import adamw
+from fl.parts.row_sums import plain_distances
 from fl.trees import Tree
 
 DECAY = 0.01
@@ -89,12 +90,13 @@ class MMDD:
 
         def trained(state: Tree, two: Tree) -> dict[str, Any]:
             """One layer's kernel after ``steps`` steps up equation 3."""
-            kernel, moments = state["kernel"], state["optimizer"]
-            for step in range(self.steps):
-                shared = two["shared"].roll(step + 1, -2)
+            kernel, moments, x, y = state["kernel"], state["optimizer"], two["own"], two["shared"]
+            plain = plain_distances(x, y)
+            for shift in range(1, self.steps + 1):
 
-                def loss(params: Tree, shared: Tensor = shared) -> Tensor:
-                    return -DeepKernel(params, self.form).objective(two["own"], shared).sum()
+                def loss(params: Tree, shift: int = shift) -> Tensor:
+                    deep = DeepKernel(params, self.form)
+                    return -deep.objective(x, y, shift=shift, plain=plain).sum()
 
                 kernel, moments = optimizer.step(kernel, grad(loss)(kernel), moments, self.lr)
             return where_apart({"kernel": kernel, "optimizer": moments}, state, two)

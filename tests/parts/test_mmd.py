@@ -26,6 +26,7 @@ from fl.parts.mmd import (
     optimal_kernel_weights,
     optimal_kernel_weights_cvxpy,
 )
+from fl.parts.row_sums import plain_distances
 
 ODD = (0.3, 1.7, 0.6, 0.3)
 
@@ -462,6 +463,26 @@ def test_deep_kernels_of_clients_are_one_by_one(form: Any) -> None:
         alone = torch.stack([value(p, a, b) for p, a, b in zip(each, x, y, strict=True)])
         torch.testing.assert_close(value(stack, x, y), alone, rtol=0, atol=1e-12)
         torch.testing.assert_close(vmap(value)(stack, x, y), alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["product", "sum"])
+def test_the_gradient_of_the_objective_is_that_by_differences(form: Any) -> None:
+    x, y = (t.requires_grad_() for t in samples(2, 5, 3))
+    stack = trees.stack([trained(0), trained(1)])
+    leaves = [leaf.requires_grad_() for leaf in trees.leaves(stack)]
+
+    def value(a: Tensor, b: Tensor, *params: Tensor) -> Tensor:
+        return DeepKernel(trees.unflatten(stack, params), form).objective(a, b, shift=2)
+
+    assert gradcheck(value, (x, y, *leaves))
+
+
+def test_a_shift_pairs_the_rows_of_a_rolled_sample() -> None:
+    x, y = samples(6, 3)
+    kernel = DeepKernel(trained(0))
+    found = kernel.objective(x, y, shift=2, plain=plain_distances(x, y))
+    torch.testing.assert_close(found, kernel.objective(x, y.roll(2, -2)), rtol=0, atol=1e-13)
+    assert abs(found - kernel.objective(x, y)) > 1e-3
 
 
 def test_training_the_deep_kernel_tells_samples_apart() -> None:

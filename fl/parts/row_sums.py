@@ -1,0 +1,114 @@
+"""The row sums of a deep kernel between two samples, and their gradient, written out.
+
+Training a kernel asks for nothing else of it (see `fl.parts.deep_kernel`). Written out, a gradient
+takes one product of matrices and a few passes over the pairs, where automatic differentiation keeps
+and revisits every step on the way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl.parts.distances import squared_distances
+
+
+def plain_distances(x: Tensor, y: Tensor) -> Tensor:
+    """|x_s - x_t|^2, |y_s - y_t|^2 and |x_s - y_t|^2, ``[..., 3, n, n]``."""
+    return squared_distances(x, y)[..., :3, :, :]
+
+
+def two_kernels(
+    deep: Tensor, plain: Tensor, phi: Tensor, q: Tensor, product: bool
+) -> tuple[Tensor, Tensor]:
+    """A - 1 and B - 1, with B = exp(-plain / q), and A = exp(-deep / phi) or, as a product, that
+    times B. Less one they are small where rows are near, so that differences lose no digits.
+    """
+    further, nearer = plain / q, deep / phi
+    return torch.expm1(-(nearer + further if product else nearer)), torch.expm1(-further)
+
+
+def row_sums(
+    x: Tensor, y: Tensor, plain: Tensor, phi: Tensor, q: Tensor, epsilon: Tensor, product: bool
+) -> tuple[Tensor, Tensor]:
+    """sum_t k(x_s, x_t) - k(x_s, y_t) and sum_t k(y_s, y_t) - k(x_t, y_s), each ``[..., n]``.
+
+    k is (1 - epsilon) A + epsilon B, see `two_kernels`.
+
+    x, y: features, ``[..., n, d]``; plain: `plain_distances` of the samples themselves,
+    ``[..., 3, n, n]``; phi, q, epsilon: ``[...]``, or one of each. Differentiable once, by all.
+    """
+    scales = (scale.expand(x.shape[:-2]) for scale in (phi, q, epsilon))
+    own, other = _RowSums.apply(x, y, plain, *scales, product)[:2]
+    return own, other
+
+
+class _RowSums(torch.autograd.Function):
+    """With u and v the gradients by the two sums, that by k(x_s, x_t) = k(x_t, x_s) is u_s + u_t,
+    by k(y_s, y_t) it is v_s + v_t, and by k(x_s, y_t) it is -(u_s + v_t).
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor, y: Tensor, plain: Tensor, phi: Tensor, q: Tensor, epsilon: Tensor, product: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Both sums, A - 1 and B - 1."""
+        deep = plain_distances(x, y)
+        first, second = two_kernels(deep, plain, _over(phi), _over(q), product)
+        within_x, within_y, between = torch.lerp(first, second, _over(epsilon)).unbind(-3)
+        own = (within_x - between).sum(dim=-1)
+        other = (within_y - between.mT).sum(dim=-1)
+        return own, other, first, second
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *_, first, second = output
+        *tensors, ctx.product = inputs
+        ctx.mark_non_differentiable(first, second)
+        ctx.save_for_backward(*tensors, first, second)
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor, v: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        """By every input; the pairs (s, t) and (t, s) within a sample count together."""
+        x, y, plain, phi, q, epsilon, first, second = ctx.saved_tensors
+        weight = torch.stack([u, v, -u], -2)[..., None] + torch.stack([u, v, -v], -2)[..., None, :]
+        a, b = torch.addcmul(weight, first, weight), torch.addcmul(weight, second, weight)
+        centre = x.mean(-2, keepdim=True)
+        x, y = x - centre, y - centre
+        pull_x, pull_y = _pull(a, x, y)
+        own = (1 - epsilon) / phi
+        by_phi = own / phi * ((x * pull_x).sum((-2, -1)) + (y * pull_y).sum((-2, -1)))
+        by_epsilon = _whole(b) - _whole(a)
+        further = torch.lerp(a if ctx.product else torch.zeros_like(a), b, _over(epsilon))
+        by_q = _whole(further * plain) / q.square()
+        by_plain = None
+        if ctx.needs_input_grad[2]:
+            once = torch.tensor([0.5, 0.5, 1.0], dtype=x.dtype, device=x.device)[:, None, None]
+            by_plain = -once * further / _over(q)
+        by_x, by_y = (-2 * own[..., None, None] * pull for pull in (pull_x, pull_y))
+        return by_x, by_y, by_plain, by_phi, by_q, by_epsilon, None
+
+
+def _over(scalar: Tensor) -> Tensor:
+    """A number for each leading dimension, against ``[..., 3, n, n]``."""
+    return scalar[..., None, None, None]
+
+
+def _pull(a: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """sum_t a_st (z_s - z_t) over all rows z_t of both samples, for the rows of x and of y."""
+    ahead = a @ torch.stack([x, y, y], -3)
+    back = a[..., 2, :, :].mT @ x
+    rows, columns = a.sum(-1), a[..., 2, :, :].sum(-2)
+    of_x = (rows[..., 0, :] + rows[..., 2, :])[..., None] * x
+    of_y = (rows[..., 1, :] + columns)[..., None] * y
+    return of_x - ahead[..., 0, :, :] - ahead[..., 2, :, :], of_y - ahead[..., 1, :, :] - back
+
+
+def _whole(blocks: Tensor) -> Tensor:
+    """The sum over pairs, those within a sample once, ``[...]``."""
+    within_x, within_y, between = blocks.sum((-2, -1)).unbind(-1)
+    return (within_x + within_y) / 2 + between
