@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from fl import materials
 from fl.data.batches import Arrays
@@ -34,7 +35,7 @@ def assemble(spec: Spec, bundle: Mapping[str, Any], device: torch.device) -> Sim
     dtype, held = DTYPES[training.precision], Held.of(table, spec.get("test", OWN), alone)
     _, model = materials.entry_of("model", spec["model"])
     shape, classes = prepared.x.shape[1:], len(prepared.classes)
-    network = Network(lambda: model.build(shape, classes), dtype)
+    network = computing(lambda: model.build(shape, classes), training)
     setting = Setting(network, training, classes, len(held.participants), shape, spec["seed"])
     return Simulation(
         method=materials.build(spec, setting),
@@ -47,6 +48,16 @@ def assemble(spec: Spec, bundle: Mapping[str, Any], device: torch.device) -> Sim
         held=held,
         classes=classes,
         seed=spec["seed"],
+    )
+
+
+def computing(make: Callable[[], nn.Module], training: Training) -> Network:
+    """A network that computes as the training settings say."""
+    return Network(
+        make,
+        DTYPES[training.precision],
+        mixed=training.precision == "mixed",
+        channels_last=training.memory_format == "channels-last",
     )
 
 

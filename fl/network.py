@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C import _functorch as functorch
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -40,14 +41,25 @@ class Network:
     *Variables* are ``{"params": {name: tensor}, "buffers": {name: tensor}}``, named as in the
     module. ``make`` builds the module; its own random initialisation is used, under a seed.
 
+    dtype: of the weights, and of what goes in and comes out. mixed, channels_last: how it computes
+    in between, see `fl.training.Training`.
+
     names: all names, by kind. head: those of the last linear layer, the classifier; the rest is the
     *body*. batch_norm: those of batch normalisation, running statistics included. random: whether
     a pass in training mode draws random numbers (dropout, stochastic depth). of_tokens: whether
     inputs are whole numbers that it looks up.
     """
 
-    def __init__(self, make: Callable[[], nn.Module], dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        make: Callable[[], nn.Module],
+        dtype: torch.dtype = torch.float32,
+        *,
+        mixed: bool = False,
+        channels_last: bool = False,
+    ) -> None:
         self._make, self._dtype = make, dtype
+        self._mixed, self._channels_last = mixed, channels_last
         self._module = make()
         self._slots = _slots(self._module)
         self._own = [(kept, k, kept[k]) for slots in self._slots.values() for kept, k in slots]
@@ -118,7 +130,7 @@ class Network:
         if layer.num_batches_tracked is not None:
             layer.num_batches_tracked.add_(1)
         x = F.batch_norm(
-            *(x, layer.running_mean, layer.running_var, None, None, True),
+            *(self._given(x), layer.running_mean, layer.running_var, None, None, True),
             *(layer.momentum, layer.eps),
         )
         if not layer.affine:
@@ -180,16 +192,26 @@ class Network:
             self._module.train(training)
 
     def _call(self, variables: Tree, buffers: dict[str, Tensor], x: Tensor) -> Output:
-        if torch.compiler.is_compiling():
-            outputs = functional_call(self._module, dict(variables), (x,))
-        else:
-            with self._in_place(variables):
-                outputs = self._module(x)
-        features = outputs if self._seen is None else self._seen
-        taps = {name: tensor.flatten(1) for name, tensor in self._taps.items()}
+        if self._channels_last and x.dim() == 4 and _alone(x):
+            x = x.contiguous(memory_format=torch.channels_last)
+        with self._computing(x.device):
+            if torch.compiler.is_compiling():
+                outputs = functional_call(self._module, dict(variables), (x,))
+            else:
+                with self._in_place(variables):
+                    outputs = self._module(x)
+        outputs = self._given(outputs)
+        features = outputs if self._seen is None else self._given(self._seen)
+        taps = {name: self._given(tensor.flatten(1)) for name, tensor in self._taps.items()}
         # Tensors of a vmapped call must not outlive it.
         self._seen, self._key, self._taps = None, None, {}
         return Output(outputs, features, buffers, taps)
+
+    def _computing(self, device: torch.device) -> AbstractContextManager[object]:
+        return torch.autocast(device.type, torch.bfloat16) if self._mixed else nullcontext()
+
+    def _given(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._dtype) if self._mixed else tensor
 
     @contextmanager
     def _in_place(self, variables: Tree) -> Iterator[None]:
@@ -206,6 +228,11 @@ class Network:
         finally:
             for kept, key, tensor in self._own:
                 kept[key] = tensor
+
+
+def _alone(x: Tensor) -> bool:
+    """Whether a tensor is one client's: in a stack it has no memory format of its own."""
+    return not torch.compiler.is_compiling() and not functorch.is_batchedtensor(x)
 
 
 Slot = tuple[dict[str, Any], str]

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fl import trees
 from fl.method import Averaging, Batch, Method, Pass, Refresh, Setting, View
+from fl.network import Network
 from fl.parts.losses import Adaptive, Forward, Periodic, Term, cross_entropy
-from fl.parts.optimizers import optimizer
+from fl.parts.optimizers import Optimizer, optimizer
 from fl.schema import GLOBAL, PERSONAL
 from fl.trees import Rate, Tree
 
@@ -76,67 +77,88 @@ def recipe(
     Trees may carry more than this knows of: what another function put into the server's, a client's
     or the work tree stays there, and whatever is uploaded is averaged.
     """
-    network, optim = setting.network, optimizer(setting.training)
-    summed = (*terms, *setting.terms)
-    plain = [term for term in summed if not isinstance(term, Adaptive)]
-    adaptive = {term.name: term for term in summed if isinstance(term, Adaptive)}
+    parts = _Parts(
+        setting.network,
+        optimizer(setting.training),
+        tuple(term for term in (*terms, *setting.terms) if not isinstance(term, Adaptive)),
+        tuple(term for term in (*terms, *setting.terms) if isinstance(term, Adaptive)),
+        local,
+        phases,
+        keep_optimizer,
+    )
+    names = [name for kind in KINDS for name in setting.network.names[kind]]
+    passes = tuple(map(parts.make, phases))
+    return Method(parts.init, passes, Averaging(_average), _views(names, local))
 
-    def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
-        client = select(variables, local)
-        if keep_optimizer:
-            client["optimizer"] = optim.init(_trained(variables, phases[0])[0])
-        if adaptive:
-            client["terms"] = {name: term.start(variables) for name, term in adaptive.items()}
-        return select(variables, lambda name: not local(name)), client
 
-    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """What a recipe is made of, and the functions of a `Method` that follow."""
+
+    network: Network
+    optimizer: Optimizer
+    plain: tuple[Term, ...]
+    adaptive: tuple[Adaptive, ...]
+    local: Predicate
+    phases: tuple[Phase, ...]
+    keep_optimizer: bool
+
+    def init(self, variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        client = select(variables, self.local)
+        if self.keep_optimizer:
+            client["optimizer"] = self.optimizer.init(_trained(variables, self.phases[0])[0])
+        if self.adaptive:
+            client["terms"] = {term.name: term.start(variables) for term in self.adaptive}
+        return select(variables, lambda name: not self.local(name)), client
+
+    def make(self, phase: Phase) -> Pass:
+        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+            return self.begin(phase, server, client)
+
+        refreshes = tuple(_refresh(term, term.refresh) for term in self.adaptive if term.refresh)
+        return Pass(begin, self.loss, self.update, self.end, phase.epochs, refreshes)
+
+    def begin(self, phase: Phase, server: Tree, client: Tree) -> dict[str, Any]:
+        variables = merge(server, client)
+        trained, frozen = _trained(variables, phase)
+        kept = client["optimizer"] if self.keep_optimizer else self.optimizer.init(trained)
+        work = {"params": trained, "frozen": frozen, "optimizer": kept}
+        terms = {"terms": client["terms"]} if self.adaptive else {}
+        return {**work, **terms, "buffers": variables["buffers"]}
+
+    def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
         params = {**work["frozen"], **work["params"]}
-        output = network.train(params, work["buffers"], batch["x"], key=batch.get("key"))
-        forward = Forward(network, output, params, server, work, batch)
-        values, seen = [term(forward) for term in plain], {}
-        for name, term in adaptive.items():
-            value, seen[name] = term.term(forward, work["terms"][name])
+        output = self.network.train(params, work["buffers"], batch["x"], key=batch.get("key"))
+        forward = Forward(self.network, output, params, server, work, batch)
+        values, seen = [term(forward) for term in self.plain], {}
+        for term in self.adaptive:
+            value, seen[term.name] = term.term(forward, work["terms"][term.name])
             values.append(value)
         return reduce(add, values), {"buffers": output.buffers, "seen": seen}
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
-        params, state = optim.step(work["params"], grads, work["optimizer"], lr)
-        for name, term in adaptive.items():
+    def update(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+        params, state = self.optimizer.step(work["params"], grads, work["optimizer"], lr)
+        for term in self.adaptive:
             if term.refresh is None:
-                work = _adapted(work, term, aux["seen"][name])
+                work = _adapted(work, term, aux["seen"][term.name])
         return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def end(self, server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
         params = {**work["frozen"], **work["params"]}
-        ordered = {name: params[name] for name in network.names["params"]}
+        ordered = {name: params[name] for name in self.network.names["params"]}
         final = {"params": ordered, "buffers": work["buffers"]}
-        kept = select(final, local)
-        if keep_optimizer:
+        kept = select(final, self.local)
+        if self.keep_optimizer:
             kept["optimizer"] = work["optimizer"]
-        if adaptive:
+        if self.adaptive:
             kept["terms"] = work["terms"]
-        return {**client, **kept}, select(final, lambda name: not local(name))
+        return {**client, **kept}, select(final, lambda name: not self.local(name))
 
-    def make(phase: Phase) -> Pass:
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
-            variables = merge(server, client)
-            trained, frozen = _trained(variables, phase)
-            kept = client["optimizer"] if keep_optimizer else optim.init(trained)
-            work = {"params": trained, "frozen": frozen, "optimizer": kept}
-            terms = {"terms": client["terms"]} if adaptive else {}
-            return {**work, **terms, "buffers": variables["buffers"]}
 
-        refreshes = tuple(_refresh(t, t.refresh) for t in adaptive.values() if t.refresh)
-        return Pass(begin, loss, update, end, phase.epochs, refreshes)
-
-    def aggregate(
-        server: Tree, clients: Tree, uploads: Tree, n: Tensor
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {**server, **trees.mean(uploads, n)}, dict(clients)
-
-    names = [name for kind in KINDS for name in network.names[kind]]
-    passes = tuple(make(phase) for phase in phases)
-    return Method(init, passes, Averaging(aggregate), _views(names, local))
+def _average(
+    server: Tree, clients: Tree, uploads: Tree, n: Tensor
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {**server, **trees.mean(uploads, n)}, dict(clients)
 
 
 def _adapted(work: Tree, term: Adaptive, seen: Tree) -> dict[str, Any]:

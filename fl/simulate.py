@@ -26,7 +26,7 @@ from fl.schema import GLOBAL, PERSONAL
 from fl.training import Training, learning_rate
 from fl.trees import Tree
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.float32}
 
 
 @dataclass(frozen=True)

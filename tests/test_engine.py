@@ -117,6 +117,28 @@ def test_in_float32_they_agree_to_its_rounding() -> None:
     assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-4
 
 
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "moon", "perfedavg"])
+def test_mixed_precision_is_near_and_keeps_weights_in_float32(method: str) -> None:
+    options: Any = {"method": method, "model": "cnn", "rounds": 1, "lr": 0.01}
+    exact, _ = worlds.run(world(**options, precision="float32"))
+    for backend in ("loop", "stacked"):
+        found, rows = worlds.run(world(**options, precision="mixed"), backend)
+        floating = [leaf for leaf in trees.leaves(worlds.tree(found)) if leaf.is_floating_point()]
+        assert torch.bfloat16 not in {leaf.dtype for leaf in floating}
+        weights = [end.server["params"] for end in (found, exact)]
+        assert 1e-5 < worlds.distance(*weights) < 0.05
+        assert np.isfinite(rows["value"]).all()
+
+
+def test_channels_last_differs_by_rounding_only() -> None:
+    formats = ("contiguous", "channels-last")
+    for backend in ("loop", "stacked"):
+        ends = [
+            worlds.run(world("fedavg", "cnn", memory_format=name), backend)[0] for name in formats
+        ]
+        assert worlds.distance(*map(worlds.tree, ends)) < 1e-10
+
+
 def test_running_statistics_see_the_fills_that_the_loss_does_not() -> None:
     """Batch statistics are over whole batches, so what fills them does matter there."""
     simulation = world("fedavg", "cnn", participation=1.0, rounds=1)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from contract import worlds
+from torch import Tensor, nn
 
 from fl import trees
 from fl.network import Network
@@ -53,3 +54,31 @@ def test_evaluation_does_not_depend_on_the_batch(size: int) -> None:
     whole = CNN.eval(variables["params"], variables["buffers"], X).outputs
     some = CNN.eval(variables["params"], variables["buffers"], X[:size]).outputs
     torch.testing.assert_close(some, whole[:size], rtol=0, atol=1e-14)
+
+
+class Probe(nn.Module):
+    """A convolution that notes what it is given and what it gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 3, 3)
+        self.format, self.dtype = True, torch.float64
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.format = x.is_contiguous(memory_format=torch.channels_last)
+        y = self.conv(x)
+        self.dtype = y.dtype
+        return y.flatten(1)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_how_it_computes_is_seen_inside_only(mixed: bool, channels_last: bool) -> None:
+    probe = Probe()
+    network = Network(lambda: probe, mixed=mixed, channels_last=channels_last)
+    network.tap(["conv"])
+    variables = network.init(0)
+    out = network.train(variables["params"], variables["buffers"], torch.ones(4, 2, 5, 5))
+    assert probe.format == channels_last
+    assert probe.dtype == (torch.bfloat16 if mixed else torch.float32)
+    assert {t.dtype for t in (out.outputs, out.features, out.taps["conv"])} == {torch.float32}

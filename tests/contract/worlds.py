@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fl import fields, materials, simulate, trees
+from fl.assembly import computing
 from fl.data.batches import Arrays
 from fl.engine import State
 from fl.errors import Where
 from fl.evaluate import Held
 from fl.method import Setting
-from fl.network import Network
 from fl.registry import Entry, find
 from fl.schema import METRIC_COLUMNS
 from fl.simulate import DTYPES, Simulation
@@ -93,8 +93,7 @@ def world(
         model = "cnn"
     given = {**TRAINING, **training}
     settled = Training(**Training.settle(fields.parse(Training, given, where), where))
-    dtype = DTYPES[settled.precision]
-    network = Network(lambda: module(model), dtype)
+    network = computing(lambda: module(model), settled)
     x, y, held = data(model, sizes)
     spec = {
         "method": {"name": method, **found.parse(values, where)},
@@ -107,7 +106,7 @@ def world(
         method=materials.build(spec, setting),
         network=network,
         training=settled,
-        arrays=Arrays(x, y, NORMALISATION, dtype=dtype),
+        arrays=Arrays(x, y, NORMALISATION, dtype=DTYPES[settled.precision]),
         held=held,
         classes=CLASSES,
         seed=seed,
