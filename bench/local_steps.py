@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch import nn
 from bench import machine
 from bench.workloads import CLASSES, LR, MOMENTUM, WORKLOADS, Workload
 from fl import engine
+from fl.assembly import computing
 from fl.data.batches import Arrays
 from fl.evaluate import Held
 from fl.method import Setting
@@ -27,7 +29,6 @@ from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
 from fl.models.lenet import LeNet
 from fl.models.mlp import MLP
-from fl.network import Network
 from fl.simulate import Simulation
 from fl.training import Training
 
@@ -39,17 +40,21 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def simulation(work: Workload, model: Callable[[], nn.Module], device: str) -> Simulation:
-    """The workload as a run of FedAvg."""
+def simulation(
+    work: Workload, model: Callable[[], nn.Module], device: str, **training: Any
+) -> Simulation:
+    """The workload as a run of FedAvg; ``training``: settings beside its own."""
     x, y = work.draw()
-    training = Training(
-        rounds=1000, local_epochs=work.epochs, batch_size=work.batch, lr=LR, momentum=MOMENTUM
+    settled = Training(
+        **{"rounds": 1000, "local_epochs": work.epochs, "batch_size": work.batch},
+        **{"lr": LR, "momentum": MOMENTUM},
+        **training,
     )
-    network = Network(model)
+    network = computing(model, settled)
     held = Held({"train": np.split(np.arange(len(x)), work.clients)})
-    setting = Setting(network, training, CLASSES, work.clients)
+    setting = Setting(network, settled, CLASSES, work.clients)
     arrays = Arrays(x, y, PLAIN, device)
-    return Simulation(FedAvg().build(setting), network, training, arrays, held, CLASSES, seed=0)
+    return Simulation(FedAvg().build(setting), network, settled, arrays, held, CLASSES, seed=0)
 
 
 def bare_loop(work: Workload, model: nn.Module, run: Simulation, steps: int) -> float:

@@ -14,7 +14,8 @@ LR, MOMENTUM = 0.01, 0.9
 class Workload:
     """What is trained: ``samples`` of ``shape`` for each of ``clients``, for ``epochs`` a round.
 
-    weights: how many the network trains, which holds all that build it to one network.
+    weights: how many the network trains, which holds all that build it to one network; 0 where only
+    Fedloom does.
     """
 
     title: str
@@ -23,7 +24,7 @@ class Workload:
     shape: tuple[int, ...]
     batch: int
     epochs: int
-    weights: int
+    weights: int = 0
 
     def steps(self, limit: int) -> int:
         """Steps of a client in a round, at most ``limit``; of several epochs, whole ones."""

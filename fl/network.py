@@ -194,6 +194,8 @@ class Network:
     def _call(self, variables: Tree, buffers: dict[str, Tensor], x: Tensor) -> Output:
         if self._channels_last and x.dim() == 4 and _alone(x):
             x = x.contiguous(memory_format=torch.channels_last)
+        # A dict that is there already would outlive a compiled call, with vmapped tensors in it.
+        self._taps = {}
         with self._computing(x.device):
             if torch.compiler.is_compiling():
                 outputs = functional_call(self._module, dict(variables), (x,))
