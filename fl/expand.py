@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -89,9 +89,9 @@ def expand(
     """
     study, where = config.study(folder, name, asked_at)
     methods = _Methods(folder, study, where, execution or Execution())
-    datasets = list(_choices("data set", study.datasets, where / "datasets"))
-    models = list(_choices("model", study.models, where / "models"))
-    schemes = list(_choices("partition scheme", study.partitions, where / "partitions"))
+    datasets = _once(_choices("data set", study.datasets, where / "datasets"))
+    models = _once(_choices("model", study.models, where / "models"))
+    schemes = _once(_choices("partition scheme", study.partitions, where / "partitions"))
     runs: dict[tuple[str, str], Run] = {}
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
         dataset = replace(dataset, id=materials.dataset_id(dataset.spec))
@@ -118,6 +118,18 @@ def _choices(kind: str, items: list[Any], where: Where) -> Iterator[Choice]:
         at = where / i / name
         for values in grid(fields.fields(entry.target), fields.mapping(given, at)):
             yield Choice(entry, entry.parse(values, at), _text(entry.name, values), at)
+
+
+def _once(choices: Iterable[Choice]) -> list[Choice]:
+    """All of them, or a `ConfigError` where one is settled to the same values as one before it."""
+    found: list[Choice] = []
+    for choice in choices:
+        for other in found:
+            if other.spec == choice.spec:
+                problem = f"{choice.text} stands twice: {other.at.key} is the same"
+                raise ConfigError(choice.at, problem, f"each {choice.entry.kind} once")
+        found.append(choice)
+    return found
 
 
 def _text(name: str, values: Mapping[str, Any]) -> str:
