@@ -12,6 +12,7 @@ from typing import Any
 
 from fl import cli_store, config, new, registry
 from fl.errors import DataError, FedloomError
+from fl.files import check_writable
 from fl.store import Store
 from fl.version import VERSION
 
@@ -101,18 +102,22 @@ def _parser() -> argparse.ArgumentParser:
 def _plan(parsed: argparse.Namespace) -> None:
     from fl import overview, plan
 
-    found = plan.make(parsed.config, parsed.studies)
     if parsed.write:
-        plan.current(parsed.config, parsed.studies)
+        found, _ = plan.written(parsed.config, parsed.studies)
+    else:
+        found = plan.make(parsed.config, parsed.studies)
     for line in overview.lines(found, Store(Path(found.settings.store)), parsed.runs):
         print(line)
 
 
 def _train(parsed: argparse.Namespace) -> int:
+    from fl import jobs
     from fl.train import Interrupted, read_bundle, train_bundle
 
     bundles = [read_bundle(path) for path in parsed.specs]
     store = Store(parsed.store or Path(config.settings(parsed.config).store))
+    if any(jobs.lacks(bundle, store) for bundle in bundles):
+        check_writable(store.root)
     try:
         failed = [line for bundle in bundles for line in train_bundle(bundle, store)]
     except Interrupted as error:
