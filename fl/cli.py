@@ -13,6 +13,7 @@ from typing import Any
 from fl import cli_store, config, new, registry
 from fl.errors import DataError, FedloomError
 from fl.files import check_writable
+from fl.schema import UNSEEN
 from fl.store import Store
 from fl.version import VERSION
 
@@ -178,8 +179,10 @@ def _show(parsed: argparse.Namespace) -> None:
 
     settings, study = _asked(parsed)
     rows, runs = tables.collect(study, Path(settings.store))
-    summary = tables.summarise(rows, runs, study["metric"])
-    for line in overview.results(study, summary, runs):
+    seen, unseen = (
+        tables.summarise(rows, runs, study["metric"], split) for split in ("test", UNSEEN)
+    )
+    for line in overview.results(study, seen, unseen, runs):
         print(line)
     page = Path(settings.results) / "report" / f"{parsed.study}.html"
     print(f"report: {page}" if page.exists() else f"no report yet: python -m fl report {page.stem}")
