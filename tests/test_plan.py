@@ -14,8 +14,9 @@ import yaml
 
 from fl import board, cli, materials, plan
 from fl.errors import ConfigError
-from fl.expand import expand, grid
+from fl.expand import expand
 from fl.fields import Count, Field
+from fl.grids import grid
 
 STUDY: dict[str, Any] = {
     "datasets": [{"synthetic": {"clients": 3, "samples": 30}}],
