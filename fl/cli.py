@@ -12,6 +12,8 @@ from typing import Any
 
 from fl import cli_store, config, new, registry
 from fl.errors import DataError, FedloomError
+from fl.files import check_writable
+from fl.schema import UNSEEN
 from fl.store import Store
 from fl.version import VERSION
 
@@ -101,18 +103,22 @@ def _parser() -> argparse.ArgumentParser:
 def _plan(parsed: argparse.Namespace) -> None:
     from fl import overview, plan
 
-    found = plan.make(parsed.config, parsed.studies)
     if parsed.write:
-        plan.current(parsed.config, parsed.studies)
+        found, _ = plan.written(parsed.config, parsed.studies)
+    else:
+        found = plan.make(parsed.config, parsed.studies)
     for line in overview.lines(found, Store(Path(found.settings.store)), parsed.runs):
         print(line)
 
 
 def _train(parsed: argparse.Namespace) -> int:
+    from fl import jobs
     from fl.train import Interrupted, read_bundle, train_bundle
 
     bundles = [read_bundle(path) for path in parsed.specs]
     store = Store(parsed.store or Path(config.settings(parsed.config).store))
+    if any(jobs.lacks(bundle, store) for bundle in bundles):
+        check_writable(store.root)
     try:
         failed = [line for bundle in bundles for line in train_bundle(bundle, store)]
     except Interrupted as error:
@@ -173,8 +179,10 @@ def _show(parsed: argparse.Namespace) -> None:
 
     settings, study = _asked(parsed)
     rows, runs = tables.collect(study, Path(settings.store))
-    summary = tables.summarise(rows, runs, study["metric"])
-    for line in overview.results(study, summary, runs):
+    seen, unseen = (
+        tables.summarise(rows, runs, study["metric"], split) for split in ("test", UNSEEN)
+    )
+    for line in overview.results(study, seen, unseen, runs):
         print(line)
     page = Path(settings.results) / "report" / f"{parsed.study}.html"
     print(f"report: {page}" if page.exists() else f"no report yet: python -m fl report {page.stem}")

@@ -13,7 +13,7 @@ import yaml
 
 from fl import board, fields, plugins, registry
 from fl.errors import ConfigError, Where, unknown
-from fl.fields import Count, Index, Positive
+from fl.fields import Count, Index, Positive, Seed
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Study:
     partitions: list[Any]
     models: list[Any]
     methods: dict[str, Any]
-    seeds: list[Index]
+    seeds: list[Seed]
     title: str = ""
     question: str = ""
     training: dict[str, Any] = field(default_factory=dict)

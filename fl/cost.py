@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from fl import materials
+from fl.data import holdings
+from fl.data.scheme import Common
 from fl.errors import FedloomError
 from fl.store import Store
 from fl.training import Training
@@ -16,16 +20,43 @@ LIKENESS = (("dataset", "model", "method"), ("dataset", "model"), ("model",))
 
 
 def client_steps(spec: Mapping[str, Any]) -> int:
-    """Local steps of all clients over a whole run, as the sizes of its data set tell."""
+    """Local steps of all clients over a whole run, as its spec tells before there is any data."""
     training = Training(**spec["training"])
-    _, dataset = materials.entry_of("data set", spec["dataset"])
-    clients = spec["partition"].get("clients") or dataset.natural or 1
-    share = 1 - sum(materials.share(spec["partition"], split) for split in ("val", "test"))
+    clients, unseen, samples = _held(spec["partition"], spec["dataset"])
+    _, method = materials.entry_of("method", spec["method"])
     epochs = training.local_epochs or 1
-    samples = (dataset.size or 0) * share / clients
-    local = training.local_steps or epochs * samples / training.batch_size
-    participants = max(1, round(training.participation * clients))
+    local = training.local_steps or epochs * samples / clients / training.batch_size
+    trained = clients if getattr(method, "alone", False) else clients - unseen
+    participants = max(1, round(training.participation * trained))
     return round(training.rounds * participants * max(local, 1))
+
+
+def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, int, float]:
+    """How many clients there are, how many of them unseen, and the train samples of them all.
+
+    Of a published split the sizes are in the data alone. It is taken to be the share that a scheme
+    makes where nothing is said of it; clients that are unseen by it are taken to be none.
+    """
+    if "path" in scheme:
+        return _counted(scheme["path"], Path(scheme["path"]).stat().st_mtime_ns)
+    _, found = materials.entry_of("data set", dataset)
+    several = scheme.get("clients_per_domain", 0) * len(getattr(found, "domains", ()))
+    clients = scheme.get("clients") or several or found.natural or 1
+    unseen = scheme.get("unseen", 0)
+    if not isinstance(unseen, int):
+        unseen = 0 if isinstance(unseen, str) else round(unseen * clients)
+    followed = [key for key in ("val", "test") if isinstance(scheme.get(key), str)]
+    pool = 1 - sum(getattr(Common, key) for key in followed)
+    own = 1 - sum(materials.share(scheme, key) for key in ("val", "test"))
+    return clients, unseen, (found.size or 0) * pool * own
+
+
+@cache
+def _counted(path: str, changed: int) -> tuple[int, int, float]:
+    """What `_held` says, of a table that a user brings."""
+    table = holdings.read(path)
+    train = (table["split"] == "train").sum()
+    return table["client"].nunique(), len(holdings.unseen(table)), float(train)
 
 
 class Rates:
@@ -39,7 +70,7 @@ class Rates:
                 continue
             try:
                 rate = record["seconds"] / client_steps(record["spec"])
-            except (FedloomError, KeyError, TypeError):
+            except (FedloomError, OSError, KeyError, TypeError):
                 continue  # A shared store may hold runs of a plugin or of keys not known here.
             for keys in LIKENESS:
                 seen.setdefault(_key(record["spec"], keys), []).append(rate)

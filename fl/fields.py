@@ -42,14 +42,18 @@ class Bound:
 
     def __str__(self) -> str:
         parts = [
-            (self.above, f"> {self.above:g}"),
-            (self.low, f">= {self.low:g}"),
-            (self.below, f"< {self.below:g}"),
-            (self.high, f"<= {self.high:g}"),
+            (self.above, f"> {_text(self.above)}"),
+            (self.low, f">= {_text(self.low)}"),
+            (self.below, f"< {_text(self.below)}"),
+            (self.high, f"<= {_text(self.high)}"),
         ]
         return (
             " and ".join(text for end, text in parts if math.isfinite(end)) or "any finite number"
         )
+
+
+def _text(end: float) -> str:
+    return str(end) if isinstance(end, int) else f"{end:g}"
 
 
 Positive = Annotated[float, Bound(above=0)]
@@ -58,6 +62,8 @@ Share = Annotated[float, Bound(low=0, high=1)]
 """A fraction of a whole, both ends included."""
 Count = Annotated[int, Bound(low=1)]
 Index = Annotated[int, Bound(low=0)]
+Seed = Annotated[int, Bound(low=0, high=2**63 - 1)]
+"""Of training: tables have a column of 64-bit numbers for it."""
 
 REQUIRED = object()
 

@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -55,6 +56,13 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise FedloomError(
             f"{path}: {remedy}, then start again: what was complete before is kept{where}"
         ) from error
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse (`FedloomError`) a folder where nothing can be written, or made if it is not there."""
+    with disk_errors(folder):
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        tempfile.TemporaryFile(dir=there).close()
 
 
 def temporary(path: Path) -> Path:

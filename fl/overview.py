@@ -70,24 +70,34 @@ def there(study: dict[str, Any], store: Store) -> str:
     return f"{sum(map(store.has, runs))} of {len(runs)} runs there"
 
 
-def results(study: dict[str, Any], summary: pd.DataFrame, runs: pd.DataFrame) -> Iterator[str]:
-    """The summary of a study (see `fl.tables.summarise`), a line per method and setting, in %.
+def results(
+    study: dict[str, Any], seen: pd.DataFrame, unseen: pd.DataFrame, runs: pd.DataFrame
+) -> Iterator[str]:
+    """The summaries of a study (see `fl.tables.summarise`), a line per method and setting, in %.
 
-    What is missing or diverged is counted beside the method, and all of it at the end.
+    seen: of the clients that are trained on. unseen: of those held out, left out where there are
+    none. What is missing or diverged is counted beside the method, and all of it at the end.
     """
     titles = {run["method"]: run["title"] for run in study["runs"]}
+    metric = study["metric"].replace("_", " ")
     yield study["title"]
-    for setting, part in summary.groupby(["dataset", "partition", "model"], sort=False):
-        yield f"{' / '.join(map(str, setting))}: test {study['metric'].replace('_', ' ')} in %"
-        yield f"  {'method':20} {'mean':>6} {'sd over seeds':>14} {'worst client':>13}  seeds"
-        for row in part.to_dict("records"):
-            mean, spread, worst = (_percent(row[key]) for key in ("mean", "sd_seeds", "worst"))
-            gaps = [f"{row[f'n_{s}']} {s}" for s in ("diverged", "missing") if row[f"n_{s}"]]
-            line = f"  {titles[row['method']]:20} {mean:>6} {spread:>14} {worst:>13}"
-            yield f"{line}  {row['n_seeds']:5}  {', '.join(gaps)}".rstrip()
+    for summary, whose in ((seen, ""), (unseen, " of clients held out of training")):
+        for setting, part in summary.groupby(["dataset", "partition", "model"], sort=False):
+            if part["n_clients"].any() or not whose:
+                yield f"{' / '.join(map(str, setting))}: test {metric}{whose} in %"
+                yield from _table(part, titles)
     counts = runs.drop_duplicates("run")["state"].value_counts()
     if set(counts.index) != {"complete"}:
         yield ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def _table(part: pd.DataFrame, titles: dict[str, str]) -> Iterator[str]:
+    yield f"  {'method':20} {'mean':>6} {'sd over seeds':>14} {'worst client':>13}  seeds"
+    for row in part.to_dict("records"):
+        mean, spread, worst = (_percent(row[key]) for key in ("mean", "sd_seeds", "worst"))
+        gaps = [f"{row[f'n_{s}']} {s}" for s in ("diverged", "missing") if row[f"n_{s}"]]
+        line = f"  {titles[row['method']]:20} {mean:>6} {spread:>14} {worst:>13}"
+        yield f"{line}  {row['n_seeds']:5}  {', '.join(gaps)}".rstrip()
 
 
 def _percent(share: float) -> str:

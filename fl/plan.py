@@ -19,7 +19,7 @@ from fl import config, identity, plugins, published, registry
 from fl.config import Settings
 from fl.data.lock import NAME as LOCK
 from fl.errors import ConfigError, Where, unknown
-from fl.files import disk_errors, sha256, write_json
+from fl.files import check_writable, disk_errors, sha256, write_json
 
 if TYPE_CHECKING:
     from fl.expand import Expansion, Run
@@ -215,16 +215,26 @@ def current(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
     settings, wanted, _ = _wanted(folder, studies)
     home = Path(settings.results) / "plan"
     known = read(home / "plan.json")
+    watched = known.get("watched", {})
+    same = known.get("key") == _key(folder, wanted) and _hashes(map(Path, watched)) == watched
+    return known if same and _whole(home, known) else written(folder, studies)[1]
+
+
+def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, Any]]:
+    """A plan made and written, and what ``plan.json`` says of it.
+
+    Raises `FedloomError` where the disk refuses, before anything is planned if it can be told.
+    """
+    settings, wanted, _ = _wanted(folder, studies)
+    home = Path(settings.results) / "plan"
+    check_writable(home)
     # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
     key = _key(folder, wanted)
-    watched = known.get("watched", {})
-    if known.get("key") == key and _hashes(map(Path, watched)) == watched and _whole(home, known):
-        return known
     plan = make(folder, studies)
     for kind in ("studies", "bundles", "datasets", "partitions"):
         for name, content in getattr(plan, kind).items():
             write(home / kind / f"{name}.json", content)
-    return dict(write(home / "plan.json", _summary(plan, key)))
+    return plan, dict(write(home / "plan.json", _summary(plan, key)))
 
 
 def _whole(home: Path, known: Mapping[str, Any]) -> bool:

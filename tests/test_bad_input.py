@@ -294,6 +294,24 @@ CASES = {
     "seed twice": Bad(
         {"seeds": [1, 1]}, key="seeds.1", value="1 stands twice", allowed="each seed once"
     ),
+    "data set twice": Bad(
+        {"datasets": ["digits", "digits"]},
+        key="datasets.1.digits",
+        value="digits stands twice: datasets.0.digits is the same",
+        allowed="each data set once",
+    ),
+    "partition twice, once with its default": Bad(
+        {**NATURAL, "partitions": ["natural", {"natural": {"val": 0.1}}]},
+        key="partitions.1.natural",
+        value="natural(val=0.1) stands twice: partitions.0.natural is the same",
+        allowed="each partition scheme once",
+    ),
+    "model twice in a grid": Bad(
+        {"models": [{"mlp": {"hidden": [[4], [4]]}}]},
+        key="models.0.mlp",
+        value="mlp(hidden=[4]) stands twice",
+        allowed="each model once",
+    ),
     "no methods": Bad({"methods": {}}, key="methods", value="is empty", allowed="at least one"),
     "no studies": Bad(
         settings={"studies": []},

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import local_steps, partitions
+from bench import data, local_steps, partitions
 from bench.workloads import CLASSES, WORKLOADS
 from fl import registry
+from fl.data.prepared import Prepared
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,6 +23,21 @@ def test_every_scheme_is_measured_and_makes_as_many_clients_as_asked() -> None:
     assert names == set(registry.names("partition scheme")) - {"file"}
     for text, call in found.items():
         assert call()["client"].nunique() == 50, text
+
+
+def test_every_set_that_has_a_reader_of_files_is_prepared_once() -> None:
+    assert sorted([*data.SIZES, *data.WHOLE]) == data.sources.names()
+
+
+def test_what_a_set_holds_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
+    [make] = data.makers("shakespeare")
+    make(tmp_path)
+    found = data.apart("shakespeare", tmp_path, tmp_path / "made")
+    prepared = Prepared.open(tmp_path / "made" / "prepared")
+    assert len(prepared.y) == 4_795_200
+    assert prepared.params["complete"] is False
+    assert 0 < found["added"] < found["own"] <= found["largest"]
+    assert found["added"] < prepared.x.nbytes, "arrays are mapped"
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

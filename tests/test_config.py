@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import planning
 import pytest
 import yaml
@@ -12,6 +13,7 @@ import yaml
 from fl import config
 from fl.config import Execution
 from fl.errors import ConfigError, Where
+from fl.schema import RESULT_COLUMNS
 
 ASKED = Where("config/config.yaml", "studies")
 
@@ -218,20 +220,29 @@ def test_a_list_that_is_empty(folder: Path, key: str, empty: Any) -> None:
     assert study_refusal(folder, **{key: empty}) == f"{key}: is empty; allowed: at least one"
 
 
+SEED = "a whole number >= 0 and <= 9223372036854775807"
+
+
 @pytest.mark.parametrize(
     ("seeds", "message"),
     [
         ([1, 2, 1], "seeds.2: 1 stands twice; allowed: each seed once"),
         ([0, 0.0], "seeds.1: 0 stands twice; allowed: each seed once"),
-        ([-1], "seeds.0: is -1; allowed: a whole number >= 0"),
-        ([0.5], "seeds.0: is 0.5 (float); allowed: a whole number >= 0"),
-        ([True], "seeds.0: is True (bool); allowed: a whole number >= 0"),
-        (3, "seeds: is 3; allowed: a list, each a whole number >= 0"),
-        (None, "seeds: is None; allowed: a list, each a whole number >= 0"),
+        ([-1], f"seeds.0: is -1; allowed: {SEED}"),
+        ([0, 2**63], f"seeds.1: is 9223372036854775808; allowed: {SEED}"),
+        ([0.5], f"seeds.0: is 0.5 (float); allowed: {SEED}"),
+        ([True], f"seeds.0: is True (bool); allowed: {SEED}"),
+        (3, f"seeds: is 3; allowed: a list, each {SEED}"),
+        (None, f"seeds: is None; allowed: a list, each {SEED}"),
     ],
 )
 def test_seeds_that_are_wrong(folder: Path, seeds: Any, message: str) -> None:
     assert study_refusal(folder, seeds=seeds) == message
+
+
+def test_the_largest_seed_fits_into_the_tables(folder: Path) -> None:
+    seeds = study(folder, seeds=[2**63 - 1]).seeds
+    assert pd.Series(seeds, dtype=RESULT_COLUMNS["seed"]).tolist() == seeds
 
 
 def test_an_unknown_key_of_a_study(folder: Path) -> None:

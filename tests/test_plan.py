@@ -14,8 +14,9 @@ import yaml
 
 from fl import board, cli, materials, plan
 from fl.errors import ConfigError
-from fl.expand import expand, grid
+from fl.expand import expand
 from fl.fields import Count, Field
+from fl.grids import grid
 
 STUDY: dict[str, Any] = {
     "datasets": [{"synthetic": {"clients": 3, "samples": 30}}],
@@ -346,6 +347,48 @@ def test_an_edit_while_the_plan_is_made_makes_it_anew(config: Path, monkeypatch)
     assert len(plan.current(config)["runs"]) == 2
     monkeypatch.setattr(plan, "make", make)
     assert len(plan.current(config)["runs"]) == 1
+
+
+@pytest.fixture
+def makings(monkeypatch: pytest.MonkeyPatch) -> list[plan.Plan]:
+    """The plans that were made since."""
+    make, made = plan.make, list[plan.Plan]()
+
+    def noted(*arguments: Any) -> plan.Plan:
+        made.append(make(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(plan, "make", noted)
+    return made
+
+
+def test_a_plan_is_made_once_to_be_written_and_shown(
+    config: Path, makings: list[plan.Plan], capsys
+):
+    assert cli.main(["plan", "--write"]) == 0
+    assert len(makings) == 1
+    assert "2 runs in 1 jobs; 2 to train" in capsys.readouterr().out
+    assert plan.current(config) == plan.read(Path("results/plan/plan.json"))
+    assert len(makings) == 1
+
+
+@pytest.mark.parametrize("name", ["results", "results/plan"])
+def test_results_that_cannot_be_written_are_named_before_anything_is_planned(
+    config: Path, makings: list[plan.Plan], capsys, name: str
+):
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text("a file")
+    assert cli.main(["plan", "--write"]) == 1
+    said = "error: results/plan: a part of this path is a file, not a folder; choose another folder"
+    assert said in capsys.readouterr().err
+    assert makings == []
+    assert cli.main(["plan"]) == 0
+
+
+def test_a_plan_that_is_refused_leaves_nothing(config: Path):
+    study(config, seeds=[])
+    assert cli.main(["plan", "--write"]) == 1
+    assert not Path("results").exists()
 
 
 def test_the_templates_are_part_of_what_a_report_follows_from(config: Path, monkeypatch, tmp_path):

@@ -293,6 +293,31 @@ def test_without_a_whole_checkpoint_it_begins_again(planned: Plan) -> None:
 # It fails
 
 
+def test_a_store_that_cannot_be_written_is_named_before_anything_is_trained(
+    planned: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned(seeds=[0, 1])
+    (study.root / "runs").write_text("a file")
+    assert study.train("fedavg") == 1
+    *_, said = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"error: {study.root / 'runs'}: a part of this path is a file")
+    assert not (study.root / "results" / "partitions").exists()
+
+
+def test_a_disk_that_is_read_only_is_no_harm_where_nothing_is_to_be_trained(
+    planned: Plan, small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned(training={**planning.STUDY["training"], "rounds": 1})
+    assert study.train("fedavg", "disk") == 0
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert study.train("fedavg", "disk") == 0
+    study.change("fedavg", lambda bundle: bundle["runs"][0].update(run="0" * 16))
+    capsys.readouterr()
+    assert study.train("fedavg", "disk") == 1
+    *_, said = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"error: {small_disk}: the file system is read-only; make it writable")
+
+
 def test_a_failing_run_leaves_the_others(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     study = planned(seeds=[0, 1, 2], methods={"fedavg": None, "finetune": {"start": "fedavg"}})
     assert study.train("fedavg") == 0

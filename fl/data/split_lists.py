@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fl.data import pickles
+from fl.data import per_domain, pickles
 from fl.data.archives import entries, name_of
 from fl.data.placing import TEST, TRAIN, VAL, absent, known
 from fl.errors import DataError
@@ -40,11 +40,7 @@ class Samples:
 
     def counts(self, domains: Sequence[str]) -> dict[str, int]:
         """How many samples each domain has in each split, by ``"<domain> <split>"``."""
-        return {
-            f"{name} {split}": int(np.sum((self.domain == d) & (self.split == code)))
-            for d, name in enumerate(domains)
-            for split, code in (("train", TRAIN), ("val", VAL), ("test", TEST))
-        }
+        return per_domain.counted(self.domain, self.split, domains)
 
 
 def divide(
@@ -69,15 +65,6 @@ def divide(
         parts.append(np.stack([y, np.full(len(y), d), split]))
     y, domain, split = np.concatenate(parts, axis=1)
     return Samples(tuple(path), y, domain, split)
-
-
-def sizes(published: Mapping[str, tuple[int, int, int]]) -> dict[str, int]:
-    """Published train, val and test sizes of domains, as `Samples.counts` names them."""
-    return {
-        f"{name} {split}": size
-        for name, three in published.items()
-        for split, size in zip(("train", "val", "test"), three, strict=True)
-    }
 
 
 def read(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fl.data import split_lists
+from fl.data import per_domain, split_lists
 from fl.data.datasets import domainnet, office_caltech10
 from fl.data.datasets.domainnet import DomainNet
 from fl.data.datasets.office_caltech10 import OfficeCaltech10
@@ -41,7 +41,7 @@ def all_of_domainnet():
 def test_printed_sizes_of_domainnet_come_of_fedfas_share(all_of_domainnet):
     dataset = DomainNet(train_share=0.4)
     samples = split_lists.divide(all_of_domainnet, dataset.domains, dataset._ends)
-    assert samples.counts(dataset.domains) == split_lists.sizes(domainnet.PUBLISHED)
+    assert samples.counts(dataset.domains) == per_domain.stated(domainnet.PUBLISHED)
     assert len(samples.path) == dataset.size == 5847 + 3653 + 4573
     dataset._hold(samples, Path("lists.zip"))
 
@@ -69,7 +69,7 @@ def test_printed_sizes_of_office_come_of_sixty_per_cent():
     training = {name: sizes[0] + sizes[1] for name, sizes in office_caltech10.PUBLISHED.items()}
     test = {name: sizes[2] for name, sizes in office_caltech10.PUBLISHED.items()}
     samples = split_lists.divide(lists(training, test), tuple(training), office_caltech10._ends)
-    assert samples.counts(tuple(training)) == split_lists.sizes(office_caltech10.PUBLISHED)
+    assert samples.counts(tuple(training)) == per_domain.stated(office_caltech10.PUBLISHED)
     assert len(samples.path) == OfficeCaltech10().size == 2533
 
 

@@ -173,7 +173,7 @@ def test_results_that_cannot_be_written_are_named_and_stay(copied: Project):
         assert "Nothing to be done" in copied.snakemake()
         copied.study(seeds=[0, 1, 2])
         *_, error = copied.snakemake(exit_status=1).splitlines()
-        assert error.startswith("error: results/plan/")
+        assert error.startswith("error: results/plan: ")
         assert "the file system is read-only; make it writable" in error
     assert content(copied) == before
     assert len(copied.trained()) == 3

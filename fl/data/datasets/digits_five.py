@@ -35,7 +35,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from fl.data import counts, pickles
+from fl.data import counts, per_domain, pickles
 from fl.data.archives import entries, name_of
 from fl.data.download import Source
 from fl.data.placing import TEST, TRAIN, absent, known, label
@@ -121,14 +121,9 @@ class DigitsFive:
         sizes = [len(labels[name]) for name in names]
         domain, split = (np.repeat([at[i] for at in names.values()], sizes) for i in (0, 1))
         if self.complete:
-            found = {
-                f"{name} {part}": int(np.sum((domain == d) & (split == code)))
-                for d, name in enumerate(self.domains)
-                for part, code in (("train", TRAIN), ("test", TEST))
-            }
-            published = {f"{name} test": size for name, size in TESTS.items()}
-            share = TRAINING * self.parts // PIECES
-            published |= {f"{name} train": share for name in TESTS}
+            parts, share = ("train", "test"), TRAINING * self.parts // PIECES
+            found = per_domain.counted(domain, split, self.domains, parts)
+            published = per_domain.stated({name: (share, n) for name, n in TESTS.items()}, parts)
             counts.hold(found, published, str(archive), "FedBN")
         label(writer, np.concatenate([labels[name] for name in names]), domain, split)
         digits = [str(digit) for digit in range(self.classes)]

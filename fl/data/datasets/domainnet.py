@@ -33,7 +33,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl.data import counts, split_lists
+from fl.data import counts, per_domain, split_lists
 from fl.data.download import Source
 from fl.data.placing import label, place
 from fl.data.prepared import Writer
@@ -135,7 +135,7 @@ class DomainNet:
         return int(0.8 * self.train_share * total) if self.train_share < 1 else total - val, val
 
     def _hold(self, samples: Samples, lists: Path) -> None:
-        found, published = samples.counts(self.domains), split_lists.sizes(PUBLISHED)
+        found, published = samples.counts(self.domains), per_domain.stated(PUBLISHED)
         if self.train_share != FEDFA_SHARE:
             for name in self.domains:
                 del found[f"{name} train"], published[f"{name} train"]

@@ -34,7 +34,7 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 import pandas as pd
 
-from fl.data import counts
+from fl.data import counts, per_domain
 from fl.data.download import Source
 from fl.data.images import decode
 from fl.data.placing import TEST, TRAIN, label, place
@@ -104,7 +104,8 @@ class FedIsic2019:
         if self.complete:
             by = zip(table["center"], table["fold"], strict=True)
             found = Counter(f"{self.domains[centre]} {fold}" for centre, fold in by)
-            counts.hold(found, _sizes(), str(split), "FLamby")
+            published = per_domain.stated(PUBLISHED, ("train", "test"))
+            counts.hold(found, published, str(split), "FLamby")
         x = writer.create("x", (len(table), *self.shape), np.uint8)
         rows = {f"{image}.jpg": row for row, image in enumerate(table["image"])}
         place(archive, rows, x, preprocess)
@@ -181,11 +182,3 @@ def _agree_on_centres(table: pd.DataFrame, metadata: Path, split: Path) -> None:
 def _same_images(table: pd.DataFrame, known: pd.DataFrame, path: Path, split: Path) -> None:
     for image in table["image"][~table["image"].isin(known.index)][:1]:
         raise DataError(f"{path}: has no row for {image}, which is in {split.name}")
-
-
-def _sizes() -> dict[str, int]:
-    return {
-        f"{name} {fold}": n
-        for name, sizes in PUBLISHED.items()
-        for fold, n in zip(("train", "test"), sizes, strict=True)
-    }

@@ -28,7 +28,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl.data import counts, split_lists
+from fl.data import counts, per_domain, split_lists
 from fl.data.download import Source
 from fl.data.placing import label, place
 from fl.data.prepared import Writer
@@ -99,7 +99,7 @@ class OfficeCaltech10:
         lists = split_lists.read(archive, self.domains, CLASSES)
         samples = split_lists.divide(lists, self.domains, _ends)
         if self.complete:
-            published = split_lists.sizes(PUBLISHED)
+            published = per_domain.stated(PUBLISHED)
             counts.hold(samples.counts(self.domains), published, str(archive), "FedFA")
         x = writer.create("x", (len(samples.y), *self.shape), np.uint8)
         place(archive, samples.rows(), x)

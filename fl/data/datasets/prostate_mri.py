@@ -41,7 +41,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl.data import counts, nifti
+from fl.data import counts, nifti, per_domain
 from fl.data.archives import entries, name_of
 from fl.data.download import Source
 from fl.data.placing import TEST, TRAIN, VAL, absent, label
@@ -107,7 +107,8 @@ class ProstateMri:
         order, split = self._divide(archive, self._slices(archive))
         domain = np.array([self.domains.index(site) for site, _, _ in order], np.int32)
         if self.complete and not self.empty:
-            self._hold(archive, domain, split)
+            found = per_domain.counted(domain, split, self.domains)
+            counts.hold(found, per_domain.stated(PUBLISHED), str(archive), "FedFA")
         x = writer.create("x", (len(order), *self.shape), np.uint8)
         mask = writer.create("mask", (len(order), SIDE, SIDE), np.uint8)
         _fill(archive, order, x, mask)
@@ -143,20 +144,6 @@ class ProstateMri:
             order += [samples[i] for i in chosen]
             split += [TRAIN] * train + [VAL] * rest + [TEST] * rest
         return order, np.array(split, np.int8)
-
-    def _hold(self, archive: Path, domain: np.ndarray, split: np.ndarray) -> None:
-        names = ("train", "val", "test")
-        found = {
-            f"{site} {name}": int(np.sum((domain == d) & (split == code)))
-            for d, site in enumerate(self.domains)
-            for name, code in zip(names, (TRAIN, VAL, TEST), strict=True)
-        }
-        published = {
-            f"{site} {name}": n
-            for site, sizes in PUBLISHED.items()
-            for name, n in zip(names, sizes, strict=True)
-        }
-        counts.hold(found, published, str(archive), "FedFA")
 
 
 def _fill(

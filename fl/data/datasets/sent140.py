@@ -28,7 +28,7 @@ GloVe's vectors fixed.)
 tweets are a random subset of its authors'. The tokenisation was read off LEAF's preprocessing.
 
 Beside the arrays that it maps, preparing files of the full size holds some 180 MB at most
-(``python -m bench.preparing sent140``, whose content is made up).
+(``python -m bench.data sent140``, whose content is made up).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ overlap, so a test sample shares characters with training samples, in LEAF as he
 authors'. The alphabet and the rules were read off LEAF's and FedProx's preprocessing.
 
 Beside the arrays that it maps, preparing files of the full size holds some 80 MB at most
-(``python -m bench.preparing shakespeare``, whose content is made up).
+(``python -m bench.data shakespeare``, whose content is made up).
 """
 
 from __future__ import annotations

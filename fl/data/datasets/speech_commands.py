@@ -29,7 +29,7 @@ is. Clients are sorted by name, their samples by file name with silence at the e
 left out.
 
 Beside the arrays that it maps, preparing files of the full size holds some 30 MB at most
-(``python -m bench.preparing speech-commands``, whose content is made up).
+(``python -m bench.data speech-commands``, whose content is made up).
 """
 
 from __future__ import annotations

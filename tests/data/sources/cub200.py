@@ -6,15 +6,14 @@ describe; the captions' are those that readers of Reed et al.'s release open.
 
 from __future__ import annotations
 
-import gzip
 import io
-import tarfile
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from sources import Made
+from sources.packing import tarred
 
 SPECIES = ("001.Black_footed_Albatross", "002.Laysan_Albatross", "200.Common_Yellowthroat")
 PHOTOGRAPHS = 5
@@ -136,7 +135,7 @@ def write(folder: Path, without: str = "", instead: dict[str, bytes] | None = No
     }.items():
         spoilt = {name: (instead or {}).get(name, members[name]) for name in members}
         spoilt.pop(without, None)
-        _pack(folder / archive, spoilt)
+        tarred(folder / archive, spoilt.items())
     # "bird" is in ten of ten captions and the rest of these in nine, so by spelling; colours and
     # lengths, which differ, are not among them.
     words = ("bird", "a", "and", "are", "beak", "has", "it", "like")
@@ -151,14 +150,3 @@ def write(folder: Path, without: str = "", instead: dict[str, bytes] | None = No
         split=np.tile([0, 0, 0, 0, 1], 3),
         text={0: np.array([*[nine] * 9, [8, 0] + [8] * 10])},
     )
-
-
-def _pack(path: Path, members: dict[str, bytes]) -> None:
-    with (
-        gzip.GzipFile(path, "wb", mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w") as tar,
-    ):
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))

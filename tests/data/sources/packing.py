@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import pickle
+import tarfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +78,15 @@ def zipped(
             archive.writestr(folder, b"")
         for name, content in kept.items():
             archive.writestr(name, strange if spoil in name else content)
+
+
+def tarred(path: Path, members: Iterable[tuple[str, bytes]]) -> None:
+    """A gzipped tar, the same bytes for the same members."""
+    with (
+        gzip.GzipFile(path, "wb", 1, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))

@@ -1,0 +1,101 @@
+"""The data sets, partitions and models of a study, and whether a model takes a data set's input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fl import fields, registry
+from fl.errors import ConfigError, FedloomError, Where
+from fl.grids import grid
+from fl.network import Network
+from fl.registry import Entry
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One settled data set, partition or model: its entry, all its values, and the id of its data.
+
+    text: as the study wrote it, ``dirichlet(clients=8, alpha=0.3)``; at: where.
+    """
+
+    entry: Entry
+    values: dict[str, Any]
+    text: str
+    at: Where
+    id: str = ""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Its part of a run's spec."""
+        return {"name": self.entry.name, **self.values}
+
+
+def choices(kind: str, items: list[Any], where: Where) -> list[Choice]:
+    """``name`` or ``{name: {key: value}}``, each with its grid.
+
+    Raises `ConfigError` for one that is not understood, or that is settled to the same values as
+    one before it.
+    """
+    found: list[Choice] = []
+    for choice in _settled(kind, items, where):
+        for other in found:
+            if other.spec == choice.spec:
+                problem = f"{choice.text} stands twice: {other.at.key} is the same"
+                raise ConfigError(choice.at, problem, f"each {kind} once")
+        found.append(choice)
+    return found
+
+
+def _settled(kind: str, items: list[Any], where: Where) -> Iterator[Choice]:
+    for i, item in enumerate(items):
+        if isinstance(item, Mapping) and len(item) == 1:
+            ((name, given),) = item.items()
+        elif isinstance(item, str):
+            name, given = item, None
+        else:
+            raise ConfigError(where / i, f"is {item!r}", "a name, or one name with its keys")
+        entry = registry.find(kind, str(name), where / i)
+        at = where / i / name
+        for values in grid(fields.fields(entry.target), fields.mapping(given, at)):
+            yield Choice(entry, entry.parse(values, at), _text(entry.name, values), at)
+
+
+def _text(name: str, values: Mapping[str, Any]) -> str:
+    inside = ", ".join(f"{key}={value}" for key, value in values.items())
+    return f"{name}({inside})" if inside else name
+
+
+def network(model: Choice, dataset: Choice) -> Network:
+    """The model on that data set, or a `ConfigError` when it does not take its inputs."""
+    data = dataset.entry.make(dataset.values)
+    try:
+        network = Network(lambda: model.entry.make(model.values).build(data.shape, data.classes))
+        with torch.no_grad():  # Not on "meta", whose first use imports much more of torch.
+            variables = network.init(0)
+            network.eval(variables["params"], variables["buffers"], _probe(data))
+    except FedloomError as error:
+        raise ConfigError(model.at, str(error)) from None
+    except Exception as error:
+        raise ConfigError(
+            model.at,
+            f"{model.text} does not take the inputs of {dataset.text}, {_inputs(data)} "
+            f"({type(error).__name__}: {error})",
+            "a model for such inputs",
+        ) from None
+    return network
+
+
+def _probe(data: Any) -> torch.Tensor:
+    """One input: zeros, or for a set of tokens the last of them, which the model must know."""
+    if tokens := getattr(data, "tokens", 0):
+        return torch.full((1, *data.shape), tokens - 1)
+    return torch.zeros(1, *data.shape)
+
+
+def _inputs(data: Any) -> str:
+    tokens = getattr(data, "tokens", 0)
+    return f"of shape {data.shape}" + (f", {tokens} different tokens" if tokens else "")

@@ -1,0 +1,104 @@
+"""The method entries of a study: what each of them means, and what it starts from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fl import config, fields, materials, registry
+from fl.choices import Choice
+from fl.config import Execution, Study
+from fl.errors import ConfigError, FedloomError, Where, unknown
+from fl.method import Setting
+from fl.network import Network
+from fl.points import Point, points
+from fl.training import Training
+
+
+class Entries:
+    """The method entries of a study, checked against each other (`ConfigError`).
+
+    points: by label, every point of an entry's grid. executions: by label, how it is computed.
+    """
+
+    def __init__(self, folder: Path, study: Study, where: Where, execution: Execution) -> None:
+        self._folder, self._where = folder, where
+        self._given: dict[str, Mapping[str, Any]] = {}
+        for label, given in study.methods.items():
+            at = where / "methods" / label
+            if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", label):
+                raise ConfigError(at, f"the name {label!r}", "letters, digits and . _ + -")
+            self._given[label] = fields.mapping(given, at)
+        self.points: dict[str, list[Point]] = {
+            label: list(points(folder, study, where, label, given))
+            for label, given in self._given.items()
+        }
+        if study.baseline is not None and study.baseline not in self._given:
+            raise unknown(where / "baseline", "entry", study.baseline, self._given)
+        for label in self._given:
+            self._check_ancestors(label)
+        for label in study.best.rows if study.best else ():
+            if label not in self._given:
+                raise unknown(where / "best" / "rows" / label, "entry", label, self._given)
+        shared = config.execution(execution, study.execution, where / "execution")
+        self.executions = {label: self._execution(label, shared) for label in self._given}
+
+    def check(
+        self, network: Network, shape: tuple[int, ...], model: Choice, scheme: Choice
+    ) -> None:
+        """Refuse (`ConfigError`) a method that cannot be built for a model, or a grid that nothing
+        can be chosen from.
+        """
+        for label, found in self.points.items():
+            at = self._where / "methods" / label
+            if len(found) > 1 and not materials.validates(scheme.spec):
+                problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
+                raise ConfigError(at, problem, "one point, or a partition with val > 0")
+            for point in found:
+                training = Training(**point.training)
+                setting = Setting(network, training, classes=2, clients=2, shape=shape)
+                try:
+                    materials.build({"method": point.spec, "terms": point.terms}, setting)
+                except FedloomError as error:
+                    raise ConfigError(at, f"with {model.text}: {error}") from None
+
+    def start(self, label: str) -> str | None:
+        """The entry whose model this one starts from."""
+        at, given = self._where / "methods" / label, self._given[label]
+        entry = registry.find("method", str(given.get("method", label)), at)
+        start, wanted = given.get("start"), getattr(entry.target, "starts", False)
+        if not wanted and start is not None:
+            raise ConfigError(at / "start", f"{entry.name} does not start from a stored model")
+        if wanted and (not isinstance(start, str) or start not in self._given):
+            raise unknown(at / "start", "entry of this study", start, set(self._given) - {label})
+        return start
+
+    def title(self, label: str) -> str:
+        """What tables call an entry."""
+        given = self._given[label]
+        if "title" in given:
+            return str(given["title"])
+        target = self.points[label][0].entry.target
+        name = str(getattr(target, "title", target.__name__))
+        return name if given.get("method", label) == label else label
+
+    def _check_ancestors(self, label: str) -> None:
+        seen = [label]
+        while (start := self.start(seen[-1])) is not None:
+            at = self._where / "methods" / seen[-1] / "start"
+            if start in seen:
+                raise ConfigError(at, f"goes round in a circle: {' <- '.join([*seen, start])}")
+            entry = self.points[start][0].entry
+            if "global" not in entry.target.stages:
+                raise ConfigError(at, f"{start!r} ({entry.name}) has no shared model to start from")
+            seen.append(start)
+
+    def _execution(self, label: str, shared: Execution) -> Execution:
+        """How an entry is computed: as the study, the method or the entry says, the last wins."""
+        name = self.points[label][0].entry.name
+        defaults, defaults_at = config.method_defaults(self._folder, name)
+        own = config.execution(shared, defaults.get("execution"), defaults_at / "execution")
+        at = self._where / "methods" / label / "execution"
+        return config.execution(own, self._given[label].get("execution"), at)

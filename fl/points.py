@@ -1,0 +1,129 @@
+"""From a method entry of a study to the points of its grid, settled down to the last default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fl import config, fields, published, registry
+from fl.config import Study
+from fl.errors import ConfigError, Where, unknown
+from fl.grids import grid, is_grid
+from fl.registry import Entry
+from fl.training import Training
+
+RESERVED = ("method", "start", "title", "terms", "execution")
+EXCLUSIVE = ("local_epochs", "local_steps")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method entry of a study at one point of its grid; terms: specs of those it adds."""
+
+    entry: Entry
+    values: dict[str, Any]
+    terms: list[dict[str, Any]]
+    training: dict[str, Any]
+    grid: dict[str, Any]
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Its part of a run's spec."""
+        return {"name": self.entry.name, **self.values}
+
+
+def points(
+    folder: Path, study: Study, where: Where, label: str, given: Mapping[str, Any]
+) -> Iterator[Point]:
+    """All points of the entry ``label``, which says ``given``.
+
+    folder: the config's; where: the study's file. Raises `ConfigError` for any layer (the study's
+    ``training``, the method's defaults, the entry) that is not understood.
+    """
+    at = where / "methods" / label
+    entry = registry.find("method", str(given.get("method", label)), at)
+    own, training = fields.fields(entry.target), fields.fields(Training)
+    defaults, defaults_at = config.method_defaults(folder, entry.name)
+    declared = {**training, **own}
+    _check_layer(study.training, training, (), where / "training")
+    for layer, place in ((defaults, defaults_at), (given, at)):
+        _check_layer(layer, declared, RESERVED, place)
+    fixed = getattr(entry.target, "training", {})
+    merged = _layered(study.training, fixed, defaults, given)
+    terms = _terms(merged.get("terms"), at / "terms")
+    merged = {key: value for key, value in merged.items() if key not in RESERVED}
+    for name, (term, values) in terms.items():
+        declared |= {f"{name}.{key}": field for key, field in fields.fields(term.target).items()}
+        merged |= {f"{name}.{key}": value for key, value in values.items()}
+    merged |= _published(folder, study, where, label, declared)
+    several = [k for k, v in merged.items() if is_grid(declared.get(k), v) and len(v) > 1]
+    for values in grid(declared, merged):
+        hyper = entry.parse({k: v for k, v in values.items() if k in own}, at)
+        rest = {k: v for k, v in values.items() if k in training}
+        settled = Training.settle(fields.parse(Training, rest, at), at)
+        added = [
+            {"name": name, **term.parse({k: values[f"{name}.{k}"] for k in keys}, at / "terms")}
+            for name, (term, keys) in terms.items()
+        ]
+        yield Point(entry, hyper, added, settled, {k: values[k] for k in several})
+
+
+def _terms(given: Any, where: Where) -> dict[str, tuple[Entry, Mapping[str, Any]]]:
+    """The terms that an entry adds, by name, and the keys that it sets of each."""
+    found = {}
+    for name, values in fields.mapping(given, where).items():
+        entry = registry.find("term", name, where / name)
+        values = fields.mapping(values, where / name)
+        for key in values:
+            if key not in fields.fields(entry.target):
+                raise unknown(where / name / key, "key", key, fields.fields(entry.target))
+        found[name] = (entry, values)
+    return found
+
+
+def _published(
+    folder: Path, study: Study, where: Where, label: str, declared: Mapping[str, fields.Field]
+) -> dict[str, float]:
+    """What ``grid: published`` sets of an entry, by key."""
+    best, where = study.best, where / "best"
+    if study.grid != "published":
+        return {}
+    if best is None:
+        raise ConfigError(where, "is missing", "what to take, as grid is published")
+    cells, found = published.table(folder, best.source, best.table, where), {}
+    for key, row in best.rows.get(label, {}).items():
+        at = where / "rows" / label / key
+        if key not in declared:
+            raise unknown(at, "key", key, declared)
+        found[key] = published.number(published.cell(cells, row, best.column, at), at)
+    return found
+
+
+def _check_layer(
+    layer: Mapping[str, Any],
+    declared: Mapping[str, fields.Field],
+    reserved: tuple[str, ...],
+    where: Where,
+) -> None:
+    """Every key and value is allowed, said where it stands."""
+    for key in layer:
+        if key not in declared and key not in reserved:
+            raise unknown(where / key, "key", key, (*declared, *reserved))
+    for values in grid(declared, layer):
+        for key, given in values.items():
+            if key in declared:
+                fields.value(declared[key].hint, given, where / key)
+        if all(values.get(key) is not None for key in EXCLUSIVE):
+            Training.settle({"participation": 1.0, **values}, where)
+
+
+def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Later layers win; one that says how long a client works unsays the earlier ones."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        if any(key in layer for key in EXCLUSIVE):
+            merged = {key: value for key, value in merged.items() if key not in EXCLUSIVE}
+        merged.update(layer)
+    return merged

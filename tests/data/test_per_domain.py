@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sources
+
+from fl import registry
+from fl.data.per_domain import counted, stated
+from fl.data.placing import TEST, TRAIN, VAL
+from fl.errors import DataError, Where
+
+
+def test_samples_are_counted_by_domain_and_split():
+    domain = np.array([0, 0, 0, 2, 2, 0])
+    split = np.array([TRAIN, TRAIN, TEST, VAL, VAL, VAL])
+    expected = {"a train": 2, "a val": 1, "a test": 1, "b train": 0, "b val": 0, "b test": 0}
+    expected |= {"c train": 0, "c val": 2, "c test": 0}
+    assert counted(domain, split, ("a", "b", "c")) == expected
+    assert stated({"a": (2, 1, 1), "b": (0, 0, 0), "c": (0, 2, 0)}) == expected
+    parts = ("train", "test")
+    assert counted(domain, split, ("a",), parts) == {"a train": 2, "a test": 1}
+    assert stated({"a": (2, 1)}, parts) == {"a train": 2, "a test": 1}
+    with pytest.raises(ValueError, match="zip"):
+        stated({"a": (2, 1)})
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("domainnet", r"clipart \w+ has \d+ samples, expected \d+ \(FedFA\)"),
+        ("digits-five", r"MNIST train has \d+ samples, expected \d,\d+ \(FedBN\)"),
+        ("fed-isic2019", r"BCN train has \d+ samples, expected 9,930 \(FLamby\)"),
+        ("prostate-mri", r"BIDMC train has \d+ samples, expected 156 \(FedFA\)"),
+    ],
+)
+def test_the_first_part_of_another_size_is_named(name, said, tmp_path):
+    made = sources.generator(name)
+    made.write(tmp_path)
+    where = Where("test")
+    entry = registry.find("data set", name, where)
+    whole = entry.make(entry.parse({**made.PARAMS, "complete": True}, where))
+    with pytest.raises(DataError, match=said):
+        whole.read(tmp_path, None)
