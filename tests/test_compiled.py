@@ -95,6 +95,17 @@ def test_who_takes_part_does_not_matter_to_the_program(
     assert 1 <= programs() <= 2, "with a mask and without"
 
 
+def test_a_term_that_taps_layers_is_compiled_too(
+    programs: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as gradients are traced, which is where tensors of a stack that are left behind show."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    simulation = world("fedprox", "mlp", rounds=1, terms=[("cosine", {"layers": ["0"], "mu": 0.5})])
+    found, expected = (worlds.run(simulation, name)[0] for name in ("compiled", "loop"))
+    assert worlds.distance(worlds.tree(found), worlds.tree(expected)) < 1e-10
+    assert 1 <= programs() <= 2
+
+
 def test_without_a_compiler_it_is_not_available(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
