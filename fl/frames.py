@@ -5,10 +5,12 @@ Everything here is over the complete runs of the selected points.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from fl.schema import GLOBAL, PERSONAL
-from fl.tables import COMPLETE, SETTING, final
+from fl.tables import COMPLETE, SETTING, final, rising
 
 KEY = [*SETTING, "method"]
 
@@ -68,3 +70,44 @@ def personalisation(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.D
     grouped = seeds.groupby(KEY, sort=False)
     mean, sd = grouped.mean(), grouped.std().add_suffix("_sd_seeds")
     return pd.concat([mean, sd], axis=1).reset_index()
+
+
+def undrawn(setting: Iterable[str]) -> tuple[str, ...]:
+    """A setting without the seeds of its data set and partition: ``synthetic(alpha=0.5)``."""
+    return tuple(map(_without_seed, setting))
+
+
+def _without_seed(text: str) -> str:
+    name, _, inside = text.partition("(")
+    keys = [key for key in inside.removesuffix(")").split(", ") if not key.startswith("seed=")]
+    return f"{name}({', '.join(keys)})" if any(keys) else name
+
+
+def over_draws(summary: pd.DataFrame, metric: str, baseline: str | None) -> pd.DataFrame:
+    """Settings that are drawn more than once, without their seeds, one row for each method.
+
+    ``mean``, ``sd_draws`` and ``worst`` over the ``n_draws`` whose runs of the method are complete;
+    ``difference``, ``difference_sd_draws``: from ``baseline`` on the same draw. summary: as
+    `fl.tables.summarise` gives it.
+    """
+    draws = summary[summary["n_seeds"].gt(0) & (summary["n_diverged"] + summary["n_missing"]).eq(0)]
+    base = draws[draws["method"] == baseline].set_index(SETTING)["mean"]
+    draws = draws.join(base.rename("base"), on=SETTING)
+    draws["difference"] = draws["mean"] - draws["base"]
+    plain = _undrawn(draws).join(draws.drop(columns=SETTING))
+    several = _undrawn(summary[SETTING].drop_duplicates()).value_counts()
+    found = plain.groupby(KEY, sort=False).agg(
+        mean=("mean", "mean"),
+        sd_draws=("mean", "std"),
+        worst=("mean", "min" if rising(metric) else "max"),
+        difference=("difference", "mean"),
+        difference_sd_draws=("difference", "std"),
+        n_draws=("mean", "size"),
+    )
+    found = found.reset_index().join(several.rename("settings"), on=SETTING)
+    return found[found["settings"] > 1].drop(columns="settings")
+
+
+def _undrawn(frame: pd.DataFrame) -> pd.DataFrame:
+    plain = [undrawn(setting) for setting in frame[SETTING].itertuples(index=False)]
+    return pd.DataFrame(plain, columns=SETTING, index=frame.index)

@@ -98,7 +98,7 @@ def test_who_takes_part_does_not_matter_to_the_program(
 def test_a_term_that_taps_layers_is_compiled_too(
     programs: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As far as gradients are traced, which is where tensors of a stack that are left behind show."""
+    """As far as gradients are traced, where tensors of a stack that are left behind show."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     simulation = world("fedprox", "mlp", rounds=1, terms=[("cosine", {"layers": ["0"], "mu": 0.5})])
     found, expected = (worlds.run(simulation, name)[0] for name in ("compiled", "loop"))

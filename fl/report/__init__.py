@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fl import files
-from fl.report import content, details, page
+from fl.report import content, details, draws, page
 from fl.report.cells import Table
 from fl.report.facts import Facts, gather
 from fl.report.plain import markdown, to_latex, to_markdown
@@ -43,6 +43,7 @@ def _tables(facts: Facts) -> list[Table]:
     found = (
         content.main_table(facts, facts.metric, facts.summary),
         details.published_table(facts),
+        draws.draws_table(facts),
         content.unseen_table(facts),
         content.clients_table(facts),
         content.paired_table(facts),

@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from fl import frames
-from fl.report import content, details, figures
+from fl.report import content, details, draws, figures
 from fl.report.cells import Table, number, unit
 from fl.report.content import at, majority
 from fl.report.facts import Facts, Setting
@@ -109,6 +109,7 @@ def sections(facts: Facts) -> list[Section]:
     moved = _figure(facts, "change", _change, _change_caption(facts), movers)
     found = [
         Section("results", "Results", tuple(main), lead="Follow a number to the runs behind it."),
+        Section("draws", "Over draws", _there(draws.draws_table(facts))),
         Section("unseen", "Unseen clients", _there(content.unseen_table(facts))),
         Section("rounds", "Over rounds", _there(lines)),
         Section("spread", "Spread over clients", (content.clients_table(facts), *_there(dots))),
