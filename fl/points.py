@@ -64,8 +64,8 @@ def points(
         rest = {k: v for k, v in values.items() if k in training}
         settled = Training.settle(fields.parse(Training, rest, at), at)
         added = [
-            {"name": name, **term.parse({k: values[f"{name}.{k}"] for k in keys}, at / "terms")}
-            for name, (term, keys) in terms.items()
+            {"name": name, **term.parse(_within(values, name), at / "terms")}
+            for name, (term, _) in terms.items()
         ]
         yield Point(entry, hyper, added, settled, {k: values[k] for k in several})
 
@@ -81,6 +81,12 @@ def _terms(given: Any, where: Where) -> dict[str, tuple[Entry, Mapping[str, Any]
                 raise unknown(where / name / key, "key", key, fields.fields(entry.target))
         found[name] = (entry, values)
     return found
+
+
+def _within(values: Mapping[str, Any], term: str) -> dict[str, Any]:
+    """The keys of a term, whoever set them: the entry, or a published table."""
+    found = ((key.partition("."), value) for key, value in values.items())
+    return {key: value for (name, dot, key), value in found if dot and name == term}
 
 
 def _published(

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -585,17 +586,23 @@ BEST = {
 }
 
 
-def best(config: Path, **changes: Any) -> list[Any]:
+SWEPT = {"lr": [0.1, 0.2], "terms": {"mk-mmd": {"layers": ["2"], "mu": [0.1, 2]}}}
+
+
+def best(config: Path, swept: Mapping[str, Any] = SWEPT, **changes: Any) -> list[Any]:
     (config / "published").mkdir(exist_ok=True)
     lines = ["table,row,column,value,sd,note", "3,MK: lr,all,0.25,,", "3,MK: mu,all,2,,"]
     (config / "published" / "paper.csv").write_text("\n".join(lines) + "\n")
-    swept = {**TERM, "lr": [0.1, 0.2], "terms": {"mk-mmd": {"layers": ["2"], "mu": [0.1, 2]}}}
-    methods = {"fedavg": None, "mk": swept}
+    methods = {"fedavg": None, "mk": {**TERM, **swept}}
     return runs(config, methods=methods, seeds=[0], best={**BEST, **changes}, grid="published")
 
 
-def test_published_hyper_parameters_take_the_place_of_a_grid(config: Path):
-    [_, one] = best(config)
+@pytest.mark.parametrize("swept", [SWEPT, {"terms": {"mk-mmd": {"layers": ["2"]}}}])
+def test_published_hyper_parameters_take_the_place_of_a_grid(
+    config: Path, swept: Mapping[str, Any]
+):
+    """And of defaults, where the entry says nothing."""
+    [_, one] = best(config, swept)
     assert one.spec["training"]["lr"] == 0.25
     assert one.spec["terms"][0]["mu"] == 2.0
     assert one.grid == {}
