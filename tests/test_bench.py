@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import data, local_steps, partitions
-from bench.workloads import CLASSES, WORKLOADS
+from bench import arithmetic, data, local_steps, partitions
+from bench.workloads import CLASSES, WORKLOADS, Workload
 from fl import registry
 from fl.data.prepared import Prepared
+from fl.models.cnn import CNN
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -52,6 +53,15 @@ def test_fedloom_trains_the_network_that_others_are_held_to(name: str) -> None:
 @pytest.mark.parametrize(("limit", "steps"), [(3, 3), (5, 5), (12, 10), (25, 25), (400, 25)])
 def test_steps_of_several_epochs_are_whole_epochs(limit: int, steps: int) -> None:
     assert WORKLOADS["W3"].steps(limit) == steps
+
+
+def test_every_way_to_compute_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (1, 8, 8)
+    tiny = Workload("tiny", clients=2, samples=8, shape=shape, batch=4, epochs=1)
+    monkeypatch.setitem(arithmetic.SIDES, "tiny", (tiny, lambda: CNN().build(shape, CLASSES)))
+    times = arithmetic.measure("tiny", "cpu", "loop", steps=1, tries=1)
+    assert list(times) == ["float32", "channels-last", "mixed", "mixed, channels-last"]
+    assert all(seconds > 0 for seconds in times.values())
 
 
 def test_workloads_need_neither_fedloom_nor_torch() -> None:
