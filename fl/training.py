@@ -24,7 +24,7 @@ class Training:
     schedule: the learning rate over rounds; see `learning_rate`.
     participation: share of the clients drawn each round, at least one.
     precision: of weights and inputs; `mixed`: float32, but the network computes in bfloat16 where
-        PyTorch's autocast does. Faster on most machines; results differ by more than rounding.
+        PyTorch's autocast does. Faster for large models; results differ by more than rounding.
     memory_format: of images inside the network, where clients are trained one after another;
         `channels-last` makes most convolutions faster and changes results by rounding.
     normalisation: of images: by the data set's `own` mean and deviation, or `half`: from -1 to 1.
