@@ -8,7 +8,8 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,14 @@ def clone(project: Project, root: Path) -> Project:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target, follow_symlinks=False)
     return Project(root)
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Wait for something that another process does."""
+    end = time.monotonic() + 180
+    while not what():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
 
 
 def apart(values: Mapping[str, pd.DataFrame], others: Mapping[str, pd.DataFrame]) -> list[str]:

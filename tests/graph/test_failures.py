@@ -9,13 +9,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import project
 import psutil
 import pytest
-from project import REPORT, SETTINGS, STUDY, TABLE, Project
+from project import REPORT, SETTINGS, STUDY, TABLE, Project, until
 
 from fl.graph import marker
 from fl.store import Store
@@ -181,26 +181,39 @@ def test_results_that_cannot_be_written_are_named_and_stay(copied: Project):
 
 # Clocks
 
-FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+COMPILER = shutil.which("cc")
+DAY = 86400
 
 
-@pytest.mark.skipif(FAKETIME is None, reason="libfaketime is not installed (apt install faketime)")
-def test_a_clock_that_goes_back_a_day_changes_nothing(undisturbed: Project, tmp_path: Path):
+@pytest.fixture
+def clock(tmp_path: Path) -> Path:
+    """A library that sets the wall clock wrong, see clock.c."""
+    source, library = Path(__file__).with_name("clock.c"), tmp_path / "clock.so"
+    command = [str(COMPILER), "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, source]
+    subprocess.run(command, check=True)
+    return library
+
+
+@pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
+def test_a_clock_that_goes_back_a_day_changes_nothing(
+    undisturbed: Project, clock: Path, tmp_path: Path
+):
     place = project.copy(undisturbed, tmp_path / "project")
     start_over(place)
     shift = tmp_path / "shift"
-    shift.write_text("+0")
-    process = start_by_clock(place, shift)
-    until(lambda: any(place.root.glob("results/runs/*.partial/checkpoint/round-*")))
-    shift.write_text("-1d")
+    environment = {"LD_PRELOAD": str(clock), "CLOCK_SHIFT": str(shift)}
+    process = place.start(REPORT, **environment)
+    partial, done = "results/runs/*.partial/checkpoint/round-*", "results/runs/*/run.json"
+    until(lambda: any(place.root.glob(partial)) or any(place.root.glob(done)))
+    shift.write_text(str(-DAY))
     for top in ("data", "results"):  # As files are that were written before the step.
-        date_ahead(place.root / top, 86400)
+        date_ahead(place.root / top, DAY)
     # Snakemake takes a job for failed whose output is older than its input; its runs are there.
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0 or "older modification time" in output, output
     before = place.records()
     assert before
-    process = start_by_clock(place, shift)
+    process = place.start(REPORT, **environment)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert before.items() <= place.records().items()
@@ -209,23 +222,18 @@ def test_a_clock_that_goes_back_a_day_changes_nothing(undisturbed: Project, tmp_
     assert content(place) == content(undisturbed)
 
 
-def start_by_clock(place: Project, shift: Path) -> subprocess.Popen[str]:
-    """A Snakemake whose clock is as wrong as the file ``shift`` says at every moment."""
-    clock = {
-        "LD_PRELOAD": str(FAKETIME),
-        "FAKETIME_TIMESTAMP_FILE": str(shift),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "NO_FAKE_STAT": "1",
-    }
-    return place.start(REPORT, **clock)
-
-
-def until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 180
-    while not what():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
+def test_the_wrong_clock_is_seen(clock: Path, tmp_path: Path):
+    (tmp_path / "shift").write_text(str(-DAY))
+    environment = {"LD_PRELOAD": str(clock), "CLOCK_SHIFT": str(tmp_path / "shift")}
+    look = "import time, datetime; print(time.time(), datetime.datetime.now().timestamp())"
+    done = subprocess.run(
+        [sys.executable, "-c", look],
+        env={**project.ENVIRONMENT, **environment},
+        capture_output=True,
+        check=True,
+    )
+    for seen in map(float, done.stdout.split()):
+        assert seen == pytest.approx(time.time() - DAY, abs=60)
 
 
 def date_ahead(folder: Path, seconds: float) -> None:

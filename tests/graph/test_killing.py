@@ -8,43 +8,50 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import project
 import pytest
-from project import TABLE, Project
+from project import TABLE, Project, until
 
 from fl.graph import marker
 
 pytestmark = pytest.mark.graph
 
-LONG = {
-    "methods": {"fedavg": None},
+LAB = Path(__file__).parent / "lab"
+
+RUN = "held 0"
+HELD = {
+    "methods": {"held": None},
     "seeds": [0],
-    "training": {"rounds": 60, "batch_size": 16, "lr": 0.05, "momentum": 0.9},
+    "training": {"rounds": 8, "batch_size": 16, "lr": 0.05, "momentum": 0.9},
 }
 
 
 @pytest.fixture(scope="module")
 def undisturbed(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """One run that takes seconds, with a checkpoint after every round; it has ended."""
+    """One run with a checkpoint after every round; it has ended."""
     found = project.copy(finished, tmp_path_factory.mktemp("killing") / "undisturbed")
-    found.study(**LONG)
-    found.settings(execution={**project.SETTINGS["execution"], "checkpoint_every": 1})
-    assert found.trained() == ["fedavg 0"]
+    shutil.copytree(LAB, found.root / LAB.name, ignore=shutil.ignore_patterns("__pycache__"))
+    found.study(**HELD)
+    often = {**project.SETTINGS["execution"], "checkpoint_every": 1}
+    found.settings(plugins=[LAB.name], execution=often)
+    assert found.trained() == [RUN]
     return found
 
 
 @pytest.fixture
 def begun(undisturbed: Project, tmp_path: Path) -> Iterator[tuple[Project, subprocess.Popen[str]]]:
-    """The same project without that run, and the Snakemake that has done some of its rounds."""
+    """The same project without that run, and the Snakemake whose job is held after 5 of its rounds
+    for as long as there is the file ``hold``.
+    """
     found = project.copy(undisturbed, tmp_path / "project")
-    forget(found, "fedavg 0")
+    forget(found, RUN)
+    hold(found).touch()
     process = found.start(TABLE)
     try:
-        wait_for_round(found, 5)
+        until(lambda: (partial(found) / "checkpoint" / "round-000005").exists())
         yield found, process
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -61,24 +68,26 @@ def forget(place: Project, *names: str) -> None:
     (place.root / TABLE).unlink(missing_ok=True)
 
 
-def wait_for_round(place: Project, least: int) -> None:
-    """Until the checkpoint of that round, or of a later one, is there."""
-    folder = place.root / "results" / "runs" / f"{place.run('fedavg 0')}.partial" / "checkpoint"
-    end = time.monotonic() + 60
-    while not any(int(path.name.partition("-")[2]) >= least for path in folder.glob("round-*")):
-        assert time.monotonic() < end, "no checkpoint came"
-        time.sleep(0.01)
+def hold(place: Project) -> Path:
+    """The file for which the method ``held`` waits."""
+    return place.root / "hold"
+
+
+def partial(place: Project) -> Path:
+    """Where the run is computed."""
+    return place.root / "results" / "runs" / f"{place.run(RUN)}.partial"
 
 
 def kill_job(place: Project) -> None:
     """kill -9 of the process that holds the run."""
-    lease = place.root / "results" / "runs" / f"{place.run('fedavg 0')}.partial" / "lease.json"
-    os.kill(json.loads(lease.read_text())["pid"], signal.SIGKILL)
+    lease = json.loads((partial(place) / "lease.json").read_text())
+    os.kill(lease["pid"], signal.SIGKILL)
+    hold(place).unlink()
 
 
 def resumed(place: Project) -> int:
     """The round after which the last job went on."""
-    [line] = [x for x in place.log("fedavg 0").read_text().splitlines() if "resumed" in x]
+    [line] = [x for x in place.log(RUN).read_text().splitlines() if "resumed" in x]
     return int(line.rpartition(" ")[2])
 
 
@@ -87,9 +96,9 @@ def test_a_killed_job_goes_on_where_it_was(begun, undisturbed: Project):
     kill_job(place)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert str(place.log("fedavg 0").relative_to(place.root)) in output
-    assert place.trained() == ["fedavg 0"]
-    assert 5 <= resumed(place) < 60
+    assert str(place.log(RUN).relative_to(place.root)) in output
+    assert place.trained() == [RUN]
+    assert resumed(place) == 5
     assert place.table() == undisturbed.table()
 
 
@@ -97,8 +106,12 @@ def test_a_job_outlives_its_snakemake_and_is_not_done_twice(begun, undisturbed: 
     place, process = begun
     process.kill()
     process.wait()
-    assert place.trained() == ["fedavg 0"]
-    assert "already there" in place.log("fedavg 0").read_text()
+    second = place.start(TABLE)
+    until(lambda: "waiting for" in place.log(RUN).read_text())
+    hold(place).unlink()
+    output, _ = second.communicate(timeout=60)
+    assert second.returncode == 0, output
+    assert "already there" in place.log(RUN).read_text()
     assert place.table() == undisturbed.table()
 
 
@@ -110,8 +123,8 @@ def test_after_a_kill_of_both_it_goes_on_in_place_and_in_a_clone(
     kill_job(place)
     process.wait()
     for found in (project.clone(place, tmp_path / "clone"), place):
-        assert found.trained() == ["fedavg 0"]
-        assert 5 <= resumed(found) < 60
+        assert found.trained() == [RUN]
+        assert resumed(found) == 5
         assert found.table() == undisturbed.table()
 
 
