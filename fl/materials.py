@@ -128,8 +128,7 @@ def prepare(spec: Spec, root: Path, supply: Supply = PUBLISHED) -> Prepared:
     """The data set in ``<root>/prepared/<id>``, prepared now if it is not there."""
     entry, dataset = entry_of("data set", spec)
     folder = root / "prepared" / dataset_id(spec)
-    data.prepare(dataset, entry.name, root / "raw" / raw_name(spec), folder, supply)
-    return Prepared.open(folder)
+    return data.prepare(dataset, entry.name, root / "raw" / raw_name(spec), folder, supply)
 
 
 def partition(

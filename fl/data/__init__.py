@@ -88,31 +88,53 @@ def prepare(
     raw: str | Path,
     folder: str | Path,
     supply: Supply = PUBLISHED,
-) -> None:
-    """Fetch the sources of ``dataset`` into ``raw`` and prepare it in ``folder``, once.
+) -> Prepared:
+    """Fetch the sources of ``dataset`` into ``raw``, prepare it in ``folder``, once, and open it.
 
     A folder that is complete stays as it is. Raises `DataError` if it holds the same data set with
     other parameters or from other files than the lock says, if it is damaged, or if a source cannot
     be had.
     """
-    # As they are read back: JSON knows no tuples.
-    folder, params = Path(folder), json.loads(json.dumps(dataclasses.asdict(dataset)))
-    if (folder / DESCRIPTION).exists():
+    folder = Path(folder)
+    found = _opened(folder)
+    if found is None:
+        _make(dataset, name, Path(raw), folder, supply)
         found = Prepared.open(folder)
-        if (found.name, found.params) != (name, params):
-            raise DataError(
-                f"{folder}: holds {found.name} {found.params}, not {name} {params}; delete the"
-                " folder or prepare into another"
-            )
-        _check_lock(found, dataset, supply.lock)
-        return
+    params = _params(dataset)
+    if (found.name, found.params) != (name, params):
+        raise DataError(
+            f"{folder}: holds {found.name} {found.params}, not {name} {params}; delete the"
+            " folder or prepare into another"
+        )
+    _check_lock(found, dataset, supply.lock)
+    return found
+
+
+def _opened(folder: Path) -> Prepared | None:
+    if not (folder / DESCRIPTION).exists():
+        return None
+    try:
+        return Prepared.open(folder)
+    except DataError:
+        # Another Snakemake that is about to prepare it as well first takes the description away.
+        if (folder / DESCRIPTION).exists():
+            raise
+        return None
+
+
+def _params(dataset: Dataset) -> Any:
+    """As they are read back: JSON knows no tuples."""
+    return json.loads(json.dumps(dataclasses.asdict(dataset)))
+
+
+def _make(dataset: Dataset, name: str, raw: Path, folder: Path, supply: Supply) -> None:
     paths = gather(dataset, raw, supply)
     known = {source.name: source.sha256 for source in sources(dataset)}
     made_from = [{"name": p.name, "sha256": known[p.name] or sha256(p)} for p in paths]
     try:
         with Writer(folder) as writer:
-            dataset.read(Path(raw), writer)
-            writer.finish({"name": name, "params": params, "sources": made_from})
+            dataset.read(raw, writer)
+            writer.finish({"name": name, "params": _params(dataset), "sources": made_from})
     except OSError as error:
         raise DataError(f"{folder}: cannot be prepared ({error})") from error
 

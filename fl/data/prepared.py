@@ -24,7 +24,7 @@ import numpy as np
 
 from fl.data.rows import Rows
 from fl.errors import DataError
-from fl.files import sha256
+from fl.files import erase, move, sha256
 
 ARRAYS = ("x", "y", "client", "domain", "split", "mask", "text")
 SPLIT = ("train", "test", "val")
@@ -108,8 +108,9 @@ class Writer:
         """Write ``dataset.json`` and give the folder its name.
 
         ``meta`` has ``name``, ``params`` and ``sources`` (each ``name`` and ``sha256``), and may
-        override what `describe` set. Everything is on the disk before the folder is renamed. Raises
-        `DataError` if the arrays do not belong together or the place is taken.
+        override what `describe` set. Everything is on the disk before the folder is renamed. Where
+        another process was faster, its folder stays. Raises `DataError` if the arrays do not belong
+        together.
         """
         for rows in self._growing.values():
             rows.close()
@@ -123,11 +124,8 @@ class Writer:
         description.write_text(json.dumps(text, indent=2, sort_keys=True) + "\n")
         _sync(description)
         _sync(self.temporary)
-        try:
-            self.temporary.replace(self.folder)
-        except OSError as error:
-            raise DataError(f"{self.folder}: cannot be put in place ({error})") from error
-        _sync(self.folder.parent)
+        while not move(self.temporary, self.folder) and not (self.folder / DESCRIPTION).exists():
+            erase(self.folder)  # What is there was never finished, or is being made anew.
 
     def _path(self, name: str) -> Path:
         if name not in ARRAYS:

@@ -174,9 +174,18 @@ def test_split_mask_and_text_that_do_not_fit(tmp_path, name, array, problem):
 
 def test_place_that_is_taken_stays_as_it_is(tmp_path):
     folder = write(tmp_path / "toy")
-    with pytest.raises(DataError, match="toy: cannot be put in place"):
-        write(folder, y=Y * 0)
+    write(folder, y=Y * 0)
     assert np.array_equal(Prepared.open(folder).y, Y)
+    assert names(tmp_path) == ["toy"]
+
+
+def test_place_without_a_description_is_taken_over_and_who_reads_it_goes_on_reading(tmp_path):
+    folder = write(tmp_path / "toy")
+    reader = Prepared.open(folder)
+    (folder / "dataset.json").unlink()
+    write(folder, y=Y * 0)
+    assert np.array_equal(Prepared.open(folder).y, Y * 0)
+    assert np.array_equal(reader.y, Y)
     assert names(tmp_path) == ["toy"]
 
 
