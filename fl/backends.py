@@ -19,6 +19,7 @@ from torch import Tensor
 from fl import compiled, trees
 from fl.data.batches import Arrays, Schedule
 from fl.errors import FedloomError
+from fl.feed import Batches, ask
 from fl.method import Batch, Pass, Refresh
 from fl.trees import Tree
 
@@ -55,26 +56,29 @@ Watch = Callable[[int, int, Tensor | None], None]
 
 def loop(part: Pass, cohort: Cohort, watch: Watch | None = None) -> Trained:
     """One client after another. ``watch(row, step, loss)`` is told before and after each loss."""
-    done = []
-    for row, steps in enumerate(cohort.schedule.steps):
+    done, schedule = [], cohort.schedule
+    for row, steps in enumerate(schedule.steps):
         server = trees.take(cohort.server, row) if cohort.several else cohort.server
         client = trees.take(cohort.clients, row)
-        batches = _Batches(cohort, np.array([row]))
         work = part.begin(server, client)
+        batches = Batches(
+            part, schedule.take(np.array([row])), cohort.arrays, [(server, work)].__getitem__
+        )
         total = torch.zeros((), dtype=torch.float64, device=cohort.arrays.device)
         for step in range(int(steps)):
             work = _differentiable(work)
             if watch:
                 watch(row, step, None)
-            batch = batches.at(step, 0)
+            batch = ask(part.reference, server, work, batches.at(0, step))
             loss, aux = part.loss(server, work, batch)
             if watch:
                 watch(row, step, loss)
             work = _updated(part, server, work, loss, aux, cohort.lr)
             total = total + loss.detach()
             for number, refresh in _due(part, step):
+                extra = batches.extra(number, refresh, 0, step)
                 with torch.no_grad():
-                    seen = refresh.look(server, work, batches.extra(number, refresh, step, 0))
+                    seen = _seen(part, refresh, server, work, extra)
                     work = refresh.adapt(work, seen)
         done.append((*part.end(server, client, work), total / int(steps)))
     kept, uploads, losses = zip(*done, strict=True)
@@ -86,10 +90,17 @@ def stacked(part: Pass, cohort: Cohort) -> Trained:
     # Those with most steps come first, so that they leave from its end.
     order = np.argsort(-cohort.schedule.steps, kind="stable")
     rows = torch.from_numpy(order).to(cohort.arrays.device)
-    steps, batches = cohort.schedule.steps[order], _Batches(cohort, order)
+    steps = cohort.schedule.steps[order]
     server = trees.take(cohort.server, rows) if cohort.several else cohort.server
     work = trees.vmap(part.begin, cohort.dims)(server, trees.take(cohort.clients, rows))
+
+    def models(row: int) -> tuple[Tree, Tree]:
+        own = trees.take(server, row) if cohort.several else server
+        return own, trees.take(work, row)
+
+    batches = Batches(part, cohort.schedule.take(order), cohort.arrays, models)
     objective = trees.vmap(part.loss, (*cohort.dims, 0))
+    reference = part.reference and trees.vmap(part.reference, (*cohort.dims, 0))
     finished: list[dict[str, Any]] = []
     totals = torch.zeros(len(order), dtype=torch.float64, device=cohort.arrays.device)
     active = len(order)
@@ -100,13 +111,18 @@ def stacked(part: Pass, cohort: Cohort) -> Trained:
             work, active = trees.take(work, slice(0, still)), still
             server = trees.take(server, slice(0, still)) if cohort.several else server
         work = _differentiable(work)
-        losses, aux = objective(server, work, batches.at(step, slice(0, active)))
+        batch = ask(reference, server, work, batches.at(slice(0, active), step))
+        losses, aux = objective(server, work, batch)
         work = _updated(part, server, work, losses.sum(), aux, cohort.lr)
         totals[:active] += losses.detach()
         for number, refresh in _due(part, step):
             with torch.no_grad():
-                seen = _looked(refresh, cohort, server, work, batches, number, step, active)
-                work = refresh.adapt(work, seen)
+                # One by one, as each looks at many batches at once.
+                seen = [
+                    _seen(part, refresh, *models(row), batches.extra(number, refresh, row, step))
+                    for row in range(active)
+                ]
+                work = refresh.adapt(work, trees.stack(seen))
     work = trees.concatenate([work, *reversed(finished)])
     back = torch.argsort(rows)
     kept, uploads = trees.vmap(part.end, (*cohort.dims, 0))(
@@ -114,25 +130,6 @@ def stacked(part: Pass, cohort: Cohort) -> Trained:
     )
     means = totals / torch.from_numpy(steps).to(totals.device)
     return kept, uploads, means[back]
-
-
-def _looked(
-    refresh: Refresh,
-    cohort: Cohort,
-    server: Tree,
-    work: Tree,
-    batches: _Batches,
-    number: int,
-    step: int,
-    active: int,
-) -> dict[str, Any]:
-    """What the clients see in a refresh; one by one, as each looks at many batches at once."""
-    found = []
-    for row in range(active):
-        own = trees.take(server, row) if cohort.several else server
-        batch = batches.extra(number, refresh, step, row)
-        found.append(refresh.look(own, trees.take(work, row), batch))
-    return trees.stack(found)
 
 
 def debug(part: Pass, cohort: Cohort) -> Trained:
@@ -179,31 +176,12 @@ TOGETHER = ("stacked", "compiled")
 """Backends that gain from training the clients of several runs in one stack."""
 
 
-class _Batches:
-    """The batches of some rows of a cohort, on the device."""
-
-    def __init__(self, cohort: Cohort, rows: np.ndarray) -> None:
-        self._arrays, schedule = cohort.arrays, cohort.schedule.take(rows)
-        device, keys = cohort.arrays.device, schedule.keys()
-        self._index = torch.from_numpy(schedule.index).to(device)
-        self._weight = torch.from_numpy(schedule.weight).to(device)
-        self._keys = None if keys is None else torch.from_numpy(keys).to(device)
-        self._extra = schedule.extra
-
-    def at(self, step: int, rows: int | slice) -> Batch:
-        """The batch of one step, of a row or of several."""
-        key = None if self._keys is None else self._keys[rows, step]
-        return self._arrays.batch(self._index[rows, step], self._weight[rows, step], key)
-
-    def extra(self, number: int, refresh: Refresh, step: int, row: int) -> Batch:
-        """All samples of a refresh after ``step``, as one batch, not augmented."""
-        time = (step + 1 - refresh.first) // refresh.every
-        index = torch.from_numpy(self._extra[number][row, time]).to(self._arrays.device)
-        return self._arrays.batch(index, torch.ones_like(index))
-
-
 def _due(part: Pass, step: int) -> list[tuple[int, Refresh]]:
     return [(i, refresh) for i, refresh in enumerate(part.refreshes) if refresh.due(step + 1)]
+
+
+def _seen(part: Pass, refresh: Refresh, server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+    return refresh.look(server, work, ask(part.reference, server, work, batch))
 
 
 def _differentiable(work: Tree) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.func import grad_and_value, vmap
 
 from fl import trees
 from fl.data.batches import Arrays, Schedule
+from fl.feed import Batches, ask
 from fl.method import Pass
 from fl.trees import Rate, Tree
 
@@ -55,48 +57,50 @@ def train(
 
     several: whether ``server`` is a stack too, see `fl.backends.Cohort`.
     """
-    index, weight, key, real = _padded(schedule, arrays.device)
+    schedule = _padded(schedule)
+    real = torch.from_numpy(np.arange(schedule.index.shape[1]) < schedule.steps[:, None])
     active = real.to(arrays.device)
     work = trees.apply(torch.Tensor.contiguous, work)
+
+    def models(row: int) -> tuple[Tree, Tree]:
+        return (trees.take(server, row) if several else server), trees.take(work, row)
+
+    batches = Batches(part, schedule, arrays, models)
     total = torch.zeros(len(schedule.steps), dtype=torch.float64, device=arrays.device)
     lr = torch.tensor(lr, dtype=torch.float64, device=arrays.device)
     with torch.no_grad():
-        for begin in range(0, index.shape[1], CHUNK):
+        for begin in range(0, real.shape[1], CHUNK):
             now = slice(begin, begin + CHUNK)
-            batch = arrays.batch(
-                index[:, now], weight[:, now], None if key is None else key[:, now]
-            )
             masked = not bool(real[:, now].all())
             advance = _program(part, several, masked)
-            work, losses = advance(server, work, batch, active[:, now].contiguous(), lr)
+            work, losses = advance(
+                server, work, batches.at(slice(None), now), active[:, now].contiguous(), lr
+            )
             total += losses
     return dict(work), total
 
 
-def _padded(
-    schedule: Schedule, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """Index, weight and keys, [K, S', b], and which steps are real, [K, S'], on the CPU."""
+def _padded(schedule: Schedule) -> Schedule:
+    """With steps of zeros at the end, up to whole chunks."""
     longest = int(schedule.steps.max())
-    missing = -longest % CHUNK
 
-    def whole(array: np.ndarray) -> Tensor:
-        padded = np.pad(array[:, :longest], [(0, 0), (0, missing), (0, 0)])
-        return torch.from_numpy(padded).to(device)
+    def whole(array: np.ndarray) -> np.ndarray:
+        return np.pad(array[:, :longest], [(0, 0), (0, -longest % CHUNK), (0, 0)])
 
-    keys, active = schedule.keys(), np.arange(longest + missing) < schedule.steps[:, None]
-    key = None if keys is None else whole(keys)
-    return whole(schedule.index), whole(schedule.weight), key, torch.from_numpy(active)
+    return replace(schedule, index=whole(schedule.index), weight=whole(schedule.weight))
 
 
 @cache
 def _program(part: Pass, several: bool, masked: bool) -> Any:
     """The compiled chunk of a pass; without a mask where every step is real."""
     dims = (0 if several else None, 0, 0)
+    reference = part.reference and vmap(part.reference, in_dims=dims)
 
     def step(
         server: Tree, work: Tree, batch: Tree, active: Tensor, lr: Rate
     ) -> tuple[dict[str, Any], Tensor]:
+        batch = ask(reference, server, work, batch)
+
         def total(params: Tree) -> tuple[Tensor, Any]:
             tried = {**work, "params": params}
             losses, aux = vmap(part.loss, in_dims=dims)(server, tried, batch)
@@ -116,7 +120,7 @@ def _program(part: Pass, several: bool, masked: bool) -> Any:
     ) -> tuple[Tree, Tensor]:
         total = torch.zeros(len(active), dtype=torch.float64, device=active.device)
         for i in range(CHUNK):
-            now = {key: value[:, i] for key, value in batch.items()}
+            now = trees.unflatten(batch, [leaf[:, i] for leaf in trees.leaves(batch)])
             work, losses = step(server, work, now, active[:, i], lr)
             total = total + losses
         return work, total

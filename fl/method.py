@@ -19,9 +19,10 @@ from fl.trees import Rate, Tree
 if TYPE_CHECKING:
     from fl.parts.losses import Adaptive, Term
 
-Batch = Mapping[str, Tensor]
+Batch = Mapping[str, Any]
 """One client's batch: ``x`` [b, ...], ``y`` [b] and ``weight`` [b] (0 leaves a sample out); where
-the network is random, also ``key`` [b], see `fl.keyed`.
+the network is random, also ``key`` [b], see `fl.keyed`; where a pass has reference models, also
+``reference``, see `Pass`.
 """
 
 View = Callable[[Tree, Tree | None], dict[str, Any]]
@@ -84,6 +85,10 @@ class Pass:
         What the client keeps, and what it sends.
     epochs: how long the pass is; None: as the run's training settings say.
     refreshes: what happens beside the steps.
+    reference(server, work, batch) -> tree
+        What models that stand still during the pass make of each sample, [b, ...]; without
+        gradients. Batches bring it as ``batch["reference"]``, computed for them or, where that
+        costs less, looked up (`fl.references`): `work` is then what `begin` gave.
     """
 
     begin: Callable[[Tree, Tree], dict[str, Any]]
@@ -92,6 +97,7 @@ class Pass:
     end: Callable[[Tree, Tree, Tree], tuple[dict[str, Any], dict[str, Any]]]
     epochs: int | None = None
     refreshes: tuple[Refresh, ...] = ()
+    reference: Callable[[Tree, Tree, Batch], dict[str, Any]] | None = None
 
 
 Aggregate = Callable[[Tree, Tree, Tree, Tensor], tuple[dict[str, Any], dict[str, Any]]]

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from operator import add
 from typing import Any
 
 from torch import Tensor
 
 from fl import trees
+from fl.errors import FedloomError
 from fl.method import Averaging, Batch, Method, Pass, Refresh, Setting, View
-from fl.network import Network
-from fl.parts.losses import Adaptive, Forward, Periodic, Term, cross_entropy
+from fl.network import Network, Output
+from fl.parts.losses import (
+    SHARED,
+    Adaptive,
+    Beside,
+    Forward,
+    Periodic,
+    Reference,
+    Term,
+    cross_entropy,
+)
 from fl.parts.optimizers import Optimizer, optimizer
 from fl.schema import GLOBAL, PERSONAL
 from fl.trees import Rate, Tree
@@ -103,6 +113,11 @@ class _Parts:
     phases: tuple[Phase, ...]
     keep_optimizer: bool
 
+    @property
+    def references(self) -> list[Reference]:
+        beside = [term.reference for term in self.plain if isinstance(term, Beside)]
+        return beside + [term.reference for term in self.adaptive if term.reference]
+
     def init(self, variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
         client = select(variables, self.local)
         if self.keep_optimizer:
@@ -116,7 +131,8 @@ class _Parts:
             return self.begin(phase, server, client)
 
         refreshes = tuple(_refresh(term, term.refresh) for term in self.adaptive if term.refresh)
-        return Pass(begin, self.loss, self.update, self.end, phase.epochs, refreshes)
+        reference = self.reference if self.references else None
+        return Pass(begin, self.loss, self.update, self.end, phase.epochs, refreshes, reference)
 
     def begin(self, phase: Phase, server: Tree, client: Tree) -> dict[str, Any]:
         variables = merge(server, client)
@@ -125,6 +141,19 @@ class _Parts:
         work = {"params": trained, "frozen": frozen, "optimizer": kept}
         terms = {"terms": client["terms"]} if self.adaptive else {}
         return {**work, **terms, "buffers": variables["buffers"]}
+
+    def reference(self, server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+        @cache
+        def see(model: str) -> Output:
+            variables = server if model == SHARED else work[model]
+            if len(variables["params"]) < len(self.network.names["params"]):
+                raise FedloomError(
+                    "terms: the method's server has no whole model, so that drift from it cannot "
+                    "be measured; allowed: a method that shares all weights"
+                )
+            return self.network.eval(variables["params"], variables["buffers"], batch["x"])
+
+        return {name: leaf for ask in self.references for name, leaf in ask(see).items()}
 
     def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
         params = {**work["frozen"], **work["params"]}
@@ -169,7 +198,7 @@ def _adapted(work: Tree, term: Adaptive, seen: Tree) -> dict[str, Any]:
 def _refresh(term: Adaptive, when: Periodic) -> Refresh:
     def look(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
         variables = {"params": {**work["frozen"], **work["params"]}, "buffers": work["buffers"]}
-        return when.look(variables, server, batch)
+        return when.look(variables, batch)
 
     def adapt(work: Tree, seen: Tree) -> dict[str, Any]:
         return _adapted(work, term, seen)

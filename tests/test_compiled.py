@@ -71,7 +71,6 @@ def test_lstm_runs_uncompiled_to_the_same_numbers(programs: Callable[[], int]) -
     state = engine.start(method, setting.init(0), 2)
     ends = [engine.run_round(method, state, plan, name)[0] for name in ("compiled", "loop")]
     assert worlds.distance(*(worlds.tree(end) for end in ends)) < 1e-10
-    assert programs() <= 2
     # Two steps over five tokens are some hundred calls, of which none is in a program.
     assert counters["stats"]["calls_captured"] < 50
 

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl import trees
-from fl.parts.distances import squared_distances
-from fl.parts.row_sums import plain_distances, row_sums, two_kernels
+from fl.parts.distances import squared_distances, three_distances
+from fl.parts.row_sums import row_sums, two_kernels
 from fl.trees import Tree
 
 HIDDEN, FEATURES = 10, 50
@@ -80,9 +80,9 @@ class DeepKernel:
         sigma^2 = 4 (mean_s r_s^2 - (mean_s r_s)^2) + 1e-8, r_s the mean of h(s, t) over all t.
 
         shift: of the rows of y, as by `torch.roll`, before they are paired with those of x. plain:
-        `fl.parts.row_sums.plain_distances` of x and y (unshifted), for who asks more than once.
+        `fl.parts.distances.three_distances` of x and y (unshifted), for who asks more than once.
         """
-        n, plain = x.shape[-2], plain_distances(x, y) if plain is None else plain
+        n, plain = x.shape[-2], three_distances(x, y) if plain is None else plain
         phi_x, phi_y = self.featurize(x), self.featurize(y)
         phi, q, epsilon = self._scales()
         own, other = row_sums(phi_x, phi_y, plain, phi, q, epsilon, self.form == "product")

@@ -1,4 +1,9 @@
-"""Squared distances within and between two samples, to the digits that tell close samples apart."""
+"""Squared distances within and between two samples, to the digits that tell close samples apart.
+
+With the moves v = y - x, |x_s - y_t|^2 is |x_s - x_t|^2 + |v_t|^2 + 2 x_t.v_t - 2 x_s.v_t, and
+alike for the others. Where nothing moves, all are therefore the same to the last bit, and rounding
+is that of the moves, not of the samples.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +16,6 @@ def squared_distances(x: Tensor, y: Tensor, start: int = 0, stop: int | None = N
 
     x and y have as many rows, ``[..., n, d]``. s is ``start`` to ``stop`` and t from ``start`` on;
     by default both are all rows.
-
-    With the moves v = y - x, |x_s - y_t|^2 is |x_s - x_t|^2 + |v_t|^2 + 2 x_t.v_t - 2 x_s.v_t, and
-    alike for the others. Where nothing moves, all four are therefore the same to the last bit, and
-    rounding is that of the moves, not of the samples.
     """
     moves = y - x
     both = torch.stack([x - x.mean(dim=-2, keepdim=True), moves], dim=-3)
@@ -29,3 +30,17 @@ def squared_distances(x: Tensor, y: Tensor, start: int = 0, stop: int | None = N
     moved = there + back - gram[..., rows:, columns:]
     found = torch.stack([still, still + moved, still + there, still + back], dim=-3)
     return found.clamp(min=0)
+
+
+def three_distances(x: Tensor, y: Tensor) -> Tensor:
+    """|x_s - x_t|^2, |y_s - y_t|^2 and |x_s - y_t|^2 of all rows, ``[..., 3, n, n]``.
+
+    As `squared_distances`, which has |y_s - x_t|^2 too, in fewer passes over the pairs.
+    """
+    moves, centred = y - x, x - x.mean(dim=-2, keepdim=True)
+    length = centred.square().sum(dim=-1)
+    growth = (moves * (moves + 2 * centred)).sum(dim=-1)
+    still = (-2 * centred @ centred.mT).add_(length[..., None]).add_(length[..., None, :])
+    there = (-2 * centred @ moves.mT).add_(growth[..., None, :])
+    moved = (-2 * moves @ moves.mT).add_(there).add_(there.mT)
+    return torch.stack([still, moved.add_(still), still + there], dim=-3).relu_()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,39 +13,48 @@ from torch import Tensor
 from fl import trees
 from fl.errors import FedloomError
 from fl.method import Batch, Setting
-from fl.network import Network
-from fl.parts.losses import Forward
+from fl.network import Network, Output
+from fl.parts.losses import SHARED, Forward
 from fl.trees import Tree
 
 Seen = dict[str, dict[str, Tensor]]
 """By layer, ``own`` and ``shared`` features of the same samples, [..., n, d]."""
 
 
-def features(forward: Forward, layers: Sequence[str]) -> Seen:
-    """Of layers asked for by `fl.network.Network.tap`: own ones in training mode, shared ones in
-    evaluation mode and without gradient.
+@dataclass(frozen=True)
+class Drift:
+    """Layers of a network, by module name, whose features a term compares.
+
+    unit: whether every sample's features are divided by their length.
     """
-    shared = _shared(forward.network, forward.shared, forward.batch)
-    return {name: {"own": forward.output.taps[name], "shared": shared[name]} for name in layers}
 
+    network: Network
+    layers: tuple[str, ...]
+    unit: bool = False
 
-def looked(
-    network: Network, variables: Tree, shared: Tree, batch: Batch, layers: Sequence[str]
-) -> Seen:
-    """The same with both models in evaluation mode."""
-    own = network.eval(variables["params"], variables["buffers"], batch["x"]).taps
-    frozen = _shared(network, shared, batch)
-    return {name: {"own": own[name], "shared": frozen[name]} for name in layers}
+    def __post_init__(self) -> None:
+        self.network.tap(self.layers)
 
+    def reference(self, see: Callable[[str], Output]) -> dict[str, Tensor]:
+        """The shared model's features, see `fl.parts.losses.Reference`."""
+        taps = see(SHARED).taps
+        return {f"{SHARED} {name}": taps[name] for name in self.layers}
 
-def _shared(network: Network, shared: Tree, batch: Batch) -> Mapping[str, Tensor]:
-    if len(shared["params"]) < len(network.names["params"]):
-        raise FedloomError(
-            "terms: the method's server has no whole model, so that drift from it cannot be "
-            "measured; allowed: a method that shares all weights"
-        )
-    taps = network.eval(shared["params"], shared["buffers"], batch["x"]).taps
-    return {name: tap.detach() for name, tap in taps.items()}
+    def features(self, forward: Forward) -> Seen:
+        """Own ones in training mode, shared ones in evaluation mode and without gradient."""
+        return self._beside(forward.output.taps, forward.batch)
+
+    def look(self, variables: Tree, batch: Batch) -> dict[str, Any]:
+        """The same with both models in evaluation mode."""
+        output = self.network.eval(variables["params"], variables["buffers"], batch["x"])
+        return dict(self._beside(output.taps, batch))
+
+    def _beside(self, taps: Mapping[str, Tensor], batch: Batch) -> Seen:
+        known = batch["reference"]
+        seen = {
+            name: {"own": taps[name], "shared": known[f"{SHARED} {name}"]} for name in self.layers
+        }
+        return unit_rows(seen) if self.unit else seen
 
 
 def check_batch(setting: Setting, term: str) -> None:

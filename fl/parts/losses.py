@@ -28,7 +28,8 @@ class Forward:
     output: the network's pass over the batch in training mode, see `fl.network.Output`.
     params: the weights of that pass. shared: the server's tree as it was sent this round; its
     ``params`` are without those that stay local. work: the client's tree of this round, where a
-    method keeps what only it knows. batch: the samples, see `fl.method.Batch`.
+    method keeps what only it knows. batch: the samples, see `fl.method.Batch`; what `Beside` terms
+    asked of reference models is in ``batch["reference"]``.
     """
 
     network: Network
@@ -41,6 +42,27 @@ class Forward:
 
 Term = Callable[[Forward], Tensor]
 
+SHARED = "shared"
+"""The name of the reference model that the server sent this round."""
+
+Reference = Callable[[Callable[[str], Output]], dict[str, Tensor]]
+"""What a term wants to know of reference models, by name, [b, ...] each. It is given a function
+that passes the batch through a model in evaluation mode: `SHARED`, or one that the method keeps in
+the client's ``work`` under that name.
+"""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A term that compares the model in training with reference models, which stand still."""
+
+    term: Term
+    reference: Reference
+
+    def __call__(self, forward: Forward) -> Tensor:
+        """The term; ``forward.batch["reference"]`` has what it asked for."""
+        return self.term(forward)
+
 
 @dataclass(frozen=True)
 class Adaptive:
@@ -51,6 +73,7 @@ class Adaptive:
     term(forward, state) -> (scalar, seen): the term, and what adapting wants to see of the batch.
     adapt(state, seen) -> state: may be called with a leading client dimension on every leaf.
     refresh: None adapts after every step, to what the step saw; otherwise see `Periodic`.
+    reference: what it asks of reference models.
     """
 
     name: str
@@ -58,20 +81,21 @@ class Adaptive:
     term: Callable[[Forward, Tree], tuple[Tensor, dict[str, Any]]]
     adapt: Callable[[Tree, Tree], dict[str, Any]]
     refresh: Periodic | None = None
+    reference: Reference | None = None
 
 
 @dataclass(frozen=True)
 class Periodic:
     """When an `Adaptive` term adapts, if not after every step, and to what.
 
-    every, first, batches: see `fl.method.Refresh`. look(variables, shared, batch) -> seen: of the
-    model being trained and of the server's tree, without gradients.
+    every, first, batches: see `fl.method.Refresh`. look(variables, batch) -> seen: by the model
+    being trained, without gradients.
     """
 
     every: int
     first: int
     batches: int
-    look: Callable[[Tree, Tree, Batch], dict[str, Any]]
+    look: Callable[[Tree, Batch], dict[str, Any]]
 
 
 def weighted_mean(values: Tensor, batch: Batch) -> Tensor:
@@ -112,7 +136,7 @@ def alignment(weight: NonNegative, toward: str) -> Term:
     return term
 
 
-def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Term:
+def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Beside:
     """mu times the model-contrastive loss (MOON, equation 3), the weighted mean over the batch.
 
     -log(exp(cos(z, z_glob)/tau) / (exp(cos(z, z_glob)/tau) + exp(cos(z, z_prev)/tau))), with z the
@@ -120,16 +144,15 @@ def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Term:
     client's last one, which the method keeps in ``work[previous]``; both are frozen, in evaluation
     mode.
     """
+    names = {model: f"{model} features" for model in (SHARED, previous)}
+
+    def reference(see: Callable[[str], Output]) -> dict[str, Tensor]:
+        return {name: see(model).features.flatten(1) for model, name in names.items()}
 
     def term(forward: Forward) -> Tensor:
-        x, z = forward.batch["x"], forward.output.features.flatten(1)
-        frozen = [forward.shared, forward.work[previous]]
-        shared, last = (
-            forward.network.eval(v["params"], v["buffers"], x).features.detach().flatten(1)
-            for v in frozen
-        )
-        toward = F.cosine_similarity(z, shared, dim=1) / tau
-        away = F.cosine_similarity(z, last, dim=1) / tau
+        z, known = forward.output.features.flatten(1), forward.batch["reference"]
+        toward = F.cosine_similarity(z, known[names[SHARED]], dim=1) / tau
+        away = F.cosine_similarity(z, known[names[previous]], dim=1) / tau
         return mu * weighted_mean(F.softplus(away - toward), forward.batch)
 
-    return term
+    return Beside(term, reference)

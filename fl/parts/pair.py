@@ -52,7 +52,10 @@ def _both(first: Pass, second: Pass) -> Pass:
         return _joined({key: p.begin(server, client[key]) for key, p in passes.items()})
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
-        found = {key: p.loss(server, _half(work, key), batch) for key, p in passes.items()}
+        found = {
+            key: p.loss(server, _half(work, key), _half_batch(batch, key))
+            for key, p in passes.items()
+        }
         return found[BASE][0] + found[OWN][0], {key: aux for key, (_, aux) in found.items()}
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
@@ -68,15 +71,19 @@ def _both(first: Pass, second: Pass) -> Pass:
         mine, _ = second.end(server, client[OWN], _half(work, OWN))
         return {**client, BASE: kept, OWN: mine}, upload
 
+    def reference(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+        return {key: ask(server, _half(work, key), batch) for key, ask in asking.items()}
+
+    asking = {key: p.reference for key, p in passes.items() if p.reference}
     refreshes = tuple(_of_half(key, r) for key, p in passes.items() for r in p.refreshes)
-    return replace(first, begin=begin, loss=loss, update=update, end=end, refreshes=refreshes)
+    return Pass(begin, loss, update, end, first.epochs, refreshes, reference if asking else None)
 
 
 def _of_half(key: str, refresh: Refresh) -> Refresh:
     """A refresh of one of the two, for the work tree of both."""
 
     def look(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
-        return refresh.look(server, _half(work, key), batch)
+        return refresh.look(server, _half(work, key), _half_batch(batch, key))
 
     def adapt(work: Tree, seen: Tree) -> dict[str, Any]:
         after = refresh.adapt(_half(work, key), seen)
@@ -93,3 +100,9 @@ def _joined(halves: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _half(work: Tree, key: str) -> dict[str, Any]:
     return {**work[key], "params": work["params"][key]}
+
+
+def _half_batch(batch: Batch, key: str) -> Batch:
+    if key not in batch.get("reference", {}):
+        return batch
+    return {**batch, "reference": batch["reference"][key]}

@@ -12,12 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl.parts.distances import squared_distances
-
-
-def plain_distances(x: Tensor, y: Tensor) -> Tensor:
-    """|x_s - x_t|^2, |y_s - y_t|^2 and |x_s - y_t|^2, ``[..., 3, n, n]``."""
-    return squared_distances(x, y)[..., :3, :, :]
+from fl.parts.distances import three_distances
 
 
 def two_kernels(
@@ -26,8 +21,9 @@ def two_kernels(
     """A - 1 and B - 1, with B = exp(-plain / q), and A = exp(-deep / phi) or, as a product, that
     times B. Less one they are small where rows are near, so that differences lose no digits.
     """
-    further, nearer = plain / q, deep / phi
-    return torch.expm1(-(nearer + further if product else nearer)), torch.expm1(-further)
+    further = plain / -q
+    nearer = torch.addcmul(further, deep, -1 / phi) if product else deep / -phi
+    return torch.expm1(nearer), torch.expm1(further)
 
 
 def row_sums(
@@ -37,7 +33,7 @@ def row_sums(
 
     k is (1 - epsilon) A + epsilon B, see `two_kernels`.
 
-    x, y: features, ``[..., n, d]``; plain: `plain_distances` of the samples themselves,
+    x, y: features, ``[..., n, d]``; plain: `three_distances` of the samples themselves,
     ``[..., 3, n, n]``; phi, q, epsilon: ``[...]``, or one of each. Differentiable once, by all.
     """
     scales = (scale.expand(x.shape[:-2]) for scale in (phi, q, epsilon))
@@ -57,7 +53,7 @@ class _RowSums(torch.autograd.Function):
         x: Tensor, y: Tensor, plain: Tensor, phi: Tensor, q: Tensor, epsilon: Tensor, product: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Both sums, A - 1 and B - 1."""
-        deep = plain_distances(x, y)
+        deep = three_distances(x, y)
         first, second = two_kernels(deep, plain, _over(phi), _over(q), product)
         within_x, within_y, between = torch.lerp(first, second, _over(epsilon)).unbind(-3)
         own = (within_x - between).sum(dim=-1)
@@ -69,12 +65,16 @@ class _RowSums(torch.autograd.Function):
         *_, first, second = output
         *tensors, ctx.product = inputs
         ctx.mark_non_differentiable(first, second)
+        ctx.set_materialize_grads(False)  # That of the two kernels would be zeros for every pair.
         ctx.save_for_backward(*tensors, first, second)
 
     @staticmethod
-    def backward(ctx: Any, u: Tensor, v: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, u: Tensor | None, v: Tensor | None, *_: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         """By every input; the pairs (s, t) and (t, s) within a sample count together."""
         x, y, plain, phi, q, epsilon, first, second = ctx.saved_tensors
+        u, v = (x.new_zeros(x.shape[:-1]) if grad is None else grad for grad in (u, v))
         weight = torch.stack([u, v, -u], -2)[..., None] + torch.stack([u, v, -v], -2)[..., None, :]
         a, b = torch.addcmul(weight, first, weight), torch.addcmul(weight, second, weight)
         centre = x.mean(-2, keepdim=True)
@@ -82,12 +82,13 @@ class _RowSums(torch.autograd.Function):
         pull_x, pull_y = _pull(a, x, y)
         own = (1 - epsilon) / phi
         by_phi = own / phi * ((x * pull_x).sum((-2, -1)) + (y * pull_y).sum((-2, -1)))
-        by_epsilon = _whole(b) - _whole(a)
-        further = torch.lerp(a if ctx.product else torch.zeros_like(a), b, _over(epsilon))
-        by_q = _whole(further * plain) / q.square()
+        by_epsilon = _whole(b.sum((-2, -1))) - _whole(a.sum((-2, -1)))
+        parts = [((1 - epsilon) * ctx.product, a), (epsilon, b)]
+        by_q = sum(share * _whole(_dot(part, plain)) for share, part in parts) / q.square()
         by_plain = None
         if ctx.needs_input_grad[2]:
             once = torch.tensor([0.5, 0.5, 1.0], dtype=x.dtype, device=x.device)[:, None, None]
+            further = sum(_over(share) * part for share, part in parts)
             by_plain = -once * further / _over(q)
         by_x, by_y = (-2 * own[..., None, None] * pull for pull in (pull_x, pull_y))
         return by_x, by_y, by_plain, by_phi, by_q, by_epsilon, None
@@ -108,7 +109,12 @@ def _pull(a: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return of_x - ahead[..., 0, :, :] - ahead[..., 2, :, :], of_y - ahead[..., 1, :, :] - back
 
 
-def _whole(blocks: Tensor) -> Tensor:
-    """The sum over pairs, those within a sample once, ``[...]``."""
-    within_x, within_y, between = blocks.sum((-2, -1)).unbind(-1)
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """sum_st a_st b_st of each block, ``[..., 3]``."""
+    return torch.einsum("...st,...st->...", a, b)
+
+
+def _whole(sums: Tensor) -> Tensor:
+    """From sums over the pairs of each block, that over all, those within a sample once."""
+    within_x, within_y, between = sums.unbind(-1)
     return (within_x + within_y) / 2 + between

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fl.fields import NonNegative
 from fl.method import Setting
-from fl.parts.drift import features
-from fl.parts.losses import Forward, Term, weighted_mean
+from fl.parts.drift import Drift
+from fl.parts.losses import Beside, Forward, weighted_mean
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Cosine:
 
     title: ClassVar = "Cos. Sim."
 
-    def build(self, setting: Setting) -> Term:
+    def build(self, setting: Setting) -> Beside:
         """The weighted mean over the batch, summed over layers."""
-        setting.network.tap(self.layers)
+        drift = Drift(setting.network, self.layers)
 
         def term(forward: Forward) -> Tensor:
-            seen = features(forward, self.layers).values()
+            seen = drift.features(forward).values()
             turned = [1 - F.cosine_similarity(t["own"], t["shared"], dim=-1) for t in seen]
             return self.mu * weighted_mean(torch.stack(turned).sum(0), forward.batch)
 
-        return term
+        return Beside(term, drift.reference)

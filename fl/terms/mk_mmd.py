@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fl.fields import Bound, Count, NonNegative
-from fl.method import Batch, Setting
-from fl.parts.drift import Seen, check_batch, features, looked, unit_rows, where_apart
+from fl.method import Setting
+from fl.parts.drift import Drift, check_batch, where_apart
 from fl.parts.losses import Adaptive, Forward, Periodic
 from fl.parts.mmd import (
     GRID,
@@ -60,7 +60,7 @@ class MKMMD:
     def build(self, setting: Setting) -> Adaptive:
         """The term, with the kernel weights of every layer as its state."""
         check_batch(setting, "mk-mmd")
-        setting.network.tap(self.layers)
+        drift = Drift(setting.network, self.layers, self.normalise)
         gammas = GRID[: self.kernels]
         how: dict[str, Any] = {"convention": self.convention, "biased": self.biased}
         solve = optimal_kernel_weights if self.solver == "exact" else optimal_kernel_weights_cvxpy
@@ -69,11 +69,8 @@ class MKMMD:
             like = next(iter(variables["params"].values()))
             return dict.fromkeys(self.layers, like.new_full((self.kernels,), 1 / self.kernels))
 
-        def prepared(seen: Seen) -> Seen:
-            return unit_rows(seen) if self.normalise else seen
-
         def term(forward: Forward, state: Tree) -> tuple[Tensor, dict[str, Any]]:
-            seen = prepared(features(forward, self.layers))
+            seen = drift.features(forward)
             parts = [
                 mk_mmd2(two["own"], two["shared"], gammas, state[name], **how)
                 for name, two in seen.items()
@@ -88,11 +85,10 @@ class MKMMD:
                 after |= where_apart(solved, {name: state[name]}, two)
             return after
 
-        def look(variables: Tree, shared: Tree, batch: Batch) -> dict[str, Any]:
-            return dict(prepared(looked(setting.network, variables, shared, batch, self.layers)))
+        def stay(state: Tree, seen: Tree) -> dict[str, Any]:
+            return dict(state)
 
-        if self.update == "never":
-            return Adaptive("mk-mmd", start, term, lambda state, seen: dict(state))
-        periodic = Periodic(self.every, self.first, self.batches, look)
+        periodic = Periodic(self.every, self.first, self.batches, drift.look)
         refresh = periodic if self.update == "periodic" else None
-        return Adaptive("mk-mmd", start, term, adapt, refresh)
+        change = stay if self.update == "never" else adapt
+        return Adaptive("mk-mmd", start, term, change, refresh, drift.reference)

@@ -18,21 +18,12 @@ from torch.func import grad
 
 from fl import rng, trees
 from fl.fields import Count, NonNegative, Positive
-from fl.method import Batch, Setting
-from fl.parts.drift import (
-    Seen,
-    check_batch,
-    features,
-    looked,
-    one_by_one,
-    unit_rows,
-    where_apart,
-    widths,
-)
+from fl.method import Setting
+from fl.parts.distances import three_distances
+from fl.parts.drift import Drift, check_batch, one_by_one, where_apart, widths
 from fl.parts.losses import Adaptive, Forward, Periodic
 from fl.parts.mmd import DeepKernel
 from fl.parts.optimizers import adamw
-from fl.parts.row_sums import plain_distances
 from fl.trees import Tree
 
 DECAY = 0.01
@@ -65,7 +56,7 @@ class MMDD:
     def build(self, setting: Setting) -> Adaptive:
         """The term, with a kernel and its optimizer for every layer as its state."""
         check_batch(setting, "mmd-d")
-        setting.network.tap(self.layers)
+        drift = Drift(setting.network, self.layers, self.normalise)
         optimizer = adamw(DECAY)
 
         def start(variables: Tree) -> dict[str, Any]:
@@ -77,11 +68,8 @@ class MMDD:
                 state[name] = {"kernel": kernel, "optimizer": optimizer.init(kernel)}
             return state
 
-        def prepared(seen: Seen) -> Seen:
-            return unit_rows(seen) if self.normalise else seen
-
         def term(forward: Forward, state: Tree) -> tuple[Tensor, dict[str, Any]]:
-            seen = prepared(features(forward, self.layers))
+            seen = drift.features(forward)
             parts = [
                 DeepKernel(state[name]["kernel"], self.form).mmd2(two["own"], two["shared"])
                 for name, two in seen.items()
@@ -91,7 +79,7 @@ class MMDD:
         def trained(state: Tree, two: Tree) -> dict[str, Any]:
             """One layer's kernel after ``steps`` steps up equation 3."""
             kernel, moments, x, y = state["kernel"], state["optimizer"], two["own"], two["shared"]
-            plain = plain_distances(x, y)
+            plain = three_distances(x, y)
             for shift in range(1, self.steps + 1):
 
                 def loss(params: Tree, shift: int = shift) -> Tensor:
@@ -107,10 +95,7 @@ class MMDD:
         def sparing(state: Tree, seen: Tree) -> dict[str, Any]:
             return one_by_one(adapt, state, seen)
 
-        def look(variables: Tree, shared: Tree, batch: Batch) -> dict[str, Any]:
-            return dict(prepared(looked(setting.network, variables, shared, batch, self.layers)))
-
         if self.update == "step":
-            return Adaptive("mmd-d", start, term, adapt)
-        when = Periodic(self.every, self.first, self.batches, look)
-        return Adaptive("mmd-d", start, term, sparing, when)
+            return Adaptive("mmd-d", start, term, adapt, reference=drift.reference)
+        when = Periodic(self.every, self.first, self.batches, drift.look)
+        return Adaptive("mmd-d", start, term, sparing, when, drift.reference)

@@ -14,7 +14,7 @@ from torch.autograd import gradcheck
 from torch.func import grad, vmap
 
 from fl import trees
-from fl.parts.distances import squared_distances
+from fl.parts.distances import squared_distances, three_distances
 from fl.parts.kernel_weights import solve
 from fl.parts.mmd import (
     GRID,
@@ -26,7 +26,6 @@ from fl.parts.mmd import (
     optimal_kernel_weights,
     optimal_kernel_weights_cvxpy,
 )
-from fl.parts.row_sums import plain_distances
 
 ODD = (0.3, 1.7, 0.6, 0.3)
 
@@ -382,6 +381,12 @@ def test_distances_are_those_of_differences() -> None:
     for place, (a, b) in enumerate(((x, x), (y, y), (x, y), (y, x))):
         expected = (a[:, 1:4, None] - b[:, None, 1:]).square().sum(-1)
         torch.testing.assert_close(found[:, place], expected, rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        three_distances(x, y), squared_distances(x, y)[:, :3], rtol=0, atol=1e-14
+    )
+    still = three_distances(x.float(), x.float())
+    assert torch.equal(still[:, 0], still[:, 1])
+    assert torch.equal(still[:, 0], still[:, 2])
 
 
 def written_out(params: Any, form: str, x: Tensor, y: Tensor) -> tuple[float, float]:
@@ -480,7 +485,7 @@ def test_the_gradient_of_the_objective_is_that_by_differences(form: Any) -> None
 def test_a_shift_pairs_the_rows_of_a_rolled_sample() -> None:
     x, y = samples(6, 3)
     kernel = DeepKernel(trained(0))
-    found = kernel.objective(x, y, shift=2, plain=plain_distances(x, y))
+    found = kernel.objective(x, y, shift=2, plain=three_distances(x, y))
     torch.testing.assert_close(found, kernel.objective(x, y.roll(2, -2)), rtol=0, atol=1e-13)
     assert abs(found - kernel.objective(x, y)) > 1e-3
 

@@ -1,0 +1,126 @@
+"""The batches of clients on the device, with what reference models make of their samples.
+
+Models that stand still during a pass say the same of a sample in every epoch: one look at every
+sample serves all batches, where that costs less than asking each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl import trees
+from fl.data.batches import Arrays, Schedule
+from fl.method import Batch, Pass, Refresh
+from fl.trees import Tree
+
+CHUNK = 256
+"""Samples that a model sees at once."""
+
+ROOM = 2**30
+"""Bytes that what is remembered may take. A constant, as whether a number is looked up or computed
+in another batch decides its last bits.
+"""
+
+PAYS = 2
+"""How often a pass must come to a sample on average, refreshes included."""
+
+Models = Callable[[int], tuple[Tree, Tree]]
+"""The server's tree and the work tree of the client in a row."""
+
+
+class Batches:
+    """The batches of some clients; ``models`` are asked now, once for each row, if at all."""
+
+    def __init__(self, part: Pass, schedule: Schedule, arrays: Arrays, models: Models) -> None:
+        self._arrays, keys = arrays, schedule.keys()
+        self._index = torch.from_numpy(schedule.index).to(arrays.device)
+        self._weight = torch.from_numpy(schedule.weight).to(arrays.device)
+        self._keys = None if keys is None else torch.from_numpy(keys).to(arrays.device)
+        self._extra = [torch.from_numpy(index).to(arrays.device) for index in schedule.extra]
+        self._known = _remember(part, schedule, arrays, models)
+
+    def at(self, rows: int | slice, steps: int | slice) -> Batch:
+        """Of one client or several, of one step or several: leaves [b, ...] after those chosen."""
+        key = None if self._keys is None else self._keys[rows, steps]
+        batch = self._arrays.batch(self._index[rows, steps], self._weight[rows, steps], key)
+        if self._known is None:
+            return batch
+        return {**batch, "reference": trees.take(self._known.table, self._known.index[rows, steps])}
+
+    def extra(self, number: int, refresh: Refresh, row: int, step: int) -> Batch:
+        """All samples of a client's refresh after ``step``, as one batch, not augmented."""
+        time = (step + 1 - refresh.first) // refresh.every
+        index = self._extra[number][row, time]
+        batch = self._arrays.batch(index, torch.ones_like(index))
+        if self._known is None:
+            return batch
+        found = trees.take(self._known.table, self._known.extra[number][row, time])
+        return {**batch, "reference": found}
+
+
+def ask(
+    look: Callable[[Tree, Tree, Batch], dict[str, Any]] | None,
+    server: Tree,
+    work: Tree,
+    batch: Batch,
+) -> dict[str, Any]:
+    """The batch with what reference models make of it, unless it has that, or needs none."""
+    if look is None or "reference" in batch:
+        return dict(batch)
+    with torch.no_grad():
+        return {**batch, "reference": look(server, work, batch)}
+
+
+@dataclass(frozen=True)
+class _Known:
+    """table: what was computed for every sample of all clients; index, extra: positions in it, in
+    place of the sample numbers of `fl.data.batches.Schedule`.
+    """
+
+    table: dict[str, Any]
+    index: Tensor
+    extra: list[Tensor]
+
+
+def _remember(part: Pass, schedule: Schedule, arrays: Arrays, models: Models) -> _Known | None:
+    """One look at every sample. None where there is no reference, where batches are augmented and
+    so never the same, and where looking things up would not pay or take too much memory.
+    """
+    if part.reference is None or arrays.random:
+        return None
+    samples = [_samples(schedule, row) for row in range(len(schedule.steps))]
+    begins = np.cumsum([0, *map(len, samples)])
+    visits = schedule.steps.sum() * schedule.index.shape[-1]
+    visits += sum(extra.size for extra in schedule.extra)
+    if visits < PAYS * begins[-1]:
+        return None
+    table: list[dict[str, Any]] = []
+    for row, held in enumerate(samples):
+        server, work = models(row)
+        for chunk in np.split(held, range(CHUNK, len(held), CHUNK)):
+            index = torch.from_numpy(chunk).to(arrays.device)
+            batch = arrays.batch(index, torch.ones_like(index))
+            table.append(ask(part.reference, server, work, batch)["reference"])
+            if len(table) == 1 and trees.nbytes(table[0]) * begins[-1] > ROOM * len(chunk):
+                return None
+
+    def positions(index: np.ndarray) -> Tensor:
+        rows = zip(samples, index, begins[:-1], strict=True)
+        # Steps that a client does not take name samples that it may not have.
+        own = [b + np.searchsorted(held, i).clip(max=len(held) - 1) for held, i, b in rows]
+        return torch.from_numpy(np.stack(own)).to(arrays.device)
+
+    extra = list(map(positions, schedule.extra))
+    return _Known(trees.concatenate(table), positions(schedule.index), extra)
+
+
+def _samples(schedule: Schedule, row: int) -> np.ndarray:
+    """All that a client's batches and refreshes come to, in ascending order."""
+    steps = schedule.index[row, : schedule.steps[row]]
+    return np.unique(np.concatenate([steps.ravel(), *(e[row].ravel() for e in schedule.extra)]))
