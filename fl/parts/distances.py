@@ -40,7 +40,11 @@ def three_distances(x: Tensor, y: Tensor) -> Tensor:
     moves, centred = y - x, x - x.mean(dim=-2, keepdim=True)
     length = centred.square().sum(dim=-1)
     growth = (moves * (moves + 2 * centred)).sum(dim=-1)
-    still = (-2 * centred @ centred.mT).add_(length[..., None]).add_(length[..., None, :])
-    there = (-2 * centred @ moves.mT).add_(growth[..., None, :])
-    moved = (-2 * moves @ moves.mT).add_(there).add_(there.mT)
-    return torch.stack([still, moved.add_(still), still + there], dim=-3).relu_()
+    left, right = [centred, moves, centred], [centred, moves, moves]
+    found = (-2 * torch.stack(left, dim=-3)) @ torch.stack(right, dim=-3).mT
+    still, moved, there = (found.select(-3, block) for block in range(3))
+    still.add_(length[..., None]).add_(length[..., None, :])
+    there.add_(growth[..., None, :])
+    moved.add_(there).add_(there.mT).add_(still)
+    there.add_(still)
+    return found.relu_()
