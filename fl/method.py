@@ -69,6 +69,10 @@ class Refresh:
         """Whether it comes after that many steps of a round."""
         return steps >= self.first and (steps - self.first) % self.every == 0
 
+    def times(self, steps: int) -> int:
+        """How often it comes in a round of that many steps."""
+        return sum(map(self.due, range(1, steps + 1)))
+
 
 @dataclass(frozen=True)
 class Pass:

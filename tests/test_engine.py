@@ -324,6 +324,9 @@ def test_a_refresh_draws_a_clients_own_training_samples_anew_each_time() -> None
     assert not np.array_equal(extra, later.extra[0])
     short = schedule(held, [0, 1], replace(training, local_steps=1), 5, 1, refreshes=(refresh,))
     assert short.extra[0].shape == (2, 0, 12)
+    begun = found.begin(30, (refresh,))
+    assert begun.steps.tolist() == [30, 30]
+    assert np.array_equal(begun.extra[0], extra[:, :2])
 
 
 # Random layers

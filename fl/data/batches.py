@@ -8,7 +8,7 @@ batch statistics are always over `batch_size` samples and stacks of clients keep
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,15 @@ class Schedule:
         key = None if self.key is None else self.key[rows]
         extra = tuple(index[rows] for index in self.extra)
         return Schedule(self.index[rows], self.weight[rows], self.steps[rows], key, extra)
+
+    def begin(self, steps: int, refreshes: Sequence[Refresh]) -> Schedule:
+        """The first steps of every client, with what falls on them of the refreshes given."""
+        extra = zip(self.extra, refreshes, strict=False)
+        return replace(
+            self,
+            steps=np.minimum(self.steps, steps),
+            extra=tuple(index[:, : refresh.times(steps)] for index, refresh in extra),
+        )
 
     def keys(self) -> np.ndarray | None:
         """A key for every sample of every step, int64 [K, S, b]."""
@@ -99,7 +108,7 @@ def schedule(
     key = np.array([draw.integers(2**62) for draw in generators]) if keyed else None
     extra = []
     for refresh in refreshes:
-        times = sum(refresh.due(step + 1) for step in range(shape[1]))
+        times = refresh.times(shape[1])
         size = refresh.batches * training.batch_size
         rows = zip(samples, generators, strict=True)
         extra.append(np.stack([_repeatedly(held, times, size, draw) for held, draw in rows]))
