@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
@@ -135,6 +136,23 @@ def by_setting(
     return Table(name, caption, "Method", columns, tuple(groups), text)
 
 
+Cells = Callable[[pd.Series, str], Sequence[Cell]]
+"""The cells of a row of a frame, with the link to where its method and setting are told in full."""
+
+
+def grouped(facts: Facts, frame: pd.DataFrame, cells: Cells) -> list[Group]:
+    """A row for each row of ``frame``, headed by its method, in a group for each setting."""
+    groups = []
+    for setting in facts.settings:
+        rows = []
+        for _, row in at(frame, setting).iterrows():
+            link = f"#{facts.anchor(setting, row['method'])}"
+            rows.append(Row(Cell(facts.methods[row["method"]]), tuple(cells(row, link))))
+        if rows:
+            groups.append(Group(facts.short(setting), tuple(rows)))
+    return groups
+
+
 def clients_table(facts: Facts) -> Table:
     """How unevenly methods serve clients."""
     groups = []
@@ -169,18 +187,13 @@ def paired_table(facts: Facts) -> Table | None:
     frame = tables.paired(facts.rows, facts.runs, facts.metric, baseline)
     if frame.empty:
         return None
-    groups = []
-    for setting in facts.settings:
-        rows = []
-        for _, row in at(frame, setting).iterrows():
-            gain = spread(row["difference"], row["difference_sd_seeds"], facts.metric, signed=True)
-            shares = [Cell(number(row[c], "accuracy")) for c in ("better", "equal", "worse")]
-            link = f"#{facts.anchor(setting, row['method'])}"
-            counts = [Cell(str(row["n_clients"])), Cell(probability(row["p_sign"]))]
-            cells = (Cell(gain, link), *shares, *counts, Cell(str(row["n_seeds"])))
-            rows.append(Row(Cell(facts.methods[row["method"]]), cells))
-        if rows:
-            groups.append(Group(facts.short(setting), tuple(rows)))
+
+    def cells(row: pd.Series, link: str) -> Sequence[Cell]:
+        gain = spread(row["difference"], row["difference_sd_seeds"], facts.metric, signed=True)
+        shares = [Cell(number(row[c], "accuracy")) for c in ("better", "equal", "worse")]
+        counts = [Cell(str(row["n_clients"])), Cell(probability(row["p_sign"]))]
+        return Cell(gain, link), *shares, *counts, Cell(str(row["n_seeds"]))
+
     caption = (
         f"Against {facts.methods[baseline]} on the same partition and seeds. Difference: final "
         f"test {unit(facts.metric)}, mean ± standard deviation over paired seeds. Better, equal, "
@@ -188,7 +201,7 @@ def paired_table(facts: Facts) -> Table | None:
         "sign test over clients, equal ones left out."
     )
     columns = ("difference", "better", "equal", "worse", "clients", "p (sign test)", "seeds")
-    return by_setting("paired", caption, columns, groups)
+    return by_setting("paired", caption, columns, grouped(facts, frame, cells))
 
 
 def personal_table(facts: Facts) -> Table | None:
@@ -196,20 +209,17 @@ def personal_table(facts: Facts) -> Table | None:
     frame = frames.personalisation(facts.rows, facts.runs, facts.metric)
     if frame.empty:
         return None
-    groups = []
-    for setting in facts.settings:
-        rows = []
-        for _, row in at(frame, setting).iterrows():
-            link = f"#{facts.anchor(setting, row['method'])}"
-            cells = [
-                Cell(spread(row[c], row[f"{c}_sd_seeds"], facts.metric, signed=c == "gain"), link)
-                for c in ("before", "after", "gain")
-            ]
-            if facts.metric == "accuracy" and facts.partitions:
-                cells.append(Cell(number(majority(facts, setting).mean(), "accuracy")))
-            rows.append(Row(Cell(facts.methods[row["method"]]), tuple(cells)))
-        if rows:
-            groups.append(Group(facts.short(setting), tuple(rows)))
+
+    def cells(row: pd.Series, link: str) -> Sequence[Cell]:
+        found = [
+            Cell(spread(row[c], row[f"{c}_sd_seeds"], facts.metric, signed=c == "gain"), link)
+            for c in ("before", "after", "gain")
+        ]
+        if facts.metric == "accuracy" and facts.partitions:
+            own = majority(facts, tuple(row[list(SETTING)]))
+            found.append(Cell(number(own.mean(), "accuracy")))
+        return found
+
     caption = (
         f"Test {unit(facts.metric)} of the shared model before personalisation and of the "
         "clients' own models after it: mean over clients, then mean ± standard deviation over "
@@ -219,7 +229,7 @@ def personal_table(facts: Facts) -> Table | None:
     if facts.metric == "accuracy" and facts.partitions:
         columns += ("majority class",)
         caption += " Majority class: that of each client, mean over clients."
-    return by_setting("personalisation", caption, columns, groups)
+    return by_setting("personalisation", caption, columns, grouped(facts, frame, cells))
 
 
 def other_metrics(facts: Facts) -> list[Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 
 from fl import tables
 from fl.report.cells import DASH, NOTHING, Cell, Group, Row, Table, decimal, number, spread, unit
-from fl.report.content import NAN, at, by_setting, remark
+from fl.report.content import NAN, at, by_setting, grouped, remark
 from fl.report.facts import Facts, Setting
 from fl.report.partitions import Partition
 from fl.tables import COMPLETE, SETTING
@@ -70,24 +70,18 @@ def grid_table(facts: Facts) -> Table | None:
     frame = frame[sizes > 1]
     if frame.empty:
         return None
-    groups = []
-    for setting in facts.settings:
-        rows = []
-        for _, row in at(frame, setting).iterrows():
-            link = f"#{facts.anchor(setting, row['method'])}"
-            scores = [
-                Cell(spread(row[s], row[f"{s}_sd_seeds"], facts.metric), link)
-                for s in ("val", "test")
-            ]
-            cells = (
-                Cell(row["point"] or "no grid values"),
-                *scores,
-                Cell(str(row["n_seeds"]), remark=remark(row)),
-                Cell("selected" if row["selected"] else ""),
-            )
-            rows.append(Row(Cell(facts.methods[row["method"]]), cells))
-        if rows:
-            groups.append(Group(facts.short(setting), tuple(rows)))
+
+    def cells(row: pd.Series, link: str) -> Sequence[Cell]:
+        scores = [
+            Cell(spread(row[s], row[f"{s}_sd_seeds"], facts.metric), link) for s in ("val", "test")
+        ]
+        return (
+            Cell(row["point"] or "no grid values"),
+            *scores,
+            Cell(str(row["n_seeds"]), remark=remark(row)),
+            Cell("selected" if row["selected"] else ""),
+        )
+
     caption = (
         f"Hyper-parameter grids: {unit(facts.metric)}, mean ± standard deviation over the seeds "
         "that finished. The point with the best validation mean is selected; test values are "
@@ -95,7 +89,7 @@ def grid_table(facts: Facts) -> Table | None:
         "passed over unless all have one."
     )
     columns = ("point", "validation", "test", "seeds", "selection")
-    return by_setting("grids", caption, columns, groups, text=1)
+    return by_setting("grids", caption, columns, grouped(facts, frame, cells), text=1)
 
 
 def partition_table(facts: Facts) -> Table | None:
