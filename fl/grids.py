@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fl import fields
+from fl.errors import ConfigError, Where
 
 
 def grid(
@@ -19,6 +20,17 @@ def grid(
     }
     for combination in itertools.product(*options.values()):
         yield dict(zip(options, combination, strict=True))
+
+
+def each_once(
+    declared: Mapping[str, fields.Field], values: Mapping[str, Any], where: Where
+) -> None:
+    """Raise `ConfigError` if a grid has a value twice, which would be one run and not two."""
+    for key, value in values.items():
+        if is_grid(declared.get(key), value):
+            for i, item in enumerate(value):
+                if item in value[:i]:
+                    raise ConfigError(where / key / i, f"{item} stands twice", "each value once")
 
 
 def is_grid(declared: fields.Field | None, value: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from fl import config, fields, published, registry
 from fl.config import Study
 from fl.errors import ConfigError, Where, unknown
-from fl.grids import grid, is_grid
+from fl.grids import each_once, grid, is_grid
 from fl.registry import Entry
 from fl.training import Training
 
@@ -79,6 +79,7 @@ def _terms(given: Any, where: Where) -> dict[str, tuple[Entry, Mapping[str, Any]
         for key in values:
             if key not in fields.fields(entry.target):
                 raise unknown(where / name / key, "key", key, fields.fields(entry.target))
+        each_once(fields.fields(entry.target), values, where / name)
         found[name] = (entry, values)
     return found
 
@@ -117,6 +118,7 @@ def _check_layer(
     for key in layer:
         if key not in declared and key not in reserved:
             raise unknown(where / key, "key", key, (*declared, *reserved))
+    each_once(declared, layer, where)
     for values in grid(declared, layer):
         for key, given in values.items():
             if key in declared:

@@ -294,6 +294,18 @@ CASES = {
     "seed twice": Bad(
         {"seeds": [1, 1]}, key="seeds.1", value="1 stands twice", allowed="each seed once"
     ),
+    "value of a grid twice": Bad(
+        {"methods": {"fedavg": {"lr": [0.1, 0.2, 0.1]}}},
+        key="methods.fedavg.lr.2",
+        value="0.1 stands twice",
+        allowed="each value once",
+    ),
+    "value of a term's grid twice": Bad(
+        {"methods": {"ditto": {"terms": {"cosine": {"layers": ["0"], "mu": [1, 1.0]}}}}},
+        key="methods.ditto.terms.cosine.mu.1",
+        value="1.0 stands twice",
+        allowed="each value once",
+    ),
     "data set twice": Bad(
         {"datasets": ["digits", "digits"]},
         key="datasets.1.digits",
