@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -16,7 +17,10 @@ from fl.store import Store
 from fl.training import Training
 
 LIKENESS = (("dataset", "model", "method"), ("dataset", "model"), ("model",))
-"""What two runs must share for the one to tell the other's time, the most telling first."""
+"""What two runs must share for the one to tell the other's time, the most telling first.
+
+Terms that a study adds they always share: one can cost many times what the method does.
+"""
 
 
 def client_steps(spec: Mapping[str, Any]) -> int:
@@ -90,4 +94,6 @@ class Rates:
 
 
 def _key(spec: Mapping[str, Any], keys: tuple[str, ...]) -> str:
-    return repr([(key, spec[key]["name"]) for key in keys])
+    # Numbers such as weights and rates cost nothing; what a term looks at, and how often, does.
+    terms = [{k: v for k, v in term.items() if not isinstance(v, float)} for term in spec["terms"]]
+    return json.dumps([[(key, spec[key]["name"]) for key in keys], terms], sort_keys=True)

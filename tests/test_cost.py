@@ -99,3 +99,18 @@ def test_a_run_of_what_is_not_known_here_is_passed_over(planned: Callable[..., P
         write_run(store.root, run, [], spec=found, seconds=3.0 if run == "like" else 99.0)
     assert client_steps(spec) > 0
     assert Rates(store).seconds([spec, spec]) == pytest.approx(6.0)
+
+
+def test_a_term_is_told_by_runs_with_that_term(planned: Callable[..., Planned]) -> None:
+    study = planned()
+    plain, store = study.bundle("fedavg")["runs"][0]["spec"], study.store()
+
+    def added(**keys: Any) -> dict[str, Any]:
+        return {**plain, "terms": [settled("term", "mk-mmd", layers=["1"], **keys)]}
+
+    write_run(store.root, "plain", [], spec=plain, seconds=3.0)
+    assert Rates(store).seconds([plain]) == pytest.approx(3.0)
+    assert Rates(store).seconds([plain, added()]) is None
+    write_run(store.root, "added", [], spec=added(), seconds=30.0)
+    assert Rates(store).seconds([plain, added(mu=0.7)]) == pytest.approx(33.0)
+    assert Rates(store).seconds([added(update="periodic")]) is None
