@@ -13,8 +13,8 @@ from torch import Tensor
 from fl import trees
 from fl.errors import FedloomError
 from fl.method import Batch, Setting
-from fl.network import Network, Output
-from fl.parts.losses import SHARED, Forward
+from fl.network import Network
+from fl.parts.losses import SHARED, Forward, See
 from fl.trees import Tree
 
 Seen = dict[str, dict[str, Tensor]]
@@ -35,7 +35,7 @@ class Drift:
     def __post_init__(self) -> None:
         self.network.tap(self.layers)
 
-    def reference(self, see: Callable[[str], Output]) -> dict[str, Tensor]:
+    def reference(self, see: See) -> dict[str, Tensor]:
         """The shared model's features, see `fl.parts.losses.Reference`."""
         taps = see(SHARED).taps
         return {f"{SHARED} {name}": taps[name] for name in self.layers}

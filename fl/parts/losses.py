@@ -45,11 +45,13 @@ Term = Callable[[Forward], Tensor]
 SHARED = "shared"
 """The name of the reference model that the server sent this round."""
 
-Reference = Callable[[Callable[[str], Output]], dict[str, Tensor]]
-"""What a term wants to know of reference models, by name, [b, ...] each. It is given a function
-that passes the batch through a model in evaluation mode: `SHARED`, or one that the method keeps in
-the client's ``work`` under that name.
+See = Callable[[str], Output]
+"""Passes the batch through a reference model in evaluation mode: `SHARED`, or one that the method
+keeps in the client's ``work`` under that name.
 """
+
+Reference = Callable[[See], dict[str, Tensor]]
+"""What a term wants to know of reference models, by name, [b, ...] each."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Beside:
     """
     names = {model: f"{model} features" for model in (SHARED, previous)}
 
-    def reference(see: Callable[[str], Output]) -> dict[str, Tensor]:
+    def reference(see: See) -> dict[str, Tensor]:
         return {name: see(model).features.flatten(1) for model, name in names.items()}
 
     def term(forward: Forward) -> Tensor:
