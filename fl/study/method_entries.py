@@ -10,12 +10,11 @@ from typing import Any
 
 from fl import fields
 from fl.code import registry
-from fl.data import materials
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.method import Setting
 from fl.network import Network
 from fl.simulation.simulate import DTYPES as WEIGHTS
-from fl.study import config
+from fl.study import config, partition_fit, specs
 from fl.study.components import Choice
 from fl.study.config import Execution, Study
 from fl.study.points import Point, points
@@ -61,7 +60,7 @@ class Entries:
         stage = self._stages.setdefault((dataset.text, model.text), Stage(network, data))
         for label, found in self.points.items():
             at = self._where / "methods" / label
-            if len(found) > 1 and not materials.validates(scheme.spec):
+            if len(found) > 1 and not partition_fit.validates(scheme.spec):
                 problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
             for point in found:
@@ -70,7 +69,7 @@ class Entries:
                 setting = Setting(network, training, data.classes, clients=2, shape=data.shape)
                 spec = {"method": point.spec, "terms": point.terms, "features": point.features}
                 try:
-                    stage.rehearse(materials.build(spec, setting), setting, spec)
+                    stage.rehearse(specs.build(spec, setting), setting, spec)
                 except TooFew as error:
                     problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
                     problem += f"{dataset.text} ({error})"
