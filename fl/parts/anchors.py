@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fl.errors import FedloomError
 from fl.network import Network
 from fl.parts.heads import width
 from fl.parts.losses import weighted_mean
@@ -96,6 +97,11 @@ def guide(lam: float, tau: float, kind: Guiding) -> Term:
     """lam times the loss that guides features to the ``anchors`` in the server's tree."""
 
     def term(forward: Forward) -> Tensor:
+        if "anchors" not in forward.shared:
+            raise FedloomError(
+                "fedfm: the method's clients see nothing that is shared by all; allowed: a method "
+                "whose server sends all clients the same"
+            )
         features, anchors = forward.output.features.flatten(1), forward.shared["anchors"]
         labels = forward.batch["y"]
         if kind == "contrastive":
