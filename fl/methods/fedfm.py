@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from fl.fields import Count, NonNegative, Positive
 from fl.method import Method, Setting
 from fl.parts.anchored import anchored_before
-from fl.parts.anchors import Averaged, Guiding, guide
+from fl.parts.anchors import Averaged, Guiding, averaged, guide
 from fl.parts.losses import cross_entropy
 from fl.recipe import recipe
 from fl.schema import GLOBAL
@@ -48,4 +48,4 @@ class FedFM:
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term, and an exchange before it that renews the anchors."""
         base = recipe(setting, terms=(cross_entropy, guide(self.lam, self.tau, self.loss)))
-        return anchored_before(base, setting, self.anchors, self.first)
+        return anchored_before(base, setting, averaged(self.anchors), self.first)

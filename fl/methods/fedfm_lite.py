@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from fl.fields import Count, NonNegative, Positive
 from fl.method import Method, Setting
 from fl.parts.anchored import anchored_after
-from fl.parts.anchors import Averaged, Guiding, guide
+from fl.parts.anchors import Averaged, Guiding, averaged, guide
 from fl.parts.losses import cross_entropy
 from fl.recipe import recipe
 from fl.schema import GLOBAL
@@ -42,4 +42,4 @@ class FedFMLite:
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term, whose clients send anchors beside their models."""
         base = recipe(setting, terms=(cross_entropy, guide(self.lam, self.tau, self.loss)))
-        return anchored_after(base, setting, self.anchors, self.first)
+        return anchored_after(base, setting, averaged(self.anchors), self.first)

@@ -21,7 +21,7 @@ from torch import Tensor
 from fl.fields import NonNegative
 from fl.method import Method, Predictor, Setting, View
 from fl.parts.anchored import anchored_after
-from fl.parts.anchors import Averaged, present, squared_guiding
+from fl.parts.anchors import Averaged, averaged, present, squared_guiding
 from fl.parts.losses import cross_entropy, weighted_mean
 from fl.recipe import everything, personal, recipe
 from fl.schema import PERSONAL
@@ -49,7 +49,7 @@ class FedProto:
         """Local with one more term, whose clients send prototypes."""
         network = setting.network
         base = recipe(setting, terms=(cross_entropy, towards(self.lam)), local=everything)
-        shared = anchored_after(base, setting, self.prototypes)
+        shared = anchored_after(base, setting, averaged(self.prototypes))
 
         def nearest(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             features = network.eval(variables["params"], variables["buffers"], x).features

@@ -6,6 +6,7 @@ clients send after training.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from fl.errors import FedloomError
 from fl.method import Aggregate, Averaging, Exchange, Method, Pass, Setting, Sweep
 from fl.network import Network
-from fl.parts.anchors import Averaged, gathered, local_anchors, look_at, no_anchors
+from fl.parts.anchors import local_anchors, look_at, no_anchors
 from fl.recipe import BESIDE, KINDS
 from fl.term import Batch
 from fl.trees import Tree
@@ -24,14 +25,18 @@ ANCHORS = "anchors"
 ROUND, TRAINED = "anchors' round", "anchors' model"
 """In the server's tree the round that is on; in a client's, for a moment, what it just trained."""
 
+Gather = Callable[[Tensor, Tree], Tensor]
+"""(anchors before, what clients send, see `fl.parts.anchors.local_anchors`) -> anchors."""
+Start = Callable[[Network, Tree, int], Tensor]
+"""(network, first variables, classes) -> what there is before there are anchors."""
 Told = tuple[dict[str, Any], dict[str, Any]]
 
 
-def anchored_before(method: Method, setting: Setting, how: Averaged, first: int) -> Method:
+def anchored_before(method: Method, setting: Setting, gather: Gather, first: int) -> Method:
     """The method with an exchange before that renews the anchors, from round ``first`` on.
 
-    They are of the model that is sent, completed by weights of the client's own. how: anchors of
-    clients are averaged.
+    They are of the model that is sent, completed by weights of the client's own. gather: makes
+    them one of all clients.
     """
     network, classes = setting.network, setting.classes
 
@@ -42,20 +47,23 @@ def anchored_before(method: Method, setting: Setting, how: Averaged, first: int)
         return dict(client), local_anchors(seen)
 
     def renew(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> Told:
-        anchors = gathered(server[ANCHORS], uploads, how)
+        anchors = gather(server[ANCHORS], uploads)
         return {**server, ANCHORS: anchors}, dict(clients)
 
-    made = _with(method, setting, (ANCHORS,), method.aggregate)
+    made = _with(method, setting, (ANCHORS,), method.aggregate, no_anchors)
     before = Exchange(
         (Sweep(look, end),), renew, due=lambda round_: round_ >= first, send=made.send
     )
     return replace(made, before=(*method.before, before))
 
 
-def anchored_after(method: Method, setting: Setting, how: Averaged, first: int = 1) -> Method:
+def anchored_after(
+    method: Method, setting: Setting, gather: Gather, first: int = 1, start: Start = no_anchors
+) -> Method:
     """The method whose clients send anchors of what they just trained along with the rest.
 
-    They guide in the next round; none does before round ``first``.
+    They guide in the next round; none does before round ``first``. gather: as above; start: what
+    the server has before there are any.
     """
     network, classes = setting.network, setting.classes
     *others, last = method.passes
@@ -77,14 +85,16 @@ def anchored_after(method: Method, setting: Setting, how: Averaged, first: int =
         after, kept = method.aggregate(server, clients, rest, n)
         # Guiding begins in the round that `first` names: none by those of rounds before.
         soon = server[ROUND] + 1 >= first
-        anchors = gathered(server[ANCHORS], uploads[ANCHORS], how) * soon
+        anchors = gather(server[ANCHORS], uploads[ANCHORS]) * soon
         return {**after, ANCHORS: anchors, ROUND: server[ROUND] + 1}, kept
 
-    made = _with(method, setting, (ANCHORS, ROUND), aggregate)
+    made = _with(method, setting, (ANCHORS, ROUND), aggregate, start)
     return replace(made, passes=(*others, _remembering(last), Sweep(look, end)))
 
 
-def _with(method: Method, setting: Setting, keys: tuple[str, ...], aggregate: Aggregate) -> Method:
+def _with(
+    method: Method, setting: Setting, keys: tuple[str, ...], aggregate: Aggregate, start: Start
+) -> Method:
     """The method whose server keeps ``keys`` and sends its anchors."""
     network, inner = setting.network, method.send
 
@@ -93,7 +103,7 @@ def _with(method: Method, setting: Setting, keys: tuple[str, ...], aggregate: Ag
         if ANCHORS in server:
             raise FedloomError("anchors: there are some already; allowed: to add them once")
         _whole(network, client, server)
-        anchors = no_anchors(network, variables, setting.classes)
+        anchors = start(network, variables, setting.classes)
         new = {ANCHORS: anchors, ROUND: anchors.new_ones(())}
         return {**server, **{key: new[key] for key in keys}}, client
 

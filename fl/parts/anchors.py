@@ -5,6 +5,7 @@ Called anchors by FedFM (Ye et al. 2023) and prototypes by FedProto (Tan et al. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -133,6 +134,10 @@ def local_anchors(seen: Tree) -> dict[str, Any]:
     return {"means": means, "counts": counts}
 
 
-def gathered(old: Tensor, sent: Tree, how: Averaged) -> Tensor:
-    """The anchors from those of all clients; those of classes that nobody holds stay."""
-    return renewed(old, AVERAGES[how](sent["means"], sent["counts"]), sent["counts"])
+def averaged(how: Averaged) -> Callable[[Tensor, Tree], Tensor]:
+    """Anchors from those of all clients, and the old ones; those of classes nobody holds stay."""
+
+    def gather(old: Tensor, sent: Tree) -> Tensor:
+        return renewed(old, AVERAGES[how](sent["means"], sent["counts"]), sent["counts"])
+
+    return gather

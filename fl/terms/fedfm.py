@@ -16,7 +16,7 @@ from typing import ClassVar
 from fl.fields import Count, NonNegative, Positive
 from fl.method import Method, Setting
 from fl.parts.anchored import anchored_after, anchored_before
-from fl.parts.anchors import Averaged, Guiding, guide
+from fl.parts.anchors import Averaged, Guiding, averaged, guide
 from fl.term import Attached
 
 
@@ -44,6 +44,6 @@ class Matching:
         attached = anchored_after if self.lite else anchored_before
 
         def attach(method: Method) -> Method:
-            return attached(method, setting, self.anchors, self.first)
+            return attached(method, setting, averaged(self.anchors), self.first)
 
         return Attached(guide(self.lam, self.tau, self.loss), attach)
