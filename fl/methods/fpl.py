@@ -74,7 +74,8 @@ def clustered(prototypes: Tensor, counts: Tensor, like: Tensor) -> Tensor:
         own = prototypes[held, label]
         if len(own):
             centres = means(own, finch(own).to(own.device))
-            found[label, : len(centres)] = centres
+            # In an order of their own, whatever that of clients is.
+            found[label, : len(centres)] = centres[centres.sum(1).argsort()]
     return found
 
 

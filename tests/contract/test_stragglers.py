@@ -10,7 +10,7 @@ import pytest
 from contract import worlds
 from contract.worlds import world
 
-from fl import registry
+from fl.code import registry
 from fl.data.stragglers import shares, shortened, stragglers
 from fl.errors import ConfigError, Where
 from fl.fields import parse

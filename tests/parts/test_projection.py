@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl import registry
+from fl.code import registry
 from fl.errors import Where
 from fl.network import Network
 
