@@ -15,6 +15,7 @@ from fl.method import Method, Setting, declared
 from fl.network import Network
 from fl.simulation.evaluate import OWN, Held
 from fl.simulation.simulate import DTYPES, Simulation
+from fl.term import Attached
 from fl.training import Training
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ def build(composed: Composed, setting: Setting) -> Method:
     terms = tuple(term.build(setting) for term in composed.terms)
     alterations = tuple(one.build(setting) for one in composed.alterations)
     made: Method = composed.method.build(replace(setting, terms=terms, alterations=alterations))
+    for term in terms:
+        if isinstance(term, Attached):
+            made = term.attach(made)
     return made
 
 
