@@ -40,7 +40,7 @@ from fl.report.drawing import Look, axes_of, pictured
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from fl.simulate import Simulation
+    from fl.simulation.simulate import Simulation
 
 LOCAL = "local"
 """The trace of images that clients train on, [rounds, clients, classes x kept, ...]."""

@@ -37,7 +37,7 @@ from fl.schema import GLOBAL, PERSONAL
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from fl.simulate import Simulation
+    from fl.simulation.simulate import Simulation
 
 CHUNK = 64
 FALSE = 0.01

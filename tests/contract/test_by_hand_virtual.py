@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from contract import worlds
 from torch import Tensor
 
-from fl import engine, trees
+from fl import trees
 from fl.errors import FedloomError
 from fl.method import COUNTS
 from fl.methods.fedlgd import ANCHORS, FedLGD
@@ -22,6 +22,7 @@ from fl.parts.generator import generated
 from fl.parts.harmony import mmd
 from fl.parts.losses import supervised_contrast
 from fl.parts.virtual import IMAGES, Matching
+from fl.simulation import engine
 
 SHAPE = (1, 4, 4)
 C = worlds.CLASSES
@@ -339,9 +340,9 @@ def test_a_client_without_a_class_is_refused() -> None:
 
 @pytest.mark.parametrize("method", ["fedlgd", "vhl"])
 def test_inputs_that_are_no_images_are_refused(method: str) -> None:
-    from fl import materials
-    from fl.assembly import computing
+    from fl.data import materials
     from fl.method import Setting
+    from fl.simulation.assembly import computing
     from fl.training import Training
 
     network = computing(lambda: worlds.module("mlp"), Training())
