@@ -336,8 +336,8 @@ def test_a_method_is_a_frozen_record_with_defaults(method: str) -> None:
 
 
 def every_method_in_one_study() -> dict[str, Any]:
-    starts = [name for name in METHODS if name not in WITHOUT_START]
-    return {name: {"start": "fedavg"} if name in starts else None for name in METHODS}
+    starts = {name: {"start": "fedavg"} for name in METHODS if name not in WITHOUT_START}
+    return {name: {**DECLARED[name].short, **starts.get(name, {})} or None for name in METHODS}
 
 
 def prepared_start(planned: Planned, method: str, *stores: str) -> None:
@@ -350,7 +350,13 @@ def prepared_start(planned: Planned, method: str, *stores: str) -> None:
 @every_trained_method
 def test_resumed_is_undisturbed_to_the_bit(method: str, planned: Callable[..., Planned]) -> None:
     # On real images, so that a model with batch normalisation serves every method.
-    study = planned(methods=every_method_in_one_study(), models=["cnn"], datasets=["digits"])
+    held = {"clients": 4, "alpha": 0.5, "min_samples": 5, "min_per_class": 1}
+    study = planned(
+        methods=every_method_in_one_study(),
+        models=["cnn"],
+        datasets=["digits"],
+        partitions=[{"dirichlet": held}],
+    )
     prepared_start(study, method, "whole", "broken")
     assert study.train(method, "whole") == 0
     [run] = study.runs(method)
