@@ -12,7 +12,7 @@ from fl import config, fields, materials, registry
 from fl.choices import Choice
 from fl.config import Execution, Study
 from fl.errors import ConfigError, FedloomError, Where, unknown
-from fl.method import Setting
+from fl.method import Setting, declared
 from fl.network import Network
 from fl.points import Point, points
 from fl.rehearsal import Stage, TooFew, told
@@ -61,10 +61,17 @@ class Entries:
             if len(found) > 1 and not materials.validates(scheme.spec):
                 problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
+            target = found[0].entry.target
+            if declared(target).validates and not materials.validates(scheme.spec):
+                problem = f"learns by validation samples, of which {scheme.text} has none"
+                raise ConfigError(at, problem, "a partition with val > 0")
             for point in found:
                 training = Training(**point.training)
                 self._check_batch(label, training.batch_size, data.size, dataset)
-                setting = Setting(network, training, data.classes, clients=2, shape=data.shape)
+                away = int(materials.holds_out(scheme.spec))
+                setting = Setting(
+                    *(network, training, data.classes), clients=2, shape=data.shape, away=away
+                )
                 spec = {"method": point.spec, "terms": point.terms, "features": point.features}
                 try:
                     stage.rehearse(materials.build(spec, setting), setting, spec)
@@ -136,6 +143,10 @@ class Entries:
             entry = self.points[start][0].entry
             if "global" not in entry.target.stages:
                 raise ConfigError(at, f"{start!r} ({entry.name}) has no shared model to start from")
+            wanted = declared(self.points[seen[-1]][0].entry.target).goes_on
+            if wanted and entry.name not in wanted:
+                problem = f"{start!r} is {entry.name}, whose result says nothing of how to go on"
+                raise ConfigError(at, problem, f"an entry of {' or '.join(wanted)}")
             seen.append(start)
 
     def _check_precision(self, label: str) -> None:

@@ -99,9 +99,10 @@ class Simulation:
         self, part: Pass | Sweep, clients: np.ndarray, round_: int, purpose: str
     ) -> Schedule | None:
         """The batches of one pass; None where it is left out of the round."""
-        split = part.split if isinstance(part, Sweep) else part.draws.split
-        nobody = [np.zeros(0, np.int64)] * self.held.clients
-        samples = [self.held.samples.get(split, nobody)[k] for k in clients]
+        draws = part if isinstance(part, Sweep) else part.draws
+        if not draws.due(round_):
+            return None
+        samples = [self.held.of_splits(draws.split, int(k)) for k in clients]
         if isinstance(part, Sweep):
             return sweeping(samples)
         if part.draws.steps is not None and not part.draws.steps(round_):
@@ -230,8 +231,11 @@ def _finished(simulation: Simulation, plan: Plan, state: State, losses: Tensor) 
                 f"round {number}"
             )
         rows = pd.concat([rows, scores], ignore_index=True)
-        if simulation.method.trace:
-            traces = trees.to(simulation.method.trace(state.server), "cpu")
+        method = simulation.method
+        if method.trace:
+            traces = trees.to(method.trace(state.server), "cpu")
+        if method.trace_clients:
+            traces |= trees.to(method.trace_clients(state.clients), "cpu")
     return Round(number, state, rows, loss, trouble, traces)
 
 
