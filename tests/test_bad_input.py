@@ -494,7 +494,7 @@ CASES = {
             **homogeneous(unseen=1),
         },
         key="methods.l2p",
-        value="with cnn(channels=[16, 32]): l2p: 1 clients are held out of training",
+        value="with cnn: l2p: clients are held out of training",
         allowed="a partition without unseen clients",
     ),
     "a series that goes too far": Bad(

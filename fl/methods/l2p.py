@@ -74,8 +74,8 @@ class L2P:
         check_plain(setting, "l2p")
         if setting.away:
             raise FedloomError(
-                f"l2p: {setting.away} clients are held out of training, and L2P has no nets for "
-                "whom it never saw; allowed: a partition without unseen clients, or fedl2p"
+                "l2p: clients are held out of training, and L2P has no nets for whom it never saw; "
+                "allowed: a partition without unseen clients, or fedl2p"
             )
         steering = Steering(setting.network)
         check_normalised(steering, "l2p")
