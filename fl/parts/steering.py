@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fl import private, rng, trees
+from fl import rng, trees
 from fl.errors import FedloomError
 from fl.method import Draws, Pass, Setting, Sweep
 from fl.network import Around, Network, Output
 from fl.parts.losses import classification
 from fl.parts.metanets import BNNet, LRNet, Statistics, mixed_batch_norm, symmetric_kl
+from fl.pytorch import private
 from fl.term import Batch
 from fl.trees import Rate, Tree
 

@@ -14,15 +14,16 @@ from contract import worlds
 from contract.worlds import world
 from torch import Tensor, nn
 
-from fl import assembly, engine, simulate, trees
-from fl.engine import State
+from fl import trees
 from fl.errors import FedloomError
-from fl.evaluate import Held
 from fl.method import Setting
 from fl.network import Network
 from fl.parts.steering import Steering
 from fl.schema import PERSONAL
-from fl.simulate import Simulation
+from fl.simulation import assembly, engine, simulate
+from fl.simulation.engine import State
+from fl.simulation.evaluate import Held
+from fl.simulation.simulate import Simulation
 from fl.training import Training
 from fl.trees import Tree
 
