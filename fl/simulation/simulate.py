@@ -118,9 +118,10 @@ class Simulation:
         self, part: Pass | Sweep, clients: np.ndarray, work: Work, round_: int, purpose: str
     ) -> Schedule | None:
         """The batches of one pass; None where it is left out of the round."""
-        split = part.split if isinstance(part, Sweep) else part.draws.split
-        nobody = [np.zeros(0, np.int64)] * self.held.clients
-        samples = [self.held.samples.get(split, nobody)[k] for k in clients]
+        draws = part if isinstance(part, Sweep) else part.draws
+        if not draws.due(round_):
+            return None
+        samples = [self.held.of_splits(draws.split, int(k)) for k in clients]
         if isinstance(part, Sweep):
             return sweeping(samples)
         if part.draws.steps is not None and not part.draws.steps(round_):
