@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fl import config, fields, materials, registry
+from fl import config, fields, materials, registry, task_check
 from fl.choices import Choice
 from fl.config import Execution, Study
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.method import Setting
 from fl.network import Network
-from fl.points import Point, points
+from fl.points import ADDED, Point, points
 from fl.rehearsal import Stage, TooFew, told
 from fl.simulate import DTYPES as WEIGHTS
+from fl.task import Task
 from fl.training import Training
 
 
@@ -50,7 +51,9 @@ class Entries:
         shared = config.execution(execution, study.execution, where / "execution")
         self.executions = {label: self._execution(label, shared) for label in self._given}
 
-    def check(self, network: Network, dataset: Choice, model: Choice, scheme: Choice) -> None:
+    def check(
+        self, network: Network, dataset: Choice, model: Choice, scheme: Choice, task: Task
+    ) -> None:
         """Refuse (`ConfigError`) a method that cannot be built for a model or cannot train it, a
         batch that nothing can fill, or a grid that nothing can be chosen from.
         """
@@ -61,10 +64,13 @@ class Entries:
             if len(found) > 1 and not materials.validates(scheme.spec):
                 problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
+            self._check_task(label, task, dataset)
             for point in found:
                 training = Training(**point.training)
                 self._check_batch(label, training.batch_size, data.size, dataset)
-                setting = Setting(network, training, data.classes, clients=2, shape=data.shape)
+                setting = Setting(
+                    network, training, data.classes, clients=2, shape=data.shape, task=task
+                )
                 spec = {"method": point.spec, "terms": point.terms, "features": point.features}
                 try:
                     stage.rehearse(materials.build(spec, setting), setting, spec)
@@ -80,6 +86,19 @@ class Entries:
                     problem = f"{point.entry.name} cannot train {model.text} on {dataset.text}"
                     allowed = "a method, terms and training keys that fit this model and its inputs"
                     raise ConfigError(at, f"{problem} ({told(error)})", allowed) from None
+
+    def _check_task(self, label: str, task: Task, dataset: Choice) -> None:
+        """Whether a method, and what is added to it, goes with the labels of a data set."""
+        at, found = self._where / "methods" / label, self.points[label]
+        task_check.check(found[0].entry, task, dataset, at)
+        for key, kind in ADDED.items():
+            for spec in getattr(found[0], key):
+                there = at / key / spec["name"]
+                task_check.check(registry.find(kind, spec["name"], there), task, dataset, there)
+        for moved in {point.training["augmentation"] for point in found} - {"none"}:
+            if not task.augmented:
+                problem = f"is {moved}, but {dataset.text} has {task.given}, which would stay"
+                raise self._wrong(label, "augmentation", problem, "none")
 
     def _check_batch(self, label: str, batch: int, size: int | None, dataset: Choice) -> None:
         """Whether a batch is of no more samples than there are; the default one is, of any set."""

@@ -20,6 +20,7 @@ from fl.data.prepared import Prepared
 from fl.errors import ConfigError, DataError, FedloomError, Where
 from fl.files import sha256, write_json, write_table
 from fl.registry import Entry
+from fl.task import DEFAULT
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fl.assembly import Composed, Parts
     from fl.method import Method, Setting
     from fl.simulate import Simulation
+    from fl.task import Task
 
 Spec = Mapping[str, Any]
 """``{"name": ..., key: value, ...}`` of a thing that the registry knows, or a run's whole spec.
@@ -40,6 +42,18 @@ def entry_of(kind: str, spec: Spec) -> tuple[Entry, Any]:
     entry = registry.find(kind, spec["name"], Where("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
     return entry, entry.make(values)
+
+
+def task_entry(dataset: Spec) -> Entry:
+    """The registry's entry for the task that a data set says it has."""
+    _, found = entry_of("data set", dataset)
+    return registry.find("task", getattr(found, "task", DEFAULT), Where(dataset["name"]) / "task")
+
+
+def task_of(dataset: Spec) -> Task:
+    """The task of a data set."""
+    found: Task = task_entry(dataset).make({})
+    return found
 
 
 def dataset_id(spec: Spec) -> str:
@@ -65,7 +79,7 @@ def parts_of(spec: Spec) -> Parts:
     """What a run's spec names, made with its values."""
     from fl.assembly import Parts
 
-    return Parts(entry_of("model", spec["model"])[1], _method(spec))
+    return Parts(entry_of("model", spec["model"])[1], _method(spec), task_of(spec["dataset"]))
 
 
 def build(spec: Spec, setting: Setting) -> Method:
@@ -113,6 +127,9 @@ def code(spec: Spec) -> dict[str, str]:
         f"{key} {one['name']}": identity.code(_entry_file(kind, one))
         for key, kind, one in _added(spec)
     }
+    task = task_entry(spec["dataset"])
+    if task.name != DEFAULT:  # That one is part of the core.
+        added["task"] = identity.code(task.file)
     return {
         **added,
         "core": identity.code(identity.CORE),
@@ -154,6 +171,7 @@ def code_files(spec: Spec) -> dict[str, str]:
     roots = [identity.CORE, identity.PREPARED, identity.DEALT]
     roots += [_file(kind, spec, key) for key, kind in kinds.items()]
     roots += [_entry_file(kind, one) for _, kind, one in _added(spec)]
+    roots.append(task_entry(spec["dataset"]).file)
     return {name: found for root in roots for name, found in identity.files(root).items()}
 
 
@@ -205,17 +223,21 @@ def partition(
     folder = results / "partitions" / partition_id(spec, dataset_id(dataset))
     path = folder / "partition.parquet"
     if not (folder / "partition.json").exists():
-        _make_partition(spec, prepare(dataset, root, supply), folder)
+        counted = task_of(dataset).counted
+        _make_partition(spec, prepare(dataset, root, supply), folder, counted)
     return holdings.read(path)
 
 
-def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
+def _make_partition(spec: Spec, prepared: Prepared, folder: Path, counted: bool) -> None:
+    """counted: whether samples are counted by class; else all are told as one."""
     entry = registry.find("partition scheme", spec["name"], Where("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
     table = deal(entry.target, values, prepared, entry.name)
     folder.mkdir(parents=True, exist_ok=True)
     holdings.write(table, folder / "partition.parquet")
-    statistics = holdings.statistics(table, prepared.y, len(prepared.classes))
+    classes = list(prepared.classes) if counted else ["samples"]
+    labels = prepared.y if counted else np.zeros_like(prepared.y)
+    statistics = holdings.statistics(table, labels, len(classes))
     write_table(folder / "statistics.parquet", statistics)
     _measure_domains(table, prepared, folder)
     about = {
@@ -224,7 +246,7 @@ def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
         "params": values,
         "notes": table.attrs.get("notes", []),
         "unseen": holdings.unseen(table).tolist(),
-        "classes": list(prepared.classes),
+        "classes": classes,
     }
     write_json(folder / "partition.json", about)
 

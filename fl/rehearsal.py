@@ -22,6 +22,7 @@ from fl.errors import FedloomError
 from fl.feed import ask
 from fl.method import COUNTS, GIVEN, Exchange, Method, Pass, Setting
 from fl.network import Network
+from fl.task import Task
 from fl.trees import Tree, apply
 
 ENOUGH = 4
@@ -85,7 +86,8 @@ class Stage:
     def _loss(
         self, method: Method, exchange: Exchange, part: Pass, setting: Setting, size: int
     ) -> float:
-        arrays, training = self._samples(size, setting.training.augmentation), setting.training
+        training = setting.training
+        arrays = self._samples(size, training.augmentation, setting.task)
         once = replace(training, batch_size=size, local_epochs=1, local_steps=None)
         keyed = setting.network.random or arrays.random or part.draws.keyed
         drawn = schedule([np.arange(size)], [0], once, 0, 1, keyed=keyed)
@@ -112,14 +114,14 @@ class Stage:
     def _variables(self) -> Tree:
         return self._network.init(0)
 
-    def _samples(self, count: int, augmentation: str) -> Arrays:
+    def _samples(self, count: int, augmentation: str, task: Task) -> Arrays:
         """Random inputs of the data set's shape; tokens where it has them."""
         draw, shape = np.random.default_rng(0), (count, *self._data.shape)
         if tokens := getattr(self._data, "tokens", 0):
             x = draw.integers(tokens, size=shape)
         else:
             x = draw.standard_normal(shape).astype(np.float32)
-        y = np.arange(count) % self._data.classes
+        y = task.invent(count, self._data.classes, self._data.shape)
         return Arrays(x, y, None, augmentation=augmentation)
 
 

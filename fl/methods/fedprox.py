@@ -14,10 +14,11 @@ from typing import ClassVar
 
 from fl.fields import NonNegative
 from fl.method import Method, Setting
-from fl.parts.losses import cross_entropy
+from fl.parts.losses import task_loss
 from fl.parts.proximal import proximal
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class FedProx:
     mu: NonNegative = 0.01
 
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more loss term."""
-        return recipe(setting, terms=(cross_entropy, proximal(self.mu)))
+        return recipe(setting, terms=(task_loss, proximal(self.mu)))
