@@ -10,16 +10,18 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from fl import fields, materials, simulate, trees
-from fl.assembly import computing
+from fl import fields, trees
+from fl.code.registry import Entry, find
+from fl.data import materials
 from fl.data.batches import Arrays
-from fl.engine import State
 from fl.errors import FedloomError, Where
-from fl.evaluate import Held
 from fl.method import Setting, declared
-from fl.registry import Entry, find
 from fl.schema import METRIC_COLUMNS
-from fl.simulate import DTYPES, Simulation
+from fl.simulation import simulate
+from fl.simulation.assembly import computing
+from fl.simulation.engine import State
+from fl.simulation.evaluate import Held
+from fl.simulation.simulate import DTYPES, Simulation
 from fl.training import Training
 
 CLASSES = 3

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from data.dealing import DOMAINS, GROUPS, KEYS, LABELS, class_counts, make
 
-from fl import materials
-from fl.data import partition
+from fl.data import materials, partition
 from fl.data.prepared import SPLIT as SPLIT_NAMES
 from fl.data.published import CODES, follow
 from fl.errors import DataError
