@@ -60,7 +60,8 @@ class Task:
 def weighted_mean(values: Tensor, batch: Mapping[str, Any]) -> Tensor:
     """sum_i w_i v_i / sum_i w_i over the batch, for one value per sample, [b]; 0 without weight."""
     total = batch["weight"].sum()
-    return (values * batch["weight"]).sum() / (total + (total == 0))
+    mean: Tensor = (values * batch["weight"]).sum() / (total + (total == 0))
+    return mean
 
 
 def tasks_of(target: Any) -> tuple[str, ...]:
