@@ -52,6 +52,7 @@ class Network:
     *body*. batch_norm: those of batch normalisation, running statistics included. random: whether
     a pass in training mode draws random numbers (dropout, stochastic depth): what its layers tell,
     and after `probe` what it does. of_tokens: whether inputs are whole numbers that it looks up.
+    blocks: layers that the module names as its stages, by an attribute ``blocks``; mostly none.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Network:
         self._taps: dict[str, Tensor] = {}
         self._alter: Alter = UNALTERED
         self.of_tokens = bool(self._layers(nn.Embedding))
+        self.blocks: tuple[str, ...] = tuple(getattr(self._module, "blocks", ()))
 
     def _layers(self, *kinds: type[nn.Module]) -> list[str]:
         return [name for name, layer in self._module.named_modules() if isinstance(layer, kinds)]

@@ -302,7 +302,8 @@ HYPER = [
 @pytest.mark.parametrize(("method", "key", "value"), HYPER)
 def test_a_hyper_parameter_out_of_bounds_is_refused(method: str, key: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
-        worlds.entry(method).parse({key: value}, Where("studies/a.yaml", f"methods.{method}"))
+        given = {**DECLARED[method].short, key: value}
+        worlds.entry(method).parse(given, Where("studies/a.yaml", f"methods.{method}"))
     message = str(caught.value)
     assert message.startswith(f"studies/a.yaml: methods.{method}.{key}: ")
     assert repr(value) in message
@@ -333,8 +334,8 @@ def test_a_method_is_a_frozen_record_with_defaults(method: str) -> None:
 
 
 def every_method_in_one_study() -> dict[str, Any]:
-    starts = [name for name in METHODS if name not in WITHOUT_START]
-    return {name: {"start": "fedavg"} if name in starts else None for name in METHODS}
+    begun = {name: {} if name in WITHOUT_START else {"start": "fedavg"} for name in METHODS}
+    return {name: {**DECLARED[name].short, **start} for name, start in begun.items()}
 
 
 def prepared_start(planned: Planned, method: str, *stores: str) -> None:
