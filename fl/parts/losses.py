@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fl.parts.mixed_labels import MIXED, mixed_labels
 from fl.term import Batch, Forward
 
 MOVED = {
@@ -41,8 +42,13 @@ def weighted_mean(values: Tensor, batch: Batch) -> Tensor:
 
 
 def classification(outputs: Tensor, batch: Batch) -> Tensor:
-    """The weighted mean cross-entropy of ``outputs``, [b, classes]."""
-    return weighted_mean(F.cross_entropy(outputs, batch["y"], reduction="none"), batch)
+    """The weighted mean cross-entropy of ``outputs``, [b, classes]; with mixed labels where the
+    batch says how they are, see `fl.parts.mixed_labels`.
+    """
+    labels: Tensor = batch["y"]
+    if mixes := batch.get(MIXED):
+        labels = mixed_labels(labels, outputs, mixes)
+    return weighted_mean(F.cross_entropy(outputs, labels, reduction="none"), batch)
 
 
 def cross_entropy(forward: Forward) -> Tensor:
