@@ -3,7 +3,7 @@
 Huang, Liu, van der Maaten, Weinberger. Densely Connected Convolutional Networks. CVPR 2017.
 arXiv:1608.06993.
 
-Its blocks: the stem, `features.pool0`; the two transitions; and the last dense block.
+Its blocks: the stem, `features.pool0`; the three dense blocks; and the last normalisation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DenseNet100:
                 setattr(network.features, name, nn.Identity())
         elif shape[0] != 3:
             network.features.conv0 = _convolution(shape[0], 7, stride=2)
-        parts = ("pool0", "transition1", "transition2", "denseblock3")
+        parts = ("pool0", "denseblock1", "denseblock2", "denseblock3", "norm5")
         network.blocks = tuple(f"features.{part}" for part in parts)
         made: nn.Module = network
         return made
