@@ -185,6 +185,8 @@ class Exchange:
     give(server, client) -> tree
         For ONE client: what the server makes for it alone. Passes find it in the client's tree
         under `GIVEN`; it is made again in every round.
+    everyone: whether all clients that may take part do so, not only those drawn for the round; for
+        exchanges that come before that of every round.
     """
 
     passes: tuple[Pass | Sweep, ...]
@@ -192,6 +194,7 @@ class Exchange:
     due: Callable[[int], bool] = lambda round_: True
     send: Callable[[Tree], dict[str, Any]] | None = None
     give: Callable[[Tree, Tree], dict[str, Any]] | None = None
+    everyone: bool = False
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,12 @@ class Method:
     before: exchanges that come before it in a round, with the same participants.
     trace(server) -> tensors by name
         What is kept of every evaluated round beside weights and scores: small, of one shape.
+    trace_clients(clients) -> tensors by name
+        The same of the stack of all clients, in host memory. It is no message: no client and no
+        server sees it.
+    admit(counts, clients)
+        Raises `FedloomError` where the method cannot do with what clients hold: training samples
+        of every client by class, int64 [clients, classes], and the ids of those that may take part.
     """
 
     init: Callable[[Tree], tuple[dict[str, Any], dict[str, Any]]]
@@ -243,6 +252,8 @@ class Method:
     send: Callable[[Tree], dict[str, Any]] | None = None
     give: Callable[[Tree, Tree], dict[str, Any]] | None = None
     trace: Callable[[Tree], dict[str, Tensor]] | None = None
+    trace_clients: Callable[[Tree], dict[str, Tensor]] | None = None
+    admit: Callable[[Tensor, Tensor], None] | None = None
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:

@@ -24,7 +24,7 @@ class DenseNet100:
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for images of shape (channels, height, width), from 342 features."""
-        from fl.vision import torchvision
+        from fl.pytorch.vision import torchvision
 
         network: Any = torchvision.models.DenseNet(12, (16, 16, 16), 24, num_classes=classes)
         if self.stem == "cifar":

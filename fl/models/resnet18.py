@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from fl.fields import Count
 from fl.parts.normalisation import Norm
 from fl.parts.resnets import Stem, resnet
 
@@ -21,19 +22,18 @@ class ResNet18:
     """stem: `cifar` for images of about 32 pixels, `imagenet` for those of about 224.
 
     weights: `imagenet` for torchvision's from the user's cache, a file of such, or nothing.
-    norm: what normalises.
+    projection: width of a projection head before the classifier, as MOON has it (there 256), or
+    nothing. norm: what normalises.
     """
 
     stem: Stem = "cifar"
     weights: str | None = None
+    projection: Count | None = None
     norm: Norm = "batch"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for images of shape (channels, height, width), from 512 features."""
-        from fl.vision import torchvision
+        from fl.pytorch.vision import torchvision
 
-        models = torchvision.models
-        published = models.ResNet18_Weights.DEFAULT
-        return resnet(
-            *(models.resnet18, published, shape, classes), self.stem, self.weights, self.norm
-        )
+        make, published = torchvision.models.resnet18, torchvision.models.ResNet18_Weights.DEFAULT
+        return resnet(make, published, self, shape, classes)

@@ -37,7 +37,7 @@ class SwinT:
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for images of shape (channels, height, width), from 768 features."""
-        from fl.vision import pretrained, torchvision
+        from fl.pytorch.vision import pretrained, torchvision
 
         patch, window = ([4, 4], [7, 7]) if self.stem == "imagenet" else ([2, 2], [4, 4])
         if self.weights is not None and self.stem != "imagenet":

@@ -28,7 +28,7 @@ from fl.parts.feature_statistics import (
     followed,
     moments,
 )
-from fl.parts.noise import normal
+from fl.parts.gaussian import gaussian
 from fl.parts.partners import check_images, is_drawn
 from fl.term import Batch
 from fl.trees import Tree
@@ -175,7 +175,7 @@ def _with(setting: Setting, one: Alteration) -> Setting:
 
 def _changed(features: Tensor, batch: Batch, p: float, change: Change) -> Tensor:
     shape = (2, features.shape[1])
-    noise = normal(batch["key"], NOISE, shape).to(features.dtype).movedim(-2, 0)
+    noise = gaussian(batch["key"], NOISE, shape).to(features.dtype).movedim(-2, 0)
     changed = change(features, noise, batch)
     return torch.where(is_drawn(batch["key"], WHETHER, p), changed, features)
 

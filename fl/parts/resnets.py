@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fl.parts.normalisation import Norm, normalisation
+from fl.parts.normalisation import normalisation
+from fl.parts.projection import classifier
 
 Stem = Literal["cifar", "imagenet"]
 
@@ -22,28 +23,24 @@ BLOCKS = ("maxpool", "layer1", "layer2", "layer3", "layer4")
 
 
 def resnet(
-    make: Any,
-    published: Any,
-    shape: tuple[int, ...],
-    classes: int,
-    stem: Stem,
-    weights: str | None,
-    norm: Norm,
+    make: Any, published: Any, given: Any, shape: tuple[int, ...], classes: int
 ) -> nn.Module:
-    """``make(norm_layer=...)`` with a stem and a classifier of its own.
+    """Torchvision's ``make(norm_layer=...)`` with a stem and a classifier of its own.
 
-    published: torchvision's entry of weights, which `weights` may name. Raises ValueError for
-    weights beside another normalisation than theirs.
+    published: torchvision's entry of weights, which ``given.weights`` may name; given: a model with
+    the keys of `fl.models.resnet18`. Raises ValueError for weights beside another normalisation than
+    theirs.
     """
-    from fl.vision import pretrained
+    from fl.pytorch.vision import pretrained
 
-    if weights is not None and norm != "batch":
-        raise ValueError(f"norm is {norm}, but weights are of a model with batch normalisation")
-    network: Any = make(norm_layer=partial(normalisation, norm))
-    if weights is not None:
-        pretrained(network, weights, published)
-    network.fc = nn.Linear(network.fc.in_features, classes)
-    if stem == "cifar":
+    if given.weights is not None and given.norm != "batch":
+        raise ValueError(f"norm is {given.norm}, but weights are of batch normalisation")
+    network: Any = make(norm_layer=partial(normalisation, given.norm))
+    if given.weights is not None:
+        pretrained(network, given.weights, published)
+    head = classifier(network.fc.in_features, classes, given.projection)
+    network.fc = nn.Sequential(*head) if given.projection else head[0]
+    if given.stem == "cifar":
         network.conv1 = _convolution(shape[0], 3, stride=1)
         network.maxpool = nn.Identity()
     elif shape[0] != 3:

@@ -21,14 +21,17 @@ from contract.worlds import world
 from planning import Planned
 from torch import Tensor
 
-from fl import catalogue, engine, fields, registry, rng, simulate, trees
-from fl.engine import Plan, State
+from fl import fields, rng, trees
+from fl.cli import catalogue
+from fl.code import registry
 from fl.errors import ConfigError, Where
 from fl.fields import Bound
 from fl.method import declared
 from fl.recipe import KINDS
 from fl.schema import GLOBAL, PERSONAL
-from fl.simulate import Simulation
+from fl.simulation import engine, simulate
+from fl.simulation.engine import Plan, State
+from fl.simulation.simulate import Simulation
 from fl.training import learning_rate
 
 METHODS = registry.names("method")
@@ -334,8 +337,8 @@ def test_a_method_is_a_frozen_record_with_defaults(method: str) -> None:
 
 
 def every_method_in_one_study() -> dict[str, Any]:
-    begun = {name: {} if name in WITHOUT_START else {"start": "fedavg"} for name in METHODS}
-    return {name: {**DECLARED[name].short, **start} for name, start in begun.items()}
+    starts = {name: {"start": "fedavg"} for name in METHODS if name not in WITHOUT_START}
+    return {name: {**DECLARED[name].short, **starts.get(name, {})} or None for name in METHODS}
 
 
 def prepared_start(planned: Planned, method: str, *stores: str) -> None:
@@ -348,7 +351,13 @@ def prepared_start(planned: Planned, method: str, *stores: str) -> None:
 @every_trained_method
 def test_resumed_is_undisturbed_to_the_bit(method: str, planned: Callable[..., Planned]) -> None:
     # On real images, so that a model with batch normalisation serves every method.
-    study = planned(methods=every_method_in_one_study(), models=["cnn"], datasets=["digits"])
+    held = {"clients": 4, "alpha": 0.5, "min_samples": 5, "min_per_class": 1}
+    study = planned(
+        methods=every_method_in_one_study(),
+        models=["cnn"],
+        datasets=["digits"],
+        partitions=[{"dirichlet": held}],
+    )
     prepared_start(study, method, "whole", "broken")
     assert study.train(method, "whole") == 0
     [run] = study.runs(method)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl import keyed
 from fl.parts.feature_statistics import (
     EPS,
     adaptive_weights,
@@ -18,7 +17,6 @@ from fl.parts.feature_statistics import (
     followed,
     moments,
 )
-from fl.parts.noise import normal
 
 
 def tensor(values: object) -> Tensor:
@@ -110,19 +108,3 @@ def test_running_means_follow_the_batches_that_were_met() -> None:
     two = {"a": {"mean": old["a"]["mean"].repeat(2, 1)}}, {"a": {"mean": tensor([[3.0, 0]] * 2)}}
     found = followed(*two, tensor([1.0, 0.0]), 0.75)["a"]["mean"]
     assert found.tolist() == [[1.5, 1.5], [1, 2]]
-
-
-def test_noise_is_standard_normal_and_of_its_key_alone() -> None:
-    key = torch.arange(2000)
-    found = normal(key, 3, (5, 2))
-    assert found.shape == (2000, 5, 2) and found.dtype == torch.float64
-    assert torch.equal(found[7], normal(key[7], 3, (5, 2)))
-    assert not torch.equal(found, normal(key, 4, (5, 2)))
-    flat = found.flatten()
-    for power, expected in ((1, 0), (2, 1), (3, 0), (4, 3)):
-        assert float((flat**power).mean()) == pytest.approx(expected, abs=0.2)
-    inside = float((flat.abs() < 1).double().mean())
-    assert inside == pytest.approx(math.erf(1 / math.sqrt(2)), abs=0.02)
-    derived = keyed.derived(key, 9)
-    both = torch.stack([flat, normal(derived, 3, (5, 2)).flatten()])
-    assert abs(float(torch.corrcoef(both)[0, 1])) < 0.05
