@@ -145,7 +145,7 @@ class _Parts:
             self.loss,
             self.update,
             self.end,
-            Draws(epochs=phase.epochs, keyed=bool(self.alterations.layers)),
+            Draws(epochs=phase.epochs, keyed=self.alterations.keyed),
             refreshes,
             reference,
         )
@@ -175,6 +175,7 @@ class _Parts:
 
     def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
         params, own = self._apart(work)
+        batch = self.alterations.before(batch)
         alter, met = self.alterations.functions(work.get(STATES, {}), batch)
         output = self.network.train(
             params, work["buffers"], batch["x"], key=batch.get("key"), alter=alter
