@@ -233,6 +233,7 @@ class Method:
     before: exchanges that come before it in a round, with the same participants.
     trace(server) -> tensors by name
         What is kept of every evaluated round beside weights and scores: small, of one shape.
+    least: how many training samples every client that takes part must hold, and what asks for them.
     """
 
     init: Callable[[Tree], tuple[dict[str, Any], dict[str, Any]]]
@@ -243,6 +244,7 @@ class Method:
     send: Callable[[Tree], dict[str, Any]] | None = None
     give: Callable[[Tree, Tree], dict[str, Any]] | None = None
     trace: Callable[[Tree], dict[str, Tensor]] | None = None
+    least: tuple[int, str] = (0, "")
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:

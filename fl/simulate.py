@@ -46,7 +46,15 @@ class Simulation:
     seed: int
 
     def begin(self, weights: Tree | None = None) -> State:
-        """The state before round 1, from fresh variables or from the stored ones of another run."""
+        """The state before round 1, from fresh variables or from the stored ones of another run.
+
+        Raises `FedloomError` if a client holds fewer training samples than the method asks for.
+        """
+        least, reason = self.method.least
+        for client in self.held.participants:
+            if (held := len(self.held.samples["train"][client])) < least:
+                problem = f"client {client} has {held} training samples"
+                raise FedloomError(f"{problem}; allowed: {least} or more, {reason}")
         fresh = self.network.init(rng.torch_seed(self.seed, "init"))
         variables = trees.to(weights or fresh, self.arrays.device)
         return engine.start(self.method, variables, self.counts())
