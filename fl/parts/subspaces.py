@@ -16,10 +16,8 @@ from fl.term import Batch
 
 Angles = Literal["svd", "greedy"]
 
-TINY = 1e-12
-"""Of the features' mean square: what a direction without variance is given, so that which one is
-taken is settled by the order of the features and not by rounding.
-"""
+TINY = 1e-10
+"""Of the features' mean square: a direction with less variance has none but for rounding."""
 
 
 def moments(features: Tensor, batch: Batch) -> dict[str, Any]:
@@ -43,13 +41,24 @@ def principal_directions(second_moment: Tensor, mean: Tensor, count: Tensor, k: 
     scatter = second_moment - count * mean[:, None] * mean[None, :]
     fine = scatter.isfinite().all()
     scatter = torch.where(fine, (scatter + scatter.T) / 2, 0)
-    d = len(mean)
-    ramp = torch.arange(d, 0, -1, device=scatter.device, dtype=scatter.dtype) / d
-    square = torch.where(fine, second_moment.diagonal().sum(), 1).clamp(min=1e-300)
-    vectors = torch.linalg.eigh(scatter + torch.diag_embed(TINY * square * ramp)).eigenvectors
+    square = torch.where(fine, second_moment.diagonal().sum(), 0)
+    vectors = torch.linalg.eigh(_settled(scatter, TINY * square)).eigenvectors
     rows = vectors.T.flip(0)[:k]
     largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
     return torch.where(fine, rows * torch.where(largest < 0, -1.0, 1.0), torch.nan)
+
+
+def _settled(scatter: Tensor, bound: Tensor) -> Tensor:
+    """A matrix of the same directions in the same order, [d, d], in which those of at most
+    ``bound`` come by the order of the features, so that rounding does not decide which are taken.
+
+    Directions above the bound have 2 and more, up to 3; the others less than 1.
+    """
+    values, vectors = torch.linalg.eigh(scatter)
+    kept = torch.where(values > bound, 2 + values / values[-1].clamp(min=1e-300), 0)
+    null = (vectors * (kept == 0).to(kept.dtype)) @ vectors.T
+    ramp = torch.arange(len(values), 0, -1, device=values.device, dtype=values.dtype)
+    return (vectors * kept) @ vectors.T + (null * (ramp / (len(values) + 1))) @ null
 
 
 def complementarity(bases: Tensor, method: Angles = "svd") -> Tensor:
