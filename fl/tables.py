@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from fl import computed, files, run_check, varied
 from fl.errors import DataError, Where
-from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, RESULT_COLUMNS
+from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, RESULT_COLUMNS, REWEIGHTED
 from fl.store import METRICS, RECORD, Store
 
 COMPLETE, DIVERGED, MISSING = "complete", "diverged", "missing"
@@ -213,7 +213,8 @@ def points(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """
     table = runs
     for split in ("val", "test"):
-        scores = final(rows, metric, split).groupby(["method", "run"])["value"].mean()
+        shown = "accuracy" if (metric, split) == (REWEIGHTED, "val") else metric
+        scores = final(rows, shown, split).groupby(["method", "run"])["value"].mean()
         table = table.merge(scores.rename(split).reset_index(), on=["method", "run"], how="left")
     complete = table["state"] == COMPLETE
     table = table.assign(

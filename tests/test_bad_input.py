@@ -371,7 +371,7 @@ CASES = {
         allowed="a number >= 0 and <= 1 or one of published",
     ),
     "whose test samples": Bad(
-        {"test": "all"}, key="test", value="unknown value 'all'", allowed="global, own"
+        {"test": "all"}, key="test", value="unknown value 'all'", allowed="global, own, reweighted"
     ),
     "more holders of a class than samples": Bad(
         {
@@ -447,6 +447,12 @@ CASES = {
         key="methods.perfedavg",
         value="with mlp(hidden=[5]): perfedavg: terms are set",
         allowed="none, as its loss is its own",
+    ),
+    "a metric that is not measured": Bad(
+        {"metric": "reweighted_accuracy"},
+        key="metric",
+        value="is reweighted_accuracy, which is not measured where test is own",
+        allowed="another metric, or test: reweighted",
     ),
     "more directions than features": Bad(
         {"methods": {"fedsac": {"k": 6}}},
