@@ -19,9 +19,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO, NoReturn, cast
 
+from fl.data.unpacking import Room
 from fl.errors import DataError
 from fl.files import disk_errors, erase, sync_folder, temporary
-from fl.unpacking import Room
 
 Archive = Path | BinaryIO
 Wanted = Callable[[str], bool]

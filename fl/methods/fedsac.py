@@ -112,7 +112,7 @@ class FedSaC:
             regulariser=self.regulariser,
             matrices=MATRICES,
             sweep=self.sweep(setting.network),
-            least=(self.k, f"as fedsac has k = {self.k} directions of each client's features"),
+            admit=self.admit,
         )
 
     def sweep(self, network: Network) -> Sweep:
@@ -143,6 +143,15 @@ class FedSaC:
     @property
     def _prefixes(self) -> tuple[str, ...]:
         return tuple(f"{layer}." for layer in self.layers)
+
+    def admit(self, counts: Tensor, clients: Tensor) -> None:
+        """Raise `FedloomError` if a client has fewer training samples than ``k``."""
+        held = counts.sum(1)[clients]
+        for place in torch.nonzero(held < self.k)[:1, 0].tolist():
+            problem = (
+                f"fedsac: client {int(clients[place])} has {int(held[place])} training samples"
+            )
+            raise FedloomError(f"{problem}; allowed: k = {self.k} or more")
 
     def check(self, network: Network) -> None:
         """Raise `FedloomError` if the model has fewer features than ``k``."""

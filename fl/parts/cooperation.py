@@ -52,13 +52,13 @@ def cooperating(
     regulariser: Regulariser,
     matrices: tuple[str, ...] = (WEIGHTS,),
     sweep: Sweep | None = None,
-    least: tuple[int, str] = (0, ""),
+    admit: Callable[[Tensor, Tensor], None] | None = None,
 ) -> Method:
     """Local whose models are mixed after every round.
 
     matrices: the names of what ``weigh`` gives. sweep: what clients look at once they have trained;
     it finds the model in what was sent, sends it on, and whatever it sends beside it is for
-    ``weigh`` alone. least: see `fl.method.Method`.
+    ``weigh`` alone. admit: see `fl.method.Method`.
     """
     mixture = regulariser == "mixture"
     mu = -mu if regulariser == "released" else mu
@@ -108,7 +108,7 @@ def cooperating(
         *(init, (*passes, sweep) if sweep else passes, aggregate, views),
         send=all_but("origin", "round", *matrices),
         trace=(lambda server: {name: server[name] for name in traced}) if traced else None,
-        least=least,
+        admit=admit,
     )
 
 

@@ -14,12 +14,13 @@ from contract.test_by_hand import cosine, cosine_slope
 from contract.worlds import world
 from torch import nn
 
-from fl import engine, trees
-from fl.engine import State
+from fl import trees
 from fl.errors import FedloomError
 from fl.method import GIVEN
 from fl.recipe import KINDS
 from fl.schema import PERSONAL
+from fl.simulation import engine
+from fl.simulation.engine import State
 
 TURN = 1.2
 ALONG = np.array([1.0, 0.5]), np.array([math.cos(TURN) - 0.5 * math.sin(TURN)] * 2)
@@ -152,5 +153,7 @@ NAMES = ("weight", "bias")
 
 def test_a_client_of_fewer_samples_than_directions_is_refused_before_training() -> None:
     simulation = world("fedsac", values={"k": 5}, sizes=(13, 4, 20))
-    with pytest.raises(FedloomError, match="client 1 has 4 training samples; allowed: 5 or more"):
+    with pytest.raises(
+        FedloomError, match="client 1 has 4 training samples; allowed: k = 5 or more"
+    ):
         simulation.begin()

@@ -10,13 +10,14 @@ import torch
 from contract import worlds
 from contract.worlds import world
 
-from fl import engine, trees
+from fl import trees
 from fl.data.batches import Schedule
-from fl.engine import State
 from fl.method import GIVEN
 from fl.recipe import KINDS
 from fl.schema import GLOBAL, PERSONAL
-from fl.simulate import Simulation
+from fl.simulation import engine
+from fl.simulation.engine import State
+from fl.simulation.simulate import Simulation
 
 every_model = pytest.mark.parametrize("model", worlds.MODELS)
 keeping = pytest.mark.parametrize("keep", [True, False])
@@ -102,7 +103,7 @@ def outer(schedule: Schedule) -> Schedule:
     return Schedule(schedule.index[..., 1::2], schedule.weight[..., 1::2], schedule.steps)
 
 
-@pytest.mark.parametrize("order", ["first", "second"])
+@pytest.mark.parametrize("order", ["first", "second", "free"])
 @every_model
 def test_perfedavg_that_takes_no_inner_step_is_fedavg_on_the_outer_halves(
     model: str, order: str
@@ -119,6 +120,15 @@ def test_perfedavg_that_takes_no_inner_step_is_fedavg_on_the_outer_halves(
         torch.testing.assert_close(losses, expected, rtol=0, atol=1e-10)
     stepping = ends("perfedavg", model, {"alpha": 0.5, "order": order}, rounds=2)
     assert worlds.distance(shared(*stepping), shared(meta, state)) > 1e-3
+
+
+@every_model
+def test_perfedavg_without_a_hessian_is_second_order_but_for_a_difference(model: str) -> None:
+    first, second, free = (
+        shared(*ends("perfedavg", model, {"alpha": 0.5, "order": order, "delta": 1e-5}))
+        for order in ("first", "second", "free")
+    )
+    assert worlds.distance(free, second) < worlds.distance(first, second) / 100
 
 
 def test_a_single_client_of_fedbn_shares_with_itself() -> None:
@@ -159,6 +169,7 @@ def test_pfedgraph_of_a_small_lambda_is_local() -> None:
     ("method", "values"),
     [
         ("perfedavg", {"statistics": "both"}),
+        ("perfedavg", {"order": "free"}),
         ("fedrep", {"head_epochs": 1, "statistics": "both"}),
         ("pfedgraph", {"regulariser": "models"}),
     ],
