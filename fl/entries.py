@@ -67,7 +67,7 @@ class Entries:
                 setting = Setting(network, training, data.classes, clients=2, shape=data.shape)
                 spec = {"method": point.spec, "terms": point.terms, "features": point.features}
                 try:
-                    stage.rehearse(materials.build(spec, setting), setting, spec)
+                    stage.rehearse(materials.composed(spec), setting, spec)
                 except TooFew as error:
                     problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
                     problem += f"{dataset.text} ({error})"

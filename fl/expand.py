@@ -21,6 +21,7 @@ from fl.entries import Entries
 from fl.errors import Where
 from fl.grids import too_many
 from fl.own import Own
+from fl.places import path_of
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,8 @@ def expand(
             for run in place.runs(label, seed):
                 runs[run.label, run.id] = run
     files = {
-        s.values["path"]: stamp([Path(s.values["path"])]) for s in schemes if "path" in s.values
+        str(path): stamp([path])
+        for path in (path_of(s.values["path"]) for s in schemes if "path" in s.values)
     }
     watched = {**own.watched, **files}
     found = list(runs.values())

@@ -17,8 +17,9 @@ from fl.data.dealt import deal
 from fl.data.distance import domain_distances
 from fl.data.lock import Lock
 from fl.data.prepared import Prepared
-from fl.errors import ConfigError, DataError, FedloomError, Where
+from fl.errors import ConfigError, DataError, Where
 from fl.files import sha256, write_json, write_table
+from fl.places import expand, path_of
 from fl.registry import Entry
 
 if TYPE_CHECKING:
@@ -56,36 +57,32 @@ def dataset_id(spec: Spec) -> str:
 def partition_id(spec: Spec, dataset: str) -> str:
     """``dirichlet-<hash>``: the spec, the scheme's code, the data set, a user's own table."""
     entry = registry.find("partition scheme", spec["name"], Where("the spec"))
-    brought = holdings.content_hash(holdings.read(spec["path"])) if "path" in spec else ""
+    brought = holdings.content_hash(_brought(spec)) if "path" in spec else ""
     code = [identity.code(entry.file), identity.code(identity.DEALT)]
     return f"{entry.name}-{identity.digest([dict(spec), code, dataset, brought])}"
+
+
+def _brought(scheme: Spec) -> pd.DataFrame:
+    """The table of a user's own that a scheme names."""
+    return holdings.read(path_of(scheme["path"]))
 
 
 def parts_of(spec: Spec) -> Parts:
     """What a run's spec names, made with its values."""
     from fl.assembly import Parts
 
-    return Parts(entry_of("model", spec["model"])[1], _method(spec))
+    return Parts(entry_of("model", spec["model"])[1], composed(spec))
 
 
 def build(spec: Spec, setting: Setting) -> Method:
-    """The method of a run's spec, or of one without a model, see `fl.assembly.build`.
-
-    Raises `FedloomError` where the method would train as if features that are to be altered were
-    not.
-    """
+    """The method of a run's spec, or of one without a model, see `fl.assembly.build`."""
     from fl.assembly import build
 
-    made = build(_method(spec), setting)
-    drawn = [part.draws for one in made.exchanges for part in one.passes if hasattr(part, "draws")]
-    if spec.get("features") and not any(draws.keyed for draws in drawn):
-        name = spec["method"]["name"]
-        allowed = "none, as the method is not made by fl.recipe.recipe"
-        raise FedloomError(f"{name}: features are set; allowed: {allowed}")
-    return made
+    return build(composed(spec), setting)
 
 
-def _method(spec: Spec) -> Composed:
+def composed(spec: Spec) -> Composed:
+    """What the method of a run's spec is composed of."""
     from fl.assembly import Composed
 
     return Composed(
@@ -246,7 +243,7 @@ def _measure_domains(table: pd.DataFrame, prepared: Prepared, folder: Path) -> N
 def validates(scheme: Spec) -> bool:
     """Whether a partition of that scheme has validation samples to choose a grid's point by."""
     if "path" in scheme:
-        return bool((holdings.read(scheme["path"])["split"] == "val").any())
+        return bool((_brought(scheme)["split"] == "val").any())
     return bool(scheme.get("val", 0))
 
 
@@ -287,8 +284,9 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
         allowed = "another scheme, or a data set that has"
         raise ConfigError(where, f"{dataset['name']} has no clients of its own", allowed)
     if "path" in scheme:
+        expand(scheme["path"], where / "path")  # What is wrong with it is said with its place.
         try:
-            table = holdings.read(scheme["path"])
+            table = _brought(scheme)
             holdings.check_columns(table, scheme["path"])
             size = table["sample"].max() + 1 if found.size is None else found.size
             holdings.validate(table, np.broadcast_to(0, size), source=scheme["path"])
