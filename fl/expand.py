@@ -57,7 +57,8 @@ class Expansion:
     """A study's runs.
 
     watched: by path, the `stamp` of the files outside the config behind them. parameters: how many
-    each model has, by its text and by that of the data set. analyses: those asked for.
+    each model has, by its text and by that of the data set. analyses: those asked for. execution:
+    how the study computes where an entry says nothing else.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Expansion:
     watched: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, dict[str, int]] = field(default_factory=dict)
     analyses: list[Choice] = field(default_factory=list)
+    execution: Execution = field(default_factory=Execution)
 
     @property
     def needs_weights(self) -> bool:
@@ -122,7 +124,8 @@ def expand(
     }
     watched = {**own.watched, **files}
     found = list(runs.values())
-    return Expansion(name, study, where, found, watched, parameters, analyses)
+    execution = entries.execution
+    return Expansion(name, study, where, found, watched, parameters, analyses, execution)
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,7 @@ class _Analysis:
     metric: str
     runs: list[dict[str, Any]]
     bundles: list[str]
+    execution: Execution
 
 
 @dataclass(frozen=True)

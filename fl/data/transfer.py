@@ -3,6 +3,9 @@
 What has arrived lies in ``.<name>.partial`` beside the target, with a record of the version that it
 is a part of. A later attempt, in this process or another, asks for the rest on the condition that
 the version is still the same (RFC 9110, Range and If-Range), and starts again where it is not.
+
+No library: pooch fetches a broken file from its first byte again, and urllib3's retries end where
+the body of the answer begins.
 """
 
 from __future__ import annotations
