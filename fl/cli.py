@@ -119,12 +119,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(parsed: argparse.Namespace) -> None:
-    from fl import overview, plan
+    from fl import kept, overview, plan
 
     if parsed.write:
         found, _ = plan.written(parsed.config, parsed.studies)
     else:
-        found = plan.make(parsed.config, config.asked(parsed.studies))
+        found = kept.asked(parsed.config, config.asked(parsed.studies))
     for line in overview.lines(found, Store(Path(found.settings.store)), parsed.runs):
         say(line)
 
@@ -231,9 +231,9 @@ def _asked(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, Any]]
     if parsed.planned:
         config.check_name(parsed.study, Where("the command line"))
         return settings, _planned(Path(settings.results), "studies", parsed.study)
-    from fl import plan
+    from fl import kept
 
-    return settings, plan.study(parsed.config, parsed.study)
+    return settings, kept.study(parsed.config, parsed.study)
 
 
 def _download(parsed: argparse.Namespace) -> None:

@@ -159,7 +159,7 @@ def _file(kind: str, spec: Spec, key: str = "") -> Path:
 
 
 def _entry_file(kind: str, spec: Spec) -> Path:
-    return registry.find(kind, spec["name"], Where("the spec")).file
+    return registry.file(kind, spec["name"], Where("the spec"))
 
 
 def supply(spec: Spec, origins: Mapping[str, str], lock: str | Path) -> Supply:

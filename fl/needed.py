@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl import config, plan
+from fl import config, kept
 from fl.errors import FedloomError
 
 
@@ -37,7 +37,7 @@ def look(folder: Path, studies: Iterable[str]) -> Needed:
     found = Needed({}, {})
     for name in studies:
         try:
-            bundles = plan.make(folder, [name]).bundles
+            bundles = kept.asked(folder, [name]).bundles
         except FedloomError as error:
             found.unplanned[name] = error
         else:

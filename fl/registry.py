@@ -79,15 +79,26 @@ def names(kind: str) -> list[str]:
 
 def find(kind: str, name: str, where: Where) -> Entry:
     """The entry of that name, or a `ConfigError` at ``where`` with the nearest one suggested."""
+    found = _named(kind, name, where)
+    try:
+        module = importlib.import_module(found)
+    except Exception as error:
+        raise _broken(where, found, error) from error
+    said = _said(kind, name, Path(inspect.getfile(module)), module.__doc__)
+    return Entry(**vars(said), target=_target(module, where))
+
+
+def file(kind: str, name: str, where: Where) -> Path:
+    """Where the entry of that name is defined, or a `ConfigError` as of `find`; not imported."""
+    return _file(_named(kind, name, where))
+
+
+def _named(kind: str, name: str, where: Where) -> str:
+    """The module of the entry of that name."""
     modules = _modules(kind, where)
     if name not in modules:
         raise unknown(where, kind, name, modules)
-    try:
-        module = importlib.import_module(modules[name])
-    except Exception as error:
-        raise _broken(where, modules[name], error) from error
-    said = _said(kind, name, Path(inspect.getfile(module)), module.__doc__)
-    return Entry(**vars(said), target=_target(module, where))
+    return modules[name]
 
 
 def described(kind: str) -> list[Said]:
