@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fl import fields, plugins
+from fl.declared import dataclass_of
 from fl.errors import ConfigError, Where, unknown
 
 ROOT = plugins.FL
@@ -86,6 +87,17 @@ def find(kind: str, name: str, where: Where) -> Entry:
         raise _broken(where, found, error) from error
     said = _said(kind, name, Path(inspect.getfile(module)), module.__doc__)
     return Entry(**vars(said), target=_target(module, where))
+
+
+def declared(kind: str, name: str, where: Where) -> Entry:
+    """As `find`, with a target that has the fields and class variables but may have no methods:
+    for who asks what can be said of an entry, and not for the entry.
+    """
+    place = file(kind, name, where)
+    if (target := dataclass_of(place)) is None:
+        return find(kind, name, where)
+    text = ast.get_docstring(ast.parse(place.read_bytes()))
+    return Entry(**vars(_said(kind, name, place, text)), target=target)
 
 
 def file(kind: str, name: str, where: Where) -> Path:

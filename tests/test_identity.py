@@ -226,8 +226,8 @@ def test_differences_are_named_by_their_keys():
 
 APART = {
     "from a config to runs; what it settles is in the spec": """
-        added choices config data/__init__ data/partition entries expand grids identity kept
-        materials needed own plan plan_check points published registry rehearsal told yaml_text
+        added choices config data/__init__ data/partition declared entries expand grids identity
+        kept materials needed own plan plan_check points published registry rehearsal told yaml_text
     """,
     "what is asked of Snakemake, a scheduler, a machine": "cost devices graph jobs memory room",
     "keeps what was computed, as it was computed": """

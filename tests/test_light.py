@@ -18,7 +18,8 @@ from fl import cli, kept, plan
 COMMANDS = (
     *("methods", "terms", "features", "models", "datasets", "partitions", "partitions dirichlet"),
     *("datasets cifar10-c", "status", "show tiny", "show tiny --planned", "report tiny"),
-    *("store ls", "tables tiny", "analyses"),
+    *("store ls", "tables tiny", "analyses", "methods fedprox", "methods fedfm", "terms mk-mmd"),
+    *("features mixstyle", "models cnn", "analyses features"),
 )
 SPY = """
 import json, sys
