@@ -51,9 +51,9 @@ test-changed: $(VENV)/test.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python tests/changed.py --base $(BASE)
 
 # What training alone needs goes lower than what the workflow brings with it allows.
-LOWEST_CORE := tests/test_trees.py tests/test_engine.py tests/test_simulate.py tests/test_batches.py \
-	tests/test_store.py tests/test_tables.py tests/data/test_partition.py tests/contract
-LOWEST_WORKFLOW := tests/test_bare.py tests/test_vision.py tests/test_models.py tests/test_report.py \
+LOWEST_CORE := tests/core/test_trees.py tests/simulation/test_engine.py tests/simulation/test_simulate.py tests/data/test_batches.py \
+	tests/store/test_store.py tests/results/test_tables.py tests/data/test_partition.py tests/contract
+LOWEST_WORKFLOW := tests/repository/test_bare.py tests/pytorch/test_vision.py tests/models/test_models.py tests/report/test_report.py \
 	tests/parts tests/data/test_archives.py tests/graph/test_workflow.py tests/graph/test_dvc.py
 
 test-lowest: $(LOWEST)/core/stamp $(LOWEST)/workflow/stamp ## core, contract and workflow on the lowest versions that pyproject.toml allows

@@ -16,9 +16,9 @@ from torch import nn
 from bench import machine
 from bench.local_steps import MODELS, simulation
 from bench.workloads import CLASSES, WORKLOADS, Workload
-from fl import engine
 from fl.models.cifar_cnn import CifarCNN
 from fl.models.resnet18 import ResNet18
+from fl.simulation import engine
 
 SHAPE = (3, 32, 32)
 SIDES: dict[str, tuple[Workload, Callable[[], nn.Module]]] = {

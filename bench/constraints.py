@@ -20,16 +20,16 @@ from torch import Tensor, nn
 
 from bench import machine
 from bench.kernels import plain_client
-from fl import engine
 from fl.data.batches import Arrays
-from fl.evaluate import Held
 from fl.method import Setting
 from fl.methods.ditto import Ditto
 from fl.models.cifar_cnn import CifarCNN
 from fl.models.two_layer import TwoLayer
 from fl.network import Network
 from fl.parts.mmd import GRID
-from fl.simulate import Simulation
+from fl.simulation import engine
+from fl.simulation.evaluate import Held
+from fl.simulation.simulate import Simulation
 from fl.terms.mk_mmd import MKMMD
 from fl.terms.mmd_d import MMDD
 from fl.training import Training

@@ -34,7 +34,8 @@ import sources  # noqa: E402
 from sources.packing import encoded, tarred  # noqa: E402
 from sources.speech_commands import wav  # noqa: E402
 
-from fl import data, registry  # noqa: E402
+from fl import data  # noqa: E402
+from fl.code import registry  # noqa: E402
 from fl.data import Supply  # noqa: E402
 from fl.data.prepared import Prepared  # noqa: E402
 from fl.errors import Where  # noqa: E402

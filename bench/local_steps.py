@@ -20,16 +20,16 @@ from torch import nn
 
 from bench import machine
 from bench.workloads import CLASSES, LR, MOMENTUM, WORKLOADS, Workload
-from fl import engine
-from fl.assembly import computing
 from fl.data.batches import Arrays
-from fl.evaluate import Held
 from fl.method import Setting
 from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
 from fl.models.lenet import LeNet
 from fl.models.mlp import MLP
-from fl.simulate import Simulation
+from fl.simulation import engine
+from fl.simulation.assembly import computing
+from fl.simulation.evaluate import Held
+from fl.simulation.simulate import Simulation
 from fl.training import Training
 
 PLAIN = {"scale": 1.0, "mean": 0.0, "sd": 1.0}

@@ -6,13 +6,13 @@ import platform
 
 import torch
 
-from fl import memory
+from fl.train import allocator
 
 
 def begin(what: str = "", device: str = "cpu") -> None:
     """One thread, and freed memory kept; prints the machine and ``what`` is measured."""
     torch.set_num_threads(1)
-    memory.keep()
+    allocator.keep()
     where = platform.processor() or platform.machine()
     if device == "cuda":
         where = torch.cuda.get_device_name()

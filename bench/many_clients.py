@@ -13,14 +13,15 @@ import time
 import numpy as np
 
 from bench import machine
-from fl import engine, trees
+from fl import trees
 from fl.data.batches import Arrays
-from fl.evaluate import Held
 from fl.method import Setting
 from fl.methods.fedbn import FedBN
 from fl.models.resnet18 import ResNet18
 from fl.network import Network
-from fl.simulate import Simulation
+from fl.simulation import engine
+from fl.simulation.evaluate import Held
+from fl.simulation.simulate import Simulation
 from fl.training import Training
 
 CLASSES, SHAPE, BATCH = 10, (3, 32, 32), 8

@@ -15,7 +15,7 @@ from dataclasses import replace
 from bench import machine
 from bench.local_steps import MODELS, simulation
 from bench.workloads import WORKLOADS
-from fl import engine
+from fl.simulation import engine
 
 
 def seconds(name: str, backend: str, seeds: int, steps: int, tries: int = 3) -> float:

@@ -9,7 +9,7 @@ from fl.errors import INTERRUPTED, LEFT
 def run() -> int:
     """The command line; Ctrl-C is one word, also while modules are being imported."""
     try:
-        from fl.cli import main
+        from fl.cli.main import main
 
         return main()
     except KeyboardInterrupt:

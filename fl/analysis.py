@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fl.report.drawing import Picture
-    from fl.simulate import Simulation
+    from fl.simulation.simulate import Simulation
 
 Setting = tuple[str, str, str]
 """Data set, partition and model, as the study writes them."""
@@ -45,11 +45,12 @@ class Source(Protocol):
         """The training seed."""
 
     def traces(self) -> dict[str, Tensor]:
-        """See `fl.store.Store.traces`."""
+        """See `fl.store.store.Store.traces`."""
 
     def weights(self) -> dict[str, Any]:
-        """By stage the final variables, see `fl.simulate.Simulation.final`; for an analysis whose
-        class says ``weights = True``. Where the study computes on a GPU, they are there.
+        """By stage the final variables, see `fl.simulation.simulate.Simulation.final`; for an
+        analysis whose class says ``weights = True``. Where the study computes on a GPU, they are
+        there.
         """
 
     def simulation(self) -> Simulation:

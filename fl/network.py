@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fl import private
-from fl.draws import ALLOWED, Draws, culprit, drawn_since, streams
 from fl.errors import FedloomError
-from fl.functions import calls, draws_numbers, replaced
+from fl.pytorch import private
+from fl.pytorch.draws import ALLOWED, Draws, culprit, drawn_since, streams
+from fl.pytorch.functions import calls, draws_numbers, replaced
 from fl.trees import Tree
 
 NOTHING: Mapping[str, Tensor] = {}
@@ -153,9 +153,9 @@ class Network:
     ) -> Output:
         """A pass in training mode: running statistics move.
 
-        nested: say so where a gradient is taken through a gradient, see `fl.functions`. key: the
-        batch's, where it has one. alter: what is done in this pass to what layers give, of those
-        named to `alter` before; it gets and gives the network's own precision.
+        nested: say so where a gradient is taken through a gradient, see `fl.pytorch.functions`.
+        key: the batch's, where it has one. alter: what is done in this pass to what layers give, of
+        those named to `alter` before; it gets and gives the network's own precision.
         """
         # First whether it is compiled, so that a program does not depend on what was probed.
         if not torch.compiler.is_compiling() and not self._probed and _outside():

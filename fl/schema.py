@@ -21,8 +21,8 @@ RESULT_COLUMNS = {
     "value": "float64",
     "n": "int64",
 }
-"""Long schema of ``results/tables/<study>.parquet``, in which `fl.tables` adds the grid point;
-``n``: samples that the value is over.
+"""Long schema of ``results/tables/<study>.parquet``, in which `fl.results.tables` adds the grid
+point; ``n``: samples that the value is over.
 """
 
 METRIC_COLUMNS = ("round", "client", "split", "stage", "metric", "value", "n")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl import private
+from fl.pytorch import private
 
 Tree = Mapping[str, Any]
 """A nested mapping from text keys to tensors."""

@@ -21,7 +21,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]  # As a program this file is found by its path, and fl is not.
 
-from fl import identity  # noqa: E402
+from fl.code import identity  # noqa: E402
 
 SLOW = ("tests/graph/", "tests/cluster/")
 """They run Snakemake, which takes minutes."""
@@ -29,7 +29,7 @@ SLOW = ("tests/graph/", "tests/cluster/")
 KINDS = {
     "fl/methods": ("tests/contract",),
     "fl/terms": ("tests/contract",),
-    "fl/models": ("tests/test_models.py",),
+    "fl/models": ("tests/models/test_models.py",),
     "fl/data/datasets": ("tests/data",),
     "fl/data/schemes": ("tests/data",),
 }
@@ -72,7 +72,7 @@ def choose(changed: Iterable[str], root: Path = ROOT) -> Choice:
         elif path.startswith("fl/") and path.endswith(".py"):
             _of_code(path, root, choice)
         elif Path(path).suffix in (".md", ".csv", ".yaml"):
-            choice.whole["tests/test_docs.py"] = None
+            choice.whole["tests/repository/test_docs.py"] = None
         else:
             choice.left_out.append(f"{path}: no test is known to be its own")
     return choice
@@ -91,7 +91,7 @@ def _of_code(path: str, root: Path, choice: Choice) -> None:
     folder, stem = path.rpartition("/")[0], Path(path).stem
     if folder in KINDS and stem != "__init__":
         _add_named(folder, [stem], root, choice)
-        choice.whole["tests/test_docs.py"] = None
+        choice.whole["tests/repository/test_docs.py"] = None
         return
     named = _tests_of(path, root)
     choice.whole.update(dict.fromkeys(named))
@@ -123,7 +123,7 @@ def _is_about(file: Path, folder: str, name: str) -> bool:
 
 
 def _kind(folder: str) -> str:
-    from fl.registry import FOLDERS
+    from fl.code.registry import FOLDERS
 
     return next(kind for kind, inner in FOLDERS.items() if f"fl/{inner}" == folder)
 

@@ -1,4 +1,4 @@
-"""What tests share; its being here also lets tests in subfolders import the helpers beside it."""
+"""What tests of all rooms share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import planning
 import pytest
 import torch
 
-from fl import plugins
+from fl.code import plugins
 from fl.errors import Where
 
 # A plugin's own methods come under the contract: FEDLOOM_PLUGINS=mylab pytest tests/contract

@@ -31,7 +31,7 @@ from fl.schema import GLOBAL, PERSONAL
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from fl.simulate import Simulation
+    from fl.simulation.simulate import Simulation
 
 CHUNK = 512
 MARKERS = ("o", "^", "s", "D", "v")

@@ -94,8 +94,9 @@ class Again(Exception):
 def download(url: str, target: Path) -> None:
     """Bring ``url`` into the `Partial` of ``target``, whole, going on from what is there.
 
-    Raises `DataError` if the server refuses or stays silent, `FedloomError` if the disk does; both
-    leave what has arrived for the next time.
+    Raises:
+        DataError: If the server refuses or stays silent.
+        FedloomError: If the disk refuses. In both cases what has arrived stays for the next time.
     """
     partial, failures = Partial.of(target), 0
     while True:

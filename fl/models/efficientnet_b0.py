@@ -21,7 +21,7 @@ class EfficientNetB0:
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for images of shape (3, height, width), from 1,280 features."""
-        from fl.vision import pretrained, torchvision
+        from fl.pytorch.vision import pretrained, torchvision
 
         network: nn.Module = torchvision.models.efficientnet_b0()
         if self.weights is not None:

@@ -28,7 +28,7 @@ class MobileNetV3:
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for images of shape (channels, height, width), from 1,024 features."""
-        from fl.vision import pretrained, torchvision
+        from fl.pytorch.vision import pretrained, torchvision
 
         depth, _, _ = shape
         network: Any = torchvision.models.mobilenet_v3_small()

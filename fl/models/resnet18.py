@@ -26,7 +26,7 @@ class ResNet18:
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for images of shape (channels, height, width), from 512 features."""
-        from fl.vision import pretrained, torchvision
+        from fl.pytorch.vision import pretrained, torchvision
 
         depth, _, _ = shape
         network: nn.Module = torchvision.models.resnet18()

@@ -24,7 +24,7 @@ MOVED = {
     "proximal": "fl.parts.proximal",
 }
 """Names that plugins may import from here and that have a file of their own now, so that a run is
-named by the terms that it uses alone; `fl.identity` follows them.
+named by the terms that it uses alone; `fl.code.identity` follows them.
 """
 
 

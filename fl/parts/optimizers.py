@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fl import private, trees
+from fl import trees
+from fl.pytorch import private
 from fl.training import Training
 from fl.trees import Rate, Tree
 

@@ -1,4 +1,4 @@
-"""What analyses of the stored runs found, as a section of the report; see `fl.analysed`."""
+"""A report's section on analyses of stored runs, see `fl.planning.analyses`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fl import analysed, files, parquet
-from fl.analysed import PAGE, PDF, RECORD, SVG, TABLE
+from fl import files, parquet
 from fl.errors import DataError
+from fl.planning import analyses
+from fl.planning.analyses import PAGE, PDF, RECORD, SVG, TABLE
 from fl.report.cells import NOTHING, Cell, Group, Row, Table, spread
 from fl.report.figures import Drawn, Figure, Panel
 from fl.report.names import Setting
-from fl.tables import SETTING
+from fl.results.tables import SETTING
 
 LONG = 30
 """Rows from which on a table is folded."""
@@ -41,7 +42,7 @@ def read(results: Path, planned: Mapping[str, Any]) -> Analysis:
     """An analysis of a study's plan: what is there of it."""
     title, folder = (
         planned["title"] or planned["text"],
-        analysed.place(results, planned["analysis"]),
+        analyses.place(results, planned["analysis"]),
     )
     try:
         record = files.read_sealed(folder / RECORD)

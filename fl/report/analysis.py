@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from fl import outcome, plan, tables
+from fl.planning import plan
 from fl.report.facts import read_plan
+from fl.results import result_files, tables
+from fl.results.tables import SETTING
 from fl.schema import UNSEEN
-from fl.tables import SETTING
 
 COLUMNS = {
     "dataset": "as the study writes it, with what it varies: `synthetic(alpha=0.5, beta=0.5)`",
@@ -57,7 +58,7 @@ def load(
     planned = read_plan(study, results)
     known = plan.read(results / "plan" / "plan.json").get("settings", {})
     store = Path(store or known.get("store", results / "runs"))
-    rows, runs = outcome.read(planned, store, results)
+    rows, runs = result_files.read(planned, store, results)
     split = UNSEEN if unseen else "test"
     found = tables.summarise(rows, runs, metric or planned["metric"], split)
     if unseen:

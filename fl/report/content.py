@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from fl import frames, tables
 from fl.report.cells import (
     NOTHING,
     Cell,
@@ -22,8 +21,9 @@ from fl.report.cells import (
 )
 from fl.report.facts import Facts
 from fl.report.names import Setting
+from fl.results import derived, tables
+from fl.results.tables import SETTING
 from fl.schema import UNSEEN
-from fl.tables import SETTING
 
 NAN = float("nan")
 
@@ -45,7 +45,7 @@ def _population(facts: Facts, setting: Setting) -> float:
 
 
 def remark(row: pd.Series) -> str:
-    """What a cell has to admit: ``1 diverged, 2 missing``, see `fl.tables.gaps`."""
+    """What a cell has to admit: ``1 diverged, 2 missing``, see `fl.results.tables.gaps`."""
     return tables.gaps(row.to_dict())
 
 
@@ -229,7 +229,7 @@ def paired_table(facts: Facts) -> Table | None:
 
 def personal_table(facts: Facts) -> Table | None:
     """Before and after personalisation, for methods that recorded both."""
-    frame = frames.personalisation(facts.rows, facts.runs, facts.metric)
+    frame = derived.personalisation(facts.rows, facts.runs, facts.metric)
     if frame.empty:
         return None
 

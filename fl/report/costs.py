@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from fl import frames
 from fl.report.cells import NOTHING, Cell, Table
 from fl.report.content import NAN, by_setting, grouped
 from fl.report.facts import Facts
 from fl.report.pace import TIMED, earlier, reached
+from fl.results import derived
 from fl.units import operations, size
 
 COLUMNS = {"bytes_down": size, "bytes_up": size, "total": size, "flops": operations}
@@ -28,7 +28,7 @@ def costs_table(facts: Facts) -> Table | None:
     shown: dict[str, Callable[[float], str]] = {**COLUMNS, **STATE}
 
     def cells(row: pd.Series, link: str) -> Sequence[Cell]:
-        mine = each[(each[frames.KEY] == list(row[frames.KEY])).all(axis=1)]
+        mine = each[(each[derived.KEY] == list(row[derived.KEY])).all(axis=1)]
         return [_cell(mine[column], text, link) for column, text in shown.items()]
 
     percent = f"{100 * TIMED:g} %"
@@ -51,7 +51,7 @@ def costs_table(facts: Facts) -> Table | None:
     )
     order = list(facts.methods)
     rows = (
-        each[frames.KEY].drop_duplicates().sort_values("method", key=lambda m: m.map(order.index))
+        each[derived.KEY].drop_duplicates().sort_values("method", key=lambda m: m.map(order.index))
     )
     return by_setting(facts, "costs", caption, columns, grouped(facts, rows, cells))
 
@@ -79,7 +79,7 @@ def spent(facts: Facts) -> pd.DataFrame:
     known = told.loc[each["run"], ["bytes_down", "bytes_up", "flops", *STATE]].astype("float64")
     return pd.concat(
         [
-            each[[*frames.KEY, "run"]].reset_index(drop=True),
+            each[[*derived.KEY, "run"]].reset_index(drop=True),
             known.reset_index(drop=True),
             pd.Series(totals, name="total", dtype="float64"),
         ],

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fl import tables
 from fl.report.cells import DASH, NOTHING, Cell, Group, Row, Table, decimal, number, spread, unit
 from fl.report.content import NAN, at, by_setting, grouped, remark
 from fl.report.facts import Facts
 from fl.report.names import Setting
-from fl.report.partitions import Partition
-from fl.tables import COMPLETE, SETTING
+from fl.results import tables
+from fl.results.partitions import Partition
+from fl.results.tables import COMPLETE, SETTING
 
 
 def published_table(facts: Facts) -> Table | None:

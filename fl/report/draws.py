@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from fl import frames
 from fl.report.cells import Cell, Group, Row, Table, number, spread, unit
 from fl.report.content import at, by_setting, majority
 from fl.report.facts import Facts
 from fl.report.names import Setting
-from fl.tables import SETTING
+from fl.results import derived
+from fl.results.tables import SETTING
 
 
 def draws_table(facts: Facts) -> Table | None:
@@ -17,7 +17,7 @@ def draws_table(facts: Facts) -> Table | None:
     more than once.
     """
     baseline = facts.plan.get("baseline")
-    frame = frames.over_draws(facts.summary, facts.metric, baseline)
+    frame = derived.over_draws(facts.summary, facts.metric, baseline)
     if frame.empty:
         return None
     groups = []
@@ -47,7 +47,7 @@ def _row(facts: Facts, row: pd.Series) -> Row:
 
 
 def _majority_row(facts: Facts, setting: Setting) -> list[Row]:
-    drawn = [own for own in facts.settings if frames.undrawn(own) == setting]
+    drawn = [own for own in facts.settings if derived.undrawn(own) == setting]
     shares = pd.Series([majority(facts, own).mean() for own in drawn], dtype=float).dropna()
     if facts.metric != "accuracy" or shares.empty:
         return []

@@ -12,16 +12,16 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from fl import outcome, tables
 from fl.errors import ConfigError, DataError, Where
 from fl.files import parse_json
-from fl.plan_check import check_study
+from fl.planning.plan_check import check_study
 from fl.report import analyses
 from fl.report.analyses import Analysis
 from fl.report.names import Names, Setting, names
-from fl.report.partitions import Partition, read
-from fl.store import Store
-from fl.tables import SETTING
+from fl.results import result_files, tables
+from fl.results.partitions import Partition, read
+from fl.results.tables import SETTING
+from fl.store.store import Store
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Facts:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """`fl.tables.summarise` of the study's metric."""
+        """`fl.results.tables.summarise` of the study's metric."""
         return tables.summarise(self.rows, self.runs, self.metric)
 
     def anchor(self, setting: Setting, method: str) -> str:
@@ -92,14 +92,14 @@ class Facts:
 def gather(study: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None) -> Facts:
     """Read a study; its tables are made again unless they are complete and of the same plan."""
     plan = plan or read_plan(study, results)
-    paths = outcome.paths(results, study)[:2]
+    paths = result_files.paths(results, study)[:2]
     if any(tables.read_plan_hash(path) != (plan["hash"], True) for path in paths):
-        outcome.write(plan, store, results)
+        result_files.write(plan, store, results)
     try:
         rows, runs = map(_table, paths)
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
         # Only their ends were looked at, which say whose they are; damaged, they are made again.
-        outcome.write(plan, store, results)
+        result_files.write(plan, store, results)
         rows, runs = map(_table, paths)
     found, called = {}, plan.get("titles") or {}
     for row in runs.drop_duplicates("partition_id").to_dict("records"):

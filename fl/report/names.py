@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fl.frames import arguments
-from fl.tables import SETTING
+from fl.results.derived import arguments
+from fl.results.tables import SETTING
 
 Setting = tuple[str, str, str]
-"""Dataset, partition, model, as `fl.tables` has them."""
+"""Dataset, partition, model, as `fl.results.tables` has them."""
 
 
 @dataclass(frozen=True)

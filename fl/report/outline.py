@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fl import frames
 from fl.report import (
     analyses,
     content,
@@ -23,6 +22,7 @@ from fl.report.drawing import Picture
 from fl.report.facts import Facts
 from fl.report.figures import Figure, Panel
 from fl.report.names import Setting
+from fl.results import derived
 
 Block = Table | Figure
 
@@ -86,7 +86,7 @@ def sections(facts: Facts) -> list[Section]:
     if others:
         main.append(Fold("Other metrics", others))
     main.append(Fold("Weighted by samples, and the clients served worst", (weighed,)))
-    moves = set(frames.stages(facts.rows, facts.runs, metric)["method"])
+    moves = set(derived.stages(facts.rows, facts.runs, metric)["method"])
     movers = tuple(m for m in facts.methods if m in moves)
     lines = _figure(
         facts, "rounds", _curve, _curves_caption(facts, bool(movers)), tuple(facts.methods)
@@ -201,7 +201,7 @@ def _own(facts: Facts, setting: Setting) -> float | None:
 
 
 def _curve(facts: Facts, setting: Setting) -> tuple[Picture, str] | None:
-    frame = at(frames.curves(facts.rows, facts.runs, facts.metric), setting)
+    frame = at(derived.curves(facts.rows, facts.runs, facts.metric), setting)
     if frame.empty:
         return None
     picture = figures.curves(frame, facts.methods, facts.metric, _own(facts, setting))
@@ -209,7 +209,7 @@ def _curve(facts: Facts, setting: Setting) -> tuple[Picture, str] | None:
 
 
 def _strip(facts: Facts, setting: Setting) -> tuple[Picture, str] | None:
-    frame = at(frames.clients(facts.rows, facts.runs, facts.metric), setting)
+    frame = at(derived.clients(facts.rows, facts.runs, facts.metric), setting)
     if frame.empty:
         return None
     picture = figures.strips(frame, facts.methods, facts.metric)
@@ -220,7 +220,7 @@ def _strip(facts: Facts, setting: Setting) -> tuple[Picture, str] | None:
 
 
 def _change(facts: Facts, setting: Setting) -> tuple[Picture, str] | None:
-    frame = at(frames.stages(facts.rows, facts.runs, facts.metric), setting)
+    frame = at(derived.stages(facts.rows, facts.runs, facts.metric), setting)
     if frame.empty:
         return None
     clients = frame.groupby(["method", "client"])[["before", "after"]].mean()

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from fl import frames
 from fl.report.cells import NOTHING, Cell, Table, decimal
 from fl.report.content import NAN, by_setting, grouped
 from fl.report.facts import Facts
-from fl.tables import SETTING
+from fl.results import derived
+from fl.results.tables import SETTING
 from fl.units import duration
 
 SHARES = (0.9, 0.95, 0.99)
@@ -25,7 +25,7 @@ def pace_table(facts: Facts) -> Table | None:
     goals = [*(str(share) for share in SHARES), "best"]
 
     def cells(row: pd.Series, link: str) -> Sequence[Cell]:
-        mine = each[(each[frames.KEY] == list(row[frames.KEY])).all(axis=1)]
+        mine = each[(each[derived.KEY] == list(row[derived.KEY])).all(axis=1)]
         rounds = [_cell(mine[goal], link) for goal in goals]
         return *rounds[:-1], Cell(_time(mine["seconds"]), link), rounds[-1]
 
@@ -44,7 +44,7 @@ def pace_table(facts: Facts) -> Table | None:
     )
     order = list(facts.methods)
     rows = (
-        each[frames.KEY].drop_duplicates().sort_values("method", key=lambda m: m.map(order.index))
+        each[derived.KEY].drop_duplicates().sort_values("method", key=lambda m: m.map(order.index))
     )
     return by_setting(facts, "pace", caption, columns, grouped(facts, rows, cells))
 
@@ -54,13 +54,13 @@ def reached(facts: Facts) -> pd.DataFrame:
 
     NaN where a run never gets there, or where it is not known how long its start was trained.
     """
-    followed = frames.followed(facts.rows, facts.runs, facts.metric).rename("value").reset_index()
+    followed = derived.followed(facts.rows, facts.runs, facts.metric).rename("value").reset_index()
     spent, before = _spent(facts), earlier(facts)
     records = []
     for _, setting in followed.groupby(SETTING, sort=False):
         finals = setting.sort_values("round").groupby(["method", "run"])["value"].last()
         best = finals.groupby("method").mean().max()
-        for key, run in setting.groupby([*frames.KEY, "run"], sort=False):
+        for key, run in setting.groupby([*derived.KEY, "run"], sort=False):
             name = str(key[-1])
             curve = run.set_index("round")["value"].sort_index()
             (passed, waited), (total, took) = before.get(name, (NAN, NAN)), spent[name]
@@ -68,7 +68,7 @@ def reached(facts: Facts) -> pd.DataFrame:
             seconds = waited + (took * found[str(TIMED)] / total if total else NAN)
             found["best"] = _first(curve, TIMED * best)
             counted = {goal: passed + rounds for goal, rounds in found.items()}
-            named = dict(zip([*frames.KEY, "run"], key, strict=True))
+            named = dict(zip([*derived.KEY, "run"], key, strict=True))
             records.append(named | counted | {"seconds": seconds})
     return pd.DataFrame(records)
 

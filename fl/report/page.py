@@ -16,9 +16,9 @@ from fl.report.facts import Facts
 from fl.report.figures import Panel
 from fl.report.names import Setting
 from fl.report.outline import Fold, Section
-from fl.tables import COMPLETE, DIVERGED, MISSING
+from fl.results.tables import COMPLETE, DIVERGED, MISSING
 
-TEMPLATES = Path(__file__).parents[1] / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 MOST = 6
 """Settings beside each other; more stand below each other where there are fewer methods."""
 

@@ -22,14 +22,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl import fields, registry, simulate
+from fl import fields
+from fl.code import registry
 from fl.data.batches import Arrays
-from fl.engine import State
 from fl.errors import Where
-from fl.evaluate import Held
 from fl.method import Setting
 from fl.network import Network
-from fl.simulate import Simulation
+from fl.simulation import simulate
+from fl.simulation.engine import State
+from fl.simulation.evaluate import Held
+from fl.simulation.simulate import Simulation
 from fl.training import Training
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}

@@ -11,9 +11,9 @@ import torch
 from contract.numbers import Samples, is_pair, of, s, stored, trained
 
 from fl import trees
-from fl.evaluate import Held
 from fl.methods.knn_per import KNNPer, best_share
 from fl.schema import PERSONAL
+from fl.simulation.evaluate import Held
 
 ONE: list[Samples] = [[(1, 0)]]
 

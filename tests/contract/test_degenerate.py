@@ -10,13 +10,14 @@ import torch
 from contract import worlds
 from contract.worlds import world
 
-from fl import engine, trees
+from fl import trees
 from fl.data.batches import Schedule
-from fl.engine import State
 from fl.method import GIVEN
 from fl.recipe import KINDS
 from fl.schema import GLOBAL, PERSONAL
-from fl.simulate import Simulation
+from fl.simulation import engine
+from fl.simulation.engine import State
+from fl.simulation.simulate import Simulation
 
 every_model = pytest.mark.parametrize("model", worlds.MODELS)
 keeping = pytest.mark.parametrize("keep", [True, False])

@@ -16,13 +16,15 @@ from contract.worlds import world
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from fl import compiled, engine, fields, keyed, registry, simulate, trees
+from fl import fields, keyed, trees
 from fl.alteration import STATES, Alteration
+from fl.code import registry
 from fl.errors import FedloomError, Where
 from fl.method import Pass, Setting, only
 from fl.methods.perfedavg import PerFedAvg
 from fl.recipe import recipe
-from fl.simulate import Simulation
+from fl.simulation import compiled, engine, simulate
+from fl.simulation.simulate import Simulation
 from fl.term import Batch
 from fl.trees import Tree
 

@@ -21,14 +21,17 @@ from contract.worlds import world
 from planning import Planned
 from torch import Tensor
 
-from fl import catalogue, engine, fields, registry, rng, simulate, trees
-from fl.engine import Plan, State
+from fl import fields, rng, trees
+from fl.cli import catalogue
+from fl.code import registry
 from fl.errors import ConfigError, Where
 from fl.fields import Bound
 from fl.method import declared
 from fl.recipe import KINDS
 from fl.schema import GLOBAL, PERSONAL
-from fl.simulate import Simulation
+from fl.simulation import engine, simulate
+from fl.simulation.engine import Plan, State
+from fl.simulation.simulate import Simulation
 from fl.training import learning_rate
 
 METHODS = registry.names("method")

@@ -13,10 +13,12 @@ import torch
 from contract import worlds
 from contract.worlds import world
 
-from fl import engine, fields, registry, simulate, trees
+from fl import fields, trees
+from fl.code import registry
 from fl.data.batches import Arrays
 from fl.errors import FedloomError, Where
-from fl.simulate import Simulation
+from fl.simulation import engine, simulate
+from fl.simulation.simulate import Simulation
 
 TERMS = registry.names("term")
 BASES = ("fedavg", "fedprox", "ditto", "mrmtl", "scaffold", "moon", "fedavgm")

@@ -10,16 +10,19 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from fl import fields, materials, simulate, trees
-from fl.assembly import computing
+from fl import fields, trees
+from fl.code import registry
+from fl.code.registry import Entry, find
 from fl.data.batches import Arrays
-from fl.engine import State
 from fl.errors import FedloomError, Where
-from fl.evaluate import Held
 from fl.method import Setting, declared
-from fl.registry import Entry, find
 from fl.schema import METRIC_COLUMNS
-from fl.simulate import DTYPES, Simulation
+from fl.simulation import simulate
+from fl.simulation.assembly import computing
+from fl.simulation.engine import State
+from fl.simulation.evaluate import Held
+from fl.simulation.simulate import DTYPES, Simulation
+from fl.study import specs
 from fl.training import Training
 
 CLASSES = 3
@@ -72,7 +75,7 @@ def data(model: str, sizes: Sequence[int] = SIZES) -> tuple[np.ndarray, np.ndarr
 
 def module(model: str) -> nn.Module:
     """A fresh module of a model, as a user of PyTorch has it."""
-    _, made = materials.entry_of("model", {"name": model, **MODELS[model]})
+    _, made = registry.entry_of("model", {"name": model, **MODELS[model]})
     return made.build(SHAPES[model], CLASSES)
 
 
@@ -107,7 +110,7 @@ def world(
     network = computing(lambda: module(model), settled)
     setting = Setting(network, settled, CLASSES, held.clients, SHAPES[model], seed)
     try:
-        built = materials.build(spec, setting)
+        built = specs.build(spec, setting)
     except FedloomError:
         if model == "cnn" or network.batch_norm:
             raise

@@ -7,7 +7,7 @@ import pytest
 from sources import cifar10_c, cifar100
 from test_real_datasets import WHERE, make, prepared
 
-from fl import registry
+from fl.code import registry
 from fl.data.datasets.cifar10_c import CORRUPTIONS
 from fl.errors import ConfigError
 from fl.fields import parse

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fl import materials
-from fl.data import partition
+from fl.data import materials, partition
 from fl.data.datasets import digits_domains
 from fl.data.datasets.digits_domains import MEAN, SD, DigitsDomains
 from fl.rng import generator

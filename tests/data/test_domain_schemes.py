@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fl import materials
-from fl.data import partition
+from fl.data import materials, partition
 from fl.data.prepared import Prepared
 from fl.errors import ConfigError, DataError, Where
 from fl.fields import parse

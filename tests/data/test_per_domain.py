@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sources
 
-from fl import registry
+from fl.code import registry
 from fl.data.per_domain import counted, stated
 from fl.data.placing import TEST, TRAIN, VAL
 from fl.errors import DataError, Where

@@ -9,7 +9,8 @@ import pytest
 import sources
 from sources.server import serving
 
-from fl import data, registry
+from fl import data
+from fl.code import registry
 from fl.data import Supply
 from fl.data.lock import Lock
 from fl.data.prepared import SPLIT, Prepared, Writer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from data.dealing import DOMAINS, EVEN, KEYS, LABELS, class_counts, make, sizes
 
-from fl import registry
+from fl.code import registry
 from fl.data import partition
 from fl.data.split import take
 from fl.errors import ConfigError, DataError, Where

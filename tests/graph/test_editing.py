@@ -44,8 +44,8 @@ def test_what_decides_no_number_trains_nothing(place: Project):
     place.write("config/studies/other.yaml", "seeds: [5]\n")
     place.edit("config/studies/small.yaml", "seeds:", "# Two are enough.\nseeds:")
     place.edit("fl/methods/fedprox.py", "proximal term.\n", "proximal term!\n")
-    place.edit("fl/simulate.py", "A finished round:", "A round that is over:")
-    place.edit("fl/simulate.py", "    running = dict", "    # All.\n    running = dict")
+    place.edit("fl/simulation/simulate.py", "A finished round:", "A round that is over:")
+    place.edit("fl/simulation/simulate.py", "    running = dict", "    # All.\n    running = dict")
     assert place.trained(REPORT) == []
     assert place.table() == table
     assert place.report() == report
@@ -93,8 +93,8 @@ def test_code_that_all_share_trains_everything(copied: Project):
 
 
 def test_code_of_tables_and_report_trains_nothing_but_makes_them_again(copied: Project):
-    copied.append("fl/computed.py", "\n\ndef _before(record, store):\n    return 77\n")
-    copied.append("fl/templates/report.css", "\n.edited { color: #123456; }\n")
+    copied.append("fl/results/computed.py", "\n\ndef _before(record, store):\n    return 77\n")
+    copied.append("fl/report/templates/report.css", "\n.edited { color: #123456; }\n")
     values = copied.values()
     assert copied.trained(REPORT) == []
     assert apart(values, copied.values()) == []

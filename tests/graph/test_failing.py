@@ -11,8 +11,8 @@ import pytest
 import yaml
 from project import REPORT, REPOSITORY, SETTINGS, STUDY, TABLE, Project, apart
 
-from fl.graph import marker
-from fl.tables import read_plan_hash
+from fl.results.markers import marker
+from fl.results.tables import read_plan_hash
 
 pytestmark = pytest.mark.graph
 

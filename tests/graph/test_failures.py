@@ -17,8 +17,8 @@ import psutil
 import pytest
 from project import REPORT, SETTINGS, STUDY, TABLE, Project, until
 
-from fl.graph import marker
-from fl.store import Store
+from fl.results.markers import marker
+from fl.store.store import Store
 
 pytestmark = pytest.mark.graph
 

@@ -15,7 +15,7 @@ import project
 import pytest
 from project import TABLE, Project, until
 
-from fl.graph import marker
+from fl.results.markers import marker
 
 pytestmark = pytest.mark.graph
 

@@ -10,7 +10,7 @@ rule analyse:
         "../envs/fedloom.yaml"
     threads: lambda wildcards: analysing(wildcards)["threads"]
     resources:
-        gpu=lambda wildcards: graph.gpus(analysing(wildcards)),
+        gpu=lambda wildcards: markers.gpus(analysing(wildcards)),
         mem_mb=lambda wildcards, attempt: attempt * analysing(wildcards)["memory_mb"],
         runtime=lambda wildcards: analysing(wildcards)["minutes"],
         slurm_partition=lambda wildcards: analysing(wildcards)["partition"] or "",

@@ -29,7 +29,7 @@ def named(studies):
     return [str(name) for name in found if name]
 
 
-STOP = watch.Stop(logger)
+STOP = monitor.Stop(logger)
 if workflow.is_main_process and workflow.modifier.is_main_snakefile():
     STOP.listen()
 
@@ -48,7 +48,7 @@ def read_plan():
         return plan.read(Path(os.environ[PLANNED])), {}
     try:
         found = plan.current(Path(CONFIG), STUDIES)
-        home = graph.settle(found, merge=bool(config.get("cluster")))
+        home = markers.settle(found, merge=bool(config.get("cluster")))
     except FedloomError as error:
         sys.exit(f"error: {error}")
     os.environ[PLANNED] = f"{found['settings']['results']}/plan/plan.json"
@@ -59,7 +59,7 @@ PLAN, HOME = read_plan()
 RESULTS = PLAN["settings"]["results"]
 DATA = PLAN["settings"]["data"]
 if workflow.is_main_process:
-    WATCH = watch.Watch(PLAN["settings"])
+    WATCH = monitor.Watch(PLAN["settings"])
 
 
 # A job finds its plan by this, and so never reads a config that was edited meanwhile.
@@ -98,7 +98,7 @@ def raw(dataset):
 def unless_there(outputs, inputs):
     """The inputs of a job, none if its outputs are there.
 
-    Identity is in every name and `graph.settle` has removed what is stale, so that what is there is
+    Identity is in every name and `markers.settle` has removed what is stale, so that what is there is
     right: it needs no inputs, and neither their times nor their absence bring its job back.
     """
     return [] if all(Path(path).exists() for path in outputs) else inputs
@@ -111,7 +111,7 @@ def job(wildcards):
 
 def marker(name):
     """What says that a job, or a bundle, is trained."""
-    return str(graph.marker(Path(RESULTS), name))
+    return str(markers.marker(Path(RESULTS), name))
 
 
 def ingredients(wildcards):
@@ -132,7 +132,7 @@ def ingredients(wildcards):
 
 def analysis(name):
     """What says that an analysis is made."""
-    return str(analysed.place(Path(RESULTS), name) / analysed.RECORD)
+    return str(analyses.place(Path(RESULTS), name) / analyses.RECORD)
 
 
 def analysing(wildcards):

@@ -9,8 +9,8 @@ rule train:
         "../envs/fedloom.yaml"
     threads: lambda wildcards: job(wildcards)["execution"]["threads"]
     resources:
-        gpu=lambda wildcards: graph.gpus(job(wildcards)["execution"]),
-        mem_mb=lambda wildcards, attempt: graph.memory(job(wildcards), attempt),
+        gpu=lambda wildcards: markers.gpus(job(wildcards)["execution"]),
+        mem_mb=lambda wildcards, attempt: markers.memory(job(wildcards), attempt),
         runtime=lambda wildcards: job(wildcards)["execution"]["minutes"],
         slurm_partition=lambda wildcards: job(wildcards)["execution"]["partition"] or "",
     params:

@@ -1,0 +1,88 @@
+"""What there is, in words: methods, models, data sets and whatever else the registry knows."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import textwrap
+from collections.abc import Iterator
+from dataclasses import fields as declared
+from pathlib import Path
+from typing import Any
+
+from fl import fields
+from fl.code import meanings, registry
+from fl.code.registry import Entry
+from fl.errors import Where
+
+WIDTH = 100
+UNSAID = "what it means is not said in its docstring"
+
+
+def listing(kind: str) -> Iterator[str]:
+    """A line and a citation for each entry of a kind; imports none of them."""
+    found = registry.described(kind)
+    width = max(len(said.name) for said in found)
+    for said in found:
+        yield f"{said.name:{width}}  {said.summary}"
+        if said.citation:
+            yield f"{'':{width}}  {said.citation}"
+
+
+def details(kind: str, name: str) -> Iterator[str]:
+    """What an entry is, whose, what is to be known of it, and every key that configs can say."""
+    entry = registry.declared(kind, name, Where("NAME"))
+    yield f"{entry.name}: {entry.summary}"
+    if entry.citation:
+        yield from ("", *_filled(entry.citation))
+    if entry.notes:
+        yield from ("", *entry.notes.splitlines())
+    if about := meanings.about(entry.target):
+        yield from ("", *_filled(about))
+    keys = fields.fields(entry.target)
+    yield ""
+    yield "keys:" if keys else "keys: none"
+    said = keys_of(entry)
+    for key, field in keys.items():
+        yield from _filled(f"{key}: {fields.describe(field.hint)}; {_default(field)}", "  ")
+        yield from _filled(said.get(key, UNSAID), "      ")
+    if instead := getattr(entry.target, "training", None):
+        told = ", ".join(f"{key} {value}" for key, value in instead.items())
+        yield from ("", f"training, where a study says nothing else: {told}")
+    yield from ("", f"file: {_short(entry.file)}")
+
+
+def keys_of(entry: Entry) -> dict[str, str]:
+    """What the keys of an entry mean; those that all schemes share, `Common` says."""
+    own = meanings.meanings(entry.target)
+    if inspect.isfunction(entry.target):
+        from fl.data.scheme import Common  # imports pandas, which a listing does without
+
+        shared = {field.name for field in declared(Common)} & set(fields.fields(entry.target))
+        common = meanings.meanings(Common)
+        own = {key: common[key] for key in shared} | own
+    return own
+
+
+def _default(field: fields.Field) -> str:
+    if field.default is fields.REQUIRED:
+        return "has to be given"
+    return f"default: {_value(field.default)}"
+
+
+def _value(value: Any) -> str:
+    """As a config would say it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _filled(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
+
+
+def _short(file: Path) -> str:
+    try:
+        return str(file.relative_to(Path.cwd()))
+    except ValueError:
+        return str(file)

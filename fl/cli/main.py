@@ -1,0 +1,288 @@
+"""The command line: ``python -m fl COMMAND``. Every command says what it does with ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fl.cli import scaffold, store_commands
+from fl.cli.printing import say
+from fl.errors import LEFT, FedloomError, Where
+from fl.files import check_writable
+from fl.schema import UNSEEN
+from fl.store.store import Store
+from fl.study import config
+from fl.version import VERSION
+
+KINDS = {
+    "methods": "method",
+    "terms": "term",
+    "features": "alteration",
+    "datasets": "data set",
+    "models": "model",
+    "partitions": "partition scheme",
+    "analyses": "analysis",
+}
+"""The commands that list what there is, and the kinds of things that they list."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status. Errors a user can mend are one message on stderr."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
+    )
+    logging.getLogger("torch").setLevel(logging.WARNING)  # or its compiler's statistics end a log
+    parsed = _parser().parse_args(arguments)
+    try:
+        return int(parsed.run(parsed) or 0)
+    except FedloomError as error:
+        for line in f"error: {error}".split("\n"):
+            say(line, file=sys.stderr)
+    except BrokenPipeError:
+        sys.stderr.close()
+    except OSError as error:
+        # Of a name that was given: wherever it is first looked at, no such place can be.
+        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fl", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"fedloom {VERSION}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=help)
+        sub.set_defaults(run=run)
+        sub.add_argument(
+            "--config", type=Path, default=Path("config"), help="config folder (default: config)"
+        )
+        return sub
+
+    sub = command("plan", _plan, "what a config means: runs, what is there, what the rest costs")
+    sub.add_argument(
+        "studies", nargs="*", help="studies, also as a,b (default: those of config.yaml)"
+    )
+    sub.add_argument("--runs", action="store_true", help="list every run")
+    sub.add_argument("--write", action="store_true", help="write results/plan (Snakemake does)")
+
+    sub = command("train", _train, "train the runs of bundles that the store lacks")
+    sub.add_argument(
+        "specs", metavar="SPEC", nargs="+", type=Path, help="results/plan/bundles/<bundle>.json"
+    )
+    sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
+
+    command("status", _status, "how far the planned runs are: done, running, failed, time left")
+
+    for name, kind in KINDS.items():
+        kinds = "analyses" if kind == "analysis" else f"{kind}s"
+        sub = command(name, _list, f"what {kinds} there are; of one of them, its keys")
+        sub.add_argument("name", nargs="?", help="its keys, their defaults, ranges and meaning")
+        sub.set_defaults(kind=kind)
+
+    sub = command("new", _new, "a file of your own that runs, to be filled in")
+    sub.add_argument("kind", choices=sorted(scaffold.KINDS))
+    sub.add_argument("name", help="as configs will say it: letters, digits and dashes")
+    sub.add_argument(
+        "--in", dest="folder", type=Path, help="plugin folder (default: the config's first, mylab)"
+    )
+
+    sub = command("explain", _explain, "a run's spec, and what sets it apart from the nearest one")
+    sub.add_argument("wanted", metavar="RUN", help="a run's id, or its beginning")
+
+    for name, run, help in (
+        ("show", _show, "the result table of a study, from what is there"),
+        ("report", _report, "tables and report of a study, from what is there"),
+    ):
+        sub = command(name, run, help)
+        sub.add_argument("study")
+        sub.add_argument(
+            "--planned", action="store_true", help="as Snakemake planned it, not as config is now"
+        )
+    for name, help in (
+        ("tables", "the tables of a study, and what DVC shows of them"),
+        ("download", "the raw files of a planned data set"),
+        ("prepare", "the arrays of a planned data set"),
+        ("partition", "a planned partition: who holds which sample"),
+        ("analyse", "a planned analysis of stored runs: its table and figures"),
+    ):
+        sub = command(name, globals()[f"_{name}"], help)
+        sub.add_argument("name", help="its name or id in results/plan")
+    store_commands.add(commands)
+    return parser
+
+
+def _plan(parsed: argparse.Namespace) -> None:
+    from fl.cli import summary
+    from fl.planning import kept, plan
+
+    if parsed.write:
+        found, _ = plan.written(parsed.config, parsed.studies)
+    else:
+        found = kept.asked(parsed.config, config.asked(parsed.studies))
+    for line in summary.lines(found, Store(Path(found.settings.store)), parsed.runs):
+        say(line)
+
+
+def _train(parsed: argparse.Namespace) -> int:
+    from fl.planning import jobs
+    from fl.train.job import read_bundle, train_bundle
+    from fl.train.leaving import Interrupted
+
+    bundles = [read_bundle(path) for path in parsed.specs]
+    store = Store(parsed.store or Path(config.settings(parsed.config).store))
+    if any(jobs.lacks(bundle, store) for bundle in bundles):
+        check_writable(store.root)
+    try:
+        failed = [line for bundle in bundles for line in train_bundle(bundle, store)]
+    except Interrupted as error:
+        say(f"stopped: {error}", file=sys.stderr)
+        return LEFT
+    for line in failed:
+        say(f"failed: {line}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _status(parsed: argparse.Namespace) -> None:
+    from fl.cli import status
+    from fl.planning.estimate import Rates
+
+    settings = config.settings(parsed.config)
+    results, store = Path(settings.results), Store(Path(settings.store))
+    standings = status.look(status.bundles(results), store)
+    for line in status.lines(standings, results, Rates(store)):
+        say(line)
+
+
+def _list(parsed: argparse.Namespace) -> None:
+    if (parsed.config / "config.yaml").exists():
+        config.settings(parsed.config)  # for its plugins
+    from fl.cli import catalogue
+
+    lines = catalogue.details(parsed.kind, parsed.name) if parsed.name else None
+    for line in lines or catalogue.listing(parsed.kind):
+        say(line)
+
+
+def _new(parsed: argparse.Namespace) -> None:
+    configured = config.settings(parsed.config).plugins
+    folder = parsed.folder or Path(configured[0] if configured else "mylab")
+    say(f"wrote {scaffold.write(parsed.kind, parsed.name, folder)}")
+    if str(folder) not in configured:
+        say(f"now say `plugins: [{folder}]` in {parsed.config / 'config.yaml'}")
+
+
+def _explain(parsed: argparse.Namespace) -> None:
+    from fl.cli.explain import explain
+    from fl.planning import needed
+
+    settings = config.settings(parsed.config)
+    store = Store(Path(settings.store))
+    found = needed.look(parsed.config, settings.studies)
+    if not any(run.startswith(parsed.wanted) for run in {*found.members, *store.runs()}):
+        found = needed.look(parsed.config, needed.every(parsed.config))
+    for part in explain(parsed.wanted, found.members, store, found.remarks):
+        for line in part.split("\n"):
+            say(line)
+
+
+def _tables(parsed: argparse.Namespace) -> None:
+    from fl.results import result_files
+
+    settings = config.settings(parsed.config)
+    results = Path(settings.results)
+    config.check_name(parsed.name, Where("the command line"))
+    study = _planned(results, "studies", parsed.name)
+    result_files.write(study, Path(settings.store), results)
+
+
+def _show(parsed: argparse.Namespace) -> None:
+    from fl.cli import summary
+    from fl.results import tables
+
+    settings, study = _asked(parsed)
+    rows, runs = tables.collect(study, Path(settings.store))
+    seen, unseen = (
+        tables.summarise(rows, runs, study["metric"], split) for split in ("test", UNSEEN)
+    )
+    for line in summary.results(study, seen, unseen, runs):
+        say(line)
+    page = Path(settings.results) / "report" / f"{parsed.study}.html"
+    say(f"report: {page}" if page.exists() else f"no report yet: python -m fl report {page.stem}")
+
+
+def _report(parsed: argparse.Namespace) -> None:
+    from fl import report
+    from fl.cli import summary
+
+    settings, study = _asked(parsed)
+    results, store = Path(settings.results), Path(settings.store)
+    say(summary.there(study, Store(store)))
+    for path in report.build(parsed.study, results, store, study):
+        say(path)
+
+
+def _asked(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, Any]]:
+    """A study as the config has it now, or as the graph planned it if a job asks."""
+    settings = config.settings(parsed.config)
+    if parsed.planned:
+        config.check_name(parsed.study, Where("the command line"))
+        return settings, _planned(Path(settings.results), "studies", parsed.study)
+    from fl.planning import kept
+
+    return settings, kept.study(parsed.config, parsed.study)
+
+
+def _download(parsed: argparse.Namespace) -> None:
+    from fl.data import materials
+
+    settings = config.settings(parsed.config)
+    spec = _planned(Path(settings.results), "datasets", parsed.name)
+    materials.download(spec, Path(settings.data), _supply(parsed, settings, spec))
+
+
+def _prepare(parsed: argparse.Namespace) -> None:
+    from fl.data import materials
+
+    settings = config.settings(parsed.config)
+    spec = _planned(Path(settings.results), "datasets", parsed.name)
+    materials.prepare(spec, Path(settings.data), _supply(parsed, settings, spec))
+
+
+def _partition(parsed: argparse.Namespace) -> None:
+    from fl.data import materials
+
+    settings = config.settings(parsed.config)
+    found = _planned(Path(settings.results), "partitions", parsed.name)
+    supply = _supply(parsed, settings, found["spec"])
+    root, results = Path(settings.data), Path(settings.results)
+    materials.partition(found["scheme"], found["spec"], root, results, supply)
+
+
+def _analyse(parsed: argparse.Namespace) -> None:
+    from fl.results import analyse
+
+    settings = config.settings(parsed.config)
+    results = Path(settings.results)
+    made = analyse.make(_planned(results, "analyses", parsed.name), results, Path(settings.store))
+    say(made)
+
+
+def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: dict[str, Any]) -> Any:
+    from fl.data import materials
+    from fl.data.lock import NAME as LOCK
+
+    return materials.supply(spec, settings.sources, parsed.config / LOCK)
+
+
+def _planned(results: Path, kind: str, name: str) -> dict[str, Any]:
+    from fl.planning import plan
+
+    return plan.part(results / "plan", kind, name)

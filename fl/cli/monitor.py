@@ -1,0 +1,105 @@
+"""One line about the whole plan, again when it has changed, while Snakemake runs."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fl.cli import status
+from fl.errors import INTERRUPTED, FedloomError
+from fl.planning.estimate import Rates
+from fl.store.store import Store
+
+log = logging.getLogger(__name__)
+
+
+def say(text: str) -> None:
+    """Print a line to the terminal, beside what Snakemake says."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Watch(threading.Thread):
+    """Looks every ``pause`` seconds, and in the course of hours every minute.
+
+    It says what it sees if a run has begun or ended, and in any case every five minutes. It is a
+    daemon, so that it never keeps a process alive.
+
+    What runs cost is asked for more seldom, as that reads the records of all runs: at most a
+    twentieth of the time is spent on it.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], say: Callable[[str], None] = say, pause: float = 10.0
+    ) -> None:
+        super().__init__(daemon=True)
+        self._results, self._store = Path(settings["results"]), Store(Path(settings["store"]))
+        self._say, self._pause, self._over = say, pause, threading.Event()
+        self._seen: Counter[str] | None = None
+        self._told = self._due = 0.0
+
+    def run(self) -> None:
+        """Look until `stop`, and once more then."""
+        bundles, begun = status.bundles(self._results), time.monotonic()
+        while True:
+            late = (time.monotonic() - begun) / 60
+            over = self._over.wait(max(self._pause, min(late, 60.0)))
+            try:
+                self._look(bundles)
+            except (OSError, FedloomError) as error:
+                log.debug("the store cannot be looked at now: %s", error)
+            if over:
+                return
+
+    def _look(self, bundles: list[dict[str, Any]]) -> None:
+        begun = time.monotonic()
+        if begun >= self._due:
+            self._rates = Rates(self._store)
+            self._due = time.monotonic() + 20 * (time.monotonic() - begun)
+        standings = status.look(bundles, self._store)
+        seen = Counter(one.state for one in standings)
+        if seen != self._seen or begun - self._told > 300:
+            self._seen, self._told = seen, begun
+            self._say(status.line(standings, self._rates))
+
+    def stop(self) -> None:
+        """Say where it ended."""
+        self._over.set()
+        if self.is_alive():
+            self.join()
+
+
+class Stop:
+    """Ctrl-C, which a terminal sends to Snakemake and to its jobs alike: one sentence.
+
+    What ``logger`` would tell the terminal from then on is about the jobs that Ctrl-C ended; its
+    files have it. Jobs save their state and leave, after another Ctrl-C at once.
+    """
+
+    def __init__(self, logger: logging.Logger, say: Callable[[str], None] = say) -> None:
+        self.asked = False
+        self._logger, self._say = logger, say
+
+    def listen(self) -> None:
+        """Be asked from now on, unless this process is to know nothing of Ctrl-C."""
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, number: int, frame: object) -> None:
+        if self.asked:
+            return
+        self.asked = True
+        for handler in self._logger.handlers:
+            if not isinstance(handler, logging.FileHandler):
+                handler.addFilter(lambda record: False)
+        self._say(
+            "Stopping: jobs save their state, up to a round later (Ctrl-C again: at once); "
+            "what is finished or saved is kept, and the same command goes on from there."
+        )
+        sys.exit(INTERRUPTED)

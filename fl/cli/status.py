@@ -1,0 +1,114 @@
+"""How far a plan is, told from its store alone: by anybody, from any host that sees it.
+
+A run is *done* if it is in the store. Else it is *running* if a live process holds it, *failed* if
+the last process that tried left an error, *interrupted* if there is a checkpoint to go on from, and
+*waiting* if there is nothing yet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fl.errors import DataError
+from fl.planning import plan
+from fl.planning.estimate import Rates
+from fl.store import lease
+from fl.store.layout import LEASE
+from fl.store.store import Store
+from fl.units import duration
+
+STATES = ("done", "running", "failed", "interrupted", "waiting")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one run stands; round: that of its newest checkpoint; note: its holder or its error."""
+
+    run: str
+    title: str
+    spec: Mapping[str, Any]
+    state: str
+    round: int = 0
+    note: str = ""
+
+    @property
+    def left(self) -> float:
+        """The share of its rounds that is still to do."""
+        return 0.0 if self.state == "done" else 1 - self.round / self.spec["training"]["rounds"]
+
+
+def bundles(results: Path) -> list[dict[str, Any]]:
+    """The bundles of the plan in ``<results>/plan``, as Snakemake goes by it."""
+    home = results / "plan"
+    found = plan.summary(home)
+    if not found:
+        raise DataError(f"{home}: there is no plan yet; make one: python -m fl plan --write")
+    return [plan.part(home, "bundles", name) for name in found["bundles"]]
+
+
+def look(planned: Sequence[Mapping[str, Any]], store: Store) -> list[Standing]:
+    """Where every run of these bundles stands now."""
+    there = {path.name for path in store.root.iterdir()} if store.root.exists() else set()
+    return [one for bundle in planned for one in _bundle(bundle, store, there)]
+
+
+def _bundle(bundle: Mapping[str, Any], store: Store, there: set[str]) -> Iterator[Standing]:
+    runs = [member["run"] for member in bundle["runs"]]
+    begun = [run for run in runs if f"{run}.partial" in there]
+    rounds = {run: store.round(run) for run in begun}
+    for member in bundle["runs"]:
+        run = member["run"]
+        seed = f"{bundle['title']}, seed {member['spec']['seed']}"
+        complete = store.has_weights if member["keep_weights"] else store.has
+        if {run, f"{run}.old"} & there and complete(run):
+            yield Standing(run, seed, member["spec"], "done")
+            continue
+        path = store.partial(run) / LEASE
+        holder = lease.living(path, store.patience) if run in begun else None
+        error = store.failure(run) if run in begun else None
+        if holder is not None:
+            # Runs of a stack have one checkpoint, with the first of them.
+            done = rounds[run] or max(rounds.values())
+            yield Standing(run, seed, member["spec"], "running", done, holder)
+        elif error is not None:
+            yield Standing(run, seed, member["spec"], "failed", rounds[run], error)
+        else:
+            state = "interrupted" if rounds.get(run) else "waiting"
+            yield Standing(run, seed, member["spec"], state, rounds.get(run, 0))
+
+
+def line(standings: Sequence[Standing], rates: Rates) -> str:
+    """All of it in a line: ``12 of 15 runs done, 2 running, 1 failed, about 3 min left``."""
+    counts = Counter(one.state for one in standings)
+    parts = [f"{counts['done']} of {len(standings)} runs done"]
+    parts += [f"{counts[state]} {state}" for state in STATES[1:4] if counts[state]]
+    if counts["done"] < len(standings):
+        parts.append(_time_left(standings, rates))
+    return ", ".join(parts)
+
+
+def _time_left(standings: Sequence[Standing], rates: Rates) -> str:
+    left = [(one, rates.seconds([one.spec])) for one in standings if one.state != "done"]
+    holders = {one.note for one, _ in left if one.state == "running"}
+    if any(seconds is None for _, seconds in left):
+        return "time left unknown until a run like each of them is done"
+    total = sum(one.left * (seconds or 0.0) for one, seconds in left)
+    by = f" by {len(holders)} at once" if len(holders) > 1 else ""
+    return f"about {duration(total / max(1, len(holders)))} left{by}"
+
+
+def lines(standings: Sequence[Standing], results: Path, rates: Rates) -> Iterator[str]:
+    """A line for every run that is running, failed or interrupted, and then `line`."""
+    for state in STATES[1:4]:
+        for one in standings:
+            if one.state == state:
+                rounds = f"round {one.round} of {one.spec['training']['rounds']}"
+                note = f", {one.note}" if one.note else ""
+                yield f"{state:12} {one.run}  {one.title}: {rounds}{note}"
+                if state == "failed":
+                    yield f"{'':12} {results / 'logs' / 'runs' / one.run}.jsonl"
+    yield line(standings, rates)

@@ -1,0 +1,258 @@
+"""``python -m fl store COMMAND``: what is in the store of runs, in order, and to and fro."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fl import files
+from fl.cli.printing import plain, say
+from fl.errors import FedloomError
+from fl.store import import_export, maintenance
+from fl.store.import_export import BUSY, CONFLICT, NEW, THERE, Moved
+from fl.store.maintenance import DAMAGED, Entry, amount
+from fl.store.store import Store
+from fl.study import config
+
+
+def add(commands: Any) -> None:
+    """Add ``store`` and its commands to a parser's commands."""
+    help = "the store of runs: list, verify, clear up, export, import"
+    groups = commands.add_parser("store", help=help, description=help)
+    commands = groups.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
+        sub: argparse.ArgumentParser = commands.add_parser(name, help=help, description=help)
+        sub.set_defaults(run=run)
+        sub.add_argument("--config", type=Path, default=Path("config"), help="config folder")
+        sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
+        return sub
+
+    sub = command("ls", _ls, "the runs that are there, with their specs")
+    sub.add_argument("studies", nargs="*", help="only runs of these studies")
+    sub.add_argument("--method", help="only runs of this method")
+    sub.add_argument("--json", action="store_true", help="whole records, as JSON")
+
+    sub = command("verify", _verify, "check every file of finished runs against its hash")
+    sub.add_argument("runs", nargs="*", help="only these runs")
+    sub.add_argument("--remove", action="store_true", help="remove damaged runs: train them again")
+
+    sub = command("gc", _gc, "runs that no study in config/studies needs; shows them")
+    sub.add_argument("--yes", action="store_true", help="and removes them")
+
+    for name, run, help in (
+        ("export", _export, "copy finished runs to another store, or to a new tar file"),
+        ("import", _import, "copy finished runs from another store or a tar file"),
+    ):
+        sub = command(name, run, help)
+        sub.add_argument("place", type=Path, help="a folder, or a file named *.tar")
+        sub.add_argument("studies", nargs="*", help="only runs of these studies")
+        sub.add_argument("--planned", action="store_true", help="the runs that Snakemake planned")
+
+
+def _place(parsed: argparse.Namespace) -> Store:
+    return Store(parsed.store or Path(config.settings(parsed.config).store))
+
+
+def _ls(parsed: argparse.Namespace) -> None:
+    wanted = _runs_of(parsed.config, parsed.studies) if parsed.studies else None
+    found = [
+        entry
+        for entry in maintenance.entries(_place(parsed))
+        if (wanted is None or entry.run in wanted)
+        and parsed.method in (None, entry.record.get("spec", {}).get("method", {}).get("name"))
+    ]
+    if parsed.json:
+        # JSON writes all but one of a terminal's characters as numbers by itself.
+        said = json.dumps([_described(entry) for entry in found], indent=2)
+        print(said.replace("\x7f", "\\u007f"))
+        return
+    for line in _table(found):
+        say(line)
+    say(f"{len(found)} runs, {_sum(found)}")
+
+
+def _described(entry: Entry) -> dict[str, Any]:
+    return {"run": entry.run, "state": entry.state, "size": entry.size, **entry.record}
+
+
+def _table(found: Iterable[Entry]) -> Iterator[str]:
+    """Lines with columns as wide as their widest cell."""
+    head = ("run", "state", "seed", "method", "lr", "rounds", "dataset", "partition", "model")
+    cells = [(*head, "size"), *(tuple(map(plain, _row(entry))) for entry in found)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    for row in cells:
+        yield "  ".join(f"{cell:{n}}" for cell, n in zip(row, widths, strict=True)).rstrip()
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    spec = entry.record.get("spec")
+    if spec is None:
+        return (entry.run, entry.state, *("" for _ in range(7)), amount(entry.size))
+    return (
+        entry.run,
+        entry.state,
+        str(spec["seed"]),
+        maintenance.text(spec["method"]),
+        str(spec["training"]["lr"]),
+        str(spec["training"]["rounds"]),
+        str(spec["dataset"]["name"]),
+        maintenance.text(spec["partition"], ("seed", "val", "test")),
+        maintenance.text(spec["model"]),
+        amount(entry.size),
+    )
+
+
+def _verify(parsed: argparse.Namespace) -> int:
+    store = _place(parsed)
+    there = store.runs()
+    if absent := sorted({*parsed.runs} - {*there}):
+        raise FedloomError(f"{store.root}: {absent[0]!r} is no finished run of `fl store ls`")
+    checked = parsed.runs or there
+    damaged = {run: found for run in checked if (found := maintenance.problems(store, run))}
+    for found in damaged.values():
+        for line in found:
+            say(line)
+    say(f"{len(checked)} runs checked, {len(damaged)} damaged")
+    if not parsed.remove:
+        if damaged:
+            say("--remove removes them, and the next snakemake trains them again")
+        return int(bool(damaged))
+    kept = _remove(store, damaged, recheck=True)
+    _mark(parsed.config)
+    return int(kept)
+
+
+def _gc(parsed: argparse.Namespace) -> int:
+    from fl.planning import needed
+
+    store, settings = _place(parsed), config.settings(parsed.config)
+    wanted = needed.look(parsed.config, needed.every(parsed.config))
+    doubtful = needed.datasets(parsed.config, wanted)
+    # Those of the plan as it was written too: a pipeline may be at them while config is edited.
+    runs = {*wanted.members} | _planned(parsed.config)
+    unclaimed = [entry for entry in maintenance.entries(store) if entry.run not in runs]
+    kept = [entry for entry in unclaimed if doubtful and _on(entry) in {*doubtful, None}]
+    surplus = [entry for entry in unclaimed if entry not in kept]
+    rubbish = maintenance.leftovers(Path(settings.data))
+    for line in _table(surplus) if surplus else ():
+        say(line)
+    for path in rubbish:
+        say(f"{path}: begun and left")
+    for line in wanted.remarks:
+        say(line)
+    if kept:
+        their = ", ".join(sorted(doubtful))
+        say(f"{len(kept)} runs on {their} kept, {_sum(kept)}: what cannot be planned may need them")
+    say(f"{len(surplus)} runs that no study in {parsed.config / 'studies'} needs, {_sum(surplus)}")
+    if not parsed.yes:
+        say("nothing was removed; --yes removes them")
+        return 0
+    left = _remove(store, [entry.run for entry in surplus])
+    for path in rubbish:
+        files.erase(path)
+    _mark(parsed.config)
+    return int(left)
+
+
+def _sum(found: Iterable[Entry]) -> str:
+    return amount(sum(entry.size for entry in found))
+
+
+def _on(entry: Entry) -> str | None:
+    """The data set of a run; None where nothing tells."""
+    name = entry.record.get("spec", {}).get("dataset", {}).get("name")
+    return None if name is None else str(name)
+
+
+def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
+    """Remove runs that nobody is computing; whether one had to be kept."""
+    kept, removed = False, 0
+    for run in runs:
+        try:
+            if recheck:
+                store.remove(run, still=partial(maintenance.problems, store, run))
+            else:
+                store.remove(run)
+            removed += 1
+        except FedloomError as error:
+            kept = True
+            say(f"kept: {error}")
+    say(f"{removed} runs removed")
+    return kept
+
+
+def _mark(folder: Path) -> None:
+    """Bring the markers in line with what is left of the store."""
+    from fl.results import markers
+
+    known = _plan(folder)
+    if not known:
+        return
+    markers.mark(known)
+    for path in maintenance.stale_markers(Path(known["settings"]["results"]), known["bundles"]):
+        path.unlink(missing_ok=True)
+
+
+def _export(parsed: argparse.Namespace) -> int:
+    source = _place(parsed)
+    runs = _chosen(parsed, source)
+    if parsed.planned and (missing := _planned(parsed.config) - {*source.runs()}):
+        found = f"{len(missing)} runs of the plan are not in {source.root}, as {min(missing)}"
+        raise FedloomError(f"{found}; train them first (snakemake)")
+    if import_export.is_tar(parsed.place):
+        return _tell(import_export.pack(runs, source, parsed.place))
+    target = Store(parsed.place)
+    return _tell(import_export.bring(run, source, target) for run in runs)
+
+
+def _import(parsed: argparse.Namespace) -> int:
+    target = _place(parsed)
+    with import_export.opened(parsed.place) as source:
+        return _tell(import_export.bring(run, source, target) for run in _chosen(parsed, source))
+
+
+def _chosen(parsed: argparse.Namespace, source: Store) -> list[str]:
+    """The finished runs of ``source`` that are asked for."""
+    runs = source.runs()
+    if parsed.planned:
+        runs = sorted({*runs} & _planned(parsed.config))
+    if parsed.studies:
+        runs = sorted({*runs} & _runs_of(parsed.config, parsed.studies))
+    return runs
+
+
+def _runs_of(folder: Path, studies: list[str]) -> set[str]:
+    """The runs that studies need as the config has them now."""
+    from fl.planning import kept
+
+    found = kept.asked(folder, studies)
+    return {member["run"] for bundle in found.bundles.values() for member in bundle["runs"]}
+
+
+def _planned(folder: Path) -> set[str]:
+    """The runs of the plan as it was last written; none if there is none."""
+    return set(_plan(folder).get("runs", ()))
+
+
+def _plan(folder: Path) -> dict[str, Any]:
+    from fl.planning import plan
+
+    return plan.summary(Path(config.settings(folder).results) / "plan")
+
+
+def _tell(moved: Iterable[Moved]) -> int:
+    """Print what became of runs; 1 if one is damaged or in conflict."""
+    counts: Counter[str] = Counter()
+    for one in moved:
+        counts[one.outcome] += 1
+        if one.outcome != NEW and one.outcome != THERE:
+            say(f"{one.run} {one.outcome}" + (f": {one.why}" if one.why else ""))
+    told = (NEW, THERE, BUSY, CONFLICT, DAMAGED)
+    say(", ".join(f"{counts[o]} {o}" for o in told if counts[o]) or "no runs")
+    return int(bool(counts[CONFLICT] or counts[DAMAGED]))

@@ -1,0 +1,112 @@
+"""A plan in words: what it means, what is there, what the rest costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fl.planning import analyses, jobs
+from fl.planning.estimate import Rates, client_steps
+from fl.planning.plan import Plan
+from fl.results.tables import gaps
+from fl.store.store import Store
+from fl.units import duration
+
+
+def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
+    """One line per method and setting of each study, then the totals.
+
+    A run that two studies ask for is counted once in the totals.
+    """
+    members = {m["run"]: m for bundle in plan.bundles.values() for m in bundle["runs"]}
+    for name, study in plan.studies.items():
+        yield f"{name}: {study['title']}"
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for run in study["runs"]:
+            key = (run["method"], run["dataset"], run["partition"], run["model"])
+            groups.setdefault(key, []).append(run)
+        for (method, *place), runs in groups.items():
+            there = sum(store.has(run["run"]) for run in runs)
+            yield f"  {method:16} {there:4} of {len(runs):4} runs there   {' / '.join(place)}"
+            if every_run:
+                yield from (f"    {_run_line(run, store)}" for run in runs)
+        for one in study.get("analyses", ()):
+            made = analyses.there(Path(plan.settings.results), one["analysis"])
+            state = "there" if made else "to be made"
+            yield f"  analysis {one['title'] or one['text']}: {state}   {one['analysis']}"
+    lacking = {n: b for n, b in plan.bundles.items() if jobs.lacks(b, store)}
+    missing = [m for bundle in lacking.values() for m in jobs.lacks(bundle, store)]
+    yield f"{len(members)} runs in {len(plan.bundles)} jobs; {len(missing)} to train"
+    if missing:
+        yield _cost([m["spec"] for m in missing], store)
+        yield _merged(lacking, store)
+
+
+def _merged(lacking: dict[str, dict[str, Any]], store: Store) -> str:
+    """How many jobs a cluster will be asked for."""
+    count, rates = len(list(jobs.form(lacking, store, merge=True))), Rates(store)
+    text = f"{count} cluster job{'s' * (count != 1)} (snakemake --profile slurm)"
+    if count > 1 and any(math.isinf(jobs.seconds(b, rates, store)) for b in lacking.values()):
+        text += "; fewer where `execution: run_minutes` says how long runs are taken to last"
+    return text
+
+
+def _run_line(run: dict[str, Any], store: Store) -> str:
+    point = ", ".join(f"{key}={value}" for key, value in run["point"].items())
+    state = "there" if store.has(run["run"]) else "to train"
+    return f"{run['run']}  seed {run['seed']:<6} {state:9} {point}".rstrip()
+
+
+def _cost(specs: list[dict[str, Any]], store: Store) -> str:
+    steps = sum(client_steps(spec) for spec in specs)
+    seconds = Rates(store).seconds(specs)
+    if seconds is None:
+        time = "time unknown until a run like each of them is in the store"
+    else:
+        time = f"about {duration(seconds)} one after another, at the rate of the runs there"
+    return f"{steps:,} local steps of a client to go; {time}"
+
+
+def there(study: dict[str, Any], store: Store) -> str:
+    """How many of a study's runs are in the store."""
+    runs = {run["run"] for run in study["runs"]}
+    return f"{sum(map(store.has, runs))} of {len(runs)} runs there"
+
+
+def results(
+    study: dict[str, Any], seen: pd.DataFrame, unseen: pd.DataFrame, runs: pd.DataFrame
+) -> Iterator[str]:
+    """The summaries of a study (see `fl.results.tables.summarise`), a line per method and setting,
+    in %.
+
+    seen: of the clients that are trained on. unseen: of those held out, left out where there are
+    none. What is missing or diverged is counted beside the method, as are the points of a grid that
+    is not whole, whose best may yet be another; and all missing and diverged runs at the end.
+    """
+    titles = {run["method"]: run["title"] for run in study["runs"]}
+    metric = study["metric"].replace("_", " ")
+    yield study["title"]
+    for summary, whose in ((seen, ""), (unseen, " of clients held out of training")):
+        for setting, part in summary.groupby(["dataset", "partition", "model"], sort=False):
+            if part["n_clients"].any() or not whose:
+                yield f"{' / '.join(map(str, setting))}: test {metric}{whose} in %"
+                yield from _table(part, titles)
+    counts = runs.drop_duplicates("run")["state"].value_counts()
+    if set(counts.index) != {"complete"}:
+        yield ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def _table(part: pd.DataFrame, titles: dict[str, str]) -> Iterator[str]:
+    yield f"  {'method':20} {'mean':>6} {'sd over seeds':>14} {'worst client':>13}  seeds"
+    for row in part.to_dict("records"):
+        mean, spread, worst = (_percent(row[key]) for key in ("mean", "sd_seeds", "worst"))
+        line = f"  {titles[row['method']]:20} {mean:>6} {spread:>14} {worst:>13}"
+        yield f"{line}  {row['n_seeds']:5}  {gaps(row)}".rstrip()
+
+
+def _percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{100 * share:.1f}"

@@ -1,0 +1,238 @@
+"""What makes a run the run it is: its spec, the code that decides its numbers, its data.
+
+Code is hashed as syntax, without docstrings, comments and layout, file by file, over a root file
+and everything in ``fl``, or in a user's plugins, that it imports. A package's ``__init__`` counts
+only where names are imported from it. Hashes do not depend on the Python version.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fl.code import plugins
+from fl.errors import ConfigError, Where
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE = ROOT / "simulation" / "assembly.py"
+"""The root of the code that every run shares: from its spec and its data to its numbers."""
+PREPARED = ROOT / "data" / "prepared.py"
+"""The root of the code that every data set shares, beside its reader."""
+DEALT = ROOT / "data" / "dealt.py"
+"""The root of the code that every partition shares, beside its scheme."""
+LEDGER = ROOT / "equivalent.yaml"
+
+UNDECISIVE: Mapping[Path, str] = {
+    ROOT / "errors.py": "messages",
+    ROOT / "fields.py": "checks of config keys, whose outcome is in the spec",
+    ROOT / "files.py": "files are written whole or not at all, and read as they were written",
+    ROOT / "parquet.py": "refuses damaged tables",
+    ROOT / "places.py": "folders that a config names",
+    ROOT / "code/plugins.py": "where code lies; what it says counts, file by file",
+    ROOT / "data/unpacking.py": "moves files whose content is checked",
+    ROOT / "data/download.py": "moves files whose content is checked, or is in the spec",
+    ROOT / "data/transfer.py": "likewise",
+    ROOT / "data/lock.py": "likewise",
+    ROOT / "data/contents.py": "likewise",
+}
+"""Code that decides no number though code that does imports it, and why it does not."""
+
+DECLARED = frozenset({"published_splits"})
+"""Attributes of classes that only checks of a config read, see `fl.data.Dataset`: no number follows
+from them, and to state one trains nothing again.
+"""
+
+
+def digest(payload: Any) -> str:
+    """16 hexadecimal digits of the SHA-256 of a JSON-like value; key order does not matter."""
+    text = json.dumps(payload, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def point(spec: Mapping[str, Any], code: Mapping[str, str]) -> str:
+    """The id of a point: its spec, whatever the seed, and the hashes of its code and data."""
+    return digest([{key: value for key, value in spec.items() if key != "seed"}, dict(code)])
+
+
+def run(point: str, seed: int) -> str:
+    """The id of a point's run."""
+    return digest([point, seed])
+
+
+def files(root: Path) -> dict[str, str]:
+    """``{"fl/parts/losses.py": hash}`` for a file and all that it imports of `plugins.roots`."""
+    seen: dict[Path, str] = {}
+    waiting = [root.resolve()]
+    while waiting:
+        path = waiting.pop()
+        if path not in seen and path not in UNDECISIVE:
+            code_hash, imports = _read(path)
+            seen[path] = code_hash
+            waiting.extend(imports)
+    return dict(sorted((_label(path), code_hash) for path, code_hash in seen.items()))
+
+
+def code(root: Path) -> str:
+    """One hash for `files`, or the older one that the ledger declares it equivalent to."""
+    current = digest(files(root))
+    older = _ledger().get(_label(root.resolve()), {})
+    seen = {current}
+    while current in older:
+        current = older[current]
+        if current in seen:
+            problem = f"{_label(root.resolve())}: {current} goes round in a circle"
+            raise ConfigError(Where(_label(LEDGER)), problem, "old hashes that are older")
+        seen.add(current)
+    return current
+
+
+def _label(path: Path) -> str:
+    """``fl/parts/losses.py``, ``mylab/terms.py``: the same wherever the package lies."""
+    for name, root in plugins.roots().items():
+        if path.is_relative_to(root):
+            return f"{name}/{path.relative_to(root).as_posix()}"
+    return path.name
+
+
+@cache
+def _ledger() -> dict[str, dict[str, str]]:
+    """By root file: new hash -> the old one that it is declared equivalent to."""
+    # As plain text, because a hash may look like a number to YAML.
+    entries = yaml.load(LEDGER.read_text(), yaml.BaseLoader) or [] if LEDGER.exists() else []
+    by_root: dict[str, dict[str, str]] = {}
+    for i, entry in enumerate(entries):
+        try:
+            by_root.setdefault(entry["root"], {})[entry["new"]] = entry["old"]
+        except (KeyError, TypeError):
+            where = Where(_label(LEDGER)) / i
+            raise ConfigError(where, f"is {entry!r}", "root, old and new, each a text") from None
+    return by_root
+
+
+@cache
+def _read(path: Path) -> tuple[str, tuple[Path, ...]]:
+    tree = ast.parse(path.read_bytes(), filename=str(path))
+    imports = tuple(sorted(set(_imports(tree, path))))
+    return digest(_canonical(tree)), imports
+
+
+def _imports(tree: ast.Module, path: Path) -> Iterator[Path]:
+    for node in _walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _whole(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            package = _package(node, path)
+            for alias in node.names:
+                yield from _whole(f"{package}.{alias.name}") or _part(package, alias.name)
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """All that is executed: not what is imported for its types alone."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and _is_for_types(child.test):
+            for other in child.orelse:
+                yield from _walk(other)
+        else:
+            yield from _walk(child)
+
+
+def _is_for_types(test: ast.expr) -> bool:
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )
+
+
+def _whole(name: str) -> list[Path]:
+    """A module that is imported as such, and with it the files that its names moved to."""
+    found = _module(name)
+    return found + [
+        to for path in found for moved in _moved(path).values() for to in _module(moved)
+    ]
+
+
+def _part(package: str, name: str) -> list[Path]:
+    """The files behind ``from package import name``: where the name has moved to, that alone."""
+    found = _module(package)
+    if name == "*":
+        return _whole(package)
+    moved = [_module(_moved(path)[name]) for path in found if name in _moved(path)]
+    return moved[0] if moved else found
+
+
+@cache
+def _moved(path: Path) -> dict[str, str]:
+    """The table ``MOVED`` of a module: names that can still be imported from it, and from where."""
+    for node in ast.parse(path.read_bytes(), filename=str(path)).body:
+        if isinstance(node, ast.Assign) and _names(node) == ["MOVED"]:
+            return dict(ast.literal_eval(node.value))
+    return {}
+
+
+def _names(node: ast.Assign) -> list[str]:
+    return [target.id for target in node.targets if isinstance(target, ast.Name)]
+
+
+def _package(node: ast.ImportFrom, path: Path) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = Path(_label(path)).parts[: -node.level]
+    return ".".join([*parts, *filter(None, [node.module])])
+
+
+def _module(name: str) -> list[Path]:
+    """The file of a module; nothing for packages of others and for names inside a module."""
+    first, *rest = name.split(".")
+    root = plugins.roots().get(first)
+    if root is None:
+        return []
+    stem = root.joinpath(*rest)
+    return [p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()][:1]
+
+
+def _canonical(node: Any) -> Any:
+    """Syntax as nested lists. Empty fields are left out: newer Pythons add new, empty ones."""
+    if isinstance(node, ast.AST):
+        body: list[Any] = [type(node).__name__]
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                value = [item for item in value if not _is_text(item) and not _declares(item)]
+            if value not in (None, []) and name not in ("kind", "type_comment"):
+                body.append([name, _canonical(value)])
+        return body
+    if isinstance(node, list):
+        return [_canonical(item) for item in node]
+    return [type(node).__name__, repr(node)]
+
+
+def _is_text(node: Any) -> bool:
+    """A string that stands alone: the docstring of a module, class, function or name."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _declares(node: Any) -> bool:
+    """One of `DECLARED`: ``published_splits: ClassVar = ("test",)``."""
+    target = node.target if isinstance(node, ast.AnnAssign) else None
+    return isinstance(target, ast.Name) and target.id in DECLARED
+
+
+def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    """The keys at which two nested specs differ: ``training.lr: 0.1, not 0.05``."""
+    for key in sorted({*ours, *theirs}):
+        mine, other, name = ours.get(key), theirs.get(key), f"{at}.{key}" if at else key
+        if isinstance(mine, Mapping) and isinstance(other, Mapping):
+            yield from difference(mine, other, name)
+        elif mine != other:
+            yield f"{name}: {mine!r}, not {other!r}"

@@ -1,0 +1,189 @@
+"""What there is: methods, loss terms, alterations of features, models, data sets, partition schemes
+and analyses, one file each.
+
+A file's name is its name (``two_layer.py`` is ``two-layer``). Its docstring's first line says what
+it is, the second paragraph is its citation, what follows are notes. It defines one dataclass with a
+``build`` or ``read`` method, or, for a partition scheme, one function named as the file; their
+annotated fields are the config keys, whose meaning their docstring says (`fl.code.meanings`).
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fl import fields
+from fl.code import plugins
+from fl.code.declared import dataclass_of
+from fl.errors import ConfigError, Where, unknown
+
+ROOT = plugins.FL
+
+FOLDERS = {
+    "method": "methods",
+    "term": "terms",
+    "alteration": "features",
+    "model": "models",
+    "data set": "data/datasets",
+    "partition scheme": "data/schemes",
+    "analysis": "analyses",
+}
+"""Where each kind lies in ``fl``; in a plugin without ``data/``."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the docstring of a file says of the thing in it: summary and citation in one line each,
+    notes as they are written. What is not there is empty.
+    """
+
+    kind: str
+    name: str
+    file: Path
+    summary: str
+    citation: str
+    notes: str
+
+
+@dataclass(frozen=True)
+class Entry(Said):
+    """One thing that a config can name; target: the class or function that its file defines."""
+
+    target: Any
+
+    def parse(self, values: Mapping[str, Any] | None, where: Where) -> dict[str, Any]:
+        """Its config keys, checked and with defaults; see `fl.fields.parse`."""
+        return fields.parse(self.target, values, where)
+
+    def make(self, settled: Mapping[str, Any]) -> Any:
+        """The instance for values that `parse` returned, or that a spec brought back.
+
+        Raises `ConfigError` for a value that is missing or that is not allowed.
+        """
+        where, typed = Where(self.name), {}
+        for name, field in fields.fields(self.target).items():
+            if name not in settled:
+                raise ConfigError(where / name, "is missing", fields.describe(field.hint))
+            typed[name] = fields.value(field.hint, settled[name], where / name)
+        return self.target(**typed)
+
+
+def names(kind: str) -> list[str]:
+    """All names of a kind, those of plugins included, without importing anything."""
+    return sorted(_modules(kind, Where("plugins")))
+
+
+def find(kind: str, name: str, where: Where) -> Entry:
+    """The entry of that name, or a `ConfigError` at ``where`` with the nearest one suggested."""
+    found = _named(kind, name, where)
+    try:
+        module = importlib.import_module(found)
+    except Exception as error:
+        raise _broken(where, found, error) from error
+    said = _said(kind, name, Path(inspect.getfile(module)), module.__doc__)
+    return Entry(**vars(said), target=_target(module, where))
+
+
+def declared(kind: str, name: str, where: Where) -> Entry:
+    """As `find`, with a target that has the fields and class variables but may have no methods:
+    for who asks what can be said of an entry, and not for the entry. What lies in a plugin is
+    imported, as its author wants to be told what is wrong with it.
+    """
+    place = file(kind, name, where)
+    target = dataclass_of(place) if place.is_relative_to(ROOT) else None
+    if target is None:
+        return find(kind, name, where)
+    text = ast.get_docstring(ast.parse(place.read_bytes()))
+    return Entry(**vars(_said(kind, name, place, text)), target=target)
+
+
+def file(kind: str, name: str, where: Where) -> Path:
+    """Where the entry of that name is defined, or a `ConfigError` as of `find`; not imported."""
+    return _file(_named(kind, name, where))
+
+
+def _named(kind: str, name: str, where: Where) -> str:
+    """The module of the entry of that name."""
+    modules = _modules(kind, where)
+    if name not in modules:
+        raise unknown(where, kind, name, modules)
+    return modules[name]
+
+
+def entry_of(kind: str, spec: Mapping[str, Any]) -> tuple[Entry, Any]:
+    """The registry's entry for a spec, and the entry's target made with the spec's values."""
+    entry = find(kind, spec["name"], Where("the spec"))
+    values = {key: value for key, value in spec.items() if key != "name"}
+    return entry, entry.make(values)
+
+
+def described(kind: str) -> list[Said]:
+    """What the files of all entries say of themselves; read, and not imported."""
+    where, found = Where("plugins"), []
+    for name, module in sorted(_modules(kind, where).items()):
+        file = _file(module)
+        try:
+            text = ast.get_docstring(ast.parse(file.read_bytes(), filename=str(file)))
+        except (SyntaxError, ValueError) as error:
+            raise _broken(where, module, error) from error
+        found.append(_said(kind, name, file, text))
+    return found
+
+
+def _said(kind: str, name: str, file: Path, docstring: str | None) -> Said:
+    summary, _, rest = inspect.cleandoc(docstring or "").partition("\n\n")
+    citation, _, notes = rest.partition("\n\n")
+    return Said(kind, name, file, " ".join(summary.split()), " ".join(citation.split()), notes)
+
+
+def _broken(where: Where, module: str, error: Exception) -> ConfigError:
+    problem = f"{module} cannot be imported ({type(error).__name__}: {error})"
+    return ConfigError(where, problem)
+
+
+def _file(module: str) -> Path:
+    package, *inner = module.split(".")
+    return plugins.roots()[package].joinpath(*inner).with_suffix(".py")
+
+
+def _modules(kind: str, where: Where) -> dict[str, str]:
+    """Module by name, over ``fl`` and all plugins."""
+    found: dict[str, str] = {}
+    for package, root in plugins.roots().items():
+        inner = FOLDERS[kind] if root == ROOT else Path(FOLDERS[kind]).name
+        for path in sorted((root / inner).glob("[a-z]*.py")):
+            name = path.stem.replace("_", "-")
+            module = ".".join([package, *Path(inner).parts, path.stem])
+            if name in found:
+                problem = f"the {kind} {name!r} stands in {found[name]} and in {module}"
+                raise ConfigError(where, problem, "each name once")
+            found[name] = module
+    return found
+
+
+def entries(kind: str) -> list[Entry]:
+    """All entries of a kind; imports them."""
+    return [find(kind, name, Where("")) for name in names(kind)]
+
+
+def _target(module: Any, where: Where) -> Any:
+    function = getattr(module, module.__name__.rpartition(".")[2], None)
+    if inspect.isfunction(function):
+        return function
+    found = [
+        thing
+        for thing in vars(module).values()
+        if dataclasses.is_dataclass(thing)
+        and thing.__module__ == module.__name__
+        and (hasattr(thing, "build") or hasattr(thing, "read"))
+    ]
+    if len(found) != 1:
+        problem = f"{module.__name__} has {len(found)} dataclasses with `build` or `read`"
+        raise ConfigError(where, problem, "exactly one")
+    return found[0]

@@ -1,0 +1,126 @@
+"""Making what runs read, once: prepared data sets and partitions, each under its identity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fl import data
+from fl.code import identity, registry
+from fl.code.registry import entry_of
+from fl.data import PUBLISHED, Supply, holdings, raw_name
+from fl.data.dealt import deal
+from fl.data.distance import domain_distances
+from fl.data.lock import Lock
+from fl.data.prepared import Prepared
+from fl.errors import Where
+from fl.files import write_json, write_table
+
+Spec = Mapping[str, Any]
+"""``{"name": ..., key: value, ...}`` of a data set or a partition scheme.
+
+That of a data set which is read from files of the user's own has their ``content``
+(`fl.study.own_files`).
+"""
+
+
+def dataset_id(spec: Spec) -> str:
+    """``digits-<hash>``: the spec, the reader's code and the source files' checksums.
+
+    The spec has the content of the user's own files, so that this asks for none of them.
+    """
+    entry, dataset = entry_of("data set", spec)
+    sources = [[source.name, source.sha256] for source in data.sources(dataset)]
+    code = [identity.code(entry.file), identity.code(identity.PREPARED)]
+    return f"{entry.name}-{identity.digest([dict(spec), code, sources])}"
+
+
+def partition_id(spec: Spec, dataset: str) -> str:
+    """``dirichlet-<hash>``: the spec, the scheme's code, the data set, a user's own table."""
+    entry = registry.find("partition scheme", spec["name"], Where("the spec"))
+    brought = holdings.content_hash(holdings.brought(spec)) if "path" in spec else ""
+    code = [identity.code(entry.file), identity.code(identity.DEALT)]
+    return f"{entry.name}-{identity.digest([dict(spec), code, dataset, brought])}"
+
+
+def supply(spec: Spec, origins: Mapping[str, str], lock: str | Path) -> Supply:
+    """Where ``sources:`` of the config and the lock file say that a data set's files come from."""
+    return Supply(origins.get(spec["name"]), Lock(Path(lock), raw_name(spec)))
+
+
+def download(spec: Spec, root: Path, supply: Supply = PUBLISHED) -> None:
+    """The raw files of a data set in its folder of ``<root>/raw``, and at last ``sources.json``."""
+    _, dataset = entry_of("data set", spec)
+    folder = root / "raw" / raw_name(spec)
+    fetched = data.gather(dataset, folder, _held(supply, spec))
+    listed = [{"name": path.name, "bytes": path.stat().st_size} for path in fetched]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "sources.json", {"dataset": spec["name"], "files": listed})
+
+
+def prepare(spec: Spec, root: Path, supply: Supply = PUBLISHED) -> Prepared:
+    """The data set in ``<root>/prepared/<id>``, prepared now if it is not there."""
+    entry, dataset = entry_of("data set", spec)
+    folder = root / "prepared" / dataset_id(spec)
+    raw = root / "raw" / raw_name(spec)
+    return data.prepare(dataset, entry.name, raw, folder, _held(supply, spec))
+
+
+def _held(supply: Supply, spec: Spec) -> Supply:
+    """A supply that holds files to what was in them when it was planned what to do with them."""
+    return replace(supply, content=spec.get("content", {}))
+
+
+def partition(
+    spec: Spec, dataset: Spec, root: Path, results: Path, supply: Supply = PUBLISHED
+) -> pd.DataFrame:
+    """The table in ``<results>/partitions/<id>``, made now if it is not there.
+
+    Beside ``partition.parquet`` lie ``statistics.parquet``, where there are domains
+    ``domains.parquet`` with the distances between them (`fl.data.distance`), and
+    ``partition.json``, which says how it was made and what had to be repaired.
+    """
+    folder = results / "partitions" / partition_id(spec, dataset_id(dataset))
+    path = folder / "partition.parquet"
+    if not (folder / "partition.json").exists():
+        _make_partition(spec, prepare(dataset, root, supply), folder)
+    return holdings.read(path)
+
+
+def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
+    entry = registry.find("partition scheme", spec["name"], Where("the spec"))
+    values = {key: value for key, value in spec.items() if key != "name"}
+    table = deal(entry.target, values, prepared, entry.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    holdings.write(table, folder / "partition.parquet")
+    statistics = holdings.statistics(table, prepared.y, len(prepared.classes))
+    write_table(folder / "statistics.parquet", statistics)
+    _measure_domains(table, prepared, folder)
+    about = {
+        "dataset": prepared.name,
+        "scheme": entry.name,
+        "params": values,
+        "notes": table.attrs.get("notes", []),
+        "unseen": holdings.unseen(table).tolist(),
+        "classes": list(prepared.classes),
+    }
+    write_json(folder / "partition.json", about)
+
+
+def _measure_domains(table: pd.DataFrame, prepared: Prepared, folder: Path) -> None:
+    """``domains.parquet``, where the data set has domains and inputs between which there is a
+    distance: whole numbers other than those of images are tokens.
+    """
+    tokens = prepared.x.dtype.kind in "iu" and prepared.x.dtype != np.uint8
+    if prepared.domain is None or not prepared.domains or tokens:
+        return
+    trained = table.loc[(table["split"] == "train").to_numpy(bool), "sample"].to_numpy()
+    found = domain_distances(prepared.x, prepared.domain, trained)
+    for side in ("domain", "other"):
+        found[side] = np.array(prepared.domains)[found[side]]
+    write_table(folder / "domains.parquet", found)

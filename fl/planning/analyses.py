@@ -1,0 +1,69 @@
+"""Analyses on their way: what a plan says of them, and where what they found lies.
+
+::
+
+    results/analyses/<id>/   table.parquet, figure-1.svg, .pdf and .page.svg, ..., analysis.json
+
+``analysis.json`` is sealed and written last, so that an analysis is there whole or not at all. The
+id follows from the settled spec, the code and the runs, so that what is there is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fl.code import identity
+
+if TYPE_CHECKING:
+    from fl.study.components import Choice
+    from fl.study.config import Execution
+    from fl.study.expand import Expansion
+
+RECORD, TABLE = "analysis.json", "table.parquet"
+SVG, PDF, PAGE = ".svg", ".pdf", ".page.svg"
+"""Of each figure: for print, and with the colours and type of the page that it is put into."""
+OF_A_RUN = ("run", "method", "dataset", "partition", "model", "seed")
+"""What is part of an analysis' identity, of a run that it reads; titles are none."""
+
+
+def place(results: Path, analysis: str) -> Path:
+    """The folder of an analysis."""
+    return results / "analyses" / analysis
+
+
+def there(results: Path, analysis: str) -> bool:
+    """Whether it is made; its files are not checked."""
+    return (place(results, analysis) / RECORD).is_file()
+
+
+def planned(expansion: Expansion, runs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What a plan says of each analysis of a study; runs: the study's, as the plan has them."""
+    study = expansion.study
+    for choice in expansion.analyses:
+        code = identity.code(choice.entry.file)
+        read = [[run[key] for key in OF_A_RUN] for run in runs]
+        digest = identity.digest([choice.spec, code, study.metric, read])
+        yield {
+            "analysis": f"{choice.entry.name}-{digest}",
+            "text": choice.text,
+            "title": choice.title,
+            "spec": choice.spec,
+            "code": code,
+            "study": expansion.name,
+            "metric": study.metric,
+            "runs": list(runs),
+            "bundles": sorted({run["bundle"] for run in runs}),
+            "execution": asdict(_execution(expansion, choice)),
+        }
+
+
+def _execution(expansion: Expansion, choice: Choice) -> Execution:
+    """How it is computed, which is no part of what it is: as the study says. Only models need a
+    GPU, which an analysis computes that reads weights.
+    """
+    if getattr(choice.entry.target, "weights", False):
+        return expansion.execution
+    return replace(expansion.execution, device="cpu", gpus=0)

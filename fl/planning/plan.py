@@ -1,0 +1,380 @@
+"""What a config means, written down: the runs, the bundles that train them, and what they need.
+
+`current` is what Snakemake parses. It is kept in ``<results>/plan/`` and made anew only when config
+or code changed, so that reading it costs neither the expansion nor an import of torch. Its files
+are rewritten only when their content changes, because their times are what the graph goes by.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fl.code import identity, plugins, registry
+from fl.data.contents import stamp
+from fl.data.lock import NAME as LOCK
+from fl.errors import ConfigError, DataError, Where, unknown
+from fl.files import check_writable, disk_errors, parse_json, sha256, write_json
+from fl.planning import plan_check
+from fl.planning.analyses import planned
+from fl.study import config, published
+from fl.study.config import Settings
+
+if TYPE_CHECKING:
+    from fl.study.expand import Expansion, Run
+
+REPORTING = ("results/tables.py", "report/__init__.py")
+TEMPLATES = registry.ROOT / "report" / "templates"
+"""Code and templates behind tables and reports: when they change, these are made again."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of some studies.
+
+    studies: by name, title, metric, hash and runs (what `fl.results.tables` reads). bundles: by id,
+    runs with their specs, what they need and how they are executed (what `fl.train.job` reads).
+    datasets and partitions: by id, how to make them. analyses: by id, what they read (what
+    `fl.results.analyse` does). watched: by path, the `stamp` of each file outside config that all
+    this follows from.
+    """
+
+    settings: Settings
+    studies: dict[str, dict[str, Any]]
+    bundles: dict[str, dict[str, Any]]
+    datasets: dict[str, dict[str, Any]]
+    partitions: dict[str, dict[str, Any]]
+    watched: dict[str, str]
+    analyses: dict[str, dict[str, Any]]
+
+    @property
+    def kinds(self) -> dict[str, dict[str, Any]]:
+        """Its files: by folder, by name."""
+        return {kind: getattr(self, kind) for kind in plan_check.KINDS}
+
+
+def make(folder: Path, studies: Sequence[str] = ()) -> Plan:
+    """The plan of the studies that a config folder asks for, or of those named; writes nothing.
+
+    Raises `ConfigError` for anything in the config that is wrong.
+    """
+    from fl.study.expand import expand  # imports torch, which a plan that is known does without
+    from fl.study.own_files import Own
+
+    settings, wanted, where = asked_for(folder, studies)
+    own = Own(Path(settings.data), settings.sources, folder / LOCK)
+    expansions = [expand(folder, name, where, settings.execution, own) for name in wanted]
+    runs = {run.id: run for e in expansions for run in e.runs}
+    starts = {run.start for run in runs.values()}
+    kept = {run.id for e in expansions if e.needs_weights for run in e.runs}
+    bundles = _bundles(runs, {start for start in starts if start} | kept, settings, folder)
+    _check_room(runs.values(), settings, folder)
+    home = {member["run"]: name for name, bundle in bundles.items() for member in bundle["runs"]}
+    made = {e.name: _study(e, home, folder) for e in expansions}
+    analysed = {e.name: list(planned(e, made[e.name]["runs"])) for e in expansions}
+    return Plan(
+        settings=settings,
+        studies={name: _analysed(one, analysed[name]) for name, one in made.items()},
+        bundles=bundles,
+        datasets={r.dataset.id: r.dataset.spec for r in runs.values()},
+        partitions={r.partition.id: _partition(r) for r in runs.values()},
+        watched=dict(sorted((path, was) for e in expansions for path, was in e.watched.items())),
+        analyses={one["analysis"]: one for own in analysed.values() for one in own},
+    )
+
+
+def asked_for(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str], Where]:
+    """The settings of a config folder, the studies named or else its own, and where it names them.
+
+    Raises `ConfigError` for what is wrong with the config of all studies.
+    """
+    settings = config.settings(folder)
+    config.check_methods(folder)
+    where = Where(os.path.relpath(folder / "config.yaml")) / "studies"
+    wanted = list(dict.fromkeys(studies or settings.studies))
+    if not wanted:
+        raise ConfigError(where, "is empty", "at least one study")
+    return settings, wanted, where
+
+
+def _bundles(
+    runs: Mapping[str, Run], kept: set[str], settings: Settings, folder: Path
+) -> dict[str, dict[str, Any]]:
+    """All seeds of a point are one bundle, over all studies; named by its members."""
+    points: dict[str, list[Run]] = {}
+    for run in runs.values():
+        points.setdefault(run.point, []).append(run)
+    names = {
+        point: identity.digest(sorted(run.id for run in members))
+        for point, members in points.items()
+    }
+    home = {run.id: names[run.point] for run in runs.values()}
+    return {
+        names[point]: {
+            "bundle": names[point],
+            "title": f"{members[0].title} on {members[0].dataset.text}",
+            "runs": [
+                {
+                    "run": run.id,
+                    "spec": run.spec,
+                    "code": run.code,
+                    "start": run.start,
+                    "keep_weights": run.id in kept,
+                }
+                for run in sorted(members, key=lambda r: r.spec["seed"])
+            ],
+            "dataset": members[0].dataset.id,
+            "partition": members[0].partition.id,
+            "after": sorted({home[run.start] for run in members if run.start}),
+            "results": settings.results,
+            "data": settings.data,
+            "sources": settings.sources,
+            "lock": str(folder / LOCK),
+            "plugins": list(settings.plugins),
+            "execution": asdict(members[0].execution),
+        }
+        for point, members in sorted(points.items(), key=lambda item: names[item[0]])
+    }
+
+
+def _check_room(runs: Iterable[Run], settings: Settings, folder: Path) -> None:
+    """Refuse (`ConfigError`) a job that no node of its partition can hold: it would wait on."""
+    where = Where(os.path.relpath(folder / "config.yaml")) / "nodes"
+    for run in runs:
+        asked = run.execution
+        lacking = [n.lacks(asked) for n in settings.nodes if n.partition == asked.partition]
+        if lacking and all(lacking):
+            place = f"partition {asked.partition!r}" if asked.partition else "the default partition"
+            problem = f"no node of {place} can hold a job of {run.title}, which asks for "
+            allowed = "less in its `execution`, or a node that has it"
+            raise ConfigError(where, problem + ", ".join(lacking[-1]), allowed)
+
+
+def _partition(run: Run) -> dict[str, Any]:
+    return {
+        "dataset": run.dataset.id,
+        "spec": run.dataset.spec,
+        "scheme": run.partition.spec,
+        "text": run.partition.text,
+    }
+
+
+def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[str, Any]:
+    from fl.planning.captions import told  # imports torch, as `fl.study.expand` does
+
+    study = expansion.study
+    found = {
+        "study": expansion.name,
+        "title": study.title or expansion.name,
+        "question": study.question,
+        "metric": study.metric,
+        "test": study.test,
+        "baseline": study.baseline,
+        "runs": [
+            {
+                "run": run.id,
+                "method": run.label,
+                "title": run.title,
+                "point": run.grid,
+                "dataset": run.dataset.text,
+                "partition": run.partition.text,
+                "partition_id": run.partition.id,
+                "model": run.model.text,
+                "seed": run.spec["seed"],
+                "bundle": home[run.id],
+                "start": run.start,
+            }
+            for run in expansion.runs
+        ],
+        "published": _published(expansion, folder),
+        **told(expansion),
+    }
+    reporting = [identity.code(registry.ROOT / name) for name in REPORTING]
+    looks = {path.name: sha256(path) for path in TEMPLATES.glob("report.*")}
+    return {**found, "hash": identity.digest([found, reporting, looks])}
+
+
+def _analysed(study: dict[str, Any], analyses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A study that says which analyses its report shows."""
+    if not analyses:
+        return study
+    told = [{key: one[key] for key in ("analysis", "text", "title")} for one in analyses]
+    return {**study, "analyses": told, "hash": identity.digest([study["hash"], told])}
+
+
+def _published(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
+    """The published cells that a study names, looked up in their tables."""
+    found = []
+    for i, cells in enumerate(expansion.study.published):
+        at = expansion.where / "published" / i
+        table = published.table(folder, cells.source, cells.table, at)
+        settings = {
+            text for run in expansion.runs for text in (run.dataset.text, run.partition.text)
+        }
+        for (label, row), (setting, column) in itertools.product(
+            cells.rows.items(), cells.columns.items()
+        ):
+            if label not in expansion.study.methods:
+                raise unknown(at / "rows" / label, "entry", label, expansion.study.methods)
+            if setting not in settings:
+                raise unknown(at / "columns" / setting, "data set or partition", setting, settings)
+            line = published.cell(table, row, column, at)
+            one = _cell(cells.source, line, label, setting)
+            if one in found:
+                problem = f"the cell {row} / {column} stands twice for {label} on {setting}"
+                raise ConfigError(at, problem, "each cell once")
+            found.append(one)
+    return found
+
+
+def _cell(source: str, line: published.Line, label: str, setting: str) -> dict[str, Any]:
+    return {
+        "source": source,
+        **{key: line[key] for key in ("table", "row", "column", "note")},
+        "value": published.number(line),
+        "sd": float(line["sd"]) if line["sd"] else None,
+        "method": label,
+        "setting": setting,
+    }
+
+
+def current(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
+    """``<results>/plan/plan.json``, made anew first if config or code changed.
+
+    It has the settings, and by name each study's hash and bundles, and each bundle's needs.
+    """
+    studies = config.asked(studies)
+    return still(folder, studies) or written(folder, studies)[1]
+
+
+def still(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
+    """What `current` says where it makes nothing anew; else empty."""
+    studies = config.asked(studies)
+    settings, wanted, _ = asked_for(folder, studies)
+    home = Path(settings.results) / "plan"
+    try:
+        known = summary(home)
+    except DataError:
+        known = {}
+    watched = known.get("watched", {})
+    same = known.get("key") == fingerprint(folder, wanted, settings) and stands(watched)
+    return known if same and _whole(home, known) else {}
+
+
+def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, Any]]:
+    """A plan made and written, and what ``plan.json`` says of it.
+
+    Raises `FedloomError` where the disk refuses, before anything is planned if it can be told.
+    """
+    studies = config.asked(studies)
+    settings, wanted, _ = asked_for(folder, studies)
+    home = Path(settings.results) / "plan"
+    check_writable(home)
+    # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
+    key = fingerprint(folder, wanted, settings)
+    plan = make(folder, studies)
+    for kind, parts in plan.kinds.items():
+        for name, content in parts.items():
+            write(home / kind / f"{name}.json", content)
+    return plan, dict(write(home / "plan.json", _summary(plan, key)))
+
+
+def _whole(home: Path, known: Mapping[str, Any]) -> bool:
+    """Whether the files of all studies and bundles that a plan names are there."""
+    return all(
+        (home / kind / f"{name}.json").exists()
+        for kind in ("studies", "bundles", "analyses")
+        for name in known[kind]
+    )
+
+
+def _summary(plan: Plan, key: str) -> dict[str, Any]:
+    return {
+        "key": key,
+        "settings": asdict(plan.settings),
+        "watched": plan.watched,
+        "runs": sorted({m["run"] for b in plan.bundles.values() for m in b["runs"]}),
+        "studies": {
+            name: {
+                "hash": study["hash"],
+                "bundles": sorted({run["bundle"] for run in study["runs"]}),
+                "partitions": sorted({run["partition_id"] for run in study["runs"]}),
+                "analyses": [one["analysis"] for one in study.get("analyses", ())],
+            }
+            for name, study in plan.studies.items()
+        },
+        "bundles": {
+            name: {
+                "runs": [m["run"] for m in bundle["runs"]],
+                "keep_weights": [m["run"] for m in bundle["runs"] if m["keep_weights"]],
+                **{key: bundle[key] for key in ("dataset", "partition", "after")},
+            }
+            for name, bundle in plan.bundles.items()
+        },
+        "analyses": {name: {"bundles": one["bundles"]} for name, one in plan.analyses.items()},
+    }
+
+
+def fingerprint(folder: Path, wanted: Sequence[str], settings: Settings) -> str:
+    """A hash over the bytes of all config and code, and what variables in them stand for."""
+    config_files = {*folder.rglob("*.yaml"), *folder.rglob("*.csv")}
+    code_files = {p for root in plugins.roots().values() for p in root.rglob("*.py")}
+    code_files |= {*TEMPLATES.glob("report.*"), identity.LEDGER}
+    return identity.digest([list(wanted), asdict(settings), _hashes({*config_files, *code_files})])
+
+
+def stands(watched: Mapping[str, str]) -> bool:
+    """Whether the user's files are as they were."""
+    return all(stamp([Path(path)]) == was for path, was in watched.items())
+
+
+def _hashes(files: Iterable[Path]) -> dict[str, str]:
+    return {str(path): sha256(path) for path in files if path.is_file()}
+
+
+def write(path: Path, content: Any) -> Any:
+    """Write ``content`` unless the file has it already; returns it as it is read back."""
+    plain = json.loads(json.dumps(content))
+    if read(path) != plain:
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, plain)
+    return plain
+
+
+def summary(home: Path) -> dict[str, Any]:
+    """``plan.json`` of a folder, empty where there is none; `DataError` if it is none."""
+    path = home / "plan.json"
+    return _checked(path, plan_check.check_summary) if path.exists() else {}
+
+
+def part(home: Path, kind: str, name: str) -> dict[str, Any]:
+    """A study, bundle, data set or partition of the plan, as its file says it, or `DataError`."""
+    return _checked(home / kind / f"{name}.json", plan_check.KINDS[kind])
+
+
+def _checked(path: Path, check: Callable[[Any, Where], None]) -> dict[str, Any]:
+    try:
+        found = parse_json(path.read_bytes())
+        check(found, Where(str(path)))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: cannot be read ({error}); plan first: python -m fl plan --write"
+        ) from None
+    except ConfigError as error:
+        raise DataError(f"{error}; plan again: python -m fl plan --write") from None
+    return dict(found)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file of the plan as it is, whatever config says now; empty where there is none."""
+    try:
+        found = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

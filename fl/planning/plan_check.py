@@ -1,0 +1,212 @@
+"""Whether a file of ``results/plan`` is what `fl.planning.plan` writes: people copy, edit and
+truncate them.
+
+Each function refuses (`ConfigError`) what the reader of such a file could not go by. What a file
+says beyond that is passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fl import fields
+from fl.errors import ConfigError, Where
+from fl.fields import Seed
+from fl.store.run_check import check_named, check_spec, shaped
+from fl.study.config import Execution, Settings
+from fl.training import Training
+
+
+@dataclass(frozen=True)
+class _Bundle:
+    bundle: str
+    title: str
+    runs: list[dict[str, Any]]
+    dataset: str
+    partition: str
+    after: list[str]
+    results: str
+    data: str
+    sources: dict[str, str]
+    lock: str
+    plugins: list[str]
+    execution: Execution
+
+
+@dataclass(frozen=True)
+class _Member:
+    run: str
+    spec: dict[str, Any]
+    code: dict[str, str]
+    start: str | None
+    keep_weights: bool
+
+
+@dataclass(frozen=True)
+class _Summary:
+    key: str
+    settings: Settings
+    watched: dict[str, str]
+    runs: list[str]
+    studies: dict[str, dict[str, Any]]
+    bundles: dict[str, dict[str, Any]]
+    analyses: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _StudySummary:
+    hash: str
+    bundles: list[str]
+    partitions: list[str]
+    analyses: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _AnalysisSummary:
+    bundles: list[str]
+
+
+@dataclass(frozen=True)
+class _BundleSummary:
+    runs: list[str]
+    keep_weights: list[str]
+    dataset: str
+    partition: str
+    after: list[str]
+
+
+@dataclass(frozen=True)
+class _Study:
+    study: str
+    title: str
+    question: str
+    metric: Literal["accuracy", "balanced_accuracy"]
+    baseline: str | None
+    hash: str
+    runs: list[dict[str, Any]]
+    published: list[dict[str, Any]]
+    test: Literal["own", "global"] = "own"
+    analyses: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _StudyAnalysis:
+    analysis: str
+    text: str
+    title: str
+
+
+@dataclass(frozen=True)
+class _Analysis:
+    analysis: str
+    spec: dict[str, Any]
+    code: str
+    study: str
+    metric: str
+    runs: list[dict[str, Any]]
+    bundles: list[str]
+    execution: Execution
+
+
+@dataclass(frozen=True)
+class _StudyRun:
+    run: str
+    method: str
+    title: str
+    point: dict[str, Any]
+    dataset: str
+    partition: str
+    partition_id: str
+    model: str
+    seed: Seed
+    bundle: str
+
+
+@dataclass(frozen=True)
+class _Partition:
+    dataset: str
+    spec: dict[str, Any]
+    scheme: dict[str, Any]
+    text: str
+
+
+def check_bundle(given: Any, where: Where) -> None:
+    """``bundles/<id>.json``: runs with their specs, and what they need."""
+    found = shaped(_Bundle, given, where)
+    if not found["runs"]:
+        raise ConfigError(where / "runs", "is empty", "at least one run")
+    for i, member in enumerate(found["runs"]):
+        at = where / "runs" / i
+        run = shaped(_Member, member, at)
+        _check_name(run["run"], at / "run")
+        check_spec(run["spec"], at / "spec")
+        fields.parse(Training, run["spec"]["training"], at / "spec" / "training")
+
+
+def check_summary(given: Any, where: Where) -> None:
+    """``plan.json``: the settings, and what studies and bundles there are."""
+    found = shaped(_Summary, given, where)
+    for kind, shape in (
+        ("studies", _StudySummary),
+        ("bundles", _BundleSummary),
+        ("analyses", _AnalysisSummary),
+    ):
+        for name, one in found[kind].items():
+            shaped(shape, one, where / kind / name)
+    members = (run for bundle in found["bundles"].values() for run in bundle["runs"])
+    for run in (*found["runs"], *members):
+        _check_name(run, where / "runs")
+
+
+def check_study(given: Any, where: Where) -> None:
+    """``studies/<name>.json``: a study's runs, and what is published beside them."""
+    found = shaped(_Study, given, where)
+    _check_runs(found["runs"], where / "runs")
+    for i, one in enumerate(found["analyses"]):
+        at = where / "analyses" / i
+        _check_name(shaped(_StudyAnalysis, one, at)["analysis"], at / "analysis")
+
+
+def check_analysis(given: Any, where: Where) -> None:
+    """``analyses/<id>.json``: an analysis' spec, and the runs that it reads."""
+    found = shaped(_Analysis, given, where)
+    check_named(found["spec"], where / "spec")
+    _check_name(found["analysis"], where / "analysis")
+    _check_runs(found["runs"], where / "runs")
+
+
+def check_dataset(given: Any, where: Where) -> None:
+    """``datasets/<id>.json``: the data set's spec."""
+    check_named(given, where)
+
+
+def check_partition(given: Any, where: Where) -> None:
+    """``partitions/<id>.json``: a scheme on a data set."""
+    found = shaped(_Partition, given, where)
+    for key in ("spec", "scheme"):
+        check_named(found[key], where / key)
+
+
+KINDS = {
+    "bundles": check_bundle,
+    "studies": check_study,
+    "datasets": check_dataset,
+    "partitions": check_partition,
+    "analyses": check_analysis,
+}
+"""By the folder in ``results/plan``."""
+
+
+def _check_runs(given: list[dict[str, Any]], where: Where) -> None:
+    """The runs of a study, and those that an analysis reads."""
+    for i, one in enumerate(given):
+        run = shaped(_StudyRun, one, where / i)
+        for key in ("run", "bundle", "partition_id"):
+            _check_name(run[key], where / i / key)
+
+
+def _check_name(run: str, where: Where) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", run):
+        raise ConfigError(where, f"is {run[:100]!r}", "a run's name: letters, digits, - and _")

@@ -1,0 +1,106 @@
+"""The random numbers of one pass through a model, and a watch for those from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+from fl import keyed
+from fl.errors import FedloomError
+
+KEYLESS = (
+    "the model draws random numbers (dropout and the like), and the method trains it without keys; "
+    'pass key=batch.get("key") to Network.train'
+)
+ALLOWED = (
+    "allowed: the dropout layers of torch.nn, nn.RReLU, and of torch.nn.functional dropout "
+    "functions and scaled_dot_product_attention, called as F.dropout(x, p, self.training); between "
+    "layers of an LSTM or a GRU an nn.Dropout, in place of dropout="
+)
+
+
+class Draws:
+    """The random numbers of one pass; the n-th call of a random layer draws from the n-th stream.
+
+    key: of each sample, int64 [b]; None refuses to draw. nested: whether a gradient is taken
+    through a gradient. drawn: whether a number was drawn. wanted: whether the functions of
+    `fl.pytorch.functions` are of use beside that.
+    """
+
+    def __init__(self, key: Tensor | None, nested: bool = False) -> None:
+        self.key, self.nested = key, nested
+        self.drawn = self.wanted = False
+        self._stream = 0
+
+    def uniform(self, shape: tuple[int, ...]) -> Tensor:
+        """Numbers in [0, 1), float64 of that shape.
+
+        Whose first dimension is that of the batch, or a multiple (heads of attention), has numbers
+        by each sample's key; any other by one key made of all of them.
+        """
+        if self.key is None:
+            raise FedloomError(KEYLESS)
+        self.drawn = True
+        stream, self._stream = self._stream, self._stream + 1
+        samples = self.key.shape[0]
+        if not shape or shape[0] % samples:
+            return keyed.uniform(self.key.sum(), stream, shape)
+        own = keyed.uniform(self.key, stream, (shape[0] // samples, *shape[1:]))
+        return own.reshape(shape)
+
+    def kept(self, x: Tensor, p: float, dims: int | None = None) -> Tensor:
+        """Ones and zeros, zeros with probability p: of x's first ``dims`` dimensions (None: all),
+        and with as many as x has.
+        """
+        shape = tuple(x.shape[:dims])
+        keep = (self.uniform(shape) >= p).to(x.dtype)
+        return keep.reshape(shape + (1,) * (x.dim() - len(shape)))
+
+    def drop(self, x: Tensor, p: float, inplace: bool = False, dims: int | None = None) -> Tensor:
+        """x without what is dropped, the rest scaled up by 1/(1 - p)."""
+        factor = self.kept(x, p, dims) / max(1 - p, 1e-12)
+        return x.mul_(factor) if inplace else x * factor
+
+
+def streams() -> list[Tensor]:
+    """Where PyTorch's shared generators stand."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [torch.get_rng_state(), *cuda]
+
+
+def drawn_since(before: list[Tensor]) -> bool:
+    """Whether somebody has drawn from PyTorch's shared generators since `streams` gave that."""
+    now = streams()
+    return not all(map(torch.equal, before, now))
+
+
+def culprit(module: nn.Module, run: Callable[[], object]) -> str:
+    """The innermost layer in which a pass draws from PyTorch's shared generators, in words."""
+    found: list[str] = []
+    begun: list[list[Tensor]] = []
+    names = {id(layer): name for name, layer in module.named_modules()}
+
+    def before(layer: nn.Module, inputs: object) -> None:
+        begun.append(streams())
+
+    def after(layer: nn.Module, inputs: object, output: object) -> None:
+        if drawn_since(begun.pop()):
+            name, kind = names.get(id(layer), ""), type(layer).__name__
+            found.append(f"the model's layer {name!r} ({kind})" if name else f"the model ({kind})")
+
+    hooks = [
+        register_module_forward_pre_hook(before),
+        register_module_forward_hook(after),
+    ]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else "the model"

@@ -1,0 +1,270 @@
+"""Functions of PyTorch as models call them, replaced while a model is trained.
+
+What modules draw by these functions (dropout in all its forms, RReLU, attention) is drawn by keys
+instead, see `fl.keyed`; and where gradients are nested, what PyTorch gets wrong or cannot do is
+done in a way that is right. Replaced are the names in PyTorch's own modules, so that whoever looks
+a function up there gets the replacement: `nn.Dropout`, `nn.MultiheadAttention`, a forward that
+calls ``F.dropout``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from fl.pytorch.draws import Draws
+
+SELU = -1.7580993408473766
+"""What alpha dropout sets elements to: -scale alpha of SELU (Klambauer et al. NeurIPS 2017)."""
+
+
+def _checked(p: float) -> None:
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+
+
+def _dropout(
+    draws: Draws,
+    batched: int | None,
+    input: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> Tensor:
+    """batched: None drops elements; otherwise channels, of inputs of so many dimensions at least
+    (with fewer there is no dimension of samples).
+    """
+    _checked(p)
+    if not training or not p:
+        return input
+    dims = None if batched is None else 2 if input.dim() >= batched else 1
+    return draws.drop(input, p, inplace, dims)
+
+
+def _alpha_dropout(
+    draws: Draws,
+    dims: int | None,
+    input: Tensor,
+    p: float = 0.5,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
+    """a (x keep + SELU (1 - keep)) + b, with a and b such that mean and variance stay."""
+    _checked(p)
+    if not training or not p:
+        return input
+    keep = draws.kept(input, p, dims)
+    scale = 0.0 if p == 1 else ((1 - p) * (1 + p * SELU**2)) ** -0.5
+    after = scale * (input * keep + SELU * (1 - keep)) - scale * SELU * p
+    return input.copy_(after) if inplace else after
+
+
+def _rrelu(
+    draws: Draws,
+    input: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
+    slope: Any = (lower + upper) / 2
+    if training:
+        drawn = draws.uniform(tuple(input.shape)).to(input.dtype)
+        slope = lower + (upper - lower) * drawn
+    after = torch.where(input >= 0, input, slope * input)
+    return input.copy_(after) if inplace else after
+
+
+_fused = F.scaled_dot_product_attention
+
+
+def _attention(
+    draws: Draws,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(Q K' scale + mask) V, with weights dropped.
+
+    In plain arithmetic, because PyTorch's own draws where nobody can key it, has no second
+    derivative, and on a CPU no rule for a stack of clients.
+    """
+    draws.wanted = True
+    if not dropout_p and not draws.nested and query.device.type != "cpu":
+        return _fused(
+            query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    if enable_gqa:
+        key, value = (
+            t.repeat_interleave(query.shape[-3] // t.shape[-3], dim=-3) for t in (key, value)
+        )
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = query @ key.transpose(-2, -1) * scale
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    weights = scores.softmax(dim=-1)
+    if dropout_p:
+        _checked(dropout_p)
+        weights = draws.drop(weights, dropout_p)
+    return weights @ value
+
+
+_attending = FunctionType(
+    F.multi_head_attention_forward.__code__,
+    F.__dict__,
+    "_attending",
+    F.multi_head_attention_forward.__defaults__,
+)
+
+
+def _heads(draws: Draws, *args: Any, **kwargs: Any) -> Any:
+    """PyTorch's, by a name that the compiler does not know: it then looks into it, and finds what
+    is replaced there.
+    """
+    return _attending(*args, **kwargs)
+
+
+def _stochastic_depth(
+    draws: Draws, input: Tensor, p: float, mode: str, training: bool = True
+) -> Tensor:
+    """Torchvision's: without whole samples (`row`), or all of them at once (`batch`)."""
+    if not training or not p:
+        return input
+    return draws.drop(input, p, dims=1 if mode == "row" else 0)
+
+
+_batch, _layer, _instance = F.batch_norm, F.layer_norm, F.instance_norm
+
+
+def _batch_norm(
+    draws: Draws,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *rest: Any,
+    **given: Any,
+) -> Tensor:
+    """In two steps, normalising and scaling, where gradients are nested: the derivative of a
+    derivative of both in one is wrong under vmap (torch 2.13, found by the contract that stacked
+    equals loop); in two steps it is right. So it is with the next two.
+    """
+    if not draws.nested or weight is None:
+        return _batch(input, running_mean, running_var, weight, bias, *rest, **given)
+    x = _batch(input.to(weight.dtype), running_mean, running_var, None, None, *rest, **given)
+    return _scaled(x, weight, bias)
+
+
+def _instance_norm(
+    draws: Draws,
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *rest: Any,
+    **given: Any,
+) -> Tensor:
+    if not draws.nested or weight is None:
+        return _instance(input, running_mean, running_var, weight, bias, *rest, **given)
+    x = _instance(input.to(weight.dtype), running_mean, running_var, None, None, *rest, **given)
+    return _scaled(x, weight, bias)
+
+
+def _layer_norm(
+    draws: Draws,
+    input: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not draws.nested or weight is None:
+        return _layer(input, normalized_shape, weight, bias, eps)
+    x = _layer(input.to(weight.dtype), normalized_shape, None, None, eps) * weight
+    return x if bias is None else x + bias
+
+
+def _scaled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """By channel, the second dimension."""
+    shape = (-1, *[1] * (x.dim() - 2))
+    x = x * weight.reshape(shape)
+    return x if bias is None else x + bias.reshape(shape)
+
+
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "dropout": lambda draws, *args, **kwargs: _dropout(draws, None, *args, **kwargs),
+    "dropout1d": lambda draws, *args, **kwargs: _dropout(draws, 3, *args, **kwargs),
+    "dropout2d": lambda draws, *args, **kwargs: _dropout(draws, 3, *args, **kwargs),
+    "dropout3d": lambda draws, *args, **kwargs: _dropout(draws, 5, *args, **kwargs),
+    "alpha_dropout": lambda draws, *args, **kwargs: _alpha_dropout(draws, None, *args, **kwargs),
+    "feature_alpha_dropout": lambda draws, *args, **kwargs: _alpha_dropout(
+        draws, 2, *args, **kwargs
+    ),
+    "rrelu": _rrelu,
+    "scaled_dot_product_attention": _attention,
+    "multi_head_attention_forward": _heads,
+    "batch_norm": _batch_norm,
+    "layer_norm": _layer_norm,
+    "instance_norm": _instance_norm,
+    "stochastic_depth": _stochastic_depth,
+}
+
+
+def _places() -> list[tuple[Any, str]]:
+    """The modules in which the functions are looked up when they are called."""
+    found: list[tuple[Any, str]] = [(F, name) for name in _FUNCTIONS if hasattr(F, name)]
+    # A model can have torchvision's layers only where it is imported already.
+    if depth := sys.modules.get("torchvision.ops.stochastic_depth"):
+        found.append((depth, "stochastic_depth"))
+    return found
+
+
+@contextmanager
+def replaced(draws: Draws) -> Iterator[None]:
+    """The functions draw from ``draws``, wherever in this process they are called."""
+    own = [(place, name, getattr(place, name)) for place, name in _places()]
+    try:
+        for place, name, _ in own:
+            setattr(place, name, partial(_FUNCTIONS[name], draws))
+        yield
+    finally:
+        for place, name, function in own:
+            setattr(place, name, function)
+
+
+def calls(layer: nn.Module) -> bool:
+    """Whether a module is one that draws by a function that is replaced, or attends."""
+    return isinstance(layer, (_DropoutNd, nn.RReLU, nn.MultiheadAttention, *_depths()))
+
+
+def draws_numbers(layer: nn.Module) -> bool:
+    """Whether a module is one that draws random numbers in training mode."""
+    if isinstance(layer, nn.MultiheadAttention):
+        return bool(layer.dropout)
+    return isinstance(layer, nn.RReLU) or bool(calls(layer) and layer.p)
+
+
+def _depths() -> tuple[type[nn.Module], ...]:
+    torchvision = sys.modules.get("torchvision")
+    return (torchvision.ops.StochasticDepth,) if torchvision else ()

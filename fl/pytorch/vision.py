@@ -1,0 +1,83 @@
+"""torchvision, importable also where its compiled part does not fit torch.
+
+Beside a CPU-only torch, the torchvision of PyPI (built for CUDA) cannot load its extension, and
+``import torchvision`` then fails with "operator torchvision::nms does not exist", because it
+describes operators that only the extension defines. Models, datasets and transforms need none of
+them. Declaring the two by name is enough; where the extension loads, nothing is done.
+
+Import it before torchvision: ``from fl.pytorch.vision import torchvision``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.library import Library
+
+SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+
+def _extension_loads() -> bool:
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return True  # Not installed: let the import below say so.
+    try:
+        for path in Path(spec.origin).parent.glob("_C*.*"):
+            torch.ops.load_library(str(path))
+    except OSError:
+        return False
+    return True
+
+
+# The declarations live as long as this object.
+_declared: Library | None = None
+if not _extension_loads():
+    _declared = Library("torchvision", "DEF")
+    for schema in SCHEMAS:
+        _declared.define(schema)
+
+import torchvision  # noqa: E402  (only after the declarations)
+
+from fl.errors import FedloomError  # noqa: E402
+
+__all__ = ["pretrained", "torchvision"]
+
+
+def pretrained(network: nn.Module, weights: str, published: Any) -> None:
+    """Load weights trained on ImageNet into a torchvision model of 1,000 classes.
+
+    weights: the file, or ``imagenet`` for ``published``, an entry of one of torchvision's
+    enumerations, as it lies in the user's cache; nothing is downloaded. Raises `FedloomError`,
+    which says where to put what, if the file is missing or not of this model.
+    """
+    path = Path(weights)
+    if weights == "imagenet":
+        path = Path(torch.hub.get_dir()) / "checkpoints" / Path(published.url).name
+    if not path.is_file():
+        raise FedloomError(
+            f"weights: {path} is not there; fetch {published.url} where you can, and put it there, "
+            "or name the file you have"
+        )
+    try:
+        network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    except (
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        EOFError,
+        pickle.UnpicklingError,
+    ) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise FedloomError(
+            f"weights: {path} cannot be loaded into {type(network).__name__} ({reason}); allowed: "
+            "the state of a torchvision model of this architecture with its 1,000 classes"
+        ) from None

@@ -1,0 +1,45 @@
+"""What the runs table says of how a run was computed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fl.store.store import Store
+
+
+def columns(record: Mapping[str, Any] | None, store: Store) -> dict[str, Any]:
+    """Those of `fl.results.tables.RUN_COLUMNS` that ``run.json`` tells; none of a run that is
+    missing.
+    """
+    if record is None:
+        return {}
+    execution = record.get("execution", {})
+    return {
+        "rounds": record.get("rounds"),
+        "rounds_before": _before(record, store),
+        "seconds": record.get("seconds"),
+        "stack": ", ".join(execution.get("stack") or [record["run"]]),
+        "backend": execution.get("backend"),
+        "device": execution.get("device"),
+    } | _costs(record.get("costs") or {})
+
+
+def _costs(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What `fl.train.costs` found; nothing of a run that does not tell."""
+    if "traffic" not in told:
+        return {}
+    names = ("participants", "bytes_down", "bytes_up", "flops", "state_client", "state_server")
+    return {name: told[name] for name in names} | {"traffic": json.dumps(told["traffic"])}
+
+
+def _before(record: Mapping[str, Any], store: Store) -> int | None:
+    """The rounds of the runs that a run starts from, one behind the other."""
+    rounds, start = 0, record.get("start")
+    while start is not None:
+        if not store.has(start):
+            return None
+        found = store.record(start)
+        rounds, start = rounds + found["rounds"], found.get("start")
+    return rounds

@@ -1,0 +1,148 @@
+"""What the graph must be told about the store, before Snakemake looks at files and their times.
+
+The store is the truth about runs. A *marker* says that all runs of a bundle are in it, so that
+Snakemake, which knows files only, can go by it. Whenever the workflow is parsed, markers are
+brought in line with the store and tables of another plan are removed. After that what is there is
+right, and Snakemake need not look at times, which say nothing after a clone or a pull.
+
+What is lacking is formed to jobs (see `fl.planning.jobs`), each in a file that says all that it
+needs, so that neither an edit of the config nor another plan changes a job that is queued.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fl.files import disk_errors
+from fl.planning import analyses, jobs, plan
+from fl.results import result_files
+from fl.results.tables import read_plan_hash
+from fl.store.store import Store
+from fl.study import config
+
+
+def marker(results: Path, bundle: str) -> Path:
+    """Where the marker of a bundle stands."""
+    return results / "markers" / bundle
+
+
+def settle(planned: Mapping[str, Any], merge: bool = False) -> dict[str, str]:
+    """Bring markers, jobs and tables in line with the store; by bundle that lacks runs, its job.
+
+    A bundle that lacks runs is trained by a job, alone or, with ``merge``, among others. Tables
+    that are not those of all runs of this plan are removed, and with them what is made of them, as
+    are pages of which an analysis is not there:
+    Snakemake makes again what is missing, but does not ask whether the tables behind a report that
+    is there are. Raises `FedloomError` if the disk refuses.
+    """
+    results = Path(planned["settings"]["results"])
+    whole = mark(planned)
+    _date_back(results, Path(planned["settings"]["data"]))
+    _remove_stale_tables(planned, whole)
+    home: dict[str, str] = {}
+    for job in _jobs(planned, [name for name in whole if not whole[name]], merge):
+        home |= dict.fromkeys(job["bundles"], job["job"])
+        with disk_errors(results / "markers"):
+            marker(results, job["job"]).unlink(missing_ok=True)
+        plan.write(results / "plan" / "jobs" / f"{job['job']}.json", job)
+    return home
+
+
+def mark(planned: Mapping[str, Any]) -> dict[str, bool]:
+    """Bring the markers of a plan in line with the store; which bundles are whole.
+
+    A bundle whose runs are all there (with the weights that later stages need) gets its marker;
+    any other loses it. Raises `FedloomError` if the disk refuses.
+    """
+    settings = planned["settings"]
+    results, store = Path(settings["results"]), Store(Path(settings["store"]))
+    whole = {name: _whole(bundle, store) for name, bundle in planned["bundles"].items()}
+    with disk_errors(results / "markers"):
+        for name, there in whole.items():
+            path = marker(results, name)
+            if there and not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+            elif not there:
+                path.unlink(missing_ok=True)
+    return whole
+
+
+def _jobs(
+    planned: Mapping[str, Any], lacking: Iterable[str], merge: bool
+) -> Iterator[dict[str, Any]]:
+    settings = planned["settings"]
+    home = Path(settings["results"]) / "plan"
+    bundles = {name: plan.part(home, "bundles", name) for name in lacking}
+    nodes = [config.Node(**node) for node in settings["nodes"]]
+    for job in jobs.form(bundles, Store(Path(settings["store"])), merge):
+        partition = job["execution"]["partition"]
+        room = [node.memory_mb for node in nodes if node.partition == partition and node.memory_mb]
+        yield {**job, "store": settings["store"], "most_mb": max(room, default=None)}
+
+
+def _remove_stale_tables(planned: Mapping[str, Any], whole: Mapping[str, bool]) -> None:
+    results = Path(planned["settings"]["results"])
+    for name, study in planned["studies"].items():
+        made = result_files.paths(results, name)
+        wanted = (study["hash"], True)
+        pages = [results / "report" / f"{name}{end}" for end in (".html", ".md", ".tex")]
+        stale: list[Path] = []
+        if not all(whole[bundle] for bundle in study["bundles"]) or any(
+            read_plan_hash(path) != wanted for path in made[:2]
+        ):
+            stale = [*made, *pages]
+        elif not all(analyses.there(results, one) for one in study["analyses"]):
+            stale = pages
+        with disk_errors(results):
+            for path in stale:
+                path.unlink(missing_ok=True)
+
+
+def _date_back(results: Path, data: Path) -> None:
+    """Give what jobs start from and is dated in the future the time of now.
+
+    Snakemake takes a job for failed whose output is older than an input, so that after a step back
+    of the clock nothing could be made until the clock is again where it was.
+    """
+    found = (
+        *data.glob("raw/*/sources.json"),
+        *data.glob("prepared/*/dataset.json"),
+        *results.glob("partitions/*/partition.json"),
+        *results.glob("markers/*"),
+        *results.glob("tables/*.parquet"),
+        *results.glob(f"analyses/*/{analyses.RECORD}"),
+    )
+    now = time.time()
+    for path in found:
+        # What is somebody else's, or was removed just now, is left as it is.
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime > now:
+                os.utime(path)
+
+
+def _whole(bundle: Mapping[str, Any], store: Store) -> bool:
+    return all(
+        (store.has_weights if run in bundle["keep_weights"] else store.has)(run)
+        for run in bundle["runs"]
+    )
+
+
+def gpus(execution: Mapping[str, Any]) -> int:
+    """How many GPUs a job asks for: what the config says, or one if it wants one or finds any."""
+    if execution["gpus"] is not None:
+        return int(execution["gpus"])
+    device = execution["device"]
+    return int(device == "cuda" or (device == "auto" and any(Path("/dev").glob("nvidia[0-9]*"))))
+
+
+def memory(job: Mapping[str, Any], attempt: int) -> int:
+    """MiB that a job asks for: as much again with every attempt, up to what its nodes have."""
+    wanted: int = job["execution"]["memory_mb"] * attempt
+    most: int | None = job["most_mb"]
+    return min(wanted, most or wanted)

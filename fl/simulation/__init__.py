@@ -1,0 +1,1 @@
+"""The rounds of a run, on any backend: what decides numbers, and nothing else."""

@@ -1,0 +1,102 @@
+"""From a run's spec to its simulation: data, partition, model and method, ready to train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from fl.data.batches import Arrays
+from fl.method import Method, Setting, declared
+from fl.network import Network
+from fl.simulation.evaluate import OWN, Held
+from fl.simulation.simulate import DTYPES, Simulation
+from fl.training import Training
+
+if TYPE_CHECKING:
+    from fl.data.prepared import Prepared
+
+Spec = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run's spec names, made with its values: instances of the registry's classes."""
+
+    model: Any
+    method: Composed
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A method, and what a study adds to it: terms of its loss, and alterations of features."""
+
+    method: Any
+    terms: tuple[Any, ...] = ()
+    alterations: tuple[Any, ...] = ()
+
+
+def assemble(
+    spec: Spec, parts: Parts, prepared: Prepared, table: pd.DataFrame, device: torch.device
+) -> Simulation:
+    """The simulation that a run's spec describes, on a data set and its partition."""
+    training = Training(**spec["training"])
+    # Who learns nothing from others may train where nobody else does: unseen clients personalise.
+    alone = declared(parts.method.method).alone
+    dtype, held = DTYPES[training.precision], Held.of(table, spec.get("test", OWN), alone)
+    shape, classes = prepared.x.shape[1:], len(prepared.classes)
+    network = computing(lambda: parts.model.build(shape, classes), training)
+    arrays = Arrays(
+        *(prepared.x, prepared.y, _normalisation(prepared, training), device, dtype),
+        augmentation=training.augmentation,
+    )
+    network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=device)))
+    away = len(held.away)
+    setting = Setting(network, training, classes, held.clients, shape, spec["seed"], away=away)
+    return Simulation(
+        method=build(parts.method, setting),
+        network=network,
+        training=training,
+        arrays=arrays,
+        held=held,
+        classes=classes,
+        seed=spec["seed"],
+    )
+
+
+def build(composed: Composed, setting: Setting) -> Method:
+    """The method, with what the study adds to it."""
+    terms = tuple(term.build(setting) for term in composed.terms)
+    alterations = tuple(one.build(setting) for one in composed.alterations)
+    made: Method = composed.method.build(replace(setting, terms=terms, alterations=alterations))
+    return made
+
+
+def computing(make: Callable[[], nn.Module], training: Training) -> Network:
+    """A network that computes as the training settings say."""
+    return Network(
+        make,
+        DTYPES[training.precision],
+        mixed=training.precision == "mixed",
+        channels_last=training.memory_format == "channels-last",
+    )
+
+
+def _normalisation(prepared: Prepared, training: Training) -> dict[str, Any] | None:
+    if training.normalisation == "half" and prepared.normalisation is not None:
+        return {**prepared.normalisation, "mean": 0.5, "sd": 0.5}
+    return prepared.normalisation
+
+
+def reseeded(like: Simulation, spec: Spec, parts: Parts) -> Simulation:
+    """The simulation of a spec that differs from that of ``like`` in its seed only, on its data."""
+    held, shape = like.held, like.arrays.shape
+    setting = Setting(
+        *(like.network, like.training, like.classes, held.clients, shape, spec["seed"]),
+        away=len(held.away),
+    )
+    return replace(like, method=build(parts.method, setting), seed=spec["seed"])

@@ -1,0 +1,128 @@
+"""The stacked step, compiled: several steps of all clients in one program of `torch.compile`.
+
+Shapes never change, so that it is compiled once: the stack keeps its width, the number of steps is
+padded to whole chunks, and where a client has no step left its tree stays as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from fl import trees
+from fl.data.batches import Arrays, Schedule
+from fl.method import Pass
+from fl.simulation.loader import Batches, ask
+from fl.trees import Rate, Tree
+
+logger = logging.getLogger(__name__)
+
+CHUNK = 8
+"""Steps in one program: calling it costs as much as several steps of a small model."""
+
+
+def available(device: torch.device) -> bool:
+    """Whether `torch.compile` can work here: on a CPU it needs a C++ compiler. Says so, once."""
+    compilers = (os.environ.get("CXX", "c++"), "g++", "clang++")
+    there = device.type != "cpu" or any(map(shutil.which, compilers))
+    if not there:
+        _say("no C++ compiler here, so the stacked step is not compiled")
+    return there
+
+
+@cache
+def _say(text: str) -> None:
+    logger.info(text)
+
+
+def train(
+    part: Pass,
+    server: Tree,
+    several: bool,
+    work: Tree,
+    arrays: Arrays,
+    schedule: Schedule,
+    lr: Rate,
+) -> tuple[dict[str, Any], Tensor]:
+    """All steps of a stack: the work tree afterwards, and each client's summed loss, [K].
+
+    several: whether ``server`` is a stack too, see `fl.simulation.backends.Cohort`.
+    """
+    schedule = _padded(schedule)
+    real = torch.from_numpy(np.arange(schedule.index.shape[1]) < schedule.steps[:, None])
+    active = real.to(arrays.device)
+    work = trees.apply(torch.Tensor.contiguous, work)
+
+    def models(row: int) -> tuple[Tree, Tree]:
+        return (trees.take(server, row) if several else server), trees.take(work, row)
+
+    batches = Batches(part, schedule, arrays, models)
+    total = torch.zeros(len(schedule.steps), dtype=torch.float64, device=arrays.device)
+    lr = torch.tensor(lr, dtype=torch.float64, device=arrays.device)
+    with torch.no_grad():
+        for begin in range(0, real.shape[1], CHUNK):
+            now = slice(begin, begin + CHUNK)
+            masked = not bool(real[:, now].all())
+            advance = _program(part, several, masked)
+            work, losses = advance(
+                server, work, batches.at(slice(None), now), active[:, now].contiguous(), lr
+            )
+            total += losses
+    return dict(work), total
+
+
+def _padded(schedule: Schedule) -> Schedule:
+    """With steps of zeros at the end, up to whole chunks."""
+    longest = int(schedule.steps.max())
+
+    def whole(array: np.ndarray) -> np.ndarray:
+        return np.pad(array[:, :longest], [(0, 0), (0, -longest % CHUNK), (0, 0)])
+
+    return replace(schedule, index=whole(schedule.index), weight=whole(schedule.weight))
+
+
+@cache
+def _program(part: Pass, several: bool, masked: bool) -> Any:
+    """The compiled chunk of a pass; without a mask where every step is real."""
+    dims = (0 if several else None, 0, 0)
+    reference = part.reference and vmap(part.reference, in_dims=dims)
+
+    def step(
+        server: Tree, work: Tree, batch: Tree, active: Tensor, lr: Rate
+    ) -> tuple[dict[str, Any], Tensor]:
+        batch = ask(reference, server, work, batch)
+
+        def total(params: Tree) -> tuple[Tensor, Any]:
+            tried = {**work, "params": params}
+            losses, aux = vmap(part.loss, in_dims=dims)(server, tried, batch)
+            return losses.sum(), (losses, aux)
+
+        grads, (_, (losses, aux)) = grad_and_value(total, has_aux=True)(work["params"])
+        after = part.update(server, work, grads, aux, lr)
+        if masked:
+            after = trees.apply(
+                lambda new, old: torch.where(trees.align(active, new), new, old), after, work
+            )
+            losses = torch.where(active, losses, 0)
+        return after, losses
+
+    def chunk(
+        server: Tree, work: Tree, batch: Tree, active: Tensor, lr: Rate
+    ) -> tuple[Tree, Tensor]:
+        total = torch.zeros(len(active), dtype=torch.float64, device=active.device)
+        for i in range(CHUNK):
+            now = trees.unflatten(batch, [leaf[:, i] for leaf in trees.leaves(batch)])
+            work, losses = step(server, work, now, active[:, i], lr)
+            total = total + losses
+        return work, total
+
+    return torch.compile(chunk, dynamic=False)

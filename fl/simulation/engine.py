@@ -1,0 +1,348 @@
+"""Running the rounds of a method, on any of `fl.simulation.backends`.
+
+One run, or several runs of one method whose clients are trained in one stack. Clients' trees live
+in host memory; those who take part come to the device in groups that it has room for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl import trees
+from fl.data.batches import Arrays, Schedule, together
+from fl.method import COUNTS, GIVEN, Averaging, Exchange, Method, Pass, Refresh, Sweep
+from fl.simulation import compiled
+from fl.simulation.backends import BACKENDS, TOGETHER, Cohort
+from fl.simulation.sweeps import sweep
+from fl.trees import Tree
+
+logger = logging.getLogger(__name__)
+
+HOST = torch.device("cpu")
+
+ROOM = 2**31
+"""Bytes that the trees of clients trained at once may take. A constant, as how clients are grouped
+decides the last bits of a result.
+"""
+
+COPIES = 6
+"""How many times a client's and the server's tree are in memory while it is trained, about: what it
+starts from, weights, gradients, momentum, what it keeps and what it sends.
+"""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a run carries from round to round: the server's tree on the device, and in host memory
+    the stack of all clients.
+    """
+
+    server: dict[str, Any]
+    clients: dict[str, Any]
+
+    def client(self, number: int, device: torch.device) -> dict[str, Any]:
+        """One client's tree, on the device."""
+        return trees.to(trees.take(self.clients, number), device)
+
+
+Schedules = tuple[Schedule | None, ...]
+"""The batches of the passes of an exchange; None for a pass that is left out of the round."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One round: who takes part, on which batches, at which learning rate.
+
+    clients: ids of the participants, int64 [m], in host memory; n: their numbers of training
+    samples, [m]; schedules: their batches in each pass, rows in the same order; before: those of
+    the exchanges before, None where one is not due.
+    """
+
+    round: int
+    clients: Tensor
+    n: Tensor
+    schedules: Schedules
+    arrays: Arrays
+    lr: float
+    before: tuple[Schedules | None, ...] = ()
+
+    @property
+    def exchanges(self) -> tuple[Schedules | None, ...]:
+        """The batches of all exchanges, in the order of `Method.exchanges`."""
+        return (*self.before, self.schedules)
+
+    def take(self, rows: Sequence[int]) -> Plan:
+        """The plan with some of its participants only, in that order."""
+        chosen, index = np.array(rows), torch.tensor(rows)
+
+        def some(schedules: Schedules | None) -> Schedules | None:
+            return schedules and tuple(s and s.take(chosen) for s in schedules)
+
+        return replace(
+            self,
+            clients=self.clients[index],
+            n=self.n[index.to(self.n.device)],
+            schedules=some(self.schedules) or (),
+            before=tuple(map(some, self.before)),
+        )
+
+
+def start(method: Method, variables: Tree, counts: Tensor) -> State:
+    """The state before round 1: every client starts alike, with its ``id`` and class counts.
+
+    counts: training samples of every client by class, int64 [clients, classes].
+    """
+    server, client = method.init(variables)
+    stack = trees.repeat(trees.to(client, HOST), len(counts))
+    return State(server, {**stack, "id": torch.arange(len(counts)), COUNTS: counts})
+
+
+def run_round(method: Method, state: State, plan: Plan, backend: str) -> tuple[State, Tensor]:
+    """The state after one round, and the participants' mean training losses, [m]."""
+    [done] = run_rounds([method], [state], [plan], backend)
+    return done
+
+
+def run_rounds(
+    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], backend: str
+) -> list[tuple[State, Tensor]]:
+    """`run_round` for several runs that differ in their seed only, over the same samples."""
+    if len(states) > 1 and backend not in TOGETHER:
+        runs = zip(methods, states, plans, strict=True)
+        return [run_round(*run, backend) for run in runs]
+    losses: list[Tensor] = []
+    for number, schedules in enumerate(plans[0].exchanges):
+        if schedules is not None:
+            exchanges = [method.exchanges[number] for method in methods]
+            states, losses = _exchanged(exchanges, states, plans, number, backend)
+    return list(zip(states, losses, strict=True))
+
+
+def _exchanged(
+    exchanges: Sequence[Exchange],
+    states: Sequence[State],
+    plans: Sequence[Plan],
+    number: int,
+    backend: str,
+) -> tuple[list[State], list[Tensor]]:
+    """The states after one exchange of every run, and the losses of its last training pass."""
+    kept, uploads, n, losses = _trained(exchanges[0], states, plans, number, backend)
+    done = []
+    for run, (exchange, state, plan) in enumerate(zip(exchanges, states, plans, strict=True)):
+        server, clients = exchange.aggregate(
+            state.server, trees.concatenate(kept[run]), trees.concatenate(uploads[run]), n[run]
+        )
+        home = trees.put(state.clients, plan.clients, trees.to(clients, HOST))
+        done.append(State(server, home))
+    return done, [torch.cat(own) for own in losses]
+
+
+NOTHING = Schedule(np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0), bool), np.zeros(0, np.int64))
+"""The schedule of a cohort before its first pass."""
+
+Shares = list[list[Any]]
+"""By run, what its groups of clients gave."""
+
+
+def _trained(
+    exchange: Exchange, states: Sequence[State], plans: Sequence[Plan], number: int, backend: str
+) -> tuple[Shares, Shares, list[Tensor], Shares]:
+    """What the participants of every run keep and upload, the weight of each upload, and losses.
+
+    Where an `Averaging` method's clients are too many for one group, each group's uploads are
+    averaged with those before at once, and what its clients keep goes home.
+    """
+    groups = list(_groups(states, plans))
+    averaging = len(groups) > 1 and isinstance(exchange.aggregate, Averaging)
+    by_pass = zip(*(plan.exchanges[number] or () for plan in plans), strict=True)
+    schedules = [together([s for s in parts if s]) if all(parts) else None for parts in by_pass]
+    sent_down = [exchange.send(s.server) if exchange.send else s.server for s in states]
+    servers = trees.stack(sent_down) if len(states) > 1 else sent_down[0]
+    kept: Shares = [[] for _ in states]
+    uploads: Shares = [[] for _ in states]
+    weights: Shares = [[] for _ in states]
+    losses: Shares = [[] for _ in states]
+    for rows, runs in groups:
+        cohort = _cohort(exchange, states, plans, servers, rows, runs)
+        clients, sent, loss = _worked(exchange, cohort, schedules, rows, backend)
+        n = torch.cat([plan.n for plan in plans])[rows]
+        for run in np.unique(runs):
+            own = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
+            share, weight = trees.take(sent, own), n[own]
+            mine = trees.take(clients, own)
+            if averaging:
+                share, weight = _averaged([*uploads[run], share], [*weights[run], weight])
+                uploads[run], weights[run] = [], []
+                mine = trees.to(mine, HOST)
+            kept[run].append(mine)
+            uploads[run].append(share)
+            weights[run].append(weight)
+            losses[run].append(loss[own])
+    return kept, uploads, [torch.cat(w) for w in weights], losses
+
+
+def _worked(
+    exchange: Exchange,
+    cohort: Cohort,
+    schedules: Sequence[Schedule | None],
+    rows: slice,
+    backend: str,
+) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
+    """The passes of a cohort: what its clients keep, what they send, the last training loss."""
+    sent: dict[str, Any] = {}
+    loss = torch.zeros(len(cohort.ids), dtype=torch.float64, device=cohort.arrays.device)
+    for part, schedule in zip(exchange.passes, schedules, strict=True):
+        if schedule is None:
+            continue
+        cohort = replace(cohort, schedule=schedule.take(rows))
+        if isinstance(part, Sweep):
+            clients, sent = sweep(part, cohort, sent, backend)
+        else:
+            clients, sent, loss = BACKENDS[backend](part, cohort)
+        cohort = replace(cohort, clients=clients)
+    kept = dict(cohort.clients)
+    if exchange.give:
+        del kept[GIVEN]
+    return kept, sent, loss
+
+
+def _averaged(shares: list[Tree], weights: list[Tensor]) -> tuple[dict[str, Any], Tensor]:
+    """Stacks of uploads as one row, their weighted mean, and its weight."""
+    means = [trees.mean(share, weight) for share, weight in zip(shares, weights, strict=True)]
+    sums = torch.stack([weight.sum() for weight in weights])
+    return trees.stack([trees.mean(trees.stack(means), sums)]), sums.sum(0, keepdim=True)
+
+
+def _groups(states: Sequence[State], plans: Sequence[Plan]) -> Iterator[tuple[slice, np.ndarray]]:
+    """Rows of the participants of all runs that are trained at once, and the run of each row."""
+    runs = np.repeat(np.arange(len(plans)), [len(plan.clients) for plan in plans])
+    each = trees.nbytes(states[0].server)
+    each += trees.nbytes(states[0].clients) // len(states[0].clients["id"])
+    size = max(1, ROOM // (COPIES * each))
+    for begin in range(0, len(runs), size):
+        rows = slice(begin, min(begin + size, len(runs)))
+        yield rows, runs[rows]
+
+
+def _cohort(
+    exchange: Exchange,
+    states: Sequence[State],
+    plans: Sequence[Plan],
+    servers: Tree,
+    rows: slice,
+    runs: np.ndarray,
+) -> Cohort:
+    """Some participants, on the device, with what the server gives each; no schedule yet."""
+    first, several = plans[0], len(states) > 1
+    ids = torch.cat([plan.clients for plan in plans])[rows]
+    chosen = []
+    for run in np.unique(runs):
+        clients = trees.take(states[run].clients, ids[torch.from_numpy(runs == run)])
+        clients = trees.to(clients, first.arrays.device)
+        if exchange.give:
+            # By run, so that a large server is not copied for every client of a stack.
+            given = trees.vmap(exchange.give, (None, 0))(states[run].server, clients)
+            clients = {**clients, GIVEN: given}
+        chosen.append(clients)
+    server = servers
+    if several:
+        server = trees.take(servers, torch.from_numpy(runs).to(first.arrays.device))
+    return Cohort(
+        clients=trees.concatenate(chosen),
+        ids=ids,
+        server=server,
+        several=several,
+        schedule=NOTHING,
+        arrays=first.arrays,
+        round=first.round,
+        lr=first.lr,
+    )
+
+
+PAYS = 600.0
+"""Seconds of work ahead from which compiling, which takes tens of seconds, is worth a try."""
+
+
+def choose(
+    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], rounds: int
+) -> tuple[str, dict[str, float]]:
+    """The fastest backend for ``rounds`` rounds like ``plans``, by a few real steps of each.
+
+    Returns its name and the seconds a step of all participants took, by backend. Compiling is tried
+    only where so much work lies ahead that it can pay. Nothing of the trial is kept.
+    """
+    plain = [_steps_alone(method) for method in methods]
+    bare = [replace(plan, before=()) for plan in plans]
+
+    def seconds(name: str, steps: int) -> float:
+        return seconds_a_step(plain, states, bare, name, steps)
+
+    found = {name: seconds(name, 3) for name in ("loop", "stacked")}
+    # Twice in turn, so that a moment in which the machine is busy does not decide.
+    found = {name: min(first, seconds(name, 3)) for name, first in found.items()}
+    device = plans[0].arrays.device
+    simple = not any(_refreshes(part) for part in methods[0].passes)
+    steps = rounds * _steps(plans[0])
+    if simple and min(found.values()) * steps > PAYS and compiled.available(device):
+        try:
+            found["compiled"] = seconds("compiled", 3 * compiled.CHUNK)
+        except Exception as error:  # A compiler that does not work, or code it cannot take.
+            reason = str(error).strip().split("\n")[0]
+            logger.warning("not compiled (%s: %s)", type(error).__name__, reason)
+    return min(found, key=found.__getitem__), found
+
+
+def _refreshes(part: Pass | Sweep) -> tuple[Refresh, ...]:
+    return part.refreshes if isinstance(part, Pass) else ()
+
+
+def _steps_alone(method: Method) -> Method:
+    """A method without what takes as long on every backend, and longer than steps: what a pass
+    refreshes, and exchanges before.
+    """
+    passes = tuple(replace(p, refreshes=()) if isinstance(p, Pass) else p for p in method.passes)
+    return replace(method, passes=passes, before=())
+
+
+def _steps(plan: Plan) -> int:
+    """How many steps the longest participant takes in the passes of a round."""
+    return sum(int(s.steps.max()) for s in plan.schedules if s)
+
+
+def seconds_a_step(
+    methods: Sequence[Method],
+    states: Sequence[State],
+    plans: Sequence[Plan],
+    backend: str,
+    steps: int,
+    tries: int = 3,
+) -> float:
+    """Seconds that a step of all participants takes: the shortest of some tries.
+
+    The first try also warms up, and compiles.
+    """
+    refreshes = [_refreshes(part) for part in methods[0].passes]
+    trials = [
+        replace(
+            plan,
+            schedules=tuple(
+                s and s.begin(steps, r) for s, r in zip(plan.schedules, refreshes, strict=True)
+            ),
+        )
+        for plan in plans
+    ]
+    times = []
+    for _ in range(tries):
+        begun = time.perf_counter()
+        done = run_rounds(methods, states, trials, backend)
+        sum(losses.sum().item() for _, losses in done)
+        times.append(time.perf_counter() - begun)
+    return min(times) / _steps(trials[0])

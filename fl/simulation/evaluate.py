@@ -1,0 +1,207 @@
+"""What a model scores on each client's data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl import trees
+from fl.data.batches import Arrays
+from fl.method import Method, Predictor, View
+from fl.network import Network
+from fl.schema import METRIC_COLUMNS, PERSONAL, UNSEEN
+from fl.simulation.engine import State
+from fl.term import Batch
+from fl.trees import Tree
+
+CHUNK = 1024
+Look = Callable[[Tree, Batch], dict[str, Any]]
+OWN, UNION = "own", "global"
+"""Whose test samples a client's model is scored on: the client's own, or those of all clients."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """The samples of every client, by split: ``held.samples["test"][client]`` is an int64 array.
+
+    Clients that are unseen have their test samples in the split `UNSEEN`, and none in ``val`` and
+    ``test``. away: clients that take part in no round, in ascending order.
+    """
+
+    samples: Mapping[str, list[np.ndarray]]
+    away: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, test: str = OWN, everybody: bool = False) -> Held:
+        """From a partition table; with ``test`` `UNION`, every client that has test samples has
+        those of all. ``everybody``: unseen clients take part as well.
+        """
+        clients = int(table["client"].max()) + 1
+        unseen = np.zeros(len(table), bool)
+        if UNSEEN in table:
+            unseen = table[UNSEEN].to_numpy(bool)
+        away = np.unique(table["client"].to_numpy()[unseen])
+        split = table["split"].mask(unseen & (table["split"] == "test").to_numpy(bool), UNSEEN)
+        chosen = ~unseen | (split != "val").to_numpy(bool)
+        by_split = {}
+        for name, part in table[chosen].groupby(split[chosen], sort=True):
+            groups = dict(list(part.groupby("client")["sample"]))
+            by_split[str(name)] = [
+                np.sort(groups[k].to_numpy(np.int64)) if k in groups else np.zeros(0, np.int64)
+                for k in range(clients)
+            ]
+        if test == UNION:
+            own = by_split["test"]
+            union = np.sort(np.concatenate(own))
+            by_split["test"] = [union if len(samples) else samples for samples in own]
+        return cls(by_split, () if everybody else tuple(away.tolist()))
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return len(self.samples["train"])
+
+    @property
+    def participants(self) -> np.ndarray:
+        """The clients that may take part in rounds."""
+        return np.setdiff1d(np.arange(self.clients), self.away)
+
+
+def evaluate(
+    method: Method,
+    network: Network,
+    state: State,
+    arrays: Arrays,
+    held: Held,
+    round_: int,
+    classes: int,
+    splits: tuple[str, ...] = ("val", "test", UNSEEN),
+) -> pd.DataFrame:
+    """Loss, accuracy and balanced accuracy of every client, in the columns of `METRIC_COLUMNS`.
+
+    Each view of the method is one ``stage``. Splits that a client has no samples of give no row,
+    and neither does the personal stage of a client that never takes part: it has no model.
+    """
+    rows = []
+    ask = partial(_View, network=network, state=state, arrays=arrays, held=held, classes=classes)
+    for stage, view in method.views.items():
+        seen = ask(view, stage)
+        for split in (s for s in splits if s in held.samples):
+            for client, samples in enumerate(held.samples[split]):
+                if not len(samples) or not seen.serves(client):
+                    continue
+                rows += [
+                    (round_, client, split, stage, metric, value, len(samples))
+                    for metric, value in seen.scores(client, samples).items()
+                ]
+    return as_rows(rows)
+
+
+class _View:
+    """One view of a method after a round: what it scores on some samples, client by client."""
+
+    def __init__(
+        self,
+        view: View,
+        stage: str,
+        *,
+        network: Network,
+        state: State,
+        arrays: Arrays,
+        held: Held,
+        classes: int,
+    ) -> None:
+        self._view, self._network, self._state = view, network, state
+        self._arrays, self._held, self._classes = arrays, held, classes
+        self._predictor = view if isinstance(view, Predictor) else None
+        self._shared = None if stage == PERSONAL else view(state.server, None)
+        self._last: tuple[np.ndarray, dict[str, float]] | None = None
+
+    def serves(self, client: int) -> bool:
+        """Whether the client has a model: one that never takes part has none of its own."""
+        everybody = self._shared is not None or (self._predictor and self._predictor.everybody)
+        return bool(everybody) or client not in self._held.away
+
+    def scores(self, client: int, samples: np.ndarray) -> dict[str, float]:
+        """Metrics of the client's model, or of the shared one, on the samples."""
+        remembers = self._predictor is not None and self._predictor.look is not None
+        if self._shared is None or remembers:
+            return self._scores(client, samples)
+        # One model on the same samples as for the client before scores the same.
+        if self._last is None or self._last[0] is not samples:
+            self._last = samples, self._scores(client, samples)
+        return self._last[1]
+
+    @torch.no_grad()
+    def _scores(self, client: int, samples: np.ndarray) -> dict[str, float]:
+        own = None if self._shared else self._state.client(client, self._arrays.device)
+        variables = self._shared or self._view(self._state.server, own)
+        return _scores(self._outputs(variables, client), self._arrays, samples, self._classes)
+
+    def _outputs(self, variables: Tree, client: int) -> Callable[[Tensor], Tensor]:
+        """From inputs to outputs, for one client."""
+        predictor = self._predictor
+        if predictor is None:
+            return lambda x: (
+                self._network.eval(variables["params"], variables["buffers"], x).outputs
+            )
+        memory: dict[str, Any] = {}
+        if predictor.look is not None:
+            known = {
+                split: self._known(predictor.look, variables, self._held.samples[split][client])
+                for split in predictor.remembers
+                if split in self._held.samples and len(self._held.samples[split][client])
+            }
+            memory = predictor.recall(variables, known)
+        return lambda x: predictor.predict(variables, memory, x)
+
+    def _known(self, look: Look, variables: Tree, samples: np.ndarray) -> dict[str, Any]:
+        found = []
+        for begin in range(0, len(samples), CHUNK):
+            index = torch.from_numpy(samples[begin : begin + CHUNK]).to(self._arrays.device)
+            found.append(look(variables, self._arrays.batch(index, torch.ones_like(index))))
+        return trees.concatenate(found)
+
+
+def as_rows(rows: list[tuple[int, int, str, str, str, float, int]]) -> pd.DataFrame:
+    """A table in the columns and types of `METRIC_COLUMNS`."""
+    table = pd.DataFrame(rows, columns=list(METRIC_COLUMNS))
+    return table.astype({"round": "int32", "client": "int32", "value": "float64", "n": "int64"})
+
+
+def _scores(
+    outputs_of: Callable[[Tensor], Tensor], arrays: Arrays, samples: np.ndarray, classes: int
+) -> dict[str, float]:
+    losses, predictions = [], []
+    for begin in range(0, len(samples), CHUNK):
+        index = torch.from_numpy(samples[begin : begin + CHUNK]).to(arrays.device)
+        outputs = outputs_of(arrays.inputs(index))
+        losses.append(F.cross_entropy(outputs, arrays.labels(index), reduction="none"))
+        predictions.append(outputs.argmax(-1))
+    labels = arrays.labels(torch.from_numpy(samples).to(arrays.device))
+    correct = (torch.cat(predictions) == labels).double()
+    return {
+        "loss": float(torch.cat(losses).double().mean()),
+        "accuracy": float(correct.mean()),
+        "balanced_accuracy": balanced_accuracy(
+            correct.cpu().numpy(), labels.cpu().numpy(), classes
+        ),
+    }
+
+
+def balanced_accuracy(correct: np.ndarray, labels: np.ndarray, classes: int) -> float:
+    """The mean over the classes that occur of the share of their samples that are right.
+
+    correct: 0 or 1 per sample, [n]; labels: [n].
+    """
+    held = np.bincount(labels, minlength=classes)
+    right = np.bincount(labels, weights=correct, minlength=classes)
+    return float((right[held > 0] / held[held > 0]).mean())

@@ -1,0 +1,254 @@
+"""A run: rounds of a method over a partition, evaluated. The code that decides a run's numbers.
+
+What is imported from here is part of every run's identity; what watches, stores and resumes a run
+is not, and lives in `fl.train.job`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fl import rng, trees
+from fl.data.batches import Arrays, Schedule, schedule, sweeping
+from fl.errors import FedloomError
+from fl.method import Exchange, Method, Pass, Sweep
+from fl.network import Network
+from fl.pytorch import draws
+from fl.schema import GLOBAL, PERSONAL
+from fl.simulation import engine
+from fl.simulation.engine import Plan, State
+from fl.simulation.evaluate import Held, as_rows, evaluate
+from fl.training import Training, learning_rate
+from fl.trees import Tree
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.float32}
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a run needs beside its state.
+
+    classes: number of classes; seed: the run's; see `fl.simulation.engine` for the rest.
+    """
+
+    method: Method
+    network: Network
+    training: Training
+    arrays: Arrays
+    held: Held
+    classes: int
+    seed: int
+
+    def begin(self, weights: Tree | None = None) -> State:
+        """The state before round 1, from fresh variables or from the stored ones of another run."""
+        fresh = self.network.init(rng.torch_seed(self.seed, "init"))
+        variables = trees.to(weights or fresh, self.arrays.device)
+        return engine.start(self.method, variables, self.counts())
+
+    def counts(self) -> Tensor:
+        """Training samples of every client by class, int64 [clients, classes]."""
+        found = np.zeros((self.held.clients, self.classes), np.int64)
+        for client, held in enumerate(self.held.samples["train"]):
+            labels = self._labels(held)
+            # A label that is no class is an error where it is trained on, which names its place.
+            found[client] = np.bincount(labels, minlength=self.classes)[: self.classes]
+        return torch.from_numpy(found)
+
+    def _labels(self, samples: np.ndarray) -> np.ndarray:
+        index = torch.from_numpy(samples).to(self.arrays.device)
+        return np.asarray(self.arrays.labels(index).cpu())
+
+    def plan(self, round_: int) -> Plan:
+        """Round 1, 2, ..., R: who takes part, and their batches."""
+        clients = self._participants(round_)
+        held = [len(self.held.samples["train"][k]) for k in clients]
+        *before, last = self.method.exchanges
+        return Plan(
+            round=round_,
+            clients=torch.from_numpy(clients),
+            n=torch.tensor(held, dtype=torch.float64, device=self.arrays.device),
+            schedules=self._schedules(last, clients, round_, ""),
+            arrays=self.arrays,
+            lr=learning_rate(self.training, round_),
+            before=tuple(
+                self._schedules(one, clients, round_, f" of exchange {number}")
+                if one.due(round_)
+                else None
+                for number, one in enumerate(before)
+            ),
+        )
+
+    def _schedules(
+        self, exchange: Exchange, clients: np.ndarray, round_: int, where: str
+    ) -> tuple[Schedule | None, ...]:
+        """The batches of an exchange's passes; every pass draws its own."""
+        return tuple(
+            self._schedule(
+                part, clients, round_, f"batches{f' of pass {number}' if number else ''}{where}"
+            )
+            for number, part in enumerate(exchange.passes)
+        )
+
+    def _schedule(
+        self, part: Pass | Sweep, clients: np.ndarray, round_: int, purpose: str
+    ) -> Schedule | None:
+        """The batches of one pass; None where it is left out of the round."""
+        split = part.split if isinstance(part, Sweep) else part.draws.split
+        nobody = [np.zeros(0, np.int64)] * self.held.clients
+        samples = [self.held.samples.get(split, nobody)[k] for k in clients]
+        if isinstance(part, Sweep):
+            return sweeping(samples)
+        if part.draws.steps is not None and not part.draws.steps(round_):
+            return None
+        by_class = part.draws.per_class is not None
+        return schedule(
+            *(samples, clients.tolist(), self.training, self.seed, round_, purpose),
+            draws=part.draws,
+            labels=[self._labels(held) for held in samples] if by_class else (),
+            classes=self.classes,
+            keyed=self.network.random or self.arrays.random,
+            refreshes=part.refreshes,
+        )
+
+    def _participants(self, round_: int) -> np.ndarray:
+        everybody = self.held.participants
+        count = max(1, round(self.training.participation * len(everybody)))
+        draw = rng.generator(self.seed, "participants", round_)
+        return np.sort(draw.choice(everybody, count, replace=False))
+
+    def evaluate(self, state: State, round_: int) -> pd.DataFrame:
+        """Rows for every client, see `fl.simulation.evaluate.evaluate`."""
+        return evaluate(
+            self.method, self.network, state, self.arrays, self.held, round_, self.classes
+        )
+
+    def final(self, state: State) -> dict[str, Any]:
+        """What is kept of a run's weights: by stage, the global model's variables, and the clients'
+        own ones as a stack.
+        """
+        views, kept = self.method.views, {}
+        if GLOBAL in views:
+            kept[GLOBAL] = views[GLOBAL](state.server, None)
+        if PERSONAL in views:
+            own = [state.client(k, self.arrays.device) for k in range(self.held.clients)]
+            kept[PERSONAL] = trees.stack([views[PERSONAL](state.server, one) for one in own])
+        return kept
+
+    def before(self, weights: Tree) -> pd.DataFrame:
+        """Round 0 of a run that starts from a stored model: that model, on every client."""
+        view = Method(
+            self.method.init, (), self.method.aggregate, {GLOBAL: lambda server, _: dict(server)}
+        )
+        state = State(trees.to(weights, self.arrays.device), {})
+        return evaluate(view, self.network, state, self.arrays, self.held, 0, self.classes)
+
+
+@dataclass(frozen=True)
+class Round:
+    """A finished round: its state, its rows (training loss always, scores when evaluated), and
+    whether something was no longer finite.
+
+    trouble: what that was, in words; "" if all is well. traces: what the method keeps of an
+    evaluated round, see `fl.method.Method`.
+    """
+
+    number: int
+    state: State
+    rows: pd.DataFrame
+    loss: float
+    trouble: str
+    traces: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether this is the run's last round because of its trouble."""
+        return bool(self.trouble)
+
+
+def rounds(simulation: Simulation, state: State, done: int, backend: str) -> Iterator[Round]:
+    """The rounds after ``done``, one by one; ends early at a loss that is not finite."""
+    for finished in lockstep({0: simulation}, {0: state}, done, backend):
+        yield finished[0]
+
+
+Key = TypeVar("Key")
+
+
+def lockstep(
+    simulations: Mapping[Key, Simulation], states: Mapping[Key, State], done: int, backend: str
+) -> Iterator[dict[Key, Round]]:
+    """The rounds after ``done`` of several runs that differ in their seed only, trained together.
+
+    A run that diverges leaves the others after that round; ends when none is left.
+    """
+    total = next(iter(simulations.values())).training.rounds
+    running = dict(states)
+    for number in range(done + 1, total + 1):
+        runs = [simulations[key] for key in running]
+        plans = [run.plan(number) for run in runs]
+        methods = [run.method for run in runs]
+        before = draws.streams()
+        results = engine.run_rounds(methods, list(running.values()), plans, backend)
+        if draws.drawn_since(before):
+            raise FedloomError(
+                f"round {number} drew from PyTorch's shared random numbers, so that the run would "
+                "not come out again; allowed in a method, a term and a model: numbers by a key of "
+                "the batch (fl.keyed)"
+            )
+        finished = {
+            key: _finished(run, plan, *result)
+            for key, run, plan, result in zip(running, runs, plans, results, strict=True)
+        }
+        yield finished
+        running = {key: one.state for key, one in finished.items() if not one.diverged}
+        if not running:
+            return
+
+
+def _finished(simulation: Simulation, plan: Plan, state: State, losses: Tensor) -> Round:
+    """A round with its rows, evaluated if it is due."""
+    number, training = plan.round, simulation.training
+    loss, trouble = float(losses.double().mean()), ""
+    traces: dict[str, Tensor] = {}
+    rows = _training_rows(simulation.method, plan, losses)
+    due = number % training.evaluate_every == 0 or number == training.rounds
+    if not math.isfinite(loss):
+        clients = plan.clients[~torch.isfinite(losses.cpu())].tolist()
+        trouble = f"the training loss of {_named(clients)} was no longer finite in round {number}"
+    elif due:
+        scores = simulation.evaluate(state, number)
+        bad = scores.loc[~np.isfinite(scores["value"]), "client"]
+        if len(bad):
+            trouble = (
+                f"the evaluation of {_named(bad.unique().tolist())} was no longer finite after "
+                f"round {number}"
+            )
+        rows = pd.concat([rows, scores], ignore_index=True)
+        if simulation.method.trace:
+            traces = trees.to(simulation.method.trace(state.server), "cpu")
+    return Round(number, state, rows, loss, trouble, traces)
+
+
+def _named(clients: list[int]) -> str:
+    shown = ", ".join(map(str, clients[:5]))
+    more = f" and {len(clients) - 5} more" if len(clients) > 5 else ""
+    return f"client{'s' if len(clients) > 1 else ''} {shown}{more}"
+
+
+def _training_rows(method: Method, plan: Plan, losses: Tensor) -> pd.DataFrame:
+    stage = PERSONAL if PERSONAL in method.views else GLOBAL
+    found: list[Any] = [
+        (plan.round, client, "train", stage, "loss", value, n)
+        for client, value, n in zip(
+            plan.clients.tolist(), losses.double().tolist(), plan.n.long().tolist(), strict=True
+        )
+    ]
+    return as_rows(found)

@@ -1,0 +1,114 @@
+"""Finished runs on their way between stores: from folder to folder, or through a tar file.
+
+A run is checked where it comes from and checked again as it arrives, and it appears there by one
+rename. What is there already stays as it is: the same numbers are passed over, other numbers under
+the same name are reported as a conflict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fl import files
+from fl.errors import DataError, FedloomError
+from fl.store import maintenance
+from fl.store.layout import KEPT, RECORD
+from fl.store.store import Store, is_name
+
+NEW, THERE, BUSY, CONFLICT, DAMAGED = (
+    "new",
+    "already there",
+    "being computed there",
+    "in conflict",
+    "damaged",
+)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What became of a run: one of the words above, and a line on it where it did not go well."""
+
+    run: str
+    outcome: str
+    why: str = ""
+
+
+def bring(run: str, source: Store, target: Store) -> Moved:
+    """Copy a finished run into ``target``, which keeps what it has."""
+    if found := maintenance.problems(source, run):
+        return Moved(run, DAMAGED, "; ".join(found))
+    if target.has(run):
+        if differing := _differing(run, source, target):
+            why = f"{target.place(run)}: has other numbers than {source.place(run)} ({differing})"
+            return Moved(run, CONFLICT, f"{why}; remove the one that you do not trust")
+        if target.has_weights(run) or not source.has_weights(run):
+            return Moved(run, THERE)
+    with target.open(run, source.has_weights(run), wait=False) as workspace:
+        if workspace is None:
+            return Moved(run, THERE if target.has(run) else BUSY)
+        return Moved(run, NEW if workspace.adopt(source.place(run)) else THERE)
+
+
+def _differing(run: str, source: Store, target: Store) -> str:
+    """The first file that both have and that is not the same; empty if there is none."""
+    ours, theirs = (store.record(run)["files"] for store in (source, target))
+    both = sorted({*ours} & {*theirs})
+    return next((name for name in both if ours[name]["sha256"] != theirs[name]["sha256"]), "")
+
+
+def is_tar(path: Path) -> bool:
+    """Whether a place is a tar file, by its name."""
+    if path.suffix in (".gz", ".tgz", ".zip", ".xz", ".bz2", ".zst"):
+        raise FedloomError(f"{path}: allowed: a folder, or a file named *.tar (runs pack badly)")
+    return path.suffix == ".tar"
+
+
+def pack(runs: Iterable[str], source: Store, path: Path) -> Iterator[Moved]:
+    """Write runs to a new tar file; it appears, whole, when the last one is in it."""
+    if path.exists():
+        raise FedloomError(f"{path}: is there already; choose another name")
+    with files.disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with files.replacing(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
+            for run in runs:
+                if found := maintenance.problems(source, run):
+                    yield Moved(run, DAMAGED, "; ".join(found))
+                    continue
+                for name in (RECORD, *source.record(run)["files"]):
+                    tar.add(source.place(run) / name, f"{run}/{name}", filter=_plain)
+                yield Moved(run, NEW)
+
+
+def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Nobody's, at no time: the same runs are the same file."""
+    info.uid = info.gid = info.mtime = 0
+    info.uname = info.gname = ""
+    return info
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Store]:
+    """A store to bring runs from: a folder as it is, a tar file unpacked for the while."""
+    if not path.exists():
+        raise FedloomError(f"{path}: does not exist")
+    if not is_tar(path):
+        yield Store(path)
+        return
+    from fl.data.archives import fill
+
+    with files.disk_errors(path), tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
+        fill(Path(folder), path, wanted=lambda name: _known(name, path))
+        yield Store(Path(folder))
+
+
+def _known(name: str, path: Path) -> bool:
+    run, _, file = name.partition("/")
+    if not is_name(run) or file not in (RECORD, *KEPT):
+        allowed = ", ".join(f"RUN/{known}" for known in (RECORD, *KEPT))
+        raise DataError(f"{path}: has {name!r}; allowed: {allowed}")
+    return True

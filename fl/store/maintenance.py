@@ -1,0 +1,124 @@
+"""Keeping a store in order: what is in it, what is wrong with it, what nobody needs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fl.code import identity
+from fl.errors import FedloomError, Where
+from fl.files import disk_errors
+from fl.store import run_check
+from fl.store.layout import KEPT, METRICS, RECORD, TRACES, WEIGHTS
+from fl.store.store import Store
+
+UNFINISHED, DAMAGED = "unfinished", "damaged"
+DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run as it lies in a store.
+
+    state: as in its record, or `UNFINISHED`, or `DAMAGED` where the record cannot be read
+    or is none of a run.
+    record: empty where there is none. size: bytes on the disk, checkpoints included.
+    """
+
+    run: str
+    state: str
+    record: Mapping[str, Any]
+    size: int
+
+
+def entries(store: Store) -> Iterator[Entry]:
+    """Every run of a store, the finished ones first."""
+    for run in store.runs():
+        try:
+            record = store.record(run)
+            run_check.check_whole(record, Where(run))
+        except FedloomError:
+            yield Entry(run, DAMAGED, {}, _size(store.place(run)))
+        else:
+            yield Entry(run, record["state"], record, _size(store.place(run)))
+    for run in store.unfinished():
+        yield Entry(run, UNFINISHED, {}, _size(store.place(run)))
+
+
+def problems(store: Store, run: str) -> list[str]:
+    """What is wrong with a finished run, one line each: its files, whether it is that run, and
+    whether what it says can be.
+    """
+    if found := store.verify(run):
+        return found
+    place = store.place(run)
+    try:
+        record = store.record(run)
+        run_check.check_whole(record, Where(str(place / RECORD)))
+        named = identity.run(identity.point(record["spec"], record["code"]), record["spec"]["seed"])
+        if named != run or record["run"] != run:
+            return [f"{place}: is, by what its record says, run {named}"]
+        # Whoever filled the store named them: no name may lead out of the run's folder.
+        if strange := sorted({*record["files"]} - {*KEPT}):
+            return [f"{place}: has a file {name!r}" for name in strange]
+        if METRICS not in record["files"]:
+            return [f"{place}: has no {METRICS}"]
+        run_check.check_metrics(store.metrics(run), record, str(place / METRICS))
+        if WEIGHTS in record["files"]:
+            store.weights(run)
+        run_check.check_traces(store.traces(run), record, str(place / TRACES))
+    except FedloomError as error:
+        return [str(error)]
+    except (ValueError, RecursionError) as error:
+        return [f"{place}: its record has what no spec has ({error})"]
+    return []
+
+
+def leftovers(data: Path) -> list[Path]:
+    """Folders of prepared data that nobody finished and nobody has touched for a day."""
+    with disk_errors(data):
+        found = sorted((data / "prepared").glob(".*.partial"))
+        return [path for path in found if time.time() - _touched(path) > DAY]
+
+
+def stale_markers(results: Path, bundles: Collection[str]) -> list[Path]:
+    """Markers of bundles that are not among those planned."""
+    return sorted(p for p in (results / "markers").glob("*") if p.name not in bundles)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in _files(folder))
+
+
+def _touched(folder: Path) -> float:
+    """When a folder or something in it last changed, in seconds; now if it is just going."""
+    with contextlib.suppress(FileNotFoundError):
+        return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+    return time.time()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files below a folder, less those that go while one looks."""
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                yield path
+
+
+def text(choice: Mapping[str, Any], hidden: Collection[str] = ()) -> str:
+    """A choice of a spec in one line: ``fedprox(mu=0.5)``."""
+    shown = ", ".join(f"{k}={v}" for k, v in choice.items() if k != "name" and k not in hidden)
+    return f"{choice['name']}({shown})" if shown else str(choice["name"])
+
+
+def amount(size: int) -> str:
+    """``340 B``, ``12.0 kB``, ``3.4 GB``."""
+    value, units = float(size), iter(("B", "kB", "MB", "GB", "TB"))
+    unit = next(units)
+    while value >= 1000 and unit != "TB":
+        value, unit = value / 1000, next(units)
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

@@ -1,0 +1,309 @@
+"""The store of runs: one folder per identity, whole or not there.
+
+::
+
+    root/<run>/           run.json (sealed), metrics.parquet, final.safetensors (if asked for),
+                          traces.safetensors (if the method has traces)
+    root/<run>.partial/   checkpoint/, lease.json, and while it finishes result-*/;
+                          failed.json where the last attempt failed
+    root/<run>.old/       only while a run without weights is being replaced by one with
+
+A run is finished in ``<run>.partial/result-*/``, forced to the disk and renamed to ``<run>``; only
+after that are the checkpoints and then the lease removed. A kill before the rename leaves the
+checkpoints, one after it leaves a finished run and some rubbish that the next `Store.open` removes.
+
+Replacing takes two renames, ``<run>`` to ``<run>.old`` and then the new one to ``<run>``. Killed in
+between, the store still has the old run: readers look into ``<run>.old`` if there is no ``<run>``,
+and the next `Store.open` renames it back.
+
+Two processes that both believe to hold a run (see `fl.store.lease`) compute it twice and no more: a
+rename never goes onto a finished run, and the second result is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fl import files, parquet
+from fl.errors import DataError, FedloomError
+from fl.store import lease
+from fl.store.layout import CHECKPOINTS, FAILED, LEASE, METRICS, RECORD, TRACES, WEIGHTS
+from fl.store.workspace import Workspace, erase
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Store:
+    """Runs below ``root``.
+
+    A holder renews its lease every ``beat`` seconds; a waiter that cannot tell whether the holder
+    lives takes over after ``patience`` seconds without a beat.
+    """
+
+    root: Path
+    beat: float = 5.0
+    patience: float = 60.0
+
+    def has(self, run: str) -> bool:
+        """Whether the run is finished; its files are not checked."""
+        return self._folder(run) is not None
+
+    def has_weights(self, run: str) -> bool:
+        """Whether the run is finished and its final weights are kept."""
+        folder = self._folder(run)
+        return folder is not None and (folder / WEIGHTS).is_file()
+
+    def runs(self) -> list[str]:
+        """The finished runs, sorted."""
+        if not self.root.exists():
+            return []
+        with files.disk_errors(self.root):
+            names = {path.name.partition(".")[0] for path in self.root.iterdir()}
+        return sorted(name for name in names if is_name(name) and self.has(name))
+
+    def round(self, run: str) -> int:
+        """The round of an unfinished run's newest checkpoint, told by its name; 0 without one."""
+        try:
+            names = [path.name for path in (self.partial(run) / CHECKPOINTS).iterdir()]
+        except OSError:
+            return 0
+        return max((int(n[6:]) for n in names if re.fullmatch(r"round-\d+", n)), default=0)
+
+    def failure(self, run: str) -> str | None:
+        """The error that ended the last attempt at an unfinished run; None if it met none."""
+        try:
+            return str(files.parse_json((self.partial(run) / FAILED).read_bytes())["error"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def record(self, run: str) -> dict[str, Any]:
+        """What was given to `Workspace.finish`, with the sizes and hashes of the ``files``."""
+        return self._read(run, RECORD, lambda path, record: record)
+
+    def metrics(self, run: str) -> pd.DataFrame:
+        """The run's rows, checked against their hash."""
+        return self._read(run, METRICS, lambda path, _: parquet.read(path)[0])
+
+    def weights(self, run: str, device: str | torch.device = "cpu") -> dict[str, Any]:
+        """The run's final weights, a tree of tensors on ``device``, checked against their hash."""
+        from fl.store.checkpoint import load_tree
+
+        return self._read(run, WEIGHTS, lambda path, _: load_tree(path, device))
+
+    def traces(self, run: str) -> dict[str, torch.Tensor]:
+        """What the run's method kept of every evaluated round, checked against its hash.
+
+        By name a tensor [rounds evaluated, ...], and ``round``, int64 [rounds evaluated]; empty if
+        the method keeps nothing.
+        """
+        if TRACES not in self.record(run)["files"]:
+            return {}
+        from fl.store.checkpoint import load_tree
+
+        return self._read(run, TRACES, lambda path, _: load_tree(path))
+
+    def unfinished(self) -> list[str]:
+        """The runs that are being computed or were, sorted; those finished meanwhile left out."""
+        if not self.root.exists():
+            return []
+        with files.disk_errors(self.root):
+            names = {path.name.removesuffix(".partial") for path in self.root.glob("*.partial")}
+        return sorted(name for name in names if is_name(name) and not self.has(name))
+
+    def place(self, run: str) -> Path:
+        """The folder that a run has on the disk: the finished one, or that of what was begun."""
+        return self._folder(run) or self.partial(run)
+
+    def verify(self, run: str) -> list[str]:
+        """What is wrong with a finished run, one line each; empty if it is whole."""
+        # Looked at twice, as it may just have been replaced between one file and the next.
+        return self._problems(run) and self._problems(run)
+
+    def _problems(self, run: str) -> list[str]:
+        folder = self._folder(run)
+        if folder is None:
+            return [f"{self.root / run}: there is no such finished run"]
+        try:
+            with files.disk_errors(folder):
+                described = files.read_sealed(folder / RECORD)["files"]
+                found = [files.damage(folder / name, entry) for name, entry in described.items()]
+        except FedloomError as error:
+            return [str(error)]
+        return [problem for problem in found if problem]
+
+    def remove(self, run: str, still: Callable[[], object] = lambda: True) -> None:
+        """Remove a run, finished or not; `FedloomError` if a process is computing it.
+
+        ``still`` is asked when nobody else can be at the run; it stays if the answer is no.
+        """
+        partial = self.partial(run)
+        with files.disk_errors(partial):
+            held = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
+            if held is None:
+                raise FedloomError(
+                    f"{partial}: {lease.holder(partial / LEASE) or 'another process'} is computing "
+                    f"this run; stop it first (one on another host that has died is given up after "
+                    f"{self.patience:g} s by training the run again)"
+                )
+            try:
+                if not still():
+                    return
+                # The older one first, or it would come to light again.
+                for folder in (self._old(run), self.root / run):
+                    files.move(folder, partial / f"removed-{secrets.token_hex(8)}", missing_ok=True)
+                erase(partial, held)
+            finally:
+                held.release()
+                with contextlib.suppress(OSError):
+                    partial.rmdir()
+
+    @contextlib.contextmanager
+    def open(
+        self,
+        run: str,
+        need_weights: bool = False,
+        waiting: Callable[[], None] = lambda: None,
+        wait: bool = True,
+    ) -> Iterator[Workspace | None]:
+        """Yield the place to compute ``run`` in, held by this process alone.
+
+        Waits while another live process computes it; without ``wait`` it yields None at once. Also
+        yields None if the run is finished (with its weights, if they are needed), at once or by
+        that other process. The lease is given back at the end, and what is not finished stays for
+        the next one.
+        """
+        partial = self.partial(run)
+        complete = self.has_weights if need_weights else self.has
+
+        def over() -> bool:
+            waiting()
+            return complete(run)
+
+        with files.disk_errors(partial):
+            held = lease.take(partial / LEASE, over, self.beat, self.patience, wait)
+        if held is not None and complete(run):  # Finished between the look and the lease.
+            erase(partial, held)
+            held = None
+        if held is None:
+            self._sweep(run)
+            yield None
+            return
+        try:
+            with files.disk_errors(partial):
+                self._recover(run)
+            yield Workspace(self, run, held)
+        finally:
+            held.release()
+            with contextlib.suppress(OSError):
+                partial.rmdir()  # Only if there is nothing to come back to.
+
+    def _folder(self, run: str) -> Path | None:
+        """Where a finished run is."""
+        final, old = self.root / _checked(run), self._old(run)
+        with files.disk_errors(final):
+            # Three looks, as it may be renamed from the first to the second and back meanwhile.
+            for folder in (final, old, final):
+                if (folder / RECORD).is_file():
+                    return folder
+        return None
+
+    def _old(self, run: str) -> Path:
+        return self.root / f"{_checked(run)}.old"
+
+    def partial(self, run: str) -> Path:
+        """Where a run is until it is finished."""
+        return self.root / f"{_checked(run)}.partial"
+
+    def _read(self, run: str, name: str, read: Callable[[Path, dict[str, Any]], T]) -> T:
+        """Read one file of a finished run after checking it; `DataError` says what to do."""
+        try:
+            return self._read_once(run, name, read)
+        except FedloomError:
+            # Once more, as the run may just have been replaced between one file and the next.
+            return self._read_once(run, name, read)
+
+    def _read_once(self, run: str, name: str, read: Callable[[Path, dict[str, Any]], T]) -> T:
+        folder = self._folder(run)
+        if folder is None:
+            raise DataError(f"{self.root / run}: there is no such finished run; train it first")
+        path = folder / name
+        try:
+            with files.disk_errors(path):
+                record = files.read_sealed(folder / RECORD)
+                if name != RECORD:
+                    if name not in record["files"]:
+                        raise DataError(f"{path}: was not kept when the run was finished")
+                    if problem := files.damage(path, record["files"][name]):
+                        raise DataError(problem)
+                return read(path, record)
+        except DataError as error:
+            remedy = "`python -m fl store verify --remove`, and train it again"
+            raise DataError(f"{error}; {remedy}") from error
+
+    def _recover(self, run: str) -> None:
+        """Bring in order what a killed process left; for the holder of the lease."""
+        final, partial, old = self.root / run, self.partial(run), self._old(run)
+        if old.exists():
+            rubbish = partial / f"removed-{secrets.token_hex(8)}"
+            if (final / RECORD).is_file():
+                files.move(old, rubbish, missing_ok=True)
+            else:
+                files.move(final, rubbish, missing_ok=True)
+                files.move(old, final)
+        for path in partial.iterdir():
+            if path.is_dir() and path.name != CHECKPOINTS:
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name.endswith(".tmp") or path.name == FAILED:
+                path.unlink(missing_ok=True)
+
+    def _sweep(self, run: str) -> None:
+        """Remove the rubbish beside a finished run, if there is some and nobody is at it."""
+        partial = self.partial(run)
+        # Checkpoints beside a run without weights are of a run with weights that was interrupted.
+        wanted = (partial / CHECKPOINTS).exists() and not self.has_weights(run)
+        if wanted or not partial.exists():
+            return
+        with contextlib.suppress(OSError):
+            held = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
+            if held is not None:
+                self._recover(run)
+                erase(partial, held)
+
+    def publish(self, run: str, result: Path, weights: bool) -> bool:
+        """Rename a complete result to its final name, unless there is one as good already."""
+        final, old = self.root / run, self._old(run)
+        as_good = self.has_weights if weights else self.has
+        if files.move(result, final):
+            return True
+        if as_good(run):
+            return False
+        rubbish = result.parent / f"removed-{secrets.token_hex(8)}"
+        files.move(final, old if self.has(run) else rubbish, missing_ok=True)
+        published = files.move(result, final)
+        files.move(old, rubbish, missing_ok=True)
+        if not published and not as_good(run):
+            raise FedloomError(f"{final}: is being replaced by another process; start again")
+        return published
+
+
+def _checked(run: str) -> str:
+    if not is_name(run):
+        raise ValueError(f"{run!r} is not the name of a run: letters, digits, '-' and '_'")
+    return run
+
+
+def is_name(run: str) -> bool:
+    """Whether that can be the name of a run, and with that of a folder."""
+    return re.fullmatch(r"[A-Za-z0-9_-]+", run) is not None

@@ -1,0 +1,139 @@
+"""An unfinished run of a store, and how it becomes a finished one (see `fl.store.store`)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fl import files
+from fl.errors import DataError, FedloomError
+from fl.store import lease
+from fl.store.layout import CHECKPOINTS, FAILED, LEASE, METRICS, RECORD, TRACES, WEIGHTS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger(__name__)
+
+
+class Finished(Protocol):
+    """What a workspace asks of its store."""
+
+    def has(self, run: str) -> bool:
+        """Whether the run is finished."""
+
+    def has_weights(self, run: str) -> bool:
+        """Whether the run is finished and its final weights are kept."""
+
+    def publish(self, run: str, result: Path, weights: bool) -> bool:
+        """Rename a finished run's folder into the store; False if one as good is there."""
+
+
+class Workspace:
+    """An unfinished run, held by this process."""
+
+    def __init__(self, store: Finished, run: str, held: lease.Lease) -> None:
+        self._store, self._run, self._held = store, run, held
+        self.folder = held.path.parent
+        self.checkpoints = self.folder / CHECKPOINTS
+
+    @property
+    def lost(self) -> bool:
+        """Whether another process has taken the run over, as it may after a long suspension."""
+        return self._held.lost
+
+    def fail(self, error: str) -> None:
+        """Leave word of what went wrong; the next attempt takes it away."""
+        with contextlib.suppress(OSError):
+            files.write_json(self.folder / FAILED, {"error": error})
+
+    def finish(
+        self,
+        record: Mapping[str, Any],
+        rows: pd.DataFrame,
+        weights: dict[str, Any] | None = None,
+        traces: dict[str, Any] | None = None,
+    ) -> bool:
+        """Put the finished run into the store and remove its checkpoints.
+
+        Returns False if another process finished it first: that result stays and this one is
+        dropped. Raises `FedloomError` if the disk is full or refuses; the checkpoints then stay.
+        """
+
+        def write(result: Path) -> None:
+            files.write_table(result / METRICS, rows)
+            kept = [METRICS]
+            for name, tree in ((WEIGHTS, weights), (TRACES, traces)):
+                if tree is not None:
+                    from fl.store.checkpoint import save_tree
+
+                    save_tree(tree, result / name)
+                    kept.append(name)
+            files.write_sealed(result / RECORD, record, files=kept)
+
+        return self._finish(write, weights is not None)
+
+    def adopt(self, source: Path) -> bool:
+        """Put a copy of a finished run's folder into the store, as `finish` does.
+
+        Raises `DataError` if the copy is not what its record says.
+        """
+
+        def write(result: Path) -> None:
+            record = files.read_sealed(source / RECORD)
+            for name, described in record["files"].items():
+                with (
+                    files.ordinary(source / name) as incoming,
+                    files.replacing(result / name) as out,
+                ):
+                    shutil.copyfileobj(incoming, out)
+                if problem := files.damage(result / name, described):
+                    raise DataError(f"{source / name}: the copy {problem}")
+            files.write_bytes(result / RECORD, (source / RECORD).read_bytes())
+
+        return self._finish(write, (source / WEIGHTS).is_file())
+
+    def _finish(self, write: Callable[[Path], None], weights: bool) -> bool:
+        """Let ``write`` fill a folder and publish it."""
+        result = self.folder / f"result-{secrets.token_hex(8)}"
+        as_good = self._store.has_weights if weights else self._store.has
+        with files.disk_errors(self.folder):
+            try:
+                published = not as_good(self._run)
+                if published:
+                    result.mkdir(parents=True)
+                    write(result)
+                    published = self._store.publish(self._run, result, weights)
+            except (OSError, FedloomError):
+                # Who finished first has perhaps removed the folder under us.
+                if not as_good(self._run):
+                    raise
+                published = False
+            finally:
+                shutil.rmtree(result, ignore_errors=True)
+        if not published:
+            log.info("%s: another process finished this run first; its result stays", self._run)
+        if self._held.check():
+            erase(self.folder, self._held)
+        return published
+
+
+def erase(partial: Path, held: lease.Lease) -> None:
+    """Remove an unfinished run: the lease after everything else, and then its folder.
+
+    What cannot be removed now is left to the next `Store.open`.
+    """
+    with contextlib.suppress(OSError):
+        for path in partial.iterdir():
+            if path.is_dir():
+                files.erase(path)
+            elif path.name != LEASE:
+                path.unlink(missing_ok=True)
+    held.release()
+    with contextlib.suppress(OSError):
+        partial.rmdir()

@@ -1,0 +1,134 @@
+"""The data sets, partitions and models of a study, and whether a model takes a data set's input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fl import fields
+from fl.code import registry
+from fl.code.registry import Entry
+from fl.errors import ConfigError, FedloomError, Where
+from fl.network import Network
+from fl.pytorch.memory import exhausted
+from fl.study.grids import check_size, grid
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One settled data set, partition or model: its entry, all its values, and the id of its data.
+
+    text: as the study wrote it, ``dirichlet(clients=8, alpha=0.3)``; at: where; content: of a data
+    set, what is in the files of the user's own that it is read from (`fl.study.own_files`). title:
+    what reports call it in place of its text; it decides nothing.
+    """
+
+    entry: Entry
+    values: dict[str, Any]
+    text: str
+    at: Where
+    id: str = ""
+    content: dict[str, str] = field(default_factory=dict)
+    title: str = ""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Its part of a run's spec."""
+        content = {"content": self.content} if self.content else {}
+        return {"name": self.entry.name, **self.values, **content}
+
+
+def choices(kind: str, items: list[Any], where: Where, most: int) -> list[Choice]:
+    """``name`` or ``{name: {key: value}}``, each with its grid.
+
+    Raises `ConfigError` for one that is not understood, that is settled to the same values as one
+    before it, or whose grid has more than ``most`` points.
+    """
+    found: dict[str, Choice] = {}
+    called: dict[str, Choice] = {}
+    for choice in _settled(kind, items, where, most):
+        key = json.dumps(choice.spec, sort_keys=True)
+        if key in found:
+            problem = f"{choice.text} stands twice: {found[key].at.key} is the same"
+            raise ConfigError(choice.at, problem, f"each {kind} once")
+        other = called.setdefault(choice.title or choice.text, choice)
+        if other is not choice:
+            problem = f"is {choice.title!r} for {other.text} and for {choice.text}"
+            raise ConfigError(choice.at / "title", problem, "a title each, as `alpha = {alpha}`")
+        found[key] = choice
+    return list(found.values())
+
+
+def _settled(kind: str, items: list[Any], where: Where, most: int) -> Iterator[Choice]:
+    for i, item in enumerate(items):
+        if isinstance(item, Mapping) and len(item) == 1:
+            ((name, given),) = item.items()
+        elif isinstance(item, str):
+            name, given = item, None
+        else:
+            raise ConfigError(where / i, f"is {item!r}", "a name, or one name with its keys")
+        entry = registry.find(kind, str(name), where / i)
+        at = where / i / name
+        declared, given = fields.fields(entry.target), dict(fields.mapping(given, at))
+        title = given.pop("title", "")
+        check_size(declared, given, most, at)
+        for values in grid(declared, given):
+            settled = entry.parse(values, at)
+            told = _title(title, settled, at / "title")
+            yield Choice(entry, settled, _text(entry.name, values), at, title=told)
+
+
+def _title(given: Any, values: Mapping[str, Any], where: Where) -> str:
+    """A title with its ``{key}`` filled in."""
+    allowed = f"text; in braces any of {', '.join(values) or 'no key'}"
+    if not isinstance(given, str):
+        raise ConfigError(where, f"is {given!r}", allowed)
+    try:
+        return " ".join(given.format_map(values).split())
+    except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(where, f"is {given!r}: {error!r}", allowed) from None
+
+
+def _text(name: str, values: Mapping[str, Any]) -> str:
+    inside = ", ".join(f"{key}={value}" for key, value in values.items())
+    return f"{name}({inside})" if inside else name
+
+
+def network(model: Choice, dataset: Choice) -> Network:
+    """The model on that data set, or a `ConfigError` when it does not take its inputs."""
+    data = dataset.entry.make(dataset.values)
+    try:
+        network = Network(lambda: model.entry.make(model.values).build(data.shape, data.classes))
+        with torch.no_grad():  # Not on "meta", whose first use imports much more of torch.
+            variables, x = network.init(0), _probe(data)
+            network.eval(variables["params"], variables["buffers"], x)
+            network.probe(x)
+    except FedloomError as error:
+        raise ConfigError(model.at, str(error)) from None
+    except Exception as error:
+        if exhausted(error):
+            problem = f"{model.text} on {dataset.text} takes more memory than this machine gives"
+            raise ConfigError(model.at, problem, "a smaller model") from None
+        raise ConfigError(
+            model.at,
+            f"{model.text} does not take the inputs of {dataset.text}, {_inputs(data)} "
+            f"({type(error).__name__}: {error})",
+            "a model for such inputs",
+        ) from None
+    return network
+
+
+def _probe(data: Any) -> torch.Tensor:
+    """One input: zeros, or for a set of tokens the last of them, which the model must know."""
+    if tokens := getattr(data, "tokens", 0):
+        return torch.full((1, *data.shape), tokens - 1)
+    return torch.zeros(1, *data.shape)
+
+
+def _inputs(data: Any) -> str:
+    tokens = getattr(data, "tokens", 0)
+    return f"of shape {data.shape}" + (f", {tokens} different tokens" if tokens else "")

@@ -1,0 +1,178 @@
+"""From a study to its runs: every combination, settled down to the last default.
+
+A run's *spec* holds every choice that decides its numbers and nothing else. Its *point* is the spec
+without the seed, with the code and data behind it; point and seed make its identity.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fl.code import identity
+from fl.data import materials
+from fl.data.contents import stamp
+from fl.errors import Where
+from fl.places import path_of
+from fl.study import config, partition_fit, specs
+from fl.study.components import Choice, choices, network
+from fl.study.config import Execution, Study
+from fl.study.grids import too_many
+from fl.study.method_entries import Entries
+from fl.study.own_files import Own
+
+log = logging.getLogger(__name__)
+
+MANY = 2000
+"""Runs from which on planning takes so long that a word is said."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a study.
+
+    label: the study's name for its method entry; title: for print; grid: the entry's grid values.
+    execution: how to compute it, which is no part of what it is. start: the run whose model it
+    starts from.
+    """
+
+    id: str
+    point: str
+    spec: dict[str, Any]
+    code: dict[str, str]
+    label: str
+    title: str
+    grid: dict[str, Any]
+    dataset: Choice
+    partition: Choice
+    model: Choice
+    execution: Execution
+    start: str | None = None
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A study's runs.
+
+    watched: by path, the `stamp` of the files outside the config behind them. parameters: how many
+    each model has, by its text and by that of the data set. analyses: those asked for. execution:
+    how the study computes where an entry says nothing else.
+    """
+
+    name: str
+    study: Study
+    where: Where
+    runs: list[Run]
+    watched: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, dict[str, int]] = field(default_factory=dict)
+    analyses: list[Choice] = field(default_factory=list)
+    execution: Execution = field(default_factory=Execution)
+
+    @property
+    def needs_weights(self) -> bool:
+        """Whether final weights are read, by an analysis or because the study says so."""
+        analysed = any(getattr(one.entry.target, "weights", False) for one in self.analyses)
+        return self.study.keep_weights or analysed
+
+
+def expand(
+    folder: Path,
+    name: str,
+    asked_at: Where,
+    execution: Execution | None = None,
+    own: Own | None = None,
+) -> Expansion:
+    """All runs of a study; `ConfigError` for anything in it that is not understood.
+
+    execution: how runs are computed where the study says nothing else; own: what looks after the
+    user's files behind data sets.
+    """
+    study, where = config.study(folder, name, asked_at)
+    entries = Entries(folder, study, where, execution or Execution())
+    own = own or Own()
+    most = study.max_runs
+    datasets = choices("data set", study.datasets, where / "datasets", most)
+    datasets = list(map(own.settle, datasets))
+    models = choices("model", study.models, where / "models", most)
+    schemes = choices("partition scheme", study.partitions, where / "partitions", most)
+    analyses = choices("analysis", study.analyses, where / "analyses", most)
+    count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * entries.size
+    if count > most:
+        raise too_many(count, "runs", most, where)
+    if count > MANY:
+        log.warning("%s: planning %s runs, which takes a while", where.file, f"{count:,}")
+    runs: dict[tuple[str, str], Run] = {}
+    parameters: dict[str, dict[str, int]] = {model.text: {} for model in models}
+    for dataset, scheme, model in itertools.product(datasets, schemes, models):
+        partition_fit.check_fit(scheme.spec, dataset.spec, scheme.at)
+        scheme = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
+        built = network(model, dataset)
+        if dataset.text not in (sizes := parameters[model.text]):
+            sizes[dataset.text] = sum(
+                weights.numel() for weights in built.init(0)["params"].values()
+            )
+        entries.check(built, dataset, model, scheme)
+        place = _Place(entries, study.test, dataset, scheme, model)
+        for label, seed in itertools.product(entries.points, study.seeds):
+            for run in place.runs(label, seed):
+                runs[run.label, run.id] = run
+    files = {
+        str(path): stamp([path])
+        for path in (path_of(s.values["path"]) for s in schemes if "path" in s.values)
+    }
+    watched = {**own.watched, **files}
+    found = list(runs.values())
+    execution = entries.execution
+    return Expansion(name, study, where, found, watched, parameters, analyses, execution)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One data set, partition and model, on which every entry runs; test: the study's."""
+
+    entries: Entries
+    test: str
+    dataset: Choice
+    scheme: Choice
+    model: Choice
+
+    def runs(self, label: str, seed: int) -> Iterator[Run]:
+        """The runs of an entry: every point, from every point of what it starts from."""
+        start, parents = self.entries.start(label), list[Run | None]([None])
+        if start is not None:
+            parents = list(self.runs(start, seed))
+        for method, parent in itertools.product(self.entries.points[label], parents):
+            spec = {
+                "dataset": self.dataset.spec,
+                "partition": self.scheme.spec,
+                "model": self.model.spec,
+                "method": method.spec,
+                "terms": method.terms,
+                "training": method.training,
+                "start": parent.point if parent else None,
+            }
+            # Left out where there are none, so that runs without are named as they were.
+            if method.features:
+                spec["features"] = method.features
+            if self.test != "own":
+                spec["test"] = self.test
+            code = specs.code(spec)
+            point = identity.point(spec, code)
+            yield Run(
+                id=identity.run(point, seed),
+                point=point,
+                spec={**spec, "seed": seed},
+                code=code,
+                label=label,
+                title=self.entries.title(label),
+                grid={**(parent.grid if parent else {}), **method.grid},
+                dataset=self.dataset,
+                partition=self.scheme,
+                model=self.model,
+                execution=self.entries.executions[label],
+                start=parent.id if parent else None,
+            )

@@ -1,0 +1,164 @@
+"""The method entries of a study: what each of them means, and what it starts from."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fl import fields
+from fl.code import registry
+from fl.errors import ConfigError, FedloomError, Where, unknown
+from fl.method import Setting
+from fl.network import Network
+from fl.simulation.simulate import DTYPES as WEIGHTS
+from fl.study import config, partition_fit, specs
+from fl.study.components import Choice
+from fl.study.config import Execution, Study
+from fl.study.points import Point, points
+from fl.study.rehearsal import Stage, TooFew, told
+from fl.training import Training
+
+
+class Entries:
+    """The method entries of a study, checked against each other (`ConfigError`).
+
+    points: by label, every point of an entry's grid. executions: by label, how it is computed;
+    execution: where it says nothing else.
+    """
+
+    def __init__(self, folder: Path, study: Study, where: Where, execution: Execution) -> None:
+        self._folder, self._where = folder, where
+        self._given: dict[str, Mapping[str, Any]] = {}
+        for label, given in study.methods.items():
+            at = where / "methods" / label
+            if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", label):
+                raise ConfigError(at, f"the name {label!r}", "letters, digits and . _ + -")
+            self._given[label] = fields.mapping(given, at)
+        self.points: dict[str, list[Point]] = {
+            label: list(points(folder, study, where, label, given))
+            for label, given in self._given.items()
+        }
+        if study.baseline is not None and study.baseline not in self._given:
+            raise unknown(where / "baseline", "entry", study.baseline, self._given)
+        self._study, self._stages = study, dict[tuple[str, str], Stage]()
+        for label in self._given:
+            self._check_ancestors(label)
+            self._check_precision(label)
+        for label in study.best.rows if study.best else ():
+            if label not in self._given:
+                raise unknown(where / "best" / "rows" / label, "entry", label, self._given)
+        self.execution = config.execution(execution, study.execution, where / "execution")
+        self.executions = {label: self._execution(label) for label in self._given}
+
+    def check(self, network: Network, dataset: Choice, model: Choice, scheme: Choice) -> None:
+        """Refuse (`ConfigError`) a method that cannot be built for a model or cannot train it, a
+        batch that nothing can fill, or a grid that nothing can be chosen from.
+        """
+        data = dataset.entry.make(dataset.values)
+        stage = self._stages.setdefault((dataset.text, model.text), Stage(network, data))
+        for label, found in self.points.items():
+            at = self._where / "methods" / label
+            if len(found) > 1 and not partition_fit.validates(scheme.spec):
+                problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
+                raise ConfigError(at, problem, "one point, or a partition with val > 0")
+            for point in found:
+                training = Training(**point.training)
+                self._check_batch(label, training.batch_size, data.size, dataset)
+                setting = Setting(network, training, data.classes, clients=2, shape=data.shape)
+                spec = {"method": point.spec, "terms": point.terms, "features": point.features}
+                try:
+                    stage.rehearse(specs.composed(spec), setting, spec)
+                except TooFew as error:
+                    problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
+                    problem += f"{dataset.text} ({error})"
+                    raise self._wrong(
+                        label, "batch_size", problem, f"{error.least} or more"
+                    ) from None
+                except FedloomError as error:
+                    raise ConfigError(at, f"with {model.text}: {error}") from None
+                except Exception as error:
+                    problem = f"{point.entry.name} cannot train {model.text} on {dataset.text}"
+                    allowed = "a method, terms and training keys that fit this model and its inputs"
+                    raise ConfigError(at, f"{problem} ({told(error)})", allowed) from None
+
+    def _check_batch(self, label: str, batch: int, size: int | None, dataset: Choice) -> None:
+        """Whether a batch is of no more samples than there are; the default one is, of any set."""
+        if size is not None and batch > max(size, Training.batch_size):
+            problem = f"is {batch}, more than the {size} samples of {dataset.text}"
+            raise self._wrong(label, "batch_size", problem, f"1 to {size}")
+
+    def _wrong(self, label: str, key: str, problem: str, allowed: str) -> ConfigError:
+        """The error for a training key of an entry, at the layer that set it."""
+        name = self.points[label][0].entry.name
+        defaults, defaults_at = config.method_defaults(self._folder, name)
+        at = self._where / "methods" / label / key
+        if key not in self._given[label] and key in defaults:
+            at = defaults_at / key
+        elif key not in self._given[label] and key in self._study.training:
+            at = self._where / "training" / key
+        return ConfigError(at, problem, allowed)
+
+    def start(self, label: str) -> str | None:
+        """The entry whose model this one starts from."""
+        at, given = self._where / "methods" / label, self._given[label]
+        entry = registry.find("method", str(given.get("method", label)), at)
+        start, wanted = given.get("start"), getattr(entry.target, "starts", False)
+        if not wanted and start is not None:
+            raise ConfigError(at / "start", f"{entry.name} does not start from a stored model")
+        if wanted and (not isinstance(start, str) or start not in self._given):
+            raise unknown(at / "start", "entry of this study", start, set(self._given) - {label})
+        return start
+
+    @property
+    def size(self) -> int:
+        """How many points all entries have, each from every point of what it starts from."""
+        return sum(map(self._size, self._given))
+
+    def _size(self, label: str) -> int:
+        start = self.start(label)
+        return len(self.points[label]) * (1 if start is None else self._size(start))
+
+    def title(self, label: str) -> str:
+        """What tables call an entry."""
+        given = self._given[label]
+        if "title" in given:
+            return str(fields.value(str, given["title"], self._where / "methods" / label / "title"))
+        target = self.points[label][0].entry.target
+        name = str(getattr(target, "title", target.__name__))
+        return name if given.get("method", label) == label else label
+
+    def _check_ancestors(self, label: str) -> None:
+        seen = [label]
+        while (start := self.start(seen[-1])) is not None:
+            at = self._where / "methods" / seen[-1] / "start"
+            if start in seen:
+                raise ConfigError(at, f"goes round in a circle: {' <- '.join([*seen, start])}")
+            entry = self.points[start][0].entry
+            if "global" not in entry.target.stages:
+                raise ConfigError(at, f"{start!r} ({entry.name}) has no shared model to start from")
+            seen.append(start)
+
+    def _check_precision(self, label: str) -> None:
+        """Whether the weights of what an entry starts from are of its own precision."""
+        start = self.start(label)
+        if start is None:
+            return
+        own, stored = (
+            {point.training["precision"] for point in self.points[name]} for name in (label, start)
+        )
+        for mine, other in itertools.product(sorted(own), sorted(stored)):
+            if WEIGHTS[mine] != WEIGHTS[other]:
+                problem = f"is {mine}, but the model of {start!r}, where it starts, is {other}"
+                allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[other]]
+                raise self._wrong(label, "precision", problem, ", ".join(allowed))
+
+    def _execution(self, label: str) -> Execution:
+        """How an entry is computed: as the study, the method or the entry says, the last wins."""
+        name = self.points[label][0].entry.name
+        defaults, defaults_at = config.method_defaults(self._folder, name)
+        own = config.execution(self.execution, defaults.get("execution"), defaults_at / "execution")
+        at = self._where / "methods" / label / "execution"
+        return config.execution(own, self._given[label].get("execution"), at)

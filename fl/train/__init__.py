@@ -1,0 +1,1 @@
+"""Computing a run without losing it: watched, checkpointed, resumed."""

@@ -1,0 +1,252 @@
+"""What a run costs: bytes between server and clients, operations of local work, and kept state.
+
+Bytes are those of the trees that go out and come back, exactly: no compression, no protocol.
+Operations are those of matrix products and convolutions, forward and backward, as PyTorch counts
+them. Nothing here decides a number of a run; it is asked when a run is finished.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from fl import trees
+from fl.data.batches import Schedule
+from fl.method import COUNTS, GIVEN, Method, Pass, Sweep
+from fl.simulation.backends import BACKENDS, Cohort
+from fl.simulation.engine import Plan, State
+from fl.simulation.simulate import Simulation
+from fl.simulation.sweeps import sweep
+from fl.trees import Tree
+
+logger = logging.getLogger(__name__)
+
+ONCE = 2**62
+"""A refresh that comes after the first step and, in any round, never again."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The costs of a run as it was planned, by participant and round where not said otherwise.
+
+    participants: of a round. traffic: ``[rounds, down, up]`` for each stretch of rounds that are
+    alike, in order: bytes that a participant receives and sends in each of them. bytes_down,
+    bytes_up: their means over rounds. flops: floating-point operations, the mean over clients and
+    rounds. state_client: bytes that a client keeps between rounds; state_server: those of the
+    server, with what it holds for each client.
+    """
+
+    participants: int
+    traffic: list[list[int]]
+    bytes_down: float
+    bytes_up: float
+    flops: float
+    state_client: int
+    state_server: int
+
+
+def recorded(simulation: Simulation, state: State) -> dict[str, Any]:
+    """What ``run.json`` says of a run's costs; why it says nothing, where they cannot be told."""
+    try:
+        return asdict(measure(simulation, state))
+    except Exception as error:  # A method of a user's own; its run is finished all the same.
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        logger.warning("costs cannot be told: %s", reason)
+        return {"unknown": reason}
+
+
+def measure(simulation: Simulation, state: State) -> Costs:
+    """The costs of a run; ``state``: any that it had."""
+    rounds = range(1, simulation.training.rounds + 1)
+    each = list(_rounds(simulation, state, rounds))
+    alike = groupby((down, up) for down, up, _ in each)
+    down, up, flops = (sum(parts) / len(each) for parts in zip(*each, strict=True))
+    client, given = _kept(state)
+    return Costs(
+        participants=len(simulation.plan(1).clients),
+        traffic=[[len(list(same)), *sizes] for sizes, same in alike],
+        bytes_down=down,
+        bytes_up=up,
+        flops=flops,
+        state_client=client,
+        state_server=trees.nbytes(state.server) + given,
+    )
+
+
+def _kept(state: State) -> tuple[int, int]:
+    """Bytes that a client keeps, and what the server holds for all of them until it sends it.
+
+    A client's number and class counts are left out: it has them of itself.
+    """
+    given = trees.nbytes(state.clients.get(GIVEN, {}))
+    own = {k: leaf for k, leaf in state.clients.items() if k not in ("id", COUNTS, GIVEN)}
+    return trees.nbytes(own) // len(state.clients["id"]), given
+
+
+def _rounds(
+    simulation: Simulation, state: State, rounds: Sequence[int]
+) -> Iterator[tuple[int, int, float]]:
+    """Bytes down and up and operations of each round; rounds that are alike are seen once."""
+    exchanges = simulation.method.exchanges
+    seen: dict[Any, _Seen] = {}
+    for number in rounds:
+        pattern = tuple(
+            tuple(bool(_steps(part, number)) for part in one.passes) if one.due(number) else None
+            for one in exchanges
+        )
+        if pattern not in seen:
+            seen[pattern] = _look(simulation, state, number)
+        found = seen[pattern]
+        yield found.down, found.up, found.flops(number)
+
+
+def _steps(part: Pass | Sweep, round_: int) -> int:
+    """The steps that a pass says for a round; 1 where its length follows from samples."""
+    told = part.draws.steps if isinstance(part, Pass) else None
+    return 1 if told is None else told(round_)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Operations of a pass: of one client's step (of one sample's look, for a sweep), and of each
+    of its refreshes.
+
+    steps: of every client, [K], to be multiplied by those that the pass itself says (samples, for a
+    sweep).
+    """
+
+    part: Pass | Sweep
+    steps: np.ndarray
+    step: int
+    refreshes: tuple[int, ...]
+
+    def flops(self, round_: int) -> float:
+        """The mean over clients."""
+        steps = self.steps * _steps(self.part, round_)
+        total = float(self.step * steps.sum())
+        if isinstance(self.part, Pass):
+            counts = list(zip(*np.unique(steps, return_counts=True), strict=True))
+            for once, refresh in zip(self.refreshes, self.part.refreshes, strict=True):
+                total += once * sum(refresh.times(int(s)) * int(n) for s, n in counts)
+        return total / len(steps)
+
+
+@dataclass
+class _Seen:
+    """One client's round. ``known``: the tensors that it received of the server, held on to so that
+    no other is taken for one of them.
+    """
+
+    down: int = 0
+    up: int = 0
+    work: list[_Work] = field(default_factory=list)
+    known: list[Tensor] = field(default_factory=list)
+
+    def receive(self, sent: Tree) -> None:
+        """What the client does not have yet of what is sent to all."""
+        have = set(map(id, self.known))
+        new = [leaf for leaf in trees.leaves(sent) if id(leaf) not in have]
+        self.down += sum(leaf.numel() * leaf.element_size() for leaf in new)
+        self.known += new
+
+    def flops(self, round_: int) -> float:
+        """Of a round like it, the mean over clients."""
+        return sum(work.flops(round_) for work in self.work)
+
+
+def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
+    """A round of one client, with one step of each pass, as `fl.simulation.engine` goes through
+    it.
+    """
+    everybody = replace(simulation.training, participation=1.0)
+    short = replace(simulation, method=_shortened(simulation.method), training=everybody)
+    plan = short.plan(round_)
+    row = int(plan.n.argmax())
+    clients = trees.to(trees.take(state.clients, plan.clients[[row]]), plan.arrays.device)
+    server, seen, fresh = dict(state.server), _Seen(), True
+    pairs = zip(short.method.exchanges, simulation.method.exchanges, strict=True)
+    for number, (exchange, whole) in enumerate(pairs):
+        schedules = plan.exchanges[number]
+        if schedules is None or not any(schedules):
+            continue
+        sent = dict(exchange.send(server) if exchange.send else server)
+        seen.receive(sent)
+        if exchange.give:
+            clients[GIVEN] = trees.vmap(exchange.give, (None, 0))(server, clients)
+        if exchange.give or fresh:
+            seen.down += trees.nbytes(clients.get(GIVEN, {}))
+        upload: dict[str, Any] = {}
+        for part, own, schedule in zip(exchange.passes, whole.passes, schedules, strict=True):
+            if schedule is not None:
+                cohort = _cohort(clients, sent, plan, schedule, row)
+                clients, upload, step, refreshes = _worked(part, cohort, upload)
+                steps = schedule.steps if isinstance(part, Pass) else schedule.weight.sum((1, 2))
+                seen.work.append(_Work(own, steps, step, refreshes))
+        seen.up += trees.nbytes(upload)
+        if exchange.give:
+            del clients[GIVEN]
+        if number + 1 < len(plan.exchanges):  # What comes of the last is not asked.
+            server, after = exchange.aggregate(server, clients, upload, plan.n[[row]])
+            old, new = (trees.leaves(tree.get(GIVEN, {})) for tree in (clients, after))
+            fresh, clients = list(map(id, old)) != list(map(id, new)), after
+    return seen
+
+
+def _shortened(method: Method) -> Method:
+    """The method whose passes take one step where they say how many, and refresh once."""
+
+    def short(part: Pass | Sweep) -> Pass | Sweep:
+        if isinstance(part, Sweep):
+            return part
+        draws, told = part.draws, part.draws.steps
+        if told is not None:
+            draws = replace(draws, steps=lambda round_: min(1, told(round_)))
+        refreshes = tuple(replace(one, every=ONCE, first=1) for one in part.refreshes)
+        return replace(part, draws=draws, refreshes=refreshes)
+
+    before = tuple(replace(one, passes=tuple(map(short, one.passes))) for one in method.before)
+    return replace(method, passes=tuple(map(short, method.passes)), before=before)
+
+
+def _cohort(clients: Tree, sent: Tree, plan: Plan, schedule: Schedule, row: int) -> Cohort:
+    """The client alone."""
+    ids, own = plan.clients[[row]], schedule.take(np.array([row]))
+    return Cohort(dict(clients), ids, sent, False, own, plan.arrays, plan.round, plan.lr)
+
+
+def _worked(
+    part: Pass | Sweep, cohort: Cohort, sent: Tree
+) -> tuple[dict[str, Any], dict[str, Any], int, tuple[int, ...]]:
+    """What the client keeps and sends after one step, and the operations of that, see `_Work`."""
+    schedule = cohort.schedule
+    if isinstance(part, Sweep):
+        index, weight = schedule.index[:, :1, :1], schedule.weight[:, :1, :1]
+        steps = schedule.steps.clip(max=1)
+        alone = replace(cohort, schedule=Schedule(index, weight, steps))
+        with FlopCounterMode(display=False) as counter:
+            kept, upload = sweep(part, alone, sent, "loop")
+        return kept, upload, counter.get_total_flops(), ()
+    *refreshing, (kept, upload, step) = [
+        _stepped(part, cohort, number) for number in (*range(len(part.refreshes)), None)
+    ]
+    return kept, upload, step, tuple(total - step for *_, total in refreshing)
+
+
+def _stepped(
+    part: Pass, cohort: Cohort, refresh: int | None
+) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """One step, with one of the refreshes or none: what comes of it, and its operations."""
+    chosen = slice(0, 0) if refresh is None else slice(refresh, refresh + 1)
+    short = replace(part, refreshes=part.refreshes[chosen])
+    schedule = replace(cohort.schedule, extra=cohort.schedule.extra[chosen])
+    alone = replace(cohort, schedule=schedule.begin(1, short.refreshes))
+    with FlopCounterMode(display=False) as counter:
+        kept, upload, _ = BACKENDS["loop"](short, alone)
+    return kept, upload, counter.get_total_flops()

@@ -1,0 +1,65 @@
+"""Whether a run fits into this machine's memory, and what to lower where it does not."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from pathlib import Path
+
+from fl.errors import FedloomError
+from fl.method import Pass
+from fl.simulation.simulate import Simulation
+
+REMEDY = (
+    "lower batch_size, local_epochs or local_steps, take a smaller model, say `execution: "
+    "{backend: loop}`, which has one client's batch in memory at a time, or more memory"
+)
+
+LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""What a container or a scheduler allows, on Linux."""
+
+PLACE = 18
+"""Bytes that each place in a round's batches takes: a sample's number and its weight, twice while
+they are put together.
+"""
+FLOAT = 4
+"""Bytes of a number."""
+
+
+def told(error: BaseException) -> str:
+    """What to say of an error by which memory ran out, in a line."""
+    [reason, *_] = str(error).strip().splitlines() or [type(error).__name__]
+    return f"memory ran out ({reason}); {REMEDY}"
+
+
+def check(simulation: Simulation) -> None:
+    """Refuse (`FedloomError`) what cannot fit whatever the model: the plan of a round's batches,
+    and one batch. The system would kill the process without a word.
+    """
+    training, arrays = simulation.training, simulation.arrays
+    held, everybody = simulation.held.samples["train"], simulation.held.participants
+    most = max((len(held[client]) for client in everybody), default=0)
+    exchanges = simulation.method.exchanges
+    passes = [part for one in exchanges for part in one.passes if isinstance(part, Pass)]
+    epochs = max((part.draws.epochs or training.local_epochs or 1 for part in passes), default=1)
+    steps = training.local_steps or -(-most // training.batch_size) * epochs
+    clients = max(1, round(training.participation * len(everybody)))
+    drawn = max((refresh.batches for part in passes for refresh in part.refreshes), default=1)
+    places = clients * max(steps, drawn) * training.batch_size * PLACE
+    batch = training.batch_size * math.prod(arrays.shape) * FLOAT
+    there = size()
+    if there is not None and places + batch > there:
+        problem = f"a round of {steps:,} steps of {clients} clients with a batch_size of "
+        problem += f"{training.batch_size:,} takes more than the {there / 1e9:.1f} GB of memory"
+        raise FedloomError(f"{problem} that this machine has; {REMEDY}")
+
+
+def size() -> int | None:
+    """Bytes of memory that this process may have; None where the system does not tell."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit.
+        found.append(int(LIMIT.read_text()))
+    return min(found, default=None)

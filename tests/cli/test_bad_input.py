@@ -1,0 +1,841 @@
+"""What wrong input gets: one message that names file, key, value and what is allowed, and exit 1.
+
+Through the command line, on the whole config; `test_fields` and `test_config` have the details.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import planning
+import pytest
+import yaml
+
+from fl.cli import main
+from fl.code import registry
+from fl.data import holdings, materials
+from fl.planning import plan
+
+NATURAL = {"datasets": [{"synthetic": {"clients": 3, "samples": 20}}], "partitions": ["natural"]}
+FILE = "studies/tiny.yaml"
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A config with something wrong, and what its message has to say."""
+
+    study: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] | None = None
+    file: str = FILE
+    key: str = ""
+    value: str = ""
+    allowed: str = ""
+
+
+def training(**values: Any) -> dict[str, Any]:
+    return {"training": values}
+
+
+def homogeneous(**values: Any) -> dict[str, Any]:
+    return {"partitions": [{"homogeneous": {"clients": 3, **values}}]}
+
+
+CASES = {
+    # Unknown keys
+    "key of settings": Bad(
+        settings={"stor": "x"},
+        file="config.yaml",
+        key="stor",
+        value="'stor' (did you mean 'store'?)",
+        allowed="data, execution, nodes, plugins, results, sources, store, studies",
+    ),
+    "key of execution": Bad(
+        settings={"execution": {"thread": 1}},
+        file="config.yaml",
+        key="execution.thread",
+        value="'thread' (did you mean 'threads'?)",
+        allowed="backend, checkpoint_every, device, gpus, memory_mb, merge_minutes, minutes",
+    ),
+    "key of a study": Bad(
+        {"dataset": ["digits"]}, key="dataset", value="did you mean 'datasets'?", allowed="models"
+    ),
+    "key of a data set": Bad(
+        {"datasets": [{"synthetic": {"aplha": 1}}]},
+        key="datasets.0.synthetic.aplha",
+        value="did you mean 'alpha'?",
+        allowed="beta, clients, generator",
+    ),
+    "key of a data set that has none": Bad(
+        {"datasets": [{"digits": {"size": 1}}]},
+        key="datasets.0.digits.size",
+        value="'size'",
+        allowed="none",
+    ),
+    "key of a partition": Bad(
+        {"partitions": [{"homogeneous": {"client": 3}}]},
+        key="partitions.0.homogeneous.client",
+        value="did you mean 'clients'?",
+        allowed="clients, seed, test, unseen, val",
+    ),
+    "key of a model": Bad(
+        {"models": [{"mlp": {"hiden": [3]}}]},
+        key="models.0.mlp.hiden",
+        value="did you mean 'hidden'?",
+        allowed="hidden",
+    ),
+    "key of training": Bad(
+        training(round=3), key="training.round", value="did you mean 'rounds'?", allowed="rounds"
+    ),
+    "key of a method": Bad(
+        {"methods": {"fedprox": {"nu": 0.1}}},
+        key="methods.fedprox.nu",
+        value="did you mean 'mu'?",
+        allowed="mu",
+    ),
+    "key of another method": Bad(
+        {"methods": {"fedavg": {"mu": 0.1}}},
+        key="methods.fedavg.mu",
+        value="unknown key 'mu'",
+        allowed="batch_size",
+    ),
+    "key of a method's defaults": Bad(
+        {"methods": {"fedprox": None}},
+        defaults={"mv": 1},
+        file="methods/fedprox.yaml",
+        key="mv",
+        value="did you mean 'mu'?",
+        allowed="mu",
+    ),
+    "key of published cells": Bad(
+        {"published": [{"sorce": "a.csv"}]},
+        key="published.0.sorce",
+        value="did you mean 'source'?",
+        allowed="columns, rows, source, table",
+    ),
+    # Unknown names
+    "method": Bad(
+        {"methods": {"fedprx": None}},
+        key="methods.fedprx",
+        value="unknown method 'fedprx' (did you mean 'fedprox'?)",
+        allowed=", ".join(registry.names("method")),
+    ),
+    "method of an entry": Bad(
+        {"methods": {"mine": {"method": "fedprx"}}},
+        key="methods.mine",
+        value="unknown method 'fedprx' (did you mean 'fedprox'?)",
+        allowed=", ".join(registry.names("method")),
+    ),
+    "data set": Bad(
+        {"datasets": ["digit"]},
+        key="datasets.0",
+        value="unknown data set 'digit' (did you mean 'digits'?)",
+        allowed=", ".join(registry.names("data set")),
+    ),
+    "model": Bad(
+        {"models": ["mpl"]},
+        key="models.0",
+        value="unknown model 'mpl' (did you mean 'mlp'?)",
+        allowed=", ".join(registry.names("model")),
+    ),
+    "scheme": Bad(
+        {"partitions": [{"dirichlett": {"clients": 3, "alpha": 1}}]},
+        key="partitions.0",
+        value="unknown partition scheme 'dirichlett' (did you mean 'dirichlet'?)",
+        allowed=", ".join(registry.names("partition scheme")),
+    ),
+    "study": Bad(
+        settings={"studies": ["tinny"]},
+        file="config.yaml",
+        key="studies",
+        value="unknown study 'tinny' (did you mean 'tiny'?)",
+        allowed="tiny",
+    ),
+    "baseline": Bad(
+        {"baseline": "fedag"},
+        key="baseline",
+        value="'fedag' (did you mean 'fedavg'?)",
+        allowed="fedavg",
+    ),
+    "start": Bad(
+        {"methods": {"fedavg": None, "ft": {"method": "finetune", "start": "fedvg"}}},
+        key="methods.ft.start",
+        value="'fedvg' (did you mean 'fedavg'?)",
+        allowed="fedavg",
+    ),
+    "no start": Bad(
+        {"methods": {"fedavg": None, "ft": {"method": "finetune"}}},
+        key="methods.ft.start",
+        value="None",
+        allowed="fedavg",
+    ),
+    "optimizer": Bad(
+        training(optimizer="adam"),
+        key="training.optimizer",
+        value="'adam' (did you mean 'adamw'?)",
+        allowed="adamw, sgd",
+    ),
+    # Wrong types
+    "text for a number": Bad(
+        training(rounds="many"),
+        key="training.rounds",
+        value="'many' (str)",
+        allowed="a whole number >= 1",
+    ),
+    "true for a number": Bad(
+        training(lr=True), key="training.lr", value="True (bool)", allowed="a number > 0"
+    ),
+    "half a round": Bad(
+        training(rounds=1.5),
+        key="training.rounds",
+        value="1.5 (float)",
+        allowed="a whole number >= 1",
+    ),
+    "number for a list": Bad(
+        {"seeds": 3}, key="seeds", value="is 3", allowed="a list, each a whole number >= 0"
+    ),
+    "list for a mapping": Bad(
+        {"methods": ["fedavg"]},
+        key="methods",
+        value="is ['fedavg']",
+        allowed="a mapping (key: value)",
+    ),
+    "number for a method's keys": Bad(
+        {"methods": {"fedavg": 3}},
+        key="methods.fedavg",
+        value="is 3",
+        allowed="a mapping (key: value)",
+    ),
+    "number for a data set": Bad(
+        {"datasets": [3]}, key="datasets.0", value="is 3", allowed="a name, or one name"
+    ),
+    "name of an entry": Bad(
+        {"methods": {"a b": {"method": "fedavg"}}},
+        key="methods.a b",
+        value="'a b'",
+        allowed="letters, digits",
+    ),
+    # Numbers out of bounds
+    "negative rate": Bad(
+        training(lr=-0.1), key="training.lr", value="is -0.1", allowed="a number > 0"
+    ),
+    "negative rate of a method": Bad(
+        {"methods": {"fedavg": {"lr": -0.1}}},
+        key="methods.fedavg.lr",
+        value="is -0.1",
+        allowed="a number > 0",
+    ),
+    "negative rate beside a method's own keys": Bad(
+        {**training(lr=-0.1), "methods": {"fedavg": {"rounds": 3}}},
+        key="training.lr",
+        value="is -0.1",
+        allowed="a number > 0",
+    ),
+    "negative rate in a grid": Bad(
+        training(lr=[0.1, -0.1]), key="training.lr", value="is -0.1", allowed="a number > 0"
+    ),
+    "negative hyper-parameter": Bad(
+        {"methods": {"fedprox": {"mu": -1}}},
+        key="methods.fedprox.mu",
+        value="is -1.0",
+        allowed="a number >= 0",
+    ),
+    "negative hyper-parameter in its defaults": Bad(
+        {"methods": {"fedprox": None}},
+        defaults={"mu": -1},
+        file="methods/fedprox.yaml",
+        key="mu",
+        value="is -1.0",
+        allowed="a number >= 0",
+    ),
+    "negative rate in a method's defaults": Bad(
+        {"methods": {"fedprox": None}},
+        defaults={"lr": -1},
+        file="methods/fedprox.yaml",
+        key="lr",
+        value="is -1.0",
+        allowed="a number > 0",
+    ),
+    "nobody takes part": Bad(
+        training(participation=0),
+        key="training.participation",
+        value="is 0",
+        allowed="a number > 0 and <= 1",
+    ),
+    "epochs and steps": Bad(
+        training(local_epochs=1, local_steps=2),
+        key="training.local_steps",
+        value="is 2 beside local_epochs 1",
+        allowed="one of local_epochs and local_steps",
+    ),
+    "alpha of 0": Bad(
+        {"partitions": [{"dirichlet": {"clients": 3, "alpha": 0}}]},
+        key="partitions.0.dirichlet.alpha",
+        value="is 0.0",
+        allowed="a number > 0",
+    ),
+    "alpha missing": Bad(
+        {"partitions": [{"dirichlet": {"clients": 3}}]},
+        key="partitions.0.dirichlet.alpha",
+        value="is missing",
+        allowed="a number > 0",
+    ),
+    "layer without units": Bad(
+        {"models": [{"mlp": {"hidden": [4, 0]}}]},
+        key="models.0.mlp.hidden.1",
+        value="is 0",
+        allowed="a whole number >= 1",
+    ),
+    # Nothing, or twice
+    "no seeds": Bad({"seeds": []}, key="seeds", value="is empty", allowed="at least one"),
+    "seed twice": Bad(
+        {"seeds": [1, 1]}, key="seeds.1", value="1 stands twice", allowed="each seed once"
+    ),
+    "value of a grid twice": Bad(
+        {"methods": {"fedavg": {"lr": [0.1, 0.2, 0.1]}}},
+        key="methods.fedavg.lr.2",
+        value="0.1 stands twice",
+        allowed="each value once",
+    ),
+    "value of a term's grid twice": Bad(
+        {"methods": {"ditto": {"terms": {"cosine": {"layers": ["0"], "mu": [1, 1.0]}}}}},
+        key="methods.ditto.terms.cosine.mu.1",
+        value="1.0 stands twice",
+        allowed="each value once",
+    ),
+    "data set twice": Bad(
+        {"datasets": ["digits", "digits"]},
+        key="datasets.1.digits",
+        value="digits stands twice: datasets.0.digits is the same",
+        allowed="each data set once",
+    ),
+    "partition twice, once with its default": Bad(
+        {**NATURAL, "partitions": ["natural", {"natural": {"val": 0.1}}]},
+        key="partitions.1.natural",
+        value="natural(val=0.1) stands twice: partitions.0.natural is the same",
+        allowed="each partition scheme once",
+    ),
+    "model twice in a grid": Bad(
+        {"models": [{"mlp": {"hidden": [[4], [4]]}}]},
+        key="models.0.mlp",
+        value="mlp(hidden=[4]) stands twice",
+        allowed="each model once",
+    ),
+    "no methods": Bad({"methods": {}}, key="methods", value="is empty", allowed="at least one"),
+    "no studies": Bad(
+        settings={"studies": []},
+        file="config.yaml",
+        key="studies",
+        value="is empty",
+        allowed="at least one",
+    ),
+    "no rates": Bad(training(lr=[]), key="training.lr", value="is []", allowed="a number > 0"),
+    # What does not fit together
+    "more clients than samples": Bad(
+        {"partitions": [{"homogeneous": {"clients": 161}}]},
+        key="partitions.0.homogeneous.clients",
+        value="is 161, too many for the 160 samples of synthetic",
+        allowed="at most 53",
+    ),
+    "more clients than least": Bad(
+        {"partitions": [{"dirichlet": {"clients": 17, "alpha": 1}}]},
+        key="partitions.0.dirichlet.clients",
+        value="is 17, too many for the 160 samples of synthetic",
+        allowed="at most 16, so that each gets 10 or more",
+    ),
+    "more classes than there are": Bad(
+        {"partitions": [{"pathological": {"clients": 3, "classes_per_client": 11}}]},
+        key="partitions.0.pathological.classes_per_client",
+        value="is 11, but synthetic has 10 classes",
+        allowed="1 to 10",
+    ),
+    "more dominant classes than there are": Bad(
+        {"partitions": [{"dominant": {"clients": 3, "dominant_classes": 11}}]},
+        key="partitions.0.dominant.dominant_classes",
+        value="is 11, but synthetic has 10 classes",
+        allowed="1 to 10",
+    ),
+    "all clients unseen": Bad(
+        {"partitions": [{"homogeneous": {"clients": 3, "unseen": 3}}]},
+        key="partitions.0.homogeneous.unseen",
+        value="is 3, but there are 3 clients",
+        allowed="a share < 1, or at most 2",
+    ),
+    "a test split that is neither a share nor published": Bad(
+        {"partitions": [{"natural": {"test": "publishd"}}]},
+        key="partitions.0.natural.test",
+        value="is 'publishd'",
+        allowed="a number >= 0 and <= 1 or one of published",
+    ),
+    "whose test samples": Bad(
+        {"test": "all"}, key="test", value="unknown value 'all'", allowed="global, own"
+    ),
+    "more holders of a class than samples": Bad(
+        {
+            "datasets": ["digits"],
+            "partitions": [{"pathological": {"clients": 599, "classes_per_client": 10}}],
+        },
+        key="partitions.0.pathological.clients",
+        value="is 599",
+        allowed="at most",
+    ),
+    "fewer samples than a client needs": Bad(
+        {"partitions": [{"dirichlet": {"clients": 3, "alpha": 1, "min_samples": 2}}]},
+        key="partitions.0.dirichlet.min_samples",
+        value="is 2",
+        allowed="3",
+    ),
+    "cnn on vectors": Bad(
+        {**NATURAL, "models": ["cnn"]},
+        key="models.0.cnn",
+        value="cnn does not take the inputs of synthetic(clients=3, samples=20), of shape (60,)",
+    ),
+    "natural without clients": Bad(
+        {"datasets": ["digits"], "partitions": ["natural"]},
+        key="partitions.0.natural",
+        value="digits has no clients of its own",
+        allowed="another scheme",
+    ),
+    "nothing left to train on": Bad(
+        homogeneous(val=0.5, test=0.5),
+        key="partitions.0.homogeneous.test",
+        value="is 0.5 beside val 0.5",
+        allowed="test > 0 and val + test < 1",
+    ),
+    "nothing to test on": Bad(
+        homogeneous(test=0),
+        key="partitions.0.homogeneous.test",
+        value="is 0.0",
+        allowed="test > 0",
+    ),
+    "batch of one and batch normalisation over one value": Bad(
+        {
+            "datasets": ["digits"],
+            "models": ["resnet18"],
+            "training": {"batch_size": 32},
+            "methods": {"fedavg": {"batch_size": [32, 1]}},
+        },
+        key="methods.fedavg.batch_size",
+        value="is 1, too few for fedavg with resnet18 on digits (ValueError: Expected more than 1",
+        allowed="2 or more",
+    ),
+    "batch that no data set fills": Bad(
+        training(batch_size=1e9),
+        key="training.batch_size",
+        value="is 1000000000, more than the 160 samples of synthetic(alpha=1.0, clients=4",
+        allowed="1 to 160",
+    ),
+    "batch of a method's defaults": Bad(
+        {"methods": {"fedprox": None}},
+        defaults={"batch_size": 161},
+        file="methods/fedprox.yaml",
+        key="batch_size",
+        value="is 161, more than the 160 samples",
+        allowed="1 to 160",
+    ),
+    "terms beside what the server does not have": Bad(
+        {"methods": {"fedrep": {"terms": {"cosine": {"layers": ["0"]}}}}},
+        key="methods.fedrep",
+        value="with mlp(hidden=[5]): terms: the method's server has no whole model",
+        allowed="a method that shares all weights",
+    ),
+    "terms of a method whose loss is its own": Bad(
+        {"methods": {"perfedavg": {"terms": {"cosine": {"layers": ["0"]}}}}},
+        key="methods.perfedavg",
+        value="with mlp(hidden=[5]): perfedavg: terms are set",
+        allowed="none, as its loss is its own",
+    ),
+    "terms of a method that trains nothing": Bad(
+        {
+            "methods": {
+                "fedavg": None,
+                "knn-per": {"start": "fedavg", "terms": {"cosine": {"layers": ["1"]}}},
+            }
+        },
+        key="methods.knn-per",
+        value="with mlp(hidden=[5]): knn-per: terms are set, but its loss does not ask for cosine",
+        allowed="none, as its loss is its own",
+    ),
+    "clients whose samples nothing holds": Bad(
+        {"datasets": [{"synthetic": {"clients": 2_000_000_000}}]},
+        key="datasets.0.synthetic",
+        value="2,000,000,000 clients would hold 10,000,000,000,000 samples or more",
+        allowed="1,000,000,000 samples over all clients",
+    ),
+    "variable in the path of a partition that is not set": Bad(
+        {"partitions": [{"file": {"path": "$NO_SUCH_FOLDER/mine.parquet"}}]},
+        key="partitions.0.file.path",
+        value="the environment variable 'NO_SUCH_FOLDER' is not set",
+        allowed="a variable that has a value",
+    ),
+    "styles of what is no image": Bad(
+        {"methods": {"fedavg": {"features": {"mixstyle": {"layers": ["1"]}}}}},
+        key="methods.fedavg",
+        value="with mlp(hidden=[5]): features.mixstyle.layers: 1 gives [b, 5]",
+        allowed="layers that give images, [b, channels, height, width]",
+    ),
+    "batch normalisation that is not there": Bad(
+        {"methods": {"fedbn": None}},
+        key="methods.fedbn",
+        value="with mlp(hidden=[5]): fedbn: the model has no batch normalisation",
+    ),
+    "augmentation of what is no image": Bad(
+        training(augmentation="crop-flip"),
+        key="methods.fedavg",
+        value="fedavg cannot train mlp(hidden=[5]) on synthetic(alpha=1.0, clients=4, samples=40)",
+        allowed="a method, terms and training keys that fit",
+    ),
+    "precision of a start": Bad(
+        {
+            "methods": {
+                "fedavg": {"precision": ["float32", "mixed"]},
+                "ft": {"method": "finetune", "start": "fedavg", "precision": "float64"},
+            }
+        },
+        key="methods.ft.precision",
+        value="is float64, but the model of 'fedavg', where it starts, is float32",
+        allowed="float32, mixed",
+    ),
+    "published split that is not there": Bad(
+        {"datasets": ["digits"], "models": ["cnn"], **homogeneous(test="published")},
+        key="partitions.0.homogeneous.test",
+        value="is published, but digits has no published test split",
+        allowed="a number, or a data set that has one",
+    ),
+    "published clients that are not there": Bad(
+        {"datasets": ["digits"], "models": ["cnn"], **homogeneous(unseen="published")},
+        key="partitions.0.homogeneous.unseen",
+        value="is published, but digits has no published train split",
+        allowed="a number, or a data set that has one",
+    ),
+    "published test samples and no others": Bad(
+        {"datasets": ["cifar10-c"], "models": ["cnn"], **homogeneous(test="published")},
+        key="partitions.0.homogeneous.test",
+        value="is published, as are all samples of cifar10-c: none is left to train on",
+        allowed="a number, or another data set",
+    ),
+    "model that no memory holds": Bad(
+        {"models": [{"mlp": {"hidden": [2**31 - 1, 2**31 - 1]}}]},
+        key="models.0.mlp",
+        value="takes more memory than this machine gives",
+        allowed="a smaller model",
+    ),
+    "text model on images": Bad(
+        {"datasets": ["digits"], "models": ["lstm"]},
+        key="models.0.lstm",
+        value="lstm does not take the inputs of digits, of shape (1, 8, 8)",
+        allowed="a model for such inputs",
+    ),
+    "more than can be counted": Bad(
+        training(rounds=99999999999999999999),
+        key="training.rounds",
+        value="is 99999999999999999999",
+        allowed="a whole number >= 1 and <= 2147483647",
+    ),
+    "start without a shared model": Bad(
+        {"methods": {"local": None, "ft": {"method": "finetune", "start": "local"}}},
+        key="methods.ft.start",
+        value="'local' (local) has no shared model to start from",
+    ),
+    "start of itself": Bad(
+        {"methods": {"fedavg": None, "ft": {"method": "finetune", "start": "ft"}}},
+        key="methods.ft.start",
+        value="goes round in a circle: ft <- ft",
+    ),
+    "start of a method that needs none": Bad(
+        {"methods": {"local": None, "fedavg": {"start": "local"}}},
+        key="methods.fedavg.start",
+        value="fedavg does not start from a stored model",
+    ),
+    "published file": Bad(
+        {"published": [{"source": "no.csv", "table": "1", "rows": {}, "columns": {}}]},
+        key="published.0.source",
+        value="'no.csv'",
+        allowed="none",
+    ),
+}
+
+
+def message(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line on stderr of a command that fails."""
+    assert main.main(arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    assert lines[0].startswith("error: ")
+    return lines[0].removeprefix("error: ")
+
+
+def states(text: str, bad: Bad) -> None:
+    place, _, rest = text.partition(f": {bad.key}: " if bad.key else ": ")
+    assert rest, f"the key {bad.key!r} is not named: {text}"
+    assert place.endswith(f"config/{bad.file}")
+    problem, _, allowed = rest.partition("; allowed: ")
+    assert bad.value in problem
+    assert bad.allowed in allowed
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_wrong_config(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = CASES[name]
+    config = planning.write_config(tmp_path, bad.study, bad.settings)
+    if bad.defaults is not None:
+        (config / "methods" / "fedprox.yaml").write_text(yaml.safe_dump(bad.defaults))
+    before = sorted(tmp_path.rglob("*"))
+    states(message(capsys, "plan", "--config", str(config)), bad)
+    assert sorted(tmp_path.rglob("*")) == before, "nothing was written"
+
+
+def test_the_config_that_the_others_spoil_is_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = planning.write_config(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert main.main(["plan", "--config", str(config)]) == 0
+    assert "1 runs in 1 jobs; 1 to train" in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before, "planning starts nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("config.yaml", "studies: [tiny\n", "is not valid YAML: "),
+        ("config.yaml", b"\xff\xfe", "cannot be read: "),
+        ("config.yaml", None, "does not exist"),
+        ("studies/tiny.yaml", "seeds: [0]\nseeds: [1]\n", "the key 'seeds' stands twice (line 2)"),
+        ("studies/tiny.yaml", "- digits\n", "is ['digits']; allowed: a mapping"),
+        ("studies/tiny.yaml", "", "datasets: is missing"),
+        ("methods/fedavg.yaml", "lr: [\n", "is not valid YAML: "),
+    ],
+)
+def test_a_config_file_that_cannot_be_read(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    content: str | bytes | None,
+    problem: str,
+) -> None:
+    config = planning.write_config(tmp_path)
+    path = config / name
+    path.unlink(missing_ok=True)
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    text = message(capsys, "plan", "--config", str(config))
+    assert f"config/{name}: " in text
+    assert problem in text
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "fed_avg.yaml",
+            "unknown method 'fed_avg' (did you mean 'fedavg'?); allowed: cfl, ditto, ",
+        ),
+        ("fedavg.yml", "the file's name is 'fedavg.yml', which is not read; allowed: fedavg.yaml"),
+        ("fedavg.yaml.bak", "the file's name is 'fedavg.yaml.bak', which is not read; "),
+        ("fedavg", "the file's name is 'fedavg', which is not read; allowed: fedavg.yaml"),
+    ],
+)
+def test_a_file_of_no_method(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    config = planning.write_config(tmp_path)
+    for passed in ("README.md", ".gitkeep", "fedavg.yaml~"):
+        (config / "methods" / passed).write_text("")
+    assert main.main(["plan", "--config", str(config)]) == 0
+    capsys.readouterr()
+    (config / "methods" / name).write_text("lr: 0.1\n")
+    assert f"config/methods/{name}: {said}" in message(capsys, "plan", "--config", str(config))
+
+
+@pytest.mark.parametrize(
+    "name", ["../../evil", "a b", "a,b", "a.runs", "a\n", "-a", ".a", "a.0.", "\u00e9", "a" * 101]
+)
+def test_a_name_that_no_study_can_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    config = planning.write_config(tmp_path, settings={"studies": [name]})
+    for path in (config / "studies" / f"{name}.yaml", tmp_path / "evil.yaml"):
+        path.write_bytes((config / "studies" / "tiny.yaml").read_bytes())
+    asked = [["plan"]] + [["show", name, *planned] for planned in ([], ["--planned"])]
+    for command in asked if not name.startswith("-") else asked[:1]:
+        said = message(capsys, *command, "--config", str(config))
+        assert f"{name!r} is no name for a study; allowed: up to 100 letters, digits" in said
+
+
+def test_studies_are_asked_for_with_spaces_and_with_commas(tmp_path: Path) -> None:
+    config = planning.write_config(tmp_path)
+    for name in ("b-0.5", "c_1"):
+        path = config / "studies" / f"{name}.yaml"
+        path.write_bytes((config / "studies" / "tiny.yaml").read_bytes())
+    for words in (
+        ["tiny", "b-0.5", "c_1"],
+        ["tiny,b-0.5,c_1"],
+        ["tiny, b-0.5", "c_1"],
+        ["tiny b-0.5 c_1,"],
+    ):
+        assert [*plan.written(config, words)[0].studies] == ["tiny", "b-0.5", "c_1"]
+        assert [*plan.current(config, words)["studies"]] == ["tiny", "b-0.5", "c_1"]
+
+
+def test_a_config_folder_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = message(capsys, "plan", "--config", str(tmp_path / "none"))
+    assert text.endswith("none/config.yaml: does not exist")
+
+
+def test_a_study_asked_for_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = planning.write_config(tmp_path)
+    text = message(capsys, "plan", "tinny", "--config", str(config))
+    assert "unknown study 'tinny' (did you mean 'tiny'?); allowed: tiny" in text
+
+
+# A user's own partition
+
+
+def brought(tmp_path: Path, table: pd.DataFrame | bytes | None) -> tuple[Path, Path]:
+    """The config of a study with the table that a user brings, and where that is."""
+    path = tmp_path / "mine.parquet"
+    if isinstance(table, bytes):
+        path.write_bytes(table)
+    elif table is not None:
+        table.to_parquet(path)
+    study = {"partitions": [{"file": {"path": str(path)}}]}
+    return planning.write_config(tmp_path, study), path
+
+
+def table() -> pd.DataFrame:
+    """160 samples over four clients; every fifth is tested on, every tenth after that is val."""
+    split = ["test", "train", "train", "val", "train"] * 32
+    return pd.DataFrame({"sample": range(160), "client": [0, 1, 2, 3] * 40, "split": split})
+
+
+@pytest.mark.parametrize("text", ["~/mine.parquet", "$MINE/mine.parquet"])
+def test_a_partition_file_in_a_users_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    config, path = brought(tmp_path, table())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MINE", str(tmp_path))
+    study = config / "studies" / "tiny.yaml"
+    study.write_text(study.read_text().replace(str(path), text))
+    assert main.main(["plan", "--write", "--config", str(config)]) == 0
+    [planned] = (tmp_path / "results" / "plan" / "partitions").glob("*.json")
+    spec = json.loads(planned.read_text())["spec"]
+    materials.prepare(spec, tmp_path / "data")
+    assert main.main(["partition", planned.stem, "--config", str(config)]) == 0
+    made = tmp_path / "results" / "partitions" / planned.stem / "partition.parquet"
+    assert holdings.read(made).equals(holdings.read(path))
+
+
+def test_a_partition_file_that_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, path = brought(tmp_path, None)
+    text = message(capsys, "plan", "--config", str(config))
+    states(
+        text,
+        Bad(
+            key="partitions.0.file.path",
+            value=f"{path}: cannot be read as a partition table (no such file)",
+            allowed="a complete Parquet file with the columns sample, client, split",
+        ),
+    )
+
+
+@pytest.mark.parametrize("keep", [0, 6, 700, -1])
+def test_a_partition_file_that_is_truncated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], keep: int
+) -> None:
+    whole = table().to_parquet()
+    config, path = brought(tmp_path, whole[:keep])
+    text = message(capsys, "plan", "--config", str(config))
+    states(
+        text,
+        Bad(
+            key="partitions.0.file.path",
+            value=f"{path}: cannot be read as a partition table (",
+            allowed="a complete Parquet file",
+        ),
+    )
+
+
+def edited(**changes: Any) -> pd.DataFrame:
+    """The table with cells changed: ``edited(sample=(5, 4))`` sets row 5."""
+    made = table()
+    for column, (row, value) in changes.items():
+        made.loc[row, column] = value
+    return made
+
+
+NO_TEST = table().assign(split=lambda t: t["split"].where(t["client"] != 2, "train"))
+NO_TRAIN = table().assign(split=lambda t: t["split"].where(t["client"] != 1, "test"))
+TABLES = {
+    "sample twice": (edited(sample=(5, 4)), "sample 4 (row 5) occurs twice", "at most once"),
+    "sample outside": (edited(sample=(5, 160)), "sample 160 (row 5) is not in", "0 to 159"),
+    "no test": (NO_TEST, "client 2 has no test samples", "one test sample for every client"),
+    "no train": (NO_TRAIN, "client 1 has no train samples", "one train and one test"),
+    "split": (edited(split=(5, "dev")), "sample 5 has split 'dev'", "train, val, test"),
+    "gap": (table().query("client != 1"), "client 1 has no samples", "numbered from 0"),
+    "column": (table().drop(columns="split"), "column 'split' is missing", "the columns"),
+    "type": (table().assign(client=0.5), "column 'client' is float64", "whole numbers"),
+    "text": (table().assign(client="a"), "column 'client' is ", "whole numbers"),
+    "hole": (edited(client=(5, None)), "column 'client' is ", "without empty cells"),
+    "numbers": (table().assign(split=1), "column 'split' is int64", "train, val, test"),
+    "empty": (table()[:0], "the table has no rows", "at least one client"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_is_no_partition(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    made, problem, allowed = TABLES[name]
+    config, path = brought(tmp_path, made)
+    command = ["plan", "--write"]
+    if main.main([*command, "--config", str(config)]) == 0:
+        [planned] = (tmp_path / "results" / "plan" / "partitions").glob("*.json")
+        command = ["partition", planned.stem]
+    capsys.readouterr()
+    text = message(capsys, *command, "--config", str(config))
+    assert f"{path}: " in text
+    found, _, rest = text.partition("; allowed: ")
+    assert problem in found
+    assert allowed in rest
+    assert not list((tmp_path / "results" / "partitions").glob("*"))
+
+
+def test_a_table_that_is_a_partition_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, _ = brought(tmp_path, table())
+    assert main.main(["plan", "--write", "--config", str(config)]) == 0
+    [planned] = (tmp_path / "results" / "plan" / "partitions").glob("*.json")
+    assert main.main(["partition", planned.stem, "--config", str(config)]) == 0
+    [made] = (tmp_path / "results" / "partitions").glob("*/partition.parquet")
+    assert len(pd.read_parquet(made)) == 160
+
+
+def test_a_partition_that_was_not_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = planning.write_config(tmp_path)
+    text = message(capsys, "partition", "mine", "--config", str(config))
+    assert re.search(r"plan/partitions/mine\.json: cannot be read .*; plan first: ", text)
+
+
+def test_rows_in_another_order_are_the_same_partition_and_the_same_runs(tmp_path: Path) -> None:
+    config, path = brought(tmp_path, table())
+    first = plan.make(config)
+    table().sample(frac=1.0, random_state=0).to_parquet(path)
+    second = plan.make(config)
+    assert json.dumps(first.bundles, sort_keys=True) == json.dumps(second.bundles, sort_keys=True)

@@ -1,0 +1,111 @@
+"""Commands that train nothing do not wait for torch, whose import takes seconds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import planning
+import pytest
+import yaml
+from make_results import clients, write_run
+
+from fl.cli import main
+from fl.planning import kept, plan
+
+COMMANDS = (
+    *("methods", "terms", "features", "models", "datasets", "partitions", "partitions dirichlet"),
+    *("datasets cifar10-c", "status", "show tiny", "show tiny --planned", "report tiny"),
+    *("store ls", "tables tiny", "analyses", "methods fedprox", "methods fedfm", "terms mk-mmd"),
+    *("features mixstyle", "models cnn", "analyses features"),
+)
+SPY = """
+import json, sys
+from fl.cli import main
+told = {}
+for command in json.loads(sys.argv[1]):
+    status = main.main([*command.split(), "--config", "config"])
+    told[command] = [status, "torch" in sys.modules]
+print("\\n" + json.dumps(told))
+"""
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A planned study, one of whose two runs is there; clients are held out of training."""
+    monkeypatch.chdir(tmp_path)
+    partition = {"dirichlet": {"clients": 4, "alpha": 0.5, "min_samples": 5}}
+    planning.write_config(tmp_path, {"partitions": [partition], "seeds": [0, 1]})
+    assert main.main(["plan", "--write", "--config", "config"]) == 0
+    [bundle] = (tmp_path / "results" / "plan" / "bundles").glob("*.json")
+    member, _ = json.loads(bundle.read_text())["runs"]
+    write_run(tmp_path / "runs", member["run"], clients([0.5, 0.6]), spec=member["spec"])
+    return tmp_path
+
+
+def spied(folder: Path, *commands: str) -> dict[str, list[Any]]:
+    """By command, its exit status and whether torch was imported by then, in one new process."""
+    done = subprocess.run(
+        [sys.executable, "-c", SPY, json.dumps(commands)],
+        cwd=folder,
+        env={"PYTHONPATH": str(planning.ROOT), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_torch_is_not_imported_where_nothing_is_trained(lab: Path) -> None:
+    told = spied(lab, *COMMANDS, "plan")
+    assert told.pop("plan") == [0, True], "the last one does, the first time: it is seen"
+    assert told == {command: [0, False] for command in COMMANDS}
+
+
+def test_who_plans_again_what_did_not_change_does_not_wait_for_torch(lab: Path) -> None:
+    [planned] = (lab / "results" / "plan" / "bundles").glob("*.json")
+    _, run = (member["run"] for member in json.loads(planned.read_text())["runs"])
+    again = ("plan", "plan tiny --runs", f"explain {run}", "store gc", "plan")
+    assert main.main(["plan", "--config", "config"]) == 0
+    assert main.main(["explain", run, "--config", "config"]) == 0
+    assert spied(lab, *again) == {command: [0, False] for command in again}
+    path = lab / "config" / "studies" / "tiny.yaml"
+    path.write_text(path.read_text().replace("seeds:\n- 0\n", "seeds:\n- 2\n"))
+    assert spied(lab, "plan", "plan tiny --runs") == {
+        "plan": [0, True],
+        "plan tiny --runs": [0, True],
+    }
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"key": 1', None])
+def test_a_kept_plan_that_is_damaged_is_made_anew(
+    lab: Path, damage: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Path("config")
+    made = kept.asked(config)
+    [path] = (lab / "results" / "plan" / "kept").iterdir()
+    whole = path.read_text()
+    path.write_text(whole.replace('"seed": 0', '"seed": 7', 1) if damage is None else damage)
+    assert kept.asked(config).bundles == made.bundles
+    assert path.read_text() == whole
+
+
+def test_a_study_is_read_from_the_plan_until_config_changes(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Path("config")
+    made = plan.make(config).studies["tiny"]
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "make", lambda *asked: pytest.fail("made anew"))
+        assert kept.study(config, "tiny") == json.loads(json.dumps(made))
+    path = config / "studies" / "tiny.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"seeds": [0, 1, 2]}))
+    assert len(kept.study(config, "tiny")["runs"]) == 3
+    written = json.loads((lab / "results" / "plan" / "studies" / "tiny.json").read_text())
+    assert len(written["runs"]) == 2, "asking writes nothing"
+    (config / "studies" / "other.yaml").write_text(path.read_text())
+    assert kept.study(config, "other")["study"] == "other", "one that config.yaml does not name"

@@ -1,0 +1,203 @@
+"""Where runs stand, told from the store; and what a run writes down on its way."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planning import Planned, signalled, write_config
+
+from fl.cli import main, monitor, status
+from fl.errors import DataError
+from fl.planning import plan
+from fl.planning.estimate import Rates
+from fl.pytorch import tensorboard
+from fl.store.lease import take
+from fl.store.store import Store
+
+Plan = Callable[..., Planned]
+
+
+def standings(study: Planned, *labels: str) -> dict[str, status.Standing]:
+    """By run."""
+    found = status.look([study.bundle(label) for label in labels], study.store())
+    return {one.run: one for one in found}
+
+
+def events(study: Planned, run: str) -> list[dict[str, Any]]:
+    path = study.root / "results" / "logs" / "runs" / f"{run}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_run_is_waiting_then_interrupted_then_done(planned: Plan) -> None:
+    study = planned()
+    [run] = study.runs("fedavg")
+    rates = Rates(study.store())
+    assert [one.state for one in standings(study, "fedavg").values()] == ["waiting"]
+    with signalled(after=3):
+        assert study.train("fedavg") == main.LEFT
+    [found] = standings(study, "fedavg").values()
+    assert (found.state, found.round, found.left) == ("interrupted", 3, 0.5)
+    assert "0 of 1 runs done, 1 interrupted, time left unknown" in status.line([found], rates)
+    assert study.train("fedavg") == 0
+    [found] = standings(study, "fedavg").values()
+    assert (found.state, found.left) == ("done", 0.0)
+    assert status.line([found], rates) == "1 of 1 runs done"
+
+    told = events(study, run)
+    kinds = [(line["event"], line.get("round")) for line in told]
+    assert kinds == [
+        ("begun", 0),
+        *(("round", number) for number in (1, 2, 3)),
+        ("left", 3),
+        ("begun", 3),
+        *(("round", number) for number in (4, 5, 6)),
+        ("finished", None),
+    ]
+    assert told[-1]["state"] == "complete"
+    assert told[0]["process"] == os.getpid()
+    assert told[1]["loss"] > told[-2]["loss"] > 0
+    rows = study.store().metrics(run)
+    first = rows[(rows["round"] == 1) & (rows["split"] == "train")]["value"].mean()
+    assert told[1]["loss"] == pytest.approx(first)
+
+
+def test_who_holds_a_run_is_told_and_one_that_is_gone_is_not(planned: Plan) -> None:
+    study = planned(seeds=[0, 1])
+    first, second = study.runs("fedavg")
+    store = study.store()
+    with store.open(first) as workspace:
+        assert workspace is not None
+        (workspace.checkpoints / "round-000004").mkdir(parents=True)
+        with store.open(second):
+            found = standings(study, "fedavg")
+            assert {one.state for one in found.values()} == {"running"}
+            assert {one.round for one in found.values()} == {4}, "a stack has one checkpoint"
+            assert f"process {os.getpid()} on" in found[first].note
+        assert standings(study, "fedavg")[second].state == "waiting"
+        path = store.partial(first) / "lease.json"
+        os.utime(path, (time.time() - 600,) * 2)
+        assert standings(study, "fedavg")[first].state == "interrupted"
+    lease = take(store.partial(second) / "lease.json", lambda: False, beat=60, patience=60)
+    assert lease is not None
+    assert standings(study, "fedavg")[second].state == "running"
+    content = json.loads(lease.path.read_text())
+    lease.path.write_text(json.dumps({**content, "started": 1}))
+    assert standings(study, "fedavg")[second].state == "waiting", "that process has ended"
+
+
+def test_a_failed_run_is_told_until_it_is_tried_again(planned: Plan, capsys) -> None:
+    study = planned(methods={"fedavg": None, "local": None})
+    [run] = study.runs("fedavg")
+    study.change("fedavg", lambda b: b["runs"][0]["code"].update(method="another"))
+    assert study.train("fedavg") == 1
+    [found] = standings(study, "fedavg").values()
+    assert found.state == "failed"
+    assert "the code of its method changed after it was planned" in found.note
+    assert events(study, run)[-1]["event"] == "failed"
+    assert events(study, run)[-1]["error"] == found.note
+    with study.store().open(run):
+        assert standings(study, "fedavg")[run].state == "running"
+    assert standings(study, "fedavg")[run].state == "waiting"
+
+
+def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write_config(tmp_path, {"methods": {"fedavg": None, "local": None}})
+    arguments = ["status", "--config", str(config)]
+    assert main.main(arguments) == 1
+    assert "there is no plan yet; make one: python -m fl plan --write" in capsys.readouterr().err
+    plan.current(config)
+    specs = sorted((tmp_path / "results" / "plan" / "bundles").iterdir())
+    store = ["--store", str(tmp_path / "runs")]
+    assert main.main(["train", str(specs[0]), *store]) == 0
+    with signalled(after=2):
+        main.main(["train", str(specs[1]), *store])
+    capsys.readouterr()
+    assert main.main(arguments) == 0
+    one, line = capsys.readouterr().out.splitlines()
+    assert one.startswith("interrupted  ")
+    assert one.endswith("seed 0: round 2 of 6")
+    assert line.startswith("1 of 2 runs done, 1 interrupted, about ")
+    assert line.endswith(" s left")
+
+
+def test_time_left_is_shared_by_those_who_work(planned: Plan) -> None:
+    study = planned()
+    spec = study.bundle("fedavg")["runs"][0]["spec"]
+
+    class Known(Rates):
+        def seconds(self, specs: Any) -> float:
+            return 600.0 * len(list(specs))
+
+    rates = Known(Store(study.root / "nothing"))
+    runs = [
+        status.Standing("a", "", spec, "done"),
+        status.Standing("b", "", spec, "running", 3, "process 1"),
+        status.Standing("c", "", spec, "running", 0, "process 2"),
+        status.Standing("d", "", spec, "waiting"),
+    ]
+    assert status.line(runs, rates) == "1 of 4 runs done, 2 running, about 12 min left by 2 at once"
+    alone = [runs[0], runs[1], status.Standing("c", "", spec, "running", 3, "process 1")]
+    assert status.line(alone, rates) == "1 of 3 runs done, 2 running, about 10 min left"
+
+
+def test_a_watch_says_what_has_changed_and_how_it_ended(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    planned = plan.current(config)
+    said: list[str] = []
+    watching = monitor.Watch(planned["settings"], said.append, pause=0.05)
+    watching.start()
+    end = time.monotonic() + 20
+    while not said and time.monotonic() < end:
+        time.sleep(0.01)
+    [spec] = (tmp_path / "results" / "plan" / "bundles").iterdir()
+    assert main.main(["train", str(spec), "--store", str(tmp_path / "runs")]) == 0
+    watching.stop()
+    assert said[0] == "0 of 1 runs done, time left unknown until a run like each of them is done"
+    assert said[-1] == "1 of 1 runs done"
+    assert len(said) == len(set(said))
+
+
+def test_a_plan_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no plan yet"):
+        status.bundles(tmp_path)
+
+
+def test_a_log_that_cannot_be_written_stops_no_run(planned: Plan, caplog) -> None:
+    study = planned()
+    (study.root / "results").mkdir(exist_ok=True)
+    (study.root / "results" / "logs").write_text("no folder")
+    assert study.train("fedavg") == 0
+    assert sum("cannot be written" in message for message in caplog.messages) == 1
+
+
+@pytest.mark.skipif(not tensorboard.there(), reason="tensorboard is not installed")
+def test_tensorboard_gets_the_curves_over_a_resume(planned: Plan) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    study = planned(execution={"tensorboard": True})
+    [run] = study.runs("fedavg")
+    with signalled(after=3):
+        study.train("fedavg")
+    assert study.train("fedavg") == 0
+    [folder] = (study.root / "results" / "logs" / "tensorboard").glob("*/seed-0-*")
+    found = EventAccumulator(str(folder)).Reload()
+    curve = found.Scalars("accuracy/test, global")
+    assert [point.step for point in curve] == [1, 2, 3, 4, 5, 6]
+    rows = study.store().metrics(run)
+    chosen = rows[(rows["metric"] == "accuracy") & (rows["split"] == "test")]
+    expected = chosen.groupby("round")["value"].mean()
+    assert [point.value for point in curve] == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_without_tensorboard_a_run_that_wants_it_says_so(planned: Plan, monkeypatch, capsys):
+    study = planned(execution={"tensorboard": True})
+    monkeypatch.setattr(tensorboard, "there", lambda: False)
+    assert study.train("fedavg") == 1
+    said = capsys.readouterr().err
+    assert "execution.tensorboard: is true, but tensorboard is not installed here" in said

@@ -1,0 +1,372 @@
+"""``python -m fl store``: what it lists, finds, removes and moves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tarfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import killing
+import planning
+import pytest
+import shelving
+import yaml
+from planning import Planned
+
+from fl import files
+from fl.cli import main
+from fl.planning import plan
+from fl.results.markers import mark
+from fl.store.store import Store
+
+Say = Callable[..., str]
+
+
+@pytest.fixture
+def place(planned: Callable[..., Planned]) -> Planned:
+    """The tiny study with two methods and two seeds, planned and trained."""
+    found = planned(seeds=[0, 1], methods={"fedavg": None, "fedprox": {"mu": 0.5}})
+    for label in ("fedavg", "fedprox"):
+        assert found.train(label) == 0
+    mark(plan.current(found.root / "config"))
+    return found
+
+
+@pytest.fixture
+def say(place: Planned, capsys: pytest.CaptureFixture[str]) -> Say:
+    """``say("gc", "--yes")``: what the command prints."""
+
+    def run(*arguments: str, exit_status: int = 0) -> str:
+        capsys.readouterr()
+        config = ("--config", str(place.root / "config"))
+        assert main.main(["store", arguments[0], *config, *arguments[1:]]) == exit_status
+        printed = capsys.readouterr()
+        return printed.out + printed.err
+
+    return run
+
+
+def edit(place: Planned, **changes: object) -> None:
+    """Change the study in its file."""
+    path = place.root / "config" / "studies" / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}))
+
+
+def markers(place: Planned) -> list[str]:
+    return sorted(path.name for path in (place.root / "results" / "markers").iterdir())
+
+
+def truncate(place: Planned, run: str) -> None:
+    path = place.root / "runs" / run / "metrics.parquet"
+    os.truncate(path, path.stat().st_size // 2)
+
+
+# ls
+
+
+def test_ls_shows_what_tells_runs_apart(place: Planned, say: Say):
+    lines = say("ls").splitlines()
+    assert lines[0].split()[:4] == ["run", "state", "seed", "method"]
+    assert len(lines) == 1 + 4 + 1
+    [line] = [x for x in lines if x.startswith(place.runs("fedprox")[1])]
+    assert line.split()[1:6] == ["complete", "1", "fedprox(mu=0.5)", "0.05", "6"]
+    assert "synthetic  dirichlet(clients=4, alpha=0.5, min_samples=5" in line
+    assert lines[-1].startswith("4 runs, ")
+
+
+def test_ls_filters_by_method_and_by_study(place: Planned, say: Say):
+    other = shelving.add(place.store())
+    assert other in say("ls")
+    of_method = say("ls", "--method", "fedprox")
+    assert all(run in of_method for run in place.runs("fedprox"))
+    assert "2 runs" in of_method
+    of_study = say("ls", "tiny")
+    assert other not in of_study and "4 runs" in of_study
+    assert "error: " in say("ls", "no-such-study", exit_status=1)
+
+
+def test_ls_as_json_has_whole_records(place: Planned, say: Say):
+    found = {entry["run"]: entry for entry in json.loads(say("ls", "--json"))}
+    for run in place.runs("fedavg"):
+        assert {**found[run], "size": 0, "run": run} == {**place.store().record(run), "size": 0}
+        files = place.root.joinpath("runs", run).iterdir()
+        assert found[run]["size"] == sum(path.stat().st_size for path in files)
+
+
+def test_ls_shows_unfinished_and_damaged_runs(place: Planned, say: Say):
+    [first, second] = place.runs("fedavg")
+    (place.root / "runs" / first / "run.json").write_text("{}")
+    place.store().remove(second)
+    with killing.running(planning.train_and_die, place, "fedavg", "runs", 3) as child:
+        child.join()
+    said = say("ls")
+    assert [x.split()[1] for x in said.splitlines() if first in x] == ["damaged"]
+    assert [x.split()[1] for x in said.splitlines() if second in x] == ["unfinished"]
+
+
+EVIL = "\x1b[2J\x07\u202e\x9b1A\x7f\rfedavg\nall is well"
+
+
+def test_nothing_of_a_strangers_run_is_obeyed_by_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    theirs = Store(tmp_path / "theirs")
+    run = shelving.add(theirs, method=EVIL)
+    bad = shelving.add(theirs, method=EVIL, seed=1)
+    for each, more in ((run, {}), (bad, {EVIL: {"size": 1, "sha256": ""}})):
+        path = theirs.root / each / "run.json"
+        record = files.read_sealed(path)
+        record |= {"state": EVIL, "files": {**record["files"], **more}}
+        seal = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+        path.write_text(json.dumps({**record, "seal": seal}))
+    with tarfile.open(tmp_path / "evil.tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo(EVIL))
+    ours, there = ("--store", str(tmp_path / "ours")), ("--store", str(theirs.root))
+    for status, command in (
+        (0, ["ls", *there]),
+        (0, ["ls", "--json", *there]),
+        (1, ["verify", *there]),
+        (1, ["import", *ours, str(theirs.root)]),
+        (1, ["import", *ours, str(tmp_path / "evil.tar")]),
+        (0, ["ls", *ours]),
+    ):
+        assert main.main(["store", *command]) == status
+        printed = capsys.readouterr()
+        said = printed.out + printed.err
+        assert all(line.isprintable() for line in said.split("\n"))
+        assert not any(line.startswith("all is well") for line in said.split("\n"))
+        # A state that no run has is damage, which a list says in a word.
+        assert "2J" in said or command[0] == "ls"
+    assert not Store(tmp_path / "ours").runs(), "neither of them is a run"
+
+
+# verify
+
+
+def test_verify_finds_what_was_truncated_and_removes_it_if_asked(place: Planned, say: Say):
+    assert "4 runs checked, 0 damaged" in say("verify")
+    damaged, whole = place.runs("fedavg")
+    truncate(place, damaged)
+    before = markers(place)
+    said = say("verify", exit_status=1)
+    assert f"{damaged}/metrics.parquet: has" in said and "1 damaged" in said
+    assert place.store().has(damaged) and markers(place) == before
+    assert "1 runs checked, 0 damaged" in say("verify", whole)
+
+    assert "1 runs removed" in say("verify", "--remove")
+    assert place.store().runs() == sorted({whole, *place.runs("fedprox")})
+    assert markers(place) == [place.bundle("fedprox")["bundle"]]
+    assert place.train("fedavg") == 0
+    assert "4 runs checked, 0 damaged" in say("verify")
+
+
+def test_verify_knows_a_run_under_a_wrong_name(place: Planned, say: Say):
+    run = place.runs("fedavg")[0]
+    wrong = "f" * 16
+    (place.root / "runs" / run).rename(place.root / "runs" / wrong)
+    assert f"is, by what its record says, run {run}" in say("verify", exit_status=1)
+    for absent in (run, "../runs"):
+        assert f"{absent!r} is no finished run" in say("verify", absent, exit_status=1)
+
+
+# gc
+
+
+def test_gc_shows_what_no_study_needs_and_then_removes_it(place: Planned, say: Say):
+    edit(place, methods={"fedavg": None})
+    plan.current(place.root / "config")
+    said = say("gc")
+    assert all(run in said for run in place.runs("fedprox"))
+    assert not any(run in said for run in place.runs("fedavg"))
+    assert "2 runs that no study in" in said and "nothing was removed" in said
+    assert len(place.store().runs()) == 4
+    assert len(markers(place)) == 2
+
+    assert "2 runs removed" in say("gc", "--yes")
+    assert place.store().runs() == sorted(place.runs("fedavg"))
+    assert markers(place) == [place.bundle("fedavg")["bundle"]]
+    assert "0 runs that no study in" in say("gc", "--yes")
+
+
+def test_gc_keeps_what_any_study_and_what_the_written_plan_needs(place: Planned, say: Say):
+    edit(place, seeds=[0])
+    assert "0 runs that no study" in say("gc", "--yes")  # A pipeline may be at the plan.
+    plan.current(place.root / "config")
+    other = place.root / "config" / "studies" / "other.yaml"
+    tiny = yaml.safe_load(other.with_name("tiny.yaml").read_text())
+    other.write_text(yaml.safe_dump({**tiny, "seeds": [1]}))
+    assert "0 runs that no study" in say("gc", "--yes")
+    other.unlink()
+    assert "2 runs removed" in say("gc", "--yes")
+    assert len(place.store().runs()) == 2
+
+
+def test_gc_with_a_study_that_cannot_be_read_removes_nothing(place: Planned, say: Say):
+    shelving.add(place.store())
+    (place.root / "config" / "studies" / "other.yaml").write_text("methods: {no-such: null}\n")
+    assert "error: " in say("gc", "--yes", exit_status=1)
+    assert len(place.store().runs()) == 5
+
+
+def test_gc_keeps_what_a_study_that_cannot_be_planned_may_need(place: Planned, say: Say):
+    studies = place.root / "config" / "studies"
+    tiny = yaml.safe_load((studies / "tiny.yaml").read_text())
+    edit(place, methods={"fedavg": None})
+    plan.current(place.root / "config")
+    other = shelving.add(place.store())  # on digits
+    absent = {"resnet18": {"weights": str(place.root / "absent.pt")}}
+    wrong = {**tiny, "models": [absent], "datasets": ["cifar10", {"digits": {}}]}
+    (studies / "wrong.yaml").write_text(yaml.safe_dump(wrong))
+    said = say("gc", "--yes")
+    assert "wrong cannot be planned: " in said and "absent.pt is not there" in said
+    assert "1 runs on cifar10, digits kept, " in said and "2 runs removed" in said
+    assert place.store().runs() == sorted([other, *place.runs("fedavg")])
+
+    unclear = place.root / "runs" / "d" / "run.json"
+    unclear.parent.mkdir()
+    unclear.write_text("{}")  # A damaged run may be of any study.
+    assert "2 runs on cifar10, digits kept, " in say("gc", "--yes")
+    (studies / "wrong.yaml").unlink()
+    assert "2 runs removed" in say("gc", "--yes")
+
+
+def test_gc_removes_nothing_where_a_study_does_not_tell_its_data_sets(place: Planned, say: Say):
+    other = shelving.add(place.store())
+    wrong = place.root / "config" / "studies" / "wrong.yaml"
+    for datasets in ([], [1], [{"digits": {}, "mnist": {}}], "digits", None):
+        wrong.write_text(yaml.safe_dump({"datasets": datasets}))
+        assert "wrong.yaml: " in say("gc", "--yes", exit_status=1)
+    assert place.store().has(other)
+
+
+def hold(root: Path, run: str) -> None:
+    with Store(root).open(run) as work:
+        assert work is not None
+        work.checkpoints.mkdir()
+        (root / "holding").touch()
+        time.sleep(60)
+
+
+def test_gc_never_removes_a_run_that_is_being_computed(place: Planned, say: Say):
+    run, other = "a" * 16, shelving.add(place.store())
+    with killing.running(hold, place.root / "runs", run):
+        end = time.monotonic() + 30
+        while not (place.root / "runs" / "holding").exists():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        said = say("gc", "--yes", exit_status=1)
+        assert f"{run}.partial: process" in said and "is computing this run" in said
+        assert "1 runs removed" in said and not place.store().has(other)
+        assert (place.root / "runs" / f"{run}.partial" / "checkpoint").exists()
+    assert "1 runs removed" in say("gc", "--yes")
+    assert not (place.root / "runs" / f"{run}.partial").exists()
+
+
+def test_gc_removes_prepared_data_that_was_begun_and_left(place: Planned, say: Say):
+    prepared = place.root / "data" / "prepared"
+    left, fresh = prepared / ".a-1.2-3.partial", prepared / ".b-1.2-3.partial"
+    for path in (left, fresh):
+        path.mkdir()
+        (path / "x.npy").write_bytes(b"x")
+    long_ago = time.time() - 2 * 86400
+    for path in (left / "x.npy", left):
+        os.utime(path, (long_ago, long_ago))
+    assert f"{left}: begun and left" in say("gc")
+    say("gc", "--yes")
+    assert not left.exists() and fresh.exists()
+
+
+# export and import
+
+
+@pytest.mark.parametrize("name", ["shared", "runs.tar"])
+def test_runs_go_to_a_shared_store_and_come_back(place: Planned, say: Say, name: str):
+    shared = str(place.root / name)
+    assert say("export", shared).strip() == "4 new"
+    before = {run: place.files(run) for run in place.store().runs()}
+    for run in before:
+        place.store().remove(run)
+    assert say("import", shared).strip() == "4 new"
+    assert {run: place.files(run) for run in place.store().runs()} == before
+    assert say("import", shared).strip() == "4 already there"
+    assert "4 runs checked, 0 damaged" in say("verify")
+
+
+def test_studies_and_the_plan_choose_what_goes(place: Planned, say: Say):
+    other = shelving.add(place.store())
+    assert "4 new" in say("export", str(place.root / "a"), "tiny")
+    assert "4 new" in say("export", str(place.root / "b"), "--planned")
+    assert "5 new" in say("export", str(place.root / "c"))
+    assert Store(place.root / "c").has(other)
+    place.store().remove(place.runs("fedavg")[0])
+    said = say("export", str(place.root / "d"), "--planned", exit_status=1)
+    assert "1 runs of the plan are not in" in said and not (place.root / "d").exists()
+
+
+def test_what_is_damaged_or_in_conflict_is_said_and_fails(place: Planned, say: Say):
+    shared = place.root / "shared"
+    run = shelving.add(place.store(), value=1.0)
+    shelving.add(Store(shared), value=2.0)
+    truncate(place, place.runs("fedavg")[0])
+    said = say("export", str(shared), exit_status=1)
+    assert f"{run} in conflict: " in said
+    assert f"{place.runs('fedavg')[0]} damaged: " in said
+    assert said.strip().endswith("3 new, 1 in conflict, 1 damaged")
+
+
+# All at once
+
+
+def test_gc_verify_and_import_while_runs_are_trained(place: Planned, say: Say):
+    """Whatever else is done to the store meanwhile, training ends with the same runs."""
+    runs = place.store().runs()
+    before = {run: place.files(run) for run in runs}
+    shared = place.root / "shared"
+    say("export", str(shared))
+    for run in runs:
+        place.store().remove(run)
+    surplus = shelving.add(place.store())
+    over = threading.Event()
+    failures: list[str] = []
+
+    def tidy() -> None:
+        config = ["--config", str(place.root / "config")]
+        commands = (["verify", *config, "--remove"], ["gc", *config, "--yes"])
+        while not over.is_set():
+            failures.extend(c[0] for c in commands if main.main(["store", *c]) != 0)
+
+    thread = threading.Thread(target=tidy)
+    thread.start()
+    try:
+        with (
+            killing.running(train, place, "fedavg") as one,
+            killing.running(train, place, "fedprox") as two,
+            killing.running(bring, shared, place.root / "runs") as three,
+        ):
+            for child in (one, two, three):
+                child.join(120)
+                assert child.exitcode == 0
+    finally:
+        over.set()
+        thread.join()
+    assert failures == []
+    assert not place.store().has(surplus)
+    assert {run: place.files(run) for run in place.store().runs()} == before
+    assert place.store().unfinished() == []
+
+
+def train(place: Planned, label: str) -> None:
+    assert place.train(label) == 0
+
+
+def bring(source: Path, target: Path) -> None:
+    from fl.store import import_export
+
+    for run in Store(source).runs():
+        moved = import_export.bring(run, Store(source), Store(target))
+        assert moved.outcome in (import_export.NEW, import_export.THERE, import_export.BUSY)

@@ -1,0 +1,46 @@
+"""What `fl show` prints of a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from make_results import clients, entry, plan, write_plan, write_run
+
+from fl.cli import main
+
+
+def shown(root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines about the study ``small``, as it was planned, without their alignment."""
+    places = f"results: {root / 'results'}\nstore: {root / 'runs'}\n"
+    (root / "config.yaml").write_text(f"studies: [small]\n{places}")
+    assert main.main(["show", "small", "--planned", "--config", str(root)]) == 0
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_clients_held_out_of_training_have_lines_of_their_own(tmp_path: Path, capsys):
+    runs = [entry(f"r{seed}", "fedavg", seed=seed, partition="natural") for seed in (0, 1)]
+    runs += [entry("r2", "local", partition="natural"), entry("r3", "fedavg", partition="plain")]
+    write_plan(tmp_path / "results", plan(runs))
+    for run, values in (("r0", [0.2, 0.4]), ("r1", [0.4, 0.6])):
+        unseen = clients(values, split="unseen")
+        write_run(tmp_path / "runs", run, clients([0.5, 0.7]) + unseen)
+    write_run(tmp_path / "runs", "r3", clients([0.1]))
+    lines = shown(tmp_path, capsys)
+    assert lines[1] == "digits / natural / mlp: test accuracy in %"
+    assert lines[3:5] == ["fedavg 60.0 0.0 50.0 2", "local - - - 0 1 missing"]
+    unseen = "digits / natural / mlp: test accuracy of clients held out of training in %"
+    start = lines.index(unseen)
+    assert lines[start + 2 :][:2] == ["fedavg 40.0 14.1 30.0 2", "local - - - 0 1 missing"]
+    assert sum("held out" in line for line in lines) == 1, "of the plain partition there are none"
+
+
+def test_a_grid_that_is_half_trained_is_marked(tmp_path: Path, capsys):
+    runs = [entry(f"r{mu}", "fedprox", point={"mu": mu}) for mu in (1, 2, 3)]
+    write_plan(tmp_path / "results", plan(runs))
+    write_run(tmp_path / "runs", "r2", clients([0.5]) + clients([0.6], split="val"))
+    lines = shown(tmp_path, capsys)
+    assert lines[3:5] == ["fedprox 50.0 - 50.0 1 1 of 3 grid points there", "2 missing, 1 complete"]
+    for run in ("r1", "r3"):
+        write_run(tmp_path / "runs", run, clients([0.4]) + clients([0.7], split="val"))
+    assert shown(tmp_path, capsys)[3] == "fedprox 40.0 - 40.0 1"

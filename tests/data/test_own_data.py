@@ -1,0 +1,470 @@
+"""Data of the user's own, through the commands that users and jobs call: what is in it counts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import planning
+import pytest
+import yaml
+from PIL import Image
+
+from fl import data
+from fl.cli import main
+from fl.code import plugins, registry
+from fl.data import columns, contents
+from fl.data.prepared import Prepared
+from fl.errors import DataError, Where
+from fl.planning import plan
+
+READER = '''"""Measurements: rows of two numbers and a label.
+
+Us. Ours. 2026.
+"""
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+import numpy as np
+from fl.data.download import Source
+from fl.data.prepared import Writer
+
+@dataclass(frozen=True)
+class Measured:
+    """Ours."""
+    size: ClassVar[int] = 60
+    shape: ClassVar[tuple[int, ...]] = (2,)
+    classes: ClassVar[int] = 2
+    natural: ClassVar[int | None] = None
+    sources: ClassVar[tuple[Source, ...]] = (Source("own.csv", "file:own.csv"),)
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        rows = np.loadtxt(raw / "own.csv", delimiter=",")
+        writer.save("x", rows[:, :2].astype(np.float32))
+        writer.save("y", rows[:, 2].astype(np.int64))
+        writer.describe(["low", "high"])
+'''
+
+
+def rows(sign: int) -> str:
+    return "".join(f"{i},{sign * i},{int(sign * (i - 30) > 0)}\n" for i in range(60))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a plugin's data set over ``own.csv`` and the study ``tiny`` on it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(contents, "YOUNG", 0.0)
+    monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    lab = tmp_path / f"lab_{tmp_path.name}"
+    (lab / "datasets").mkdir(parents=True)
+    (lab / "datasets" / "measured.py").write_text(READER)
+    (tmp_path / "own.csv").write_text(rows(1))
+    write(tmp_path, ["measured"], plugins=[lab.name])
+    return tmp_path
+
+
+def write(root: Path, datasets: list[Any], plugins: list[str] | None = None, **study: Any) -> None:
+    """The config with the study ``tiny``: one round of FedAvg on ``datasets``."""
+    partition = {"dirichlet": {"clients": 3, "alpha": 1.0, "min_samples": 5}}
+    tiny = {
+        **{"datasets": datasets, "partitions": [partition], "models": [{"mlp": {"hidden": [3]}}]},
+        **{"seeds": [0], "training": {"rounds": 1}, "methods": {"fedavg": None}, **study},
+    }
+    studies = root / "config" / "studies"
+    studies.mkdir(parents=True, exist_ok=True)
+    (studies / "tiny.yaml").write_text(yaml.safe_dump(tiny))
+    settings = {"studies": ["tiny"], "plugins": plugins or [], "execution": planning.EXECUTION}
+    (root / "config" / "config.yaml").write_text(yaml.safe_dump(settings))
+
+
+def names() -> dict[str, set[str]]:
+    found = plan.make(Path("config"))
+    return {kind: set(getattr(found, kind)) for kind in ("datasets", "partitions", "bundles")}
+
+
+def train(bundle: str) -> int:
+    return main.main(["train", f"results/plan/bundles/{bundle}.json"])
+
+
+def test_an_edit_of_the_file_renames_data_partition_and_runs(project: Path) -> None:
+    before = names()
+    (project / "own.csv").write_text(rows(-1))
+    edited = names()
+    assert all(not before[kind] & edited[kind] for kind in before)
+    (project / "own.csv").write_text(rows(1))
+    assert names() == before
+
+
+def test_after_an_edit_everything_is_made_anew_from_the_new_file(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = []
+    for sign in (1, -1):
+        (project / "own.csv").write_text(rows(sign))
+        assert main.main(["plan", "--write"]) == 0
+        assert "1 runs in 1 jobs; 1 to train" in capsys.readouterr().out
+        [bundle] = names()["bundles"]
+        assert train(bundle) == 0
+        [dataset] = names()["datasets"]
+        made.append(np.load(project / "data" / "prepared" / dataset / "x.npy"))
+    assert np.array_equal(made[0][:, 1], -made[1][:, 1])
+    assert len(list((project / "results" / "partitions").iterdir())) == 2
+    assert not (project / "config" / "sources.lock.json").exists()
+
+
+def test_a_job_that_was_planned_for_another_content_is_refused(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["plan", "--write"]) == 0
+    [dataset], [bundle] = names()["datasets"], names()["bundles"]
+    (project / "own.csv").write_text(rows(-1))
+    for command in (["download", dataset], ["prepare", dataset]):
+        assert main.main(command) == 1
+        assert "own.csv: has changed since it was planned" in capsys.readouterr().err
+    assert train(bundle) == 1
+
+
+def test_a_plan_that_is_known_is_made_anew_when_the_file_changes_and_only_then(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = plan.current(Path("config"))
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "written", lambda *_: pytest.fail("nothing has changed"))
+        assert plan.current(Path("config")) == first
+    (project / "own.csv").write_text(rows(-1))
+    assert plan.current(Path("config"))["bundles"].keys() != first["bundles"].keys()
+
+
+def test_a_run_that_is_planned_is_trained_where_the_file_is_not(project: Path) -> None:
+    assert main.main(["plan", "--write"]) == 0
+    [dataset], [bundle] = names()["datasets"], names()["bundles"]
+    assert main.main(["prepare", dataset]) == 0
+    (project / "own.csv").unlink()
+    assert train(bundle) == 0
+
+
+# What is remembered of a file
+
+
+def test_a_file_is_hashed_again_only_when_it_was_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, known = tmp_path / "a.csv", contents.Contents(tmp_path / "memory")
+    path.write_text("1")
+    monkeypatch.setattr(contents, "YOUNG", 0.0)
+    first = known.of([path])
+    with monkeypatch.context() as patch:
+        patch.setattr(contents, "content", lambda _: pytest.fail("was read again"))
+        assert known.of([path]) == first
+    of = path.stat()
+    path.write_text("2")
+    os.utime(path, ns=(of.st_atime_ns, of.st_mtime_ns))
+    assert known.of([path]) != first, "of the same size and modification time"
+
+
+def test_a_file_that_has_just_changed_is_not_trusted(tmp_path: Path) -> None:
+    path, known = tmp_path / "a.csv", contents.Contents(tmp_path / "memory")
+    path.write_text("1")
+    known.of([path])
+    assert not (tmp_path / "memory").exists()
+
+
+def test_a_folder_is_its_names_and_contents_wherever_it_lies(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    (folder / "cat").mkdir(parents=True)
+    (folder / "cat" / "a.png").write_text("a")
+    (folder / "cat" / "b.png").write_text("b")
+    first = contents.content([folder])
+    (folder / ".DS_Store").write_text("")
+    folder.rename(tmp_path / "moved")
+    folder = tmp_path / "moved"
+    assert contents.content([folder]) == first
+    (folder / "cat").rename(folder / "dog")
+    assert contents.content([folder]) != first
+
+
+# A table
+
+
+def patients(path: Path, **changed: list[Any]) -> pd.DataFrame:
+    """60 rows of three hospitals, in which the diagnosis follows from the age."""
+    age = np.arange(60) % 30 + 20
+    columns: dict[str, Any] = {
+        **{"age": age, "height": 150.5 + age, "smokes": age % 2 == 0, "name": ["Ann"] * 60},
+        **{"diagnosis": np.where(age < 35, "well", "ill"), "hospital": np.arange(60) % 3 + 8},
+    }
+    table = pd.DataFrame({**columns, **changed})
+    table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False)
+    return table
+
+
+OWN = {"label": "diagnosis", "client": "hospital", "drop": ["name"]}
+
+
+def dataset(name: str, path: Path, **keys: Any) -> Any:
+    entry = registry.find("data set", name, Where("the test"))
+    return entry.make(entry.parse({"path": str(path), **keys}, Where("the test")))
+
+
+def prepared(made: Any, folder: Path) -> Prepared:
+    return data.prepare(made, "own", folder / "raw", folder / "prepared")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_comes_out_as_it_went_in(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "ROWS", 7)
+    split = np.array(["train", "test", "val"])[np.arange(60) % 7 % 3]
+    table = patients(tmp_path / f"patients{suffix}", split=split)
+    made = dataset("table", tmp_path / f"patients{suffix}", **OWN, split="split")
+    assert (made.size, made.shape, made.classes, made.natural) == (60, (3,), 2, 3)
+    found = prepared(made, tmp_path)
+    expected = table[["age", "height", "smokes"]].to_numpy(np.float32)
+    assert np.array_equal(found.x, expected)
+    assert found.classes == ("ill", "well")
+    assert np.array_equal(found.y, table["diagnosis"] == "well")
+    assert found.client is not None
+    assert np.array_equal(found.client, table["hospital"] - 8), "10 comes after 8 and 9"
+    assert found.split is not None
+    assert np.array_equal(found.split, pd.Series(split).map({"train": 0, "test": 1, "val": 2}))
+    trained = expected[split == "train"].astype(float)
+    assert found.normalisation is not None
+    assert np.allclose(found.normalisation["mean"], trained.mean(0))
+    assert np.allclose(found.normalisation["sd"], trained.std(0))
+
+
+TABLES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "an empty cell": (
+        {"height": [1.5] * 41 + [None] + [1.5] * 18},
+        OWN,
+        r"column 'height', row 42: an empty cell is no number",
+    ),
+    "nan": ({"age": [1, "nan"] * 30}, OWN, r"column 'age', row 2: 'nan' is no number"),
+    "endless": ({"age": [1, "inf"] * 30}, OWN, r"column 'age', row 2: 'inf' is no number"),
+    "text": ({}, {**OWN, "drop": []}, r"column 'name', row 1: 'Ann' is no number; .* `drop`"),
+    "no label": ({}, {**OWN, "label": "dx"}, r"label is 'dx', .* there are: age, height, smokes"),
+    "no client": ({}, {**OWN, "client": "ward"}, r"client is 'ward', but there is no such column"),
+    "no such drop": ({}, {**OWN, "drop": ["nam"]}, r"drop is 'nam', but there is no such column"),
+    "a row without label": (
+        {"diagnosis": ["ill", "well", ""] * 20},
+        OWN,
+        r"column 'diagnosis', row 3: is empty",
+    ),
+    "one class": ({"diagnosis": ["ill"] * 60}, OWN, r"has one value only, 'ill'"),
+    "a number to predict": (
+        {"diagnosis": list(range(60))},
+        OWN,
+        r"'diagnosis' has 60 different values in 60 rows",
+    ),
+    "another split": (
+        {"split": ["train", "dev"] * 30},
+        {**OWN, "split": "split"},
+        r"column 'split', row 2: is 'dev'; allowed: train, test, val",
+    ),
+    "no feature": ({}, {**OWN, "drop": ["name", "age", "height", "smokes"]}, r"no column left"),
+}
+
+
+@pytest.mark.parametrize("fault", TABLES)
+def test_a_table_of_which_no_data_set_can_be_made_is_refused_by_column_and_row(
+    tmp_path: Path, fault: str
+) -> None:
+    changed, keys, message = TABLES[fault]
+    patients(tmp_path / "patients.csv", **changed)
+    with pytest.raises(DataError, match=rf"patients\.csv: .*{message}"):
+        _ = dataset("table", tmp_path / "patients.csv", **keys).shape
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "cannot be read as a table"),
+        ("a,a,y\n1,2,3\n", "column 'a' stands twice"),
+        ("a,y\n1,2,3\n", "2 columns in the header, 3 cells in the first row"),
+        ("a,y\n1,2\n1,2,3\n", r"cannot be read from row 1 on \(.*[Ee]xpected 2 fields in line 3"),
+        ("a,y\n", "has no rows"),
+        (b"a,y\n\xff,1\n", "cannot be read"),
+        ("a;y\n1;2\n", "label is 'y', but there is no such column; there are: a;y"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str | bytes, message: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError, match=rf"t\.csv: .*{message}"):
+        _ = dataset("table", path, label="y").shape
+
+
+def test_times_and_numbers_written_as_text_are_no_features(tmp_path: Path) -> None:
+    day = pd.Timestamp("2026-01-01")
+    for column, shown in (([day] * 60, "2026-01-01"), (["12"] * 60, "12")):
+        patients(tmp_path / "p.parquet", age=column)
+        with pytest.raises(DataError, match=rf"column 'age', row 1: '{shown}.* is no number"):
+            _ = dataset("table", tmp_path / "p.parquet", **OWN).shape
+
+
+def test_classes_in_parquet_are_whole_numbers_in_order_of_their_values(tmp_path: Path) -> None:
+    patients(tmp_path / "p.parquet", diagnosis=[2.0, 10.0, -1.0] * 20)
+    found = prepared(dataset("table", tmp_path / "p.parquet", **OWN), tmp_path)
+    assert found.classes == ("-1", "2", "10")
+    assert np.array_equal(found.y, [1, 2, 0] * 20)
+    patients(tmp_path / "p.parquet", diagnosis=[2.0, 1.5] * 30)
+    with pytest.raises(DataError, match=r"column 'diagnosis', row 2: 1\.5 is no class"):
+        _ = dataset("table", tmp_path / "p.parquet", **OWN).shape
+
+
+def test_a_study_on_a_table_needs_a_config_alone(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WARD", str(project))
+    patients(project / "patients.csv")
+    own = {"table": {"path": "$WARD/patients.csv", **OWN}}
+    write(project, [own], partitions=["natural"])
+    assert main.main(["plan", "--write"]) == 0
+    [bundle] = names()["bundles"]
+    assert train(bundle) == 0
+    assert len(list((project / "results" / "runs" / "").glob("*/run.json"))) == 1
+    patients(project / "patients.csv", age=[3] * 60)
+    assert names()["bundles"] != {bundle}
+    patients(project / "patients.csv", age=[3, "?"] * 30)
+    capsys.readouterr()
+    assert main.main(["plan"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: config/studies/tiny.yaml: datasets.0.table: ")
+    assert "patients.csv: column 'age', row 2: '?' is no number" in error
+
+
+# Images
+
+
+def photo(path: Path, shade: int, size: tuple[int, int] = (6, 5), mode: str = "L") -> np.ndarray:
+    """A picture [height, width(, 3)] that gets lighter to the right, saved as ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.tile(np.arange(size[1], dtype=np.uint8) + shade, (size[0], 1))
+    if mode == "RGB":
+        pixels = np.stack([pixels, pixels + 50, pixels * 0], axis=-1)
+    Image.fromarray(pixels).save(path)
+    return pixels
+
+
+def photos(folder: Path, mode: str = "L") -> list[np.ndarray]:
+    """Three of cats and three of dogs, in the order of their paths."""
+    names = ["cat/1.png", "cat/2.png", "cat/more/3.PNG", "dog/1.png", "dog/2.bmp", "dog/3.tif"]
+    return [photo(folder / name, 20 * n, mode=mode) for n, name in enumerate(names)]
+
+
+@pytest.mark.parametrize(("mode", "colours"), [("L", 1), ("RGB", 3)])
+def test_a_folder_of_classes_comes_out_as_it_went_in(
+    tmp_path: Path, mode: str, colours: int
+) -> None:
+    expected = np.array(photos(tmp_path / "photos", mode)).reshape(6, 6, 5, colours)
+    (tmp_path / "photos" / ".DS_Store").write_text("left by a program")
+    (tmp_path / "photos" / "cat" / "notes.txt").write_text("of the photographer's")
+    made = dataset("images", tmp_path / "photos")
+    assert (made.size, made.shape, made.classes) == (6, (colours, 6, 5), 2)
+    assert made.natural is None
+    found = prepared(made, tmp_path)
+    assert np.array_equal(found.x, expected.transpose(0, 3, 1, 2))
+    assert np.array_equal(found.y, [0, 0, 0, 1, 1, 1])
+    assert found.classes == ("cat", "dog")
+    assert found.normalisation is not None
+    assert np.allclose(found.normalisation["mean"], expected.mean((0, 1, 2)) / 255)
+    sd = expected.std((0, 1, 2)) / 255
+    assert np.allclose(found.normalisation["sd"], np.where(sd > 0, sd, 1))
+
+
+def test_folders_named_as_splits_are_the_published_split(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        photos(tmp_path / "photos" / part)
+    found = prepared(dataset("images", tmp_path / "photos"), tmp_path)
+    assert found.classes == ("cat", "dog")
+    assert found.split is not None
+    assert np.array_equal(found.split, [0] * 6 + [1] * 6)
+
+
+def test_a_table_says_what_images_show_and_whose_they_are(tmp_path: Path) -> None:
+    expected = photos(tmp_path / "scans")
+    rows = "file,dx,site\nscans/dog/1.png,ill,b\nscans/cat/1.png,well,a\nscans/cat/2.png,well,b\n"
+    (tmp_path / "scans.csv").write_text(rows + "scans/dog/2.bmp,ill,a\n")
+    keys = {"image": "file", "label": "dx", "client": "site"}
+    made = dataset("images", tmp_path / "scans.csv", **keys)
+    assert (made.size, made.shape, made.classes, made.natural) == (4, (1, 6, 5), 2, 2)
+    found = prepared(made, tmp_path)
+    assert np.array_equal(found.x[:, 0], [expected[3], expected[0], expected[1], expected[4]])
+    assert np.array_equal(found.y, [0, 1, 1, 0])
+    assert found.client is not None
+    assert np.array_equal(found.client, [1, 0, 1, 0])
+    before = {n: data.content(files) for n, files in data.own(made, None).items()}
+    photo(tmp_path / "scans" / "dog" / "3.tif", 1)
+    assert {n: data.content(files) for n, files in data.own(made, None).items()} == before
+    photo(tmp_path / "scans" / "dog" / "2.bmp", 1)
+    assert {n: data.content(files) for n, files in data.own(made, None).items()} != before
+
+
+def test_images_of_different_sizes_and_kinds_are_brought_to_one(tmp_path: Path) -> None:
+    photos(tmp_path / "photos")
+    photo(tmp_path / "photos" / "dog" / "9.png", 7, (8, 9), "RGB")
+    with pytest.raises(
+        DataError, match=r"9\.png: is of 8 x 9 pixels, but .*1\.png of 6 x 5.*pixel"
+    ):
+        _ = dataset("images", tmp_path / "photos").shape
+    made = dataset("images", tmp_path / "photos", pixels=4)
+    assert made.shape == (3, 4, 4)
+    found = prepared(made, tmp_path)
+    grey, colour = found.x[0], found.x[6]
+    assert np.array_equal(grey[0], grey[1])
+    assert not np.array_equal(colour[0], colour[1])
+
+
+PICTURES: dict[str, tuple[str, bytes | None, str]] = {
+    "no folders": ("", None, r"photos: has no folders; allowed: one for each class"),
+    "an image of no class": ("9.png", b"?", r"9\.png: lies in no folder of a class"),
+    "an empty class": ("fox/a.txt", b"", r"fox: holds no image; allowed: files that end in \.bmp"),
+    "no picture": ("dog/9.png", b"?", r"dog/9\.png: is no complete picture"),
+}
+
+
+@pytest.mark.parametrize("fault", PICTURES)
+def test_a_folder_of_which_no_data_set_can_be_made_is_refused(tmp_path: Path, fault: str) -> None:
+    name, content, message = PICTURES[fault]
+    (tmp_path / "photos").mkdir()
+    if content is not None:
+        photos(tmp_path / "photos")
+        (tmp_path / "photos" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "photos" / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        _ = dataset("images", tmp_path / "photos").shape
+
+
+def test_images_that_a_table_names_wrongly_are_refused_by_row(tmp_path: Path) -> None:
+    photos(tmp_path)
+    for row, message in (("cat/9.png", "is not there"), ("cat/1.png", "stands twice")):
+        (tmp_path / "t.csv").write_text(
+            f"path,label\ncat/1.png,a\n{row},b\ndog/1.png,a\ncat/2.png,b"
+        )
+        with pytest.raises(DataError, match=rf"t\.csv: column 'path', row 2: .*{row} {message}"):
+            _ = dataset("images", tmp_path / "t.csv").shape
+    with pytest.raises(DataError, match=r"client is 'site', but there is no such column"):
+        _ = dataset("images", tmp_path / "t.csv", client="site").shape
+    with pytest.raises(DataError, match=r"none: cannot be read as a table \(no such file\)"):
+        _ = dataset("images", tmp_path / "none").shape
+
+
+def test_a_study_on_a_folder_of_images_notices_a_new_one(project: Path) -> None:
+    photos(project / "photos")
+    for n in range(4, 12):
+        photo(project / "photos" / "cat" / f"{n}.png", n)
+        photo(project / "photos" / "dog" / f"{n}.png", n)
+    own = {"images": {"path": "photos"}}
+    write(project, [own], partitions=[{"homogeneous": {"clients": 2}}])
+    first = plan.current(Path("config"))
+    [bundle] = first["bundles"]
+    assert train(bundle) == 0
+    photo(project / "photos" / "cat" / "99.png", 99)
+    assert bundle not in plan.current(Path("config"))["bundles"]

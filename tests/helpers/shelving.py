@@ -1,0 +1,44 @@
+"""Runs that are what their names say, made without training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fl.code import identity
+from fl.simulation.evaluate import as_rows
+from fl.store.store import Store
+
+CODE = {"core": "c0de", "method": "c0de", "model": "c0de", "dataset": "d-1", "partition": "p-1"}
+
+
+def spec_of(seed: int, method: str = "fedavg", **hyper: Any) -> dict[str, Any]:
+    return {
+        "dataset": {"name": "digits"},
+        "partition": {"name": "dirichlet", "clients": 8, "alpha": 0.3, "seed": 0, "val": 0.1},
+        "model": {"name": "mlp", "hidden": [8]},
+        "method": {"name": method, **hyper},
+        "terms": [],
+        "training": {"rounds": 50, "lr": 0.05},
+        "start": None,
+        "seed": seed,
+    }
+
+
+def add(
+    store: Store, seed: int = 0, value: float = 1.0, weights: bool = False, **choices: Any
+) -> str:
+    """Put a run into a store; its id. Runs of equal choices have one id, whatever their value."""
+    spec = spec_of(seed, **choices)
+    run = identity.run(identity.point(spec, CODE), seed)
+    record = {
+        **{"run": run, "state": "complete", "spec": spec, "code": CODE, "rounds": 50},
+        **{"seconds": value, "execution": {"backend": "loop"}},
+    }
+    rows = as_rows([(r, 0, "train", "global", "loss", value + r / 3, 10) for r in range(1, 51)])
+    with store.open(run, need_weights=weights) as work:
+        assert work is not None
+        tree = {"w": torch.full((3,), value)} if weights else None
+        assert work.finish(record, rows, tree)
+    return run

@@ -1,0 +1,119 @@
+"""What users compute from a study's results themselves: `fl.report.load` and docs/analyse.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+import pytest
+from make_results import clients, entry, plan, write_plan, write_run, write_study
+
+import fl.report
+from fl.errors import DataError
+from fl.report import analysis
+from fl.report.cells import spread
+from fl.results import result_files
+
+PAGE = Path(__file__).parents[2] / "docs" / "analyse.md"
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose ``results`` are those of the study ``quickstart``, with its tables."""
+    root = tmp_path_factory.mktemp("clone")
+    made = write_study(root / "results", alphas=(0.1,))
+    result_files.write(made, root / "results" / "runs", root / "results")
+    return root
+
+
+def two(root: Path) -> dict[str, Any]:
+    """A grid of two points, of which the second is chosen, beside a method without one."""
+    results = root / "results"
+    for run, val, test in (("p", 0.6, 0.9), ("q", 0.7, 0.5)):
+        unseen = clients([0.25], split="unseen")
+        rows = [*clients([test, test]), *clients([val] * 2, split="val"), *unseen]
+        write_run(results / "runs", run, [*rows, *clients([2.0, 3.0], metric="loss")])
+    write_run(results / "runs", "a", [*clients([0.5, 0.7])])
+    made = plan(
+        [
+            entry("p", "fedprox", point={"mu": 0.1}, title="FedProx"),
+            entry("q", "fedprox", point={"mu": 1}, title="FedProx"),
+            entry("a", "fedavg", title="FedAvg"),
+            entry("z", "fedavg", title="FedAvg", seed=1),
+        ]
+    )
+    write_plan(results, made)
+    return made
+
+
+def test_the_main_table_is_one_line_of_python(tmp_path, monkeypatch):
+    two(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    found = fl.report.load("small")
+    assert list(found.columns) == list(analysis.COLUMNS)
+    told = found[["title", "point", "mean", "worst", "n_seeds", "n_missing"]].values.tolist()
+    assert told == [["FedProx", "mu=1", 0.5, 0.5, 1, 0], ["FedAvg", "", 0.6, 0.5, 1, 1]]
+    assert not (tmp_path / "results" / "tables").exists(), "reading writes nothing"
+    assert fl.report.load("small", metric="loss")["mean"].tolist()[0] == 2.5
+    [unseen] = fl.report.load("small", unseen=True).to_dict("records")
+    assert (unseen["title"], unseen["mean"]) == ("FedProx", 0.25)
+
+
+def test_what_the_report_shows_is_what_is_loaded(clone):
+    results = clone / "results"
+    fl.report.build("quickstart", results, results / "runs")
+    found = fl.report.load("quickstart", results)
+    shown = (results / "report" / "quickstart.md").read_text().replace("*", "").splitlines()
+    assert found["method"].tolist() == ["local", "fedavg", "fedprox", "fedavg-ft", "scaffold"]
+    for row in found.to_dict("records"):
+        main = next(line for line in shown if line.startswith(f"| {row['title']} |"))
+        assert spread(row["mean"], row["sd_seeds"], "accuracy") in main
+
+
+def test_full_tables_are_read_without_a_store_and_those_of_another_plan_are_not(tmp_path):
+    made = two(tmp_path)
+    made["runs"].pop()
+    write_plan(tmp_path / "results", made)
+    store = tmp_path / "results" / "runs"
+    result_files.write(made, store, tmp_path / "results")
+    store.rename(tmp_path / "away")
+    assert fl.report.load("small", tmp_path / "results")["mean"].tolist() == [0.5, 0.6]
+    write_plan(tmp_path / "results", made | {"hash": "another"})
+    assert fl.report.load("small", tmp_path / "results")["n_missing"].tolist() == [1, 1]
+
+
+def test_a_study_that_was_not_planned_is_one_message(tmp_path):
+    two(tmp_path)
+    with pytest.raises(DataError, match=r"nobody\.json: not there; planned studies: small"):
+        fl.report.load("nobody", tmp_path / "results")
+
+
+def test_every_block_of_the_page_runs_as_it_is_written_there(clone, monkeypatch):
+    monkeypatch.chdir(clone)
+    mpl.use("agg")
+    names: dict[str, Any] = {}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    assert len(blocks) == PAGE.read_text().count("```") // 2, "every block is Python"
+    for number, block in enumerate(blocks, 1):
+        exec(compile(block, f"{PAGE.name}, block {number}", "exec"), names)
+    assert (clone / "curve.pdf").stat().st_size > 5000
+    assert (clone / "bars.pdf").stat().st_size > 5000
+    tests = names["tests"]
+    assert set(tests["method"]) == {"local", "fedavg", "fedprox", "scaffold"}
+    assert tests["p"].between(0, 1).all()
+    assert (tests["p_holm"] >= tests["p"]).all()
+    gain = tests.set_index("method")["gain"]
+    assert gain["local"] < gain["fedavg"] < 0, "as the results were made"
+
+
+def test_the_page_lists_every_column(clone):
+    told = set(re.findall(r"`([\w.<>]+)`", PAGE.read_text()))
+    told |= {"state", "rounds", "backend", "device"}  # Their names are plain words there.
+    for end in ("parquet", "runs.parquet"):
+        table = pd.read_parquet(clone / "results" / "tables" / f"quickstart.{end}")
+        assert "hp.mu" in table
+        assert set(table.columns) - told <= {"hp.mu", "partition_id"}
+    assert told >= set(analysis.COLUMNS)

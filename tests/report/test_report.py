@@ -1,0 +1,506 @@
+"""The report says what the tables say, in every form, and stands on its own."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from make_results import clients, entry, plan, write_partition, write_plan, write_run, write_study
+from matplotlib.image import imread
+
+from fl import report
+from fl.data import partition
+from fl.errors import DataError
+from fl.report import details, figures
+from fl.report.cells import NOTHING, number, probability, spread
+from fl.report.facts import gather
+from fl.report.latex import tex
+from fl.report.outline import outline
+from fl.report.plain import markdown
+from fl.results import derived as frames_of
+from fl.results import tables
+from fl.results.partitions import read
+
+
+class Page(HTMLParser):
+    """Ids, links, and every table as rows of cell texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self._rows: list[list[str]] | None = None
+        self._cell: list[str] | None = None
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.tags.append((tag, found))
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found["href"]] if "href" in found else []
+        if tag == "table":
+            self._rows = self.tables.setdefault(found.get("class", "runs"), [])
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("td", "th"):
+            self._cell = []
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self._rows[-1].append(" ".join(self._cell))
+            self._cell = None
+
+    def handle_data(self, data):
+        self.text += data
+        if self._cell is not None and data.strip():
+            self._cell.append(data.strip())
+
+
+def made(results: Path, study: str = "small") -> tuple[Page, str, str]:
+    facts = gather(study, results, results / "runs")
+    html, md, latex = report.texts(facts, outline(facts)).values()
+    return Page(html), md, latex
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory) -> Path:
+    results = tmp_path_factory.mktemp("full") / "results"
+    write_study(results)
+    report.build("quickstart", results, results / "runs")
+    return results
+
+
+@pytest.fixture(scope="module")
+def page(full: Path) -> Page:
+    return Page((full / "report" / "quickstart.html").read_text())
+
+
+def frames(results: Path, study: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    folder = results / "tables"
+    return pd.read_parquet(folder / f"{study}.parquet"), pd.read_parquet(
+        folder / f"{study}.runs.parquet"
+    )
+
+
+def test_main_table_shows_the_rounding_of_the_parquet_tables_in_all_three_forms(full, page):
+    rows, runs = frames(full, "quickstart")
+    summary = tables.summarise(rows, runs, "accuracy")
+    md = (full / "report" / "quickstart.md").read_text().replace("**", "")
+    latex = re.sub(r"\\textbf\{([^}]*)\}", r"\1", (full / "report" / "quickstart.tex").read_text())
+    titles = dict(zip(runs["method"], runs["title"], strict=True))
+    shown = {row[0]: row[1:] for row in page.tables["settings"][1:8]}
+    assert len(summary) == 10
+    for method, group in summary.groupby("method", sort=False):
+        cells = [
+            f"{100 * m:.1f} ± {100 * s:.1f}"
+            for m, s in zip(group["mean"], group["sd_seeds"], strict=True)
+        ]
+        assert [cell.split(" 1 missing")[0] for cell in shown[titles[method]]] == cells
+        plain = [
+            c + (" (1 missing)" if n else "")
+            for c, n in zip(cells, group["n_missing"], strict=True)
+        ]
+        assert f"| {titles[method]} | {' | '.join(plain)} |" in md
+        assert f"{titles[method]} & {' & '.join(plain)} \\\\".replace("±", "$\\pm$") in latex
+
+
+def test_clients_and_paired_tables_show_the_rounding_of_the_parquet_tables(full, page):
+    rows, runs = frames(full, "quickstart")
+    summary = tables.summarise(rows, runs, "accuracy")
+    shown = [r for r in page.tables["clients"][1:] if len(r) == 6 and "Majority" not in r[0]]
+    for row, (_, value) in zip(shown, summary.iterrows(), strict=True):
+        expected = [f"{100 * value[c]:.1f}" for c in ("mean", "sd_clients", "p10", "worst")]
+        assert row[1:5] == expected
+    shown = [r for r in page.tables["paired"][1:] if len(r) == 8]
+    paired = tables.paired(rows, runs, "accuracy", "fedavg-ft")
+    for row, (_, value) in zip(shown, paired.iterrows(), strict=True):
+        difference = f"{100 * value['difference']:+.1f}".replace("-", "\N{MINUS SIGN}")
+        assert row[1] == f"{difference} ± {100 * value['difference_sd_seeds']:.1f}"
+        assert [float(c) for c in row[2:5]] == [
+            100 * value[c] for c in ("better", "equal", "worse")
+        ]
+
+
+def test_the_best_of_a_column_is_bold(full):
+    text = (full / "report" / "quickstart.md").read_text()
+    first = text.index("| Method")
+    bold = re.findall(r"^\| ([^|]*) \| .*\*\*", text[first : text.index("Final", first)], re.M)
+    assert bold == ["FedAvg + fine-tuning"]
+
+
+def test_every_link_has_its_anchor_and_every_id_is_there_once(page):
+    assert len(page.ids) == len(set(page.ids))
+    assert {link[1:] for link in page.links} <= set(page.ids)
+    assert all(link.startswith("#") for link in page.links)
+    assert sum(link.startswith("#runs-") for link in page.links) > 50
+
+
+def test_seconds_of_a_stacked_run_are_said_to_be_a_share(tmp_path):
+    together = {"backend": "stacked", "device": "cpu", "stack": ["s0", "s1"]}
+    for run in ("s0", "s1"):
+        write_run(tmp_path / "runs", run, clients([0.5]), execution=together, seconds=4.0)
+    write_run(tmp_path / "runs", "s2", clients([0.5]), seconds=3.0)
+    made = [entry(run, "fedavg", seed=int(run[1])) for run in ("s0", "s1", "s2")]
+    write_plan(tmp_path, plan(made))
+    facts = gather("small", tmp_path, tmp_path / "runs")
+    [(_, [(_, _, _, runs)])] = details.runs_behind(facts)
+    share = "4.0 (a share of 1/2)"
+    assert [run["seconds"] for run in runs] == [share, share, "3.0"]
+
+
+def test_the_runs_behind_a_cell_are_listed_with_state_and_folder(full, page):
+    _, runs = frames(full, "quickstart")
+    listed = {row[0]: row for row in page.tables["runs"]}
+    for run, state in zip(runs["run"], runs["state"], strict=True):
+        assert state in listed[run]
+        assert (f"results/runs/{run}" in listed[run]) == (state != "missing")
+
+
+def test_missing_and_diverged_runs_are_named(full, page):
+    _, runs = frames(full, "quickstart")
+    top = page.text[: page.text.index("Table 1.")]
+    md = (full / "report" / "quickstart.md").read_text()
+    named = runs[runs["state"] != "complete"]
+    assert len(named) == 3
+    for run in named["run"]:
+        assert run in top and f"`{run}`" in md
+    assert "39 complete" in top and "2 diverged" in top and "1 missing" in top
+
+
+def test_the_page_needs_nothing_from_outside(full):
+    text = (full / "report" / "quickstart.html").read_text()
+    assert not re.search(r"https?:|//[a-z]|@import|<link|<iframe|\bsrc=", text)
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)", text))
+
+
+def test_figures_and_tables_are_described(page):
+    pictures = [a for tag, a in page.tags if tag == "svg" and a.get("aria-hidden") != "true"]
+    assert len(pictures) == 8
+    assert all(a["role"] == "img" and len(a["aria-label"]) > 40 for a in pictures)
+    kinds = [tag for tag, _ in page.tags]
+    assert kinds.count("figure") == kinds.count("figcaption") > 10
+    assert all("scope" in a for tag, a in page.tags if tag == "th")
+
+
+def test_equal_inputs_give_equal_bytes(full):
+    paths = [full / "report" / f"quickstart.{end}" for end in ("html", "md", "tex")]
+    before = [p.read_bytes() for p in paths]
+    report.build("quickstart", full, full / "runs")
+    assert [p.read_bytes() for p in paths] == before
+
+
+def test_footer_tells_versions_plan_and_how_to_make_it_again(page):
+    end = page.text[-900:]
+    for text in ("torch 2.11.0", "7d1f0a93c2be", "python -m fl report quickstart"):
+        assert text in end
+
+
+def small(results: Path, *runs: dict, **choices) -> None:
+    write_plan(results, plan(runs, **choices))
+
+
+def test_majority_shares_are_those_counted_by_hand(tmp_path):
+    write_partition(
+        tmp_path,
+        "part",
+        {
+            # Client 0's training majority is class 0, client 1's class 1, the population's class 1.
+            "train": [[3, 1], [0, 4]],
+            "test": [[1, 3], [2, 6]],
+        },
+        ["zero", "one"],
+    )
+    found = read(tmp_path, "part", "digits · iid")
+    assert found.majority().tolist() == [0.25, 0.75]
+    assert found.population_majority() == 0.75
+    write_run(tmp_path / "runs", "a", clients([0.5, 0.7]))
+    small(tmp_path, entry("a", "fedavg"))
+    page, md, latex = made(tmp_path)
+    shown = {row[0]: row[1] for row in page.tables["settings"]}
+    assert shown["Majority class of each client"] == "50.0"
+    assert shown["Majority class of the population"] == "75.0"
+    assert "| Majority class of each client | 50.0 |" in md
+    assert r"Majority class of the population & 75.0 \\" in latex
+
+
+def test_before_after_and_gain_are_those_worked_out_by_hand(tmp_path):
+    for seed, (before, after) in enumerate([(0.5, 0.7), (0.6, 0.7)]):
+        rows = clients([before, before], round=0)
+        rows += clients([after - 0.1, after + 0.1], round=1, stage="personal")
+        write_run(tmp_path / "runs", f"s{seed}", rows)
+    small(tmp_path, entry("s0", "ft", seed=0), entry("s1", "ft", seed=1))
+    page, *_ = made(tmp_path)
+    assert page.tables["personalisation"][1] == ["ft", "55.0 ± 7.1", "70.0 ± 0.0", "+15.0 ± 7.1"]
+
+
+def test_a_curve_follows_the_personal_stage_from_the_shared_model_it_began_with(tmp_path):
+    fine = [*clients([0.4, 0.6], round=0), *clients([0.7, 0.9], round=1, stage="personal")]
+    both = [*clients([0.2], round=1), *clients([0.3], round=1, stage="personal")]
+    write_run(tmp_path, "ft", fine)
+    write_run(tmp_path, "ditto", both)
+    write_run(tmp_path, "avg0", [*clients([0.1], round=1), *clients([0.5], round=2)])
+    write_run(tmp_path, "avg1", [*clients([0.3], round=1), *clients([0.9], round=2)])
+    made = [entry("ft", "ft"), entry("ditto", "ditto")]
+    made += [entry("avg0", "avg", seed=0), entry("avg1", "avg", seed=1)]
+    curves = frames_of.curves(*tables.collect(plan(made), tmp_path), "accuracy")
+    found = {
+        m: list(zip(g["round"], g["mean"].round(9), strict=True))
+        for m, g in curves.groupby("method")
+    }
+    assert found == {
+        "ft": [(0, 0.5), (1, 0.8)],
+        "ditto": [(1, 0.3)],
+        "avg": [(1, 0.2), (2, 0.7)],
+    }
+    last = curves[(curves["method"] == "avg") & (curves["round"] == 2)]["sd_seeds"].iloc[0]
+    assert last == pytest.approx(math.sqrt(0.08))
+
+
+def test_measured_beside_published_in_percent_or_as_a_fraction(tmp_path):
+    write_run(tmp_path / "runs", "a", clients([0.5, 0.7]))
+    cell = {"source": "A", "table": "1", "row": "r", "column": "c", "note": "", "sd": None}
+    cell |= {"method": "fedavg", "dataset": "digits", "partition": entry("a", "x")["partition"]}
+    published = [cell | {"value": 62.5, "sd": 1.0}, cell | {"value": 0.6}]
+    published.append(cell | {"value": 50, "method": "moon"})
+    brief = {key: value for key, value in cell.items() if key not in ("dataset", "partition")}
+    published.append(brief | {"value": 55, "setting": "digits"})
+    small(tmp_path, entry("a", "fedavg"), published=published)
+    page, *_ = made(tmp_path)
+    shown = [row[3:6] for row in page.tables["published"][1:]]
+    assert shown[0] == ["60.0", "62.5 ± 1.0", "\N{MINUS SIGN}2.5"]
+    assert shown[1] == ["60.0", "60.0", "0.0"]
+    assert shown[2] == ["– not in this study", "50.0", "–"]  # noqa: RUF001
+    assert shown[3] == ["60.0", "55.0", "+5.0"]
+
+
+def test_grids_show_validation_and_test_of_every_point(tmp_path):
+    for run, val, test in (("p", 0.6, 0.9), ("q", 0.7, 0.5)):
+        write_run(tmp_path / "runs", run, [*clients([test]), *clients([val], split="val")])
+    runs = [entry(r, "fedprox", point={"mu": m}) for r, m in (("p", 0.1), ("q", 1))]
+    small(tmp_path, *runs)
+    page, *_ = made(tmp_path)
+    assert page.tables["grids"][1:] == [
+        ["fedprox", "mu=0.1", "60.0", "90.0", "1", ""],
+        ["fedprox", "mu=1", "70.0", "50.0", "1", "selected"],
+    ]
+    assert page.tables["settings"][1][1] == "50.0"
+
+
+def test_a_grid_that_is_half_trained_is_marked_in_all_three_forms(tmp_path):
+    runs = [entry(f"r{mu}", "prox", point={"mu": mu}, title="FedProx") for mu in (1, 2)]
+    small(tmp_path, *runs, entry("a", "fedavg", title="FedAvg"), baseline="fedavg")
+    for run in ("r1", "a"):
+        write_run(tmp_path / "runs", run, [*clients([0.5]), *clients([0.6], split="val")])
+    note = "Not all grid points are there of FedProx: these numbers are of the best point so far"
+    page, md, latex = made(tmp_path)
+    assert page.tables["settings"][1] == ["FedProx", "50.0 1 of 2 grid points there"]
+    assert page.tables["settings"][2] == ["FedAvg", "50.0"]
+    for written in (page.text, md, latex):
+        assert written.count(note) == 3, "the main table, over clients, against the baseline"
+    for written in (md, latex):
+        assert written.count("50.0 (1 of 2 grid points there)") == 1
+    write_run(tmp_path / "runs", "r2", [*clients([0.4]), *clients([0.7], split="val")])
+    page, *plain = made(tmp_path)
+    assert not any("of 2 grid" in text or note in text for text in (page.text, *plain))
+
+
+NASTY = "A&B_<i>{50%}$#|~^\\"
+
+
+def test_labels_are_shown_literally_everywhere(tmp_path):
+    write_run(tmp_path / "runs", "a", [*clients([0.5, 0.7], round=1), *clients([0.5, 0.7])])
+    small(tmp_path, entry("a", NASTY, title=NASTY), title=NASTY, question=NASTY)
+    page, md, latex = made(tmp_path)
+    assert page.tables["settings"][1][0] == NASTY
+    assert not any(tag == "i" for tag, _ in page.tags)
+    assert r"A\&B\_\textless{}i\textgreater{}\{50\%\}\$\#\textbar{}\textasciitilde{}" in latex
+    assert r"| A&amp;B\_&lt;i&gt;{50%}$\#\|\~^\\ | 60.0" in md
+
+
+def test_titles_that_coincide_are_told_apart_by_their_labels(tmp_path):
+    for run in ("a", "b"):
+        write_run(tmp_path / "runs", run, clients([0.5]))
+    small(tmp_path, entry("a", "weak", title="FedProx"), entry("b", "strong", title="FedProx"))
+    page, *_ = made(tmp_path)
+    heads = [row[0] for row in page.tables["settings"]]
+    assert heads == ["Method", "FedProx (weak)", "FedProx (strong)"]
+
+
+@pytest.mark.parametrize("state", ["empty plan", "all missing", "all diverged"])
+def test_a_report_is_made_from_whatever_there_is(tmp_path, state):
+    runs = [] if state == "empty plan" else [entry("a", "fedavg"), entry("b", "local")]
+    small(tmp_path, *runs, baseline="local")
+    for run in ("a", "b") if state == "all diverged" else ():
+        rows = clients([math.nan, math.nan])
+        write_run(tmp_path / "runs", run, rows, state="diverged")
+    page, md, latex = made(tmp_path)
+    word = "missing" if state == "all missing" else "diverged"
+    if runs:
+        assert [r[1] for r in page.tables["settings"][1:]] == [f"– 1 {word}"] * 2  # noqa: RUF001
+        assert f"– (1 {word})" in md and f"-- (1 {word})" in latex  # noqa: RUF001
+    assert f"{len(runs)} runs: 0 complete" in md
+    assert {link[1:] for link in page.links} <= set(page.ids)
+
+
+def test_one_seed_shows_no_deviation(tmp_path):
+    write_run(tmp_path / "runs", "a", clients([0.5, 0.7]))
+    small(tmp_path, entry("a", "fedavg"))
+    page, md, _ = made(tmp_path)
+    assert page.tables["settings"][1] == ["fedavg", "60.0"]
+    assert "there is one, so no deviation" in md
+
+
+def test_many_clients_and_classes_are_drawn_as_shades(tmp_path):
+    counts = [[c % 3 for c in range(45)] for _ in range(50)]
+    names = [f"class {c}" for c in range(45)]
+    write_partition(tmp_path, "part", {"train": counts, "test": counts}, names)
+    write_run(tmp_path / "runs", "a", clients([0.5] * 50))
+    small(tmp_path, entry("a", "fedavg"))
+    page, *_ = made(tmp_path)
+    images = [a["href"] for tag, a in page.tags if tag == "image"]
+    assert len(images) == 1 and images[0].startswith("data:image/png")
+
+
+def test_complete_tables_are_read_and_incomplete_ones_made_again(tmp_path):
+    write_run(tmp_path / "runs", "a", clients([0.5]))
+    small(tmp_path, entry("a", "fedavg"), entry("b", "local"))
+    assert made(tmp_path)[0].tables["settings"][2][1] == "– 1 missing"  # noqa: RUF001
+    write_run(tmp_path / "runs", "b", clients([0.25]))
+    assert made(tmp_path)[0].tables["settings"][2][1] == "25.0"
+    written = (tmp_path / "tables" / "small.parquet").stat().st_mtime_ns
+    made(tmp_path)
+    assert (tmp_path / "tables" / "small.parquet").stat().st_mtime_ns == written
+    small(tmp_path, entry("b", "local"), hash="another")
+    assert [row[0] for row in made(tmp_path)[0].tables["settings"]] == ["Method", "local"]
+
+
+def test_a_study_that_is_not_planned_is_named_with_those_that_are(tmp_path):
+    small(tmp_path, entry("a", "fedavg"))
+    with pytest.raises(DataError, match=r"other\.json: not there; planned studies: small"):
+        report.build("other", tmp_path, tmp_path / "runs")
+
+
+def test_a_partition_that_cannot_be_read_is_named(tmp_path):
+    write_partition(tmp_path, "part", {"train": [[1]], "test": [[1]]}, ["zero"])
+    (tmp_path / "partitions" / "part" / "statistics.parquet").write_bytes(b"PAR1")
+    small(tmp_path, entry("a", "fedavg"))
+    with pytest.raises(DataError, match="partitions/part: the partition's statistics"):
+        made(tmp_path)
+
+
+def test_numbers_as_text():
+    assert number(0.93449, "accuracy") == "93.4"
+    assert number(-0.0001, "accuracy", signed=True) == "0.0"
+    assert number(-0.021, "accuracy", signed=True) == "\N{MINUS SIGN}2.1"
+    assert number(1.23456, "loss") == "1.235"
+    assert number(math.nan, "loss") == "\N{EN DASH}"
+    assert spread(0.5, 0.012, "accuracy") == "50.0 ± 1.2"
+    assert spread(0.5, math.nan, "accuracy") == "50.0"
+    assert [probability(p) for p in (0.04, 0.0004, 1)] == ["0.040", "<0.001", "1.000"]
+
+
+def test_escapes():
+    assert tex("a_b & 5 % ± 1 <2") == r"a\_b \& 5 \% $\pm$ 1 \textless{}2"
+    assert markdown("a_b|<c>\nd") == r"a\_b\|&lt;c&gt;<br>d"
+
+
+def test_majority_is_over_the_test_samples_that_scores_are_over(tmp_path):
+    counts = {"train": [[5, 1], [1, 9], [8, 0]], "test": [[3, 1], [2, 2], [4, 0]]}
+    write_partition(tmp_path, "part", counts, ["a", "b"], unseen=[2])
+    part = read(tmp_path, "part", "digits · x")
+    assert part.majority().to_dict() == {0: 3 / 4, 1: 2 / 4}
+    assert part.majority(together=True).to_dict() == {0: 5 / 8, 1: 3 / 8}
+    assert part.population_majority() == 3 / 8
+
+
+def test_unseen_clients_have_a_table_of_their_own(tmp_path):
+    results = tmp_path / "results"
+    made_plan = plan([entry("r1", "fedavg"), entry("r2", "local")])
+    write_plan(results, made_plan)
+    counts = {"train": [[5, 1], [1, 5], [3, 3]], "test": [[2, 1], [1, 2], [2, 2]]}
+    write_partition(results, "part", counts, ["a", "b"], unseen=[2])
+    unseen = [(2, 2, "unseen", "global", "accuracy", 0.25, 4)]
+    write_run(results / "runs", "r1", clients([0.5, 0.7]) + unseen)
+    write_run(results / "runs", "r2", clients([0.8, 0.9], stage="personal"))
+    page, md, latex = made(results)
+    assert page.tables["unseen"][1:] == [["fedavg", "25.0"], ["local", NOTHING]]
+    assert page.tables["settings"][1][1] == "60.0"
+    assert "Clients held out of training" in md
+    assert "Clients held out of training" in latex
+    plain = tmp_path / "plain"
+    write_study(plain)
+    assert "Clients held out" not in made(plain, "quickstart")[1]
+
+
+def test_draws_of_one_data_set_are_one_row(tmp_path):
+    scores = {"fedavg": [0.5, 0.6, 0.7], "local": [0.6, 0.6, 0.9]}
+    runs = []
+    for method, values in scores.items():
+        for seed, value in enumerate(values):
+            name = f"synthetic(alpha=0.5, seed={seed})"
+            runs.append(entry(f"{method[0]}{seed}", method, dataset=name))
+            if (method, seed) != ("fedavg", 2):
+                write_run(tmp_path / "runs", f"{method[0]}{seed}", clients([value] * 2))
+    small(tmp_path, *runs, baseline="local")
+    page, md, _ = made(tmp_path)
+    assert page.tables["draws"][1:] == [
+        ["fedavg", "55.0 ± 7.1", "50.0", "\N{MINUS SIGN}5.0 ± 7.1", "2"],
+        ["local", "70.0 ± 17.3", "60.0", "0.0 ± 0.0", "3"],
+    ]
+    assert "synthetic(alpha=0.5) · dirichlet(clients=2, alpha=0.3) · mlp" in md
+    write_study(tmp_path / "one")
+    assert "drawn anew" not in made(tmp_path / "one", "quickstart")[1]
+
+
+def test_the_caption_says_that_the_test_is_global(tmp_path):
+    results = tmp_path / "results"
+    write_plan(results, plan([entry("r1", "fedavg")], test="global"))
+    write_run(results / "runs", "r1", clients([0.5, 0.7]))
+    assert "mean over clients, each on the test samples of all, then" in made(results)[0].text
+
+
+def test_a_thousand_clients_of_power_law_sizes_are_seen(tmp_path):
+    labels = np.arange(20_000) % 10
+    table = partition.power_law(labels, clients=1000)
+    told = partition.statistics(table, labels, 10)
+    (tmp_path / "partitions" / "part").mkdir(parents=True)
+    told.to_parquet(tmp_path / "partitions" / "part" / "statistics.parquet")
+    about = {"classes": [str(c) for c in range(10)]}
+    (tmp_path / "partitions" / "part" / "partition.json").write_text(json.dumps(about))
+    svg = figures.holdings(read(tmp_path, "part", "digits · x")).svg
+    ticks = re.findall(r"<text[^>]*>(\d+)</text>", svg)
+    assert 4 <= len(set(ticks) - set("123456789")) <= 8
+    assert "clients, by most frequent class and size" in svg
+    picture = re.search(r"data:image/png;base64,([^\"]+)", svg).group(1)
+    alpha = imread(io.BytesIO(base64.b64decode(picture)))[..., 3]
+    # Two classes of ten each are a fifth of the picture; half of the clients hold ten samples.
+    assert (alpha > 0.15).mean() == pytest.approx(0.2, abs=0.04)
+    assert len(svg) < 40_000
+
+
+def test_distances_between_domains_are_a_table(tmp_path):
+    counts = {"train": [[5, 1]], "test": [[2, 1]]}
+    write_partition(tmp_path, "part", counts, ["a", "b"])
+    assert details.distances_table(read(tmp_path, "part", "digits · x")) is None
+    rows = [("photo", "sketch", 0.25), ("photo", "clip", 0.5), ("sketch", "clip", 0.001)]
+    frame = pd.DataFrame(rows, columns=["domain", "other", "mmd2"])
+    frame.to_parquet(tmp_path / "partitions" / "part" / "domains.parquet")
+    table = details.distances_table(read(tmp_path, "part", "digits · x"))
+    assert table.columns == ("photo", "sketch", "clip")
+    [group] = table.groups
+    assert [[cell.text for cell in row.cells] for row in group.rows] == [
+        ["", "0.250", "0.500"],
+        ["0.250", "", "0.001"],
+        ["0.500", "0.001", ""],
+    ]

@@ -1,0 +1,228 @@
+"""What a report tells beside its main table: names, settings of training, pace, other means."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from make_results import clients, entry, plan, told, write_partition, write_plan, write_run
+
+from fl import report, units
+from fl.report import content, costs, details, figures, pace, page, training
+from fl.report.cells import Table
+from fl.report.facts import Facts, gather
+from fl.report.names import names
+from fl.report.outline import Fold, Section, blocks, outline
+from fl.results import tables
+from fl.results.partitions import read
+
+
+def facts_of(results: Path, *runs: dict, **choices) -> Facts:
+    write_plan(results, plan(runs, **choices))
+    return gather("small", results, results / "runs")
+
+
+def shown(table: Table) -> dict[str, list[str]]:
+    return {row.head.text: [cell.text for cell in row.cells] for row in table.rows}
+
+
+A, B = "dirichlet(clients=8, alpha=0.1)", "dirichlet(clients=8, alpha=0.5)"
+
+
+def test_what_all_settings_share_is_said_once():
+    both = names([("digits", A, "mlp"), ("digits", B, "mlp")], {})
+    assert both.common == ("digits", "dirichlet(clients=8)", "mlp")
+    assert list(both.own.values()) == [("alpha=0.1",), ("alpha=0.5",)]
+    lists = names([("d", "p", f"mlp(hidden=[{h}], bias=True)") for h in ("8", "8, 8")], {})
+    assert lists.common == ("d", "p", "mlp(bias=True)")
+    assert list(lists.own.values()) == [("hidden=[8]",), ("hidden=[8, 8]",)]
+    unlike = names([("d", A, "mlp"), ("d", "natural", "mlp")], {})
+    assert list(unlike.own.values()) == [(A,), ("natural",)]
+    # One that has nothing of its own would have no name.
+    less = names([("d", "p(a=1)", "m"), ("d", "p(a=1, b=2)", "m")], {})
+    assert list(less.own.values()) == [("p(a=1)",), ("p(a=1, b=2)",)]
+    alone = names([("digits", A, "mlp")], {})
+    assert alone.common == () and alone.own["digits", A, "mlp"] == ("digits", A, "mlp")
+    titles = {"partition": {A: "Skewed", B: "Mixed"}, "dataset": {"digits": "Digits"}}
+    titled = names([("digits", A, "mlp"), ("digits", B, "mlp")], titles)
+    assert titled.common == ("Digits", "mlp")
+    assert list(titled.own.values()) == [("Skewed",), ("Mixed",)]
+
+
+def test_tables_are_numbered_as_they_are_shown(tmp_path):
+    both = [*clients([0.5, 0.7]), *clients([1.0, 2.0], metric="loss")]
+    write_run(tmp_path / "runs", "a", both)
+    facts = facts_of(tmp_path, entry("a", "fedavg"))
+    sections = outline(facts)
+    numbers = {b.name: b.number for b in blocks(sections)}
+    found = [b.number for s in sections for b in s.blocks if isinstance(b, Table)]
+    assert found == [str(i + 1) for i in range(len(found))] and len(found) >= 3
+    folded = [b.number for b in _folded(sections)]
+    assert folded == ["1.1", "1.2"]
+    texts = report.texts(facts, sections)
+    assert f"**Table {numbers['clients']}.** Final" in texts[".md"]
+    assert f"% Table {numbers['clients']} of the page" in texts[".tex"]
+    at = [texts[".html"].index(f">Table {n}.</b>") for n in ("1", "1.1", "1.2", "2", "3")]
+    assert at == sorted(at)
+
+
+@pytest.mark.parametrize(("n", "corner"), [(6, "Method"), (7, "Setting")])
+def test_many_settings_stand_below_each_other(n, corner, tmp_path):
+    runs = [entry(f"a{i}", "fedavg", partition=f"iid(clients={i})") for i in range(n)]
+    for run in runs:
+        write_run(tmp_path / "runs", run["run"], clients([0.5]))
+    facts = facts_of(tmp_path, *runs)
+    table = page._laid(content.main_table(facts, "accuracy", facts.summary))
+    assert table.corner == corner
+    rows = shown(table)
+    assert rows["clients=3"] == ["50.0"] if n > 6 else rows["fedavg"] == ["50.0"] * 6
+
+
+def _folded(sections: list[Section]) -> list[Table]:
+    folds = [b for s in sections for b in s.blocks if isinstance(b, Fold)]
+    return [b for fold in folds for b in fold.blocks if isinstance(b, Table)]
+
+
+def test_training_is_told_once_where_shared_and_by_method_where_not(tmp_path):
+    given = told(["digits"])
+    given["entries"]["fedprox"]["training"] |= {"schedule": ["step"], "lr_decay": [0.5]}
+    runs = [entry(m, m) for m in ("fedavg", "fedprox", "fedavg-ft")]
+    called = {"model": {"mlp": "A small network"}, "partition": {A: "Skewed"}}
+    facts = facts_of(tmp_path, *runs, titles=called, **given)
+    shared, by_method = training.training_tables(facts)
+    lines = {head: text for head, (text,) in shown(shared).items()}
+    assert lines["Local work in a round"] == "1 epoch"
+    assert lines["Optimizer"] == "SGD, momentum 0, weight decay 0"
+    assert lines["Participation"] == "all clients"
+    assert lines["Model: A small network"] == "mlp, 12,000 parameters"
+    assert lines["Partition: Skewed"] == A
+    assert lines["Training seeds"] == "0, 1, 2"
+    assert not {"Rounds", "Schedule", "Precision"} & set(lines)
+    assert by_method.columns == ("hyper-parameters", "starts from", "rounds", "schedule")
+    assert shown(by_method) == {
+        "fedavg": ["–", "–", "30", "constant"],  # noqa: RUF001
+        "fedprox": ["mu = 0.001, 0.01, 0.1", "–", "30", "step, decay 0.5 every 1 rounds"],  # noqa: RUF001
+        "fedavg-ft": ["–", "fedavg", "5", "constant"],  # noqa: RUF001
+    }
+    assert r"A small network & mlp, 12,000 parameters" in report.latex_tables(facts, outline(facts))
+
+
+def test_rounds_to_a_share_count_those_of_the_start(tmp_path):
+    def curve(*values: float, stage: str = "global", first: int = 1) -> list:
+        each = enumerate(values, first)
+        return [row for r, v in each for row in clients([v, v], round=r, stage=stage)]
+
+    store = tmp_path / "runs"
+    write_run(store, "avg", curve(0.2, 0.46, 0.48, 0.5), rounds=4, seconds=40.0)
+    fine = [*clients([0.5, 0.5], round=0), *curve(0.7, 0.77, 0.8, stage="personal")]
+    write_run(store, "ft", fine, rounds=3, seconds=6.0)
+    facts = facts_of(tmp_path, entry("avg", "avg"), entry("ft", "ft", start="avg"))
+    found = pace.reached(facts).set_index("method")
+    # 90, 95, 99 % of 0.5 are 0.45, 0.475, 0.495; of 0.8: 0.72, 0.76, 0.792.
+    assert found.loc["avg", ["0.9", "0.95", "0.99"]].tolist() == [2, 3, 4]
+    assert found.loc["ft", ["0.9", "0.95", "0.99"]].tolist() == [4 + 2, 4 + 2, 4 + 3]
+    assert found.loc["avg", "seconds"] == 30 and found.loc["ft", "seconds"] == 40 + 4
+    assert math.isnan(found.loc["avg", "best"]) and found.loc["ft", "best"] == 6
+    table = pace.pace_table(facts)
+    assert table is not None
+    assert shown(table)["ft"] == ["6.0", "6.0", "7.0", "44 s", "6.0"]
+    assert shown(table)["avg"][-1] == "–"  # noqa: RUF001
+
+
+def test_other_means_are_those_worked_out_by_hand(tmp_path):
+    values = [0.1, 0.9, 0.5, 0.3, *[0.6] * 11]
+    rows = [(1, c, "test", "global", "accuracy", v, 10 * (c + 1)) for c, v in enumerate(values)]
+    write_run(tmp_path / "runs", "a", rows)
+    facts = facts_of(tmp_path, entry("a", "fedavg"))
+    [row] = facts.summary.to_dict("records")
+    weights = range(1, 16)
+    expected = sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
+    assert row["weighted"] == pytest.approx(expected)
+    assert row["worst_tenth"] == pytest.approx((0.1 + 0.3) / 2)  # two of fifteen
+    losses = tables.summarise(facts.rows.assign(metric="loss"), facts.runs, "loss")
+    assert losses["worst_tenth"].iloc[0] == pytest.approx((0.9 + 0.6) / 2)
+
+
+def test_a_page_of_twenty_thousand_clients_is_small(tmp_path):
+    n = 20_000
+    # Sizes that no two clients near each other share.
+    counts = [[i * 7 % 13, i * 11 % 17, 1] for i in range(n)]
+    write_partition(tmp_path, "part", {"train": counts, "test": [[1, 0, 0]] * n}, ["a", "b", "c"])
+    values = [(i % 1000) / 1000 for i in range(n)]
+    moved = [min(1.0, v + 0.1) for v in values]
+    rows = [*clients(values, round=0), *clients(moved, round=1, stage="personal")]
+    write_run(tmp_path / "runs", "a", rows)
+    facts = facts_of(tmp_path, entry("a", "ft"))
+    sections = outline(facts)
+    page = report.texts(facts, sections)[".html"]
+    assert len(page.encode()) < 300_000
+    named = {b.name: b for b in blocks(sections)}
+    assert "holdings" not in named and len(named["spread"].caption) > 40
+    [change] = [b for b in blocks(sections) if b.name == "change"]
+    assert "percentile" in change.caption
+    part = read(tmp_path, "part", "digits")
+    spread = shown(details.holdings_table(part))
+    assert spread["least"][0] == "1" and spread["most"][0] == str(max(map(sum, counts)))
+    assert spread["median"][1] == "0" and len(spread) == 9
+
+
+def test_more_clients_than_dots_are_quantiles(tmp_path):
+    for n, dots in ((figures.CROWD, figures.CROWD), (figures.CROWD + 1, 2)):
+        results = tmp_path / str(n)
+        write_run(results / "runs", "a", clients([i / n for i in range(n)]))
+        facts = facts_of(results, entry("a", "fedavg"))
+        [figure] = [b for b in blocks(outline(facts)) if isinstance(b, figures.Figure)][1:2]
+        svg = figure.panels[0].picture.svg
+        scatter = svg[svg.index('id="PathCollection_1"') :]
+        assert scatter[: scatter.index("</g>\n  </g>")].count("<use") == dots
+
+
+def test_figures_are_files_without_dates_and_old_ones_go(tmp_path):
+    write_run(tmp_path / "runs", "a", clients([0.5, 0.7]))
+    runs = [entry("a", "fedavg", title="FedAvg & co")]
+    write_plan(tmp_path, plan(runs))
+    *_, folder = report.build("small", tmp_path, tmp_path / "runs")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert set(before) == {f"{n}.{end}" for n in ("rounds", "spread") for end in ("pdf", "svg")}
+    assert before["rounds.pdf"].startswith(b"%PDF") and b"Date" not in before["rounds.pdf"]
+    drawn = before["rounds.svg"].decode()
+    assert "FedAvg &amp; co" in drawn and "#0072b2" in drawn and "var(--" not in drawn
+    (folder / "gone.pdf").write_bytes(b"old")
+    report.build("small", tmp_path, tmp_path / "runs")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_costs_count_the_bytes_of_all_participants_and_of_the_start(tmp_path):
+    def costing(traffic: list, **more: float) -> dict:
+        plain = {"bytes_down": 1500.0, "bytes_up": 10.0, "flops": 2.5e9}
+        kept = {"state_client": 0, "state_server": 40_000_000}
+        return {"costs": plain | kept | {"participants": 3, "traffic": traffic} | more}
+
+    store = tmp_path / "runs"
+    curve = [row for r, v in enumerate((0.2, 0.46, 0.48, 0.5), 1) for row in clients([v], round=r)]
+    write_run(store, "avg", curve, rounds=4, **costing([[2, 100, 10], [2, 200, 20]]))
+    fine = [*clients([0.5], round=0), *clients([0.8], round=1, stage="personal")]
+    write_run(store, "ft", fine, rounds=1, **costing([[1, 7, 0]]))
+    write_run(store, "old", curve, rounds=4)
+    planned = [entry("avg", "avg"), entry("ft", "ft", start="avg"), entry("old", "old")]
+    facts = facts_of(tmp_path, *planned)
+    found = costs.spent(facts).set_index("run")["total"].to_dict()
+    # The third round is the first at 95 % of 0.5; fine-tuning needs all four rounds behind it.
+    assert found == {"avg": 3 * (2 * 110 + 220), "ft": 3 * (2 * 110 + 2 * 220) + 3 * 7}
+    assert facts.runs.set_index("run").loc["old", ["traffic", "flops"]].isna().all()
+    table = costs.costs_table(facts)
+    assert table is not None and set(shown(table)) == {"avg", "ft"}
+    assert shown(table)["avg"] == ["1.50 kB", "10 B", "1.32 kB", "2.50 G", "0 B", "40.0 MB"]
+    everything = report.texts(facts, outline(facts))
+    assert 'title="40,000,000"' in everything[".html"]
+    assert all("What it costs" in text and "40.0 MB" in text for text in everything.values())
+    assert costs.costs_table(replace(facts, runs=facts.runs.drop(columns="traffic"))) is None
+
+
+def test_sizes_read_with_three_digits():
+    bytes_ = [0, 944, 999.6, 9994, 12_345, 999_600, 1.2e9]
+    said = ["0 B", "944 B", "1.00 kB", "9.99 kB", "12.3 kB", "1.00 MB", "1.20 GB"]
+    assert [units.size(count) for count in bytes_] == said
+    assert [units.operations(count) for count in (0, 944, 12_345)] == ["0", "944", "12.3 k"]

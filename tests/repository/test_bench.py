@@ -1,0 +1,76 @@
+"""The benchmarks measure what there is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench import arithmetic, data, local_steps, partitions
+from bench.workloads import CLASSES, WORKLOADS, Workload
+from fl.code import registry
+from fl.data.prepared import Prepared
+from fl.models.cnn import CNN
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_scheme_is_measured_and_makes_as_many_clients_as_asked() -> None:
+    found = partitions.calls(samples=3_000, clients=50)
+    names = {text.partition("(")[0].replace("_", "-") for text in found}
+    assert names == set(registry.names("partition scheme")) - {"file"}
+    for text, call in found.items():
+        assert call()["client"].nunique() == 50, text
+
+
+def test_every_set_that_has_a_reader_of_files_is_prepared_once() -> None:
+    assert sorted([*data.SIZES, *data.WHOLE]) == data.sources.names()
+
+
+def test_what_a_set_holds_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
+    [make] = data.makers("shakespeare")
+    make(tmp_path)
+    found = data.apart("shakespeare", tmp_path, tmp_path / "made")
+    prepared = Prepared.open(tmp_path / "made" / "prepared")
+    assert len(prepared.y) == 4_795_200
+    assert prepared.params["complete"] is False
+    assert 0 < found["added"] < found["own"] <= found["largest"]
+    assert found["added"] < prepared.x.nbytes, "arrays are mapped"
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_fedloom_trains_the_network_that_others_are_held_to(name: str) -> None:
+    work, model = WORKLOADS[name], local_steps.MODELS[name]()
+    assert sum(w.numel() for w in model.parameters()) == work.weights
+    assert model(torch.zeros(2, *work.shape)).shape == (2, CLASSES)
+    x, y = work.draw()
+    assert x.shape == (work.clients * work.samples, *work.shape) and len(x) == len(y)
+
+
+@pytest.mark.parametrize(("limit", "steps"), [(3, 3), (5, 5), (12, 10), (25, 25), (400, 25)])
+def test_steps_of_several_epochs_are_whole_epochs(limit: int, steps: int) -> None:
+    assert WORKLOADS["W3"].steps(limit) == steps
+
+
+def test_every_way_to_compute_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (1, 8, 8)
+    tiny = Workload("tiny", clients=2, samples=8, shape=shape, batch=4, epochs=1)
+    monkeypatch.setitem(arithmetic.SIDES, "tiny", (tiny, lambda: CNN().build(shape, CLASSES)))
+    times = arithmetic.measure("tiny", "cpu", "loop", steps=1, tries=1)
+    assert list(times) == ["float32", "channels-last", "mixed", "mixed, channels-last"]
+    assert all(seconds > 0 for seconds in times.values())
+
+
+def test_workloads_need_neither_fedloom_nor_torch() -> None:
+    code = "import sys, bench.workloads; sys.exit(bool({'fl', 'torch'} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_others_are_measured_with_the_same_torch() -> None:
+    locked = (ROOT / "requirements.lock").read_text().splitlines()
+    peers = (ROOT / "bench" / "requirements-peers.txt").read_text().splitlines()
+    [torch_version] = [line for line in peers if line.startswith("torch==")]
+    assert torch_version in locked

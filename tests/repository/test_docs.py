@@ -1,0 +1,87 @@
+"""The documents name everything that there is, and the examples in them are valid."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fl import fields
+from fl.code import identity, registry
+from fl.data.scheme import Common
+from fl.errors import Where
+from fl.study.config import Best, Cells, Execution, Settings, Study
+from fl.training import Training
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+MANUAL = (ROOT / "config" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", registry.names("method"))
+def test_readme_lists_every_method(name):
+    assert re.search(rf"^\| `{name}` \|", README, flags=re.M)
+
+
+@pytest.mark.parametrize("kind", ["data set", "model"])
+def test_readme_names_every_data_set_and_model(kind):
+    missing = [name for name in registry.names(kind) if f"`{name}`" not in README]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", registry.names("partition scheme"))
+def test_manual_lists_every_partition_scheme_with_its_keys(name):
+    [line] = re.findall(rf"^\| `{name}` \|.*", MANUAL, flags=re.M)
+    entry = registry.find("partition scheme", name, Where(""))
+    common = set(fields.fields(Common))
+    assert all(f"`{key}`" in line for key in set(fields.fields(entry.target)) - common)
+    assert all(f"`{key}`" in MANUAL for key in common)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(kind, name) for kind in ("term", "alteration") for name in registry.names(kind)],
+)
+def test_manual_lists_every_term_and_alteration_with_its_keys(kind, name):
+    [line] = re.findall(rf"^\| `{name}` \|.*", MANUAL, flags=re.M)
+    entry = registry.find(kind, name, Where(""))
+    assert all(f"`{key}`" in line for key in fields.fields(entry.target))
+
+
+@pytest.mark.parametrize("record", [Settings, Execution, Study, Cells, Best])
+def test_manual_shows_every_key(record):
+    missing = [k for k in fields.fields(record) if not re.search(rf"^\s*(- )?{k}:", MANUAL, re.M)]
+    assert not missing
+
+
+def test_manual_lists_every_file_that_only_a_person_can_get():
+    sets = registry.entries("data set")
+    files = [s.name for entry in sets for s in entry.target.sources if s.url is None]
+    assert not [name for name in files if f"`{name}`" not in MANUAL]
+
+
+def test_manual_lists_every_training_key():
+    missing = [key for key in fields.fields(Training) if f"`{key}`" not in MANUAL]
+    assert not missing
+
+
+def test_examples_of_the_manual_are_yaml_with_known_keys():
+    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", MANUAL, re.S)]
+    settings, study = blocks
+    assert set(settings) == set(fields.fields(Settings))
+    assert set(study) == set(fields.fields(Study))
+
+
+def test_links_between_documents_lead_somewhere():
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "config" / "README.md"):
+        for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_every_entry_of_the_ledger_is_backed_by_a_test_that_exists():
+    for entry in yaml.safe_load(identity.LEDGER.read_text()) or []:
+        path, _, name = entry["test"].partition("::")
+        assert f"def {name}(" in (ROOT / path).read_text(), entry
+        assert (ROOT / entry["root"]).exists(), entry

@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import random
+import resource
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import killing
+import pandas as pd
+import pytest
+import torch
+
+from fl import files
+from fl.errors import DataError, FedloomError
+from fl.store import checkpoint
+
+FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"]
+INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def any_bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """A tensor of arbitrary bits, so with NaNs of every kind, infinities and subnormals."""
+    if dtype == torch.bool:
+        return torch.rand(shape) < 0.5
+    size = torch.empty((), dtype=dtype).element_size()
+    raw = torch.randint(0, 256, (*shape, size), dtype=torch.uint8)
+    return raw.view(dtype).reshape(shape)
+
+
+def state_of(round: int) -> checkpoint.Tree:
+    """A state that tells which round it is of."""
+    generator = torch.Generator().manual_seed(round)
+    return {
+        "server": {"w": torch.randn(60, 50, generator=generator), "n": torch.tensor(round)},
+        "clients": {},
+    }
+
+
+def rows_of(round: int) -> pd.DataFrame:
+    return pd.DataFrame({"round": range(round), "value": [r / 3 for r in range(round)]})
+
+
+def save(folder: Path, round: int, **options: int) -> None:
+    checkpoint.save(folder, round, state_of(round), {"round": round}, rows_of(round), **options)
+
+
+def is_of(found: checkpoint.Checkpoint | None, round: int) -> bool:
+    """Whether everything in a checkpoint is of that round."""
+    if found is None:
+        return False
+    assert bits(found.state["server"]["w"]) == bits(state_of(found.round)["server"]["w"])
+    assert int(found.state["server"]["n"]) == found.round
+    assert found.state["clients"] == {}
+    pd.testing.assert_frame_equal(found.rows, rows_of(found.round))
+    assert found.extra == {"round": found.round}
+    return found.round == round
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("name", FLOATS + INTEGERS)
+def test_every_type_survives_to_the_bit(name: str, tmp_path: Path) -> None:
+    dtype = getattr(torch, name)
+    tree = {
+        "matrix": any_bits(dtype, 7, 5),
+        "scalar": any_bits(dtype, 1)[0],
+        "none": any_bits(dtype, 0, 3),
+        "turned": any_bits(dtype, 4, 6).T,
+    }
+    checkpoint.save_tree(tree, tmp_path / "tree")
+    back = checkpoint.load_tree(tmp_path / "tree")
+    assert list(back) == list(tree)
+    for key, tensor in tree.items():
+        assert back[key].dtype == dtype
+        assert back[key].shape == tensor.shape
+        assert bits(back[key]) == bits(tensor), key
+
+
+def test_order_layout_and_empty_dicts_survive(tmp_path: Path) -> None:
+    image = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    column = torch.randn(5, 4)[:, 1]
+    tree = {
+        "z": {"b": image, "a": {"deep": {}}},
+        "empty": {},
+        "a": {"x": column, "expanded": torch.ones(1).expand(3)},
+        "grad": torch.ones(2, requires_grad=True),
+    }
+    checkpoint.save_tree(tree, tmp_path / "tree")
+    back = checkpoint.load_tree(tmp_path / "tree")
+    assert [*back, *back["z"], *back["a"]] == [*tree, *tree["z"], *tree["a"]]
+    assert back["z"]["a"] == {"deep": {}}
+    assert back["empty"] == {}
+    assert back["z"]["b"].stride() == image.stride()
+    assert torch.equal(back["z"]["b"], image)
+    assert back["a"]["x"].stride() == (1,)
+    assert torch.equal(back["a"]["x"], column)
+    assert torch.equal(back["a"]["expanded"], torch.ones(3))
+    assert not back["grad"].requires_grad
+
+
+def test_tensors_that_share_memory_come_back_apart(tmp_path: Path) -> None:
+    base = torch.arange(10.0)
+    checkpoint.save_tree({"all": base, "same": base, "part": base[3:6]}, tmp_path / "tree")
+    back = checkpoint.load_tree(tmp_path / "tree")
+    back["all"].zero_()
+    assert torch.equal(back["same"], base)
+    assert torch.equal(back["part"], base[3:6])
+
+
+def test_the_root_may_be_empty(tmp_path: Path) -> None:
+    checkpoint.save_tree({}, tmp_path / "tree")
+    assert checkpoint.load_tree(tmp_path / "tree") == {}
+
+
+def test_a_loaded_tree_outlives_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    checkpoint.save_tree({"w": torch.arange(100_000)}, path)
+    back = checkpoint.load_tree(path)
+    path.write_bytes(bytes(path.stat().st_size))
+    assert torch.equal(back["w"], torch.arange(100_000))
+
+
+@pytest.mark.parametrize("tree", [{"a/b": torch.ones(1)}, {"": torch.ones(1)}, {1: torch.ones(1)}])
+def test_a_key_that_cannot_be_a_name_is_refused(tree: checkpoint.Tree, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="key"):
+        checkpoint.save_tree(tree, tmp_path / "tree")
+    assert names(tmp_path) == []
+
+
+def test_an_unreadable_tree_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="missing"):
+        checkpoint.load_tree(tmp_path / "missing")
+    (tmp_path / "junk").write_bytes(b"\xff" * 100)
+    with pytest.raises(DataError, match="junk"):
+        checkpoint.load_tree(tmp_path / "junk")
+
+
+def test_the_newest_are_kept_and_the_newest_is_loaded(tmp_path: Path) -> None:
+    assert checkpoint.load_latest(tmp_path / "none") is None
+    for round in (5, 10, 100, 1_000_000):
+        save(tmp_path, round % 7, keep=3)
+    assert names(tmp_path) == ["round-000002", "round-000003", "round-000005"]
+    assert is_of(checkpoint.load_latest(tmp_path), 5)
+    save(tmp_path, 1_000_000, keep=1)
+    assert names(tmp_path) == ["round-1000000"]
+    assert is_of(checkpoint.load_latest(tmp_path), 1_000_000)
+    with pytest.raises(ValueError, match="keep"):
+        save(tmp_path, 7, keep=0)
+
+
+def test_a_round_saved_again_replaces_the_first(tmp_path: Path) -> None:
+    for value in (1, 2):
+        checkpoint.save(tmp_path, 3, {"x": torch.tensor(value)}, {}, rows_of(1))
+    found = checkpoint.load_latest(tmp_path)
+    assert found is not None
+    assert int(found.state["x"]) == 2
+    assert names(tmp_path) == ["round-000003"]
+
+
+@pytest.mark.parametrize("name", [checkpoint.STATE, checkpoint.ROWS, checkpoint.RECORD])
+@pytest.mark.parametrize("where", [0.0, 0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
+def test_a_damaged_one_is_set_aside(
+    name: str, where: float, harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for round in (10, 20):
+        save(tmp_path, round)
+    path = tmp_path / "round-000020" / name
+    content = bytearray(path.read_bytes())
+    place = int(where * (len(content) - 2))
+    if harm == "flip":
+        content[place] ^= 1
+    path.write_bytes(content if harm == "flip" else content[:place])
+    if harm == "remove":
+        path.unlink()
+
+    with caplog.at_level(logging.WARNING):
+        assert is_of(checkpoint.load_latest(tmp_path), 10)
+    assert names(tmp_path) == ["round-000010", "round-000020.corrupt-1"]
+    (warning,) = caplog.messages
+    assert str(tmp_path / "round-000020") in warning
+    assert name in warning
+
+    save(tmp_path, 20)
+    assert is_of(checkpoint.load_latest(tmp_path), 20)
+    (tmp_path / "round-000020" / name).write_bytes(b"")
+    assert is_of(checkpoint.load_latest(tmp_path), 10)
+    assert "round-000020.corrupt-2" in names(tmp_path)
+
+
+def test_no_flipped_bit_in_a_record_goes_unnoticed(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    record = {"round": 3, "text": "é", "list": [0.1, None, True], "nan": float("nan")}
+    files.write_sealed(path, record)
+    good, before = path.read_bytes(), json.dumps(files.read_sealed(path))
+    for place in range(len(good)):
+        for bit in range(8):
+            bad = bytearray(good)
+            bad[place] ^= 1 << bit
+            path.write_bytes(bad)
+            try:
+                after = files.read_sealed(path)
+            except DataError:
+                continue
+            assert json.dumps(after) == before  # Another spelling of the same thing.
+
+
+def test_when_all_are_damaged_there_is_none(tmp_path: Path) -> None:
+    save(tmp_path, 10)
+    (tmp_path / "round-000010" / checkpoint.RECORD).write_text("{")
+    assert checkpoint.load_latest(tmp_path) is None
+    assert names(tmp_path) == ["round-000010.corrupt-1"]
+
+
+def save_next(folder: Path) -> None:
+    found = checkpoint.load_latest(folder)
+    save(folder, found.round + 1 if found else 1)
+
+
+def save_again(folder: Path) -> None:
+    save(folder, 2)
+
+
+def save_forever(folder: Path) -> None:
+    while True:
+        save_next(folder)
+
+
+@pytest.mark.parametrize("act", [save_next, save_again])
+def test_killed_at_every_touch_of_the_disk(
+    act: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path / "start", 1)
+    save(tmp_path / "start", 2)
+    kills = 0
+    while True:
+        folder = tmp_path / str(kills)
+        shutil.copytree(tmp_path / "start", folder)
+        if not killing.killed_at(kills + 1, act, folder):
+            break
+        found = checkpoint.load_latest(folder)
+        assert is_of(found, 2) or (act is save_next and is_of(found, 3))
+        assert not [name for name in names(folder) if name.endswith(".tmp")]
+        kills += 1
+    assert kills >= 10
+    assert caplog.messages == []
+    assert is_of(checkpoint.load_latest(folder), 3 if act is save_next else 2)
+
+
+def write_forever(path: Path) -> None:
+    for value in itertools.count():
+        files.write_json(path, [value] * 20_000)
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path, seen = tmp_path / "list.json", set()
+    files.write_json(path, [0] * 20_000)
+    end = time.monotonic() + 30
+    with killing.running(write_forever, path):
+        while len(seen) < 20 and time.monotonic() < end:
+            found = json.loads(path.read_bytes())
+            assert found == [found[0]] * 20_000
+            seen.add(found[0])
+    assert len(seen) == 20
+
+
+def test_killed_at_random_moments(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    moments, last = random.Random(0), 0
+    for _ in range(25):
+        end = time.monotonic() + 30
+        with killing.running(save_forever, tmp_path):
+            while max(names(tmp_path), default="") <= f"round-{last:06d}":
+                assert time.monotonic() < end
+                time.sleep(0.001)
+            time.sleep(moments.uniform(0, 0.03))
+        found = checkpoint.load_latest(tmp_path)
+        assert found is not None
+        assert is_of(found, found.round)
+        assert found.round > last
+        last = found.round
+    assert caplog.messages == []
+
+
+def test_a_full_disk_leaves_the_ones_before(small_disk: Path) -> None:
+    folder = small_disk / "checkpoint"
+    for round in (1, 2):
+        save(folder, round)
+    big = {"w": torch.zeros(200, 200, dtype=torch.float64)}
+    with pytest.raises(FedloomError, match="round-000003: the disk is full; free some space"):
+        checkpoint.save(folder, 3, big, {}, rows_of(3))
+    assert names(folder) == ["round-000001", "round-000002"]
+    assert is_of(checkpoint.load_latest(folder), 2)
+    save(folder, 3)
+    assert is_of(checkpoint.load_latest(folder), 3)
+
+
+def test_a_read_only_disk_is_named(small_disk: Path) -> None:
+    save(small_disk, 1)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(FedloomError, match="round-000002: the file system is read-only"):
+        save(small_disk, 2)
+    assert is_of(checkpoint.load_latest(small_disk), 1)
+
+
+def save_with_small_limit(folder: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+    try:
+        save(folder, 2)
+    except FedloomError as error:
+        os._exit(3 if "ulimit" in str(error) and "round-000002" in str(error) else 4)
+
+
+def test_a_limit_on_file_sizes_leaves_the_ones_before(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    child = killing.context.Process(target=save_with_small_limit, args=(tmp_path,))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 3
+    assert names(tmp_path) == ["round-000001"]
+    assert is_of(checkpoint.load_latest(tmp_path), 1)

@@ -1,0 +1,305 @@
+"""Runs arrive whole or not at all, and what is there stays."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import stat
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import killing
+import pytest
+import shelving
+
+from fl import files
+from fl.data import unpacking
+from fl.errors import DataError, FedloomError
+from fl.store import import_export, maintenance
+from fl.store.import_export import BUSY, CONFLICT, DAMAGED, NEW, THERE
+from fl.store.store import Store
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Store:
+    return Store(tmp_path / "ours", beat=0.2)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Store:
+    return Store(tmp_path / "theirs", beat=0.2)
+
+
+def content(store: Store, run: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in store.place(run).iterdir()}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_run_arrives_as_it_is(ours: Store, theirs: Store, weights: bool):
+    run = shelving.add(ours, weights=weights)
+    assert import_export.bring(run, ours, theirs).outcome == NEW
+    assert content(theirs, run) == content(ours, run)
+    assert theirs.has_weights(run) is weights
+    assert import_export.bring(run, ours, theirs).outcome == THERE
+    assert names(theirs.root) == [run]
+
+
+def test_the_same_numbers_under_another_record_are_left_alone(ours: Store, theirs: Store):
+    run = shelving.add(ours)
+    shutil.copytree(ours.root, theirs.root)
+    path = theirs.root / run / "run.json"
+    before = path.stat().st_ino
+    assert import_export.bring(run, ours, theirs).outcome == THERE
+    assert path.stat().st_ino == before
+
+
+def test_other_numbers_are_a_conflict_and_stay(ours: Store, theirs: Store):
+    run = shelving.add(ours, value=1.0)
+    assert shelving.add(theirs, value=2.0) == run
+    before = content(theirs, run)
+    moved = import_export.bring(run, ours, theirs)
+    assert moved.outcome == CONFLICT
+    assert "has other numbers" in moved.why and "metrics.parquet" in moved.why
+    assert content(theirs, run) == before
+
+
+def test_weights_are_added_to_the_same_numbers(ours: Store, theirs: Store):
+    run = shelving.add(theirs)
+    assert shelving.add(ours, weights=True) == run
+    assert import_export.bring(run, ours, theirs).outcome == NEW
+    assert theirs.has_weights(run)
+    assert import_export.bring(run, theirs, ours).outcome == THERE
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.parquet", "final.safetensors"])
+def test_what_is_damaged_does_not_arrive(ours: Store, theirs: Store, name: str):
+    run = shelving.add(ours, weights=True)
+    path = ours.root / run / name
+    os.truncate(path, path.stat().st_size - 2)
+    moved = import_export.bring(run, ours, theirs)
+    assert (moved.outcome, theirs.runs()) == (DAMAGED, [])
+    assert name in moved.why
+
+
+def test_a_run_under_the_name_of_another_does_not_arrive(ours: Store, theirs: Store):
+    run = shelving.add(ours)
+    wrong = "0123456789abcdef"
+    (ours.root / run).rename(ours.root / wrong)
+    moved = import_export.bring(wrong, ours, theirs)
+    assert moved.outcome == DAMAGED
+    assert f"is, by what its record says, run {run}" in moved.why
+
+
+def test_a_run_that_is_being_computed_is_passed_over(ours: Store, theirs: Store):
+    run = shelving.add(ours)
+    with theirs.open(run) as work:
+        assert work is not None
+        assert import_export.bring(run, ours, theirs).outcome == BUSY
+        assert not work.lost
+    assert theirs.runs() == []
+    assert import_export.bring(run, ours, theirs).outcome == NEW
+
+
+def bring_all(source: Path, target: Path) -> None:
+    store = Store(source)
+    for run in store.runs():
+        import_export.bring(run, store, Store(target, beat=0.2))
+
+
+def test_killed_at_every_touch_of_the_disk(ours: Store, tmp_path: Path):
+    run = shelving.add(ours, weights=True)
+    kills = 0
+    while killing.killed_at(kills + 1, bring_all, ours.root, tmp_path / str(kills)):
+        target = Store(tmp_path / str(kills), beat=0.2)
+        assert not target.has(run) or target.verify(run) == []
+        bring_all(ours.root, target.root)
+        assert content(target, run) == content(ours, run)
+        kills += 1
+    assert kills >= 10
+
+
+# Tar files
+
+
+def packed(store: Store, path: Path) -> Path:
+    assert {moved.outcome for moved in import_export.pack(store.runs(), store, path)} == {NEW}
+    return path
+
+
+def test_through_a_tar_file_and_back(ours: Store, theirs: Store, tmp_path: Path):
+    runs = [shelving.add(ours, seed, weights=seed == 1) for seed in range(3)]
+    path = packed(ours, tmp_path / "deep" / "runs.tar")
+    assert path.read_bytes() == packed(ours, tmp_path / "again.tar").read_bytes()
+    with import_export.opened(path) as source:
+        assert [import_export.bring(run, source, theirs).outcome for run in source.runs()] == [
+            NEW
+        ] * 3
+    assert all(content(theirs, run) == content(ours, run) for run in runs)
+    with pytest.raises(FedloomError, match=r"runs\.tar: is there already"):
+        list(import_export.pack(runs, ours, path))
+
+
+def test_a_tar_file_that_is_cut_short_brings_nothing(ours: Store, tmp_path: Path):
+    shelving.add(ours)
+    path = packed(ours, tmp_path / "runs.tar")
+    os.truncate(path, 1500)
+    with pytest.raises(DataError, match=r"runs\.tar: .*is truncated"):
+        import_export.opened(path).__enter__()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../evil", "/etc/evil", "run/other.txt", "a/b/run.json", "../run.json", "run.json"),
+        *("/run.json", ".//run.json", "./run.json", ".hidden/run.json", "a b/run.json"),
+    ],
+)
+def test_a_tar_file_with_anything_else_is_refused(name: str, tmp_path: Path):
+    path = tmp_path / "runs.tar"
+    with tarfile.open(path, "w") as tar:
+        info = tarfile.TarInfo(name)
+        info.size = 4
+        tar.addfile(info, io.BytesIO(b"evil"))
+    with pytest.raises(DataError, match=r"allowed: RUN/run\.json|leads out|an absolute path"):
+        import_export.opened(path).__enter__()
+    assert not Path("/run.json").exists()
+
+
+def test_a_tar_file_made_by_hand(ours: Store, theirs: Store, tmp_path: Path):
+    run = shelving.add(ours)
+    with tarfile.open(tmp_path / "runs.tar", "w") as tar:
+        tar.add(ours.root, ".")
+    with import_export.opened(tmp_path / "runs.tar") as source:
+        assert import_export.bring(run, source, theirs).outcome == NEW
+
+
+def test_more_than_a_tar_file_can_hold_is_refused(
+    ours: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shelving.add(ours)
+    path = packed(ours, tmp_path / "runs.tar")
+    monkeypatch.setattr(unpacking, "allowance", lambda archive: 1000)
+    with pytest.raises(DataError, match=r"runs\.tar: member .* allowed: 1,000 in all"):
+        import_export.opened(path).__enter__()
+
+
+@pytest.fixture
+def hurry() -> Iterator[None]:
+    """An alarm for what may never end."""
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+
+
+def described(folder: Path, name: object, entry: object) -> None:
+    """Put a file of one's own into a run's record, with a seal that fits."""
+    record = files.read_sealed(folder / "run.json")
+    record["files"][name] = entry
+    seal = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+    (folder / "run.json").write_text(json.dumps({**record, "seal": seal}))
+
+
+@pytest.mark.usefixtures("hurry")
+@pytest.mark.parametrize(
+    ("name", "entry", "problem"),
+    [
+        ("/dev/zero", {"size": 0, "sha256": ""}, "has a file '/dev/zero'; allowed: names of"),
+        ("../secret", {"size": 0, "sha256": ""}, "has a file '../secret'; allowed: names of"),
+        ("a\0b", {"size": 0, "sha256": ""}, "allowed: names of"),
+        ("..", {"size": 0, "sha256": ""}, "allowed: names of"),
+        ("metrics.parquet", None, "describes 'metrics.parquet' without its size and sha256"),
+        ("metrics.parquet", {"size": "9"}, "describes 'metrics.parquet' without its size"),
+        ("pipe", {"size": 0, "sha256": ""}, "pipe: is a folder, a pipe or a device"),
+        ("zero", {"size": 0, "sha256": ""}, "zero: is a folder, a pipe or a device"),
+        ("folder", {"size": 0, "sha256": ""}, "folder: is a folder, a pipe or a device"),
+        ("socket", {"size": 0, "sha256": ""}, "socket: is no file that can be opened"),
+        ("round", {"size": 0, "sha256": ""}, "round: is no file that can be opened"),
+        ("a" * 300, {"size": 0, "sha256": ""}, "is no file that can be opened (File name too"),
+        ("\ud800", {"size": 0, "sha256": ""}, "surrogates not allowed"),
+    ],
+)
+def test_a_record_names_files_of_its_folder(
+    ours: Store, theirs: Store, name: str, entry: object, problem: str
+):
+    run = shelving.add(ours)
+    folder = ours.root / run
+    os.mkfifo(folder / "pipe")
+    (folder / "zero").symlink_to("/dev/zero")
+    (folder / "folder").mkdir()
+    (folder / "round").symlink_to("round")
+    os.mknod(folder / "socket", stat.S_IFSOCK | 0o600)
+    described(folder, name, entry)
+    moved = import_export.bring(run, ours, theirs)
+    assert (moved.outcome, theirs.runs()) == (DAMAGED, [])
+    assert problem in moved.why
+
+
+@pytest.mark.usefixtures("hurry")
+def test_a_record_that_is_a_pipe_or_has_no_end_is_no_run(ours: Store):
+    run = shelving.add(ours)
+    (ours.root / run / "run.json").unlink()
+    os.mkfifo(ours.root / run / "run.json")
+    assert ours.runs() == []
+    (ours.root / run / "run.json").unlink()
+    (ours.root / run / "run.json").write_bytes(b"[" * 100_000)
+    assert maintenance.problems(ours, run) != []
+    os.truncate(ours.root / run / "run.json", 1 << 40)
+    assert "too long for a record" in maintenance.problems(ours, run)[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spec", None),
+        ("spec", [1]),
+        ("code", "x"),
+        ("state", 1),
+        ("state", None),
+        ("spec", {"seed": 0}),
+        ("spec", {**shelving.spec_of(0), "seed": True}),
+        ("spec", {**shelving.spec_of(0), "method": "fedavg"}),
+        ("spec", {**shelving.spec_of(0), "training": {"rounds": 3}}),
+        ("spec", {**shelving.spec_of(0), "start": float("nan")}),
+    ],
+)
+def test_a_record_that_is_none_of_a_run_does_not_arrive(
+    ours: Store, theirs: Store, key: str, value: object
+):
+    run = shelving.add(ours)
+    record = {**files.read_sealed(ours.root / run / "run.json"), key: value}
+    files.write_sealed(ours.root / run / "run.json", record, files=["metrics.parquet"])
+    moved = import_export.bring(run, ours, theirs)
+    assert (moved.outcome, theirs.runs()) == (DAMAGED, [])
+    assert f"run.json: {key}" in moved.why and "; allowed: " in moved.why
+    assert [entry.run for entry in maintenance.entries(ours)] == [run]
+
+
+def test_a_record_cannot_lead_out_of_its_folder(ours: Store, theirs: Store):
+    run = shelving.add(ours)
+    folder = ours.root / run
+    (ours.root / "secret").write_text("theirs")
+    record = {key: v for key, v in ours.record(run).items() if key != "files"}
+    files.write_sealed(folder / "run.json", record, files=("../secret",))
+    moved = import_export.bring(run, ours, theirs)
+    assert (moved.outcome, theirs.runs()) == (DAMAGED, [])
+    assert "has a file '../secret'" in moved.why
+
+
+@pytest.mark.parametrize("name", ["runs.tar.gz", "runs.zip"])
+def test_packing_that_brings_nothing_is_refused(name: str):
+    with pytest.raises(FedloomError, match=r"allowed: a folder, or a file named \*\.tar"):
+        import_export.is_tar(Path(name))
+
+
+def test_a_place_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(FedloomError, match="nowhere: does not exist"):
+        import_export.opened(tmp_path / "nowhere").__enter__()

@@ -1,0 +1,160 @@
+"""Runs of nonsense whose hashes are right: verified as damaged, and in no table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import make_results
+import pandas as pd
+import pytest
+import shelving
+
+from fl import files
+from fl.cli import store_commands
+from fl.errors import FedloomError
+from fl.results import tables
+from fl.schema import METRIC_COLUMNS
+from fl.simulation.evaluate import as_rows
+from fl.store import maintenance, run_check
+from fl.store.store import Store
+
+Edit = Callable[[pd.DataFrame], Any]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "runs")
+
+
+def rewrite(store: Store, run: str, rows: Any = None, /, **record: Any) -> None:
+    """Give a run other rows (a frame or bytes) or other entries in its record, rightly sealed."""
+    folder = store.root / run
+    if isinstance(rows, bytes):
+        (folder / "metrics.parquet").write_bytes(rows)
+    elif rows is not None:
+        files.write_table(folder / "metrics.parquet", rows)
+    known = {k: v for k, v in store.record(run).items() if k != "files"}
+    said = {key: value for key, value in {**known, **record}.items() if value != "left out"}
+    files.write_sealed(folder / "run.json", said, files=("metrics.parquet",))
+
+
+def rows(**changes: Any) -> pd.DataFrame:
+    """Accuracies of two clients after the last round, some cells of which are changed."""
+    made = as_rows([(50, c, "test", "global", "accuracy", 0.5, 10) for c in range(2)])
+    return made.assign(**changes)
+
+
+PLAIN = list(METRIC_COLUMNS)
+ROWS: dict[str, tuple[Edit, str]] = {
+    "accuracy above 1": (lambda t: t.assign(value=5.0), "accuracy of client 0 after round 50 is 5"),
+    "accuracy below 0": (lambda t: t.assign(value=-0.1), "is -0.1; allowed: 0 to 1"),
+    "no number": (lambda t: t.assign(value=float("nan")), "is nan; allowed: 0 to 1"),
+    "infinite loss": (
+        lambda t: t.assign(metric="loss", value=float("inf")),
+        "loss of client 0 after round 50 is inf; allowed: a finite number",
+    ),
+    "no value": (lambda t: t.drop(columns="value"), "allowed: round, client, split"),
+    "text": (lambda t: t.assign(value="0.5"), "column 'value' is str; allowed: numbers"),
+    "half a round": (lambda t: t.assign(round=0.5), "column 'round' is float64"),
+    "hole": (lambda t: t.assign(split=["test", None]), "column 'split' is"),
+    "number for text": (lambda t: t.assign(stage=3), "column 'stage' is int64; allowed: text"),
+    "client": (lambda t: t.assign(client=[-1, 0]), "client is -1; allowed: 0 to"),
+    "round": (lambda t: t.assign(round=51), "round is 51; allowed: 0 to 50"),
+    "no samples": (lambda t: t.assign(n=0), "n is 0; allowed: 1 to"),
+    "split": (lambda t: t.assign(split="dev"), "split is 'dev'; allowed: train, val, test, unseen"),
+    "stage": (lambda t: t.assign(stage="x"), "stage is 'x'; allowed: global, personal"),
+    "twice": (lambda t: t.assign(client=0), "has two rows of round 50, client 0, split test"),
+    "early end": (lambda t: t.assign(round=3), "ends after round 3; allowed: round 50, the last"),
+    "empty": (lambda t: t[:0], "has no rows"),
+    "no Parquet": (lambda t: b"round,client\n", "is no readable Parquet file"),
+    "cut": (lambda t: t.to_parquet()[:-20], "is no readable Parquet file"),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_that_no_run_writes(store: Store, name: str) -> None:
+    run = shelving.add(store)
+    assert maintenance.problems(store, run) == []
+    rewrite(store, run, rows())
+    assert maintenance.problems(store, run) == []
+    edit, problem = ROWS[name]
+    rewrite(store, run, edit(rows()))
+    assert store.verify(run) == [], "the hashes are right"
+    [found] = maintenance.problems(store, run)
+    assert f"{run}/metrics.parquet: " in found and problem in found
+    plan = make_results.plan([make_results.entry(run, "fedavg")])
+    with pytest.raises(FedloomError) as caught:
+        tables.collect(plan, store.root)
+    assert f"{run}/metrics.parquet: " in str(caught.value) and problem in str(caught.value)
+    assert "store verify --remove" in str(caught.value)
+
+
+def test_a_run_that_says_it_diverged_may_have_grown_past_all_numbers() -> None:
+    record = {"state": "diverged", "rounds": 50}
+    run_check.check_metrics(rows(metric="loss", value=float("inf")), record, "a")
+    with pytest.raises(FedloomError, match="is 5"):
+        run_check.check_metrics(rows(value=5.0), record, "a")
+
+
+SPEC = shelving.spec_of(0)
+COSTS: dict[str, Any] = {
+    "participants": 2,
+    "traffic": [[4, 10, 10]],
+    "bytes_down": 10.0,
+    "bytes_up": 10.0,
+    "flops": 100.0,
+    "state_client": 0,
+    "state_server": 10,
+}
+RECORDS: dict[str, tuple[dict[str, Any], str]] = {
+    "state": ({"state": "done"}, "state: unknown value 'done'"),
+    "no state": ({"state": "left out"}, "state: is missing"),
+    "seconds": ({"seconds": -1.0}, "seconds: is -1.0; allowed: a number >= 0"),
+    "endless": ({"seconds": float("inf")}, "seconds: is inf"),
+    "execution": ({"execution": [1]}, "execution: is [1]; allowed: a mapping"),
+    "backend": ({"execution": {"backend": 3}}, "execution.backend: is 3"),
+    "costs": ({"costs": {**COSTS, "flops": -1.0}}, "costs.flops: is -1.0"),
+    "half the costs": ({"costs": {"traffic": []}}, "costs.participants: is missing"),
+    "traffic": ({"costs": {**COSTS, "traffic": [[1, 2]]}}, "costs.traffic.0: is [1, 2]"),
+    "huge state": ({"costs": {**COSTS, "state_server": 2**63}}, "costs.state_server: is 9223"),
+    "no spec": ({"spec": "left out"}, "spec: is missing"),
+    "hollow spec": ({"spec": {}}, "spec.dataset: is missing"),
+    "nameless": ({"spec": {**SPEC, "model": {}}}, "spec.model.name: is missing"),
+    "seed": ({"spec": {**SPEC, "seed": "x"}}, "spec.seed: is 'x'"),
+    "rate": ({"spec": {**SPEC, "training": {"rounds": 50}}}, "spec.training.lr: is missing"),
+    "terms": ({"spec": {**SPEC, "terms": [3]}}, "spec.terms.0: is 3"),
+    "features": ({"spec": {**SPEC, "features": [{}]}}, "spec.features.0.name: is missing"),
+    "rounds": ({"rounds": 49}, "rounds: is 49; allowed: 50, as the spec says"),
+    "code": ({"code": ["x"]}, "code: is ['x']"),
+    "other name": ({"run": "f" * 16}, "is, by what its record says, run "),
+    "no number": (
+        {"spec": {**SPEC, "model": {"name": "mlp", "x": float("nan")}}},
+        "its record has what no spec has",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_records_that_no_run_writes(store: Store, name: str) -> None:
+    run = shelving.add(store)
+    changes, problem = RECORDS[name]
+    rewrite(store, run, **changes)
+    assert store.verify(run) == [], "the hashes are right"
+    [found] = maintenance.problems(store, run)
+    assert run in found and problem in found
+    # Listed nonetheless, so that it can be found and removed.
+    assert run in "\n".join(store_commands._table(maintenance.entries(store)))
+
+
+def test_weights_that_cannot_be_read(store: Store) -> None:
+    run = shelving.add(store, weights=True)
+    assert maintenance.problems(store, run) == []
+    (store.root / run / "final.safetensors").write_bytes(b"\xff" * 100)
+    known = {k: v for k, v in store.record(run).items() if k != "files"}
+    kept = ("metrics.parquet", "final.safetensors")
+    files.write_sealed(store.root / run / "run.json", known, files=kept)
+    assert store.verify(run) == []
+    [found] = maintenance.problems(store, run)
+    assert "final.safetensors: cannot be read as a saved tree" in found

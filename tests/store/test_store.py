@@ -1,0 +1,518 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import killing
+import pandas as pd
+import pytest
+import torch
+from killing import running
+
+from fl.errors import DataError, FedloomError
+from fl.store import checkpoint, lease
+from fl.store.store import Store
+
+RUN = "fedavg-0a1b"
+RECORD = {"method": "fedavg", "seconds": 1.5}
+
+
+def rows_of(value: float) -> pd.DataFrame:
+    return pd.DataFrame({"round": range(500), "value": [value + r / 3 for r in range(500)]})
+
+
+def weights_of(value: float) -> dict[str, Any]:
+    return {"layer": {"w": torch.full((20, 30), value)}}
+
+
+def store_of(root: Path, patience: float = 60.0) -> Store:
+    return Store(root, beat=0.2, patience=patience)
+
+
+def compute(root: Path, value: float = 1.0, weights: bool = False) -> bool:
+    """What a job does: resume or start, save, finish. Whether it had to."""
+    with store_of(root).open(RUN, need_weights=weights) as work:
+        if work is None:
+            return False
+        found = checkpoint.load_latest(work.checkpoints)
+        round = found.round + 1 if found else 1
+        checkpoint.save(work.checkpoints, round, weights_of(value), {}, rows_of(value))
+        assert work.finish(RECORD, rows_of(value), weights_of(value) if weights else None)
+        return True
+
+
+def is_whole(root: Path, value: float = 1.0) -> None:
+    store = store_of(root)
+    assert store.has(RUN)
+    assert store.runs() == [RUN]
+    assert store.verify(RUN) == []
+    assert {**store.record(RUN), "files": None} == {**RECORD, "files": None}
+    pd.testing.assert_frame_equal(store.metrics(RUN), rows_of(value))
+    if store.has_weights(RUN):
+        assert torch.equal(store.weights(RUN)["layer"]["w"], weights_of(value)["layer"]["w"])
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def until(what: Callable[[], Any], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.002)
+
+
+def foreign_lease(root: Path, **changes: Any) -> Path:
+    """A lease file as another host's process would write it, unless ``changes`` say otherwise."""
+    partial = root / f"{RUN}.partial"
+    partial.mkdir(parents=True, exist_ok=True)
+    holder = {**lease._identity(), "host": "elsewhere", "nonce": "theirs", **changes}
+    (partial / "lease.json").write_bytes(lease._text(holder, 0))
+    return partial / "lease.json"
+
+
+# What is in the store
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_finished_run_reads_back(weights: bool, tmp_path: Path) -> None:
+    store = store_of(tmp_path / "deep" / "store")
+    assert not store.has(RUN)
+    assert not store.has_weights(RUN)
+    assert store.runs() == []
+    assert compute(store.root, weights=weights)
+    is_whole(store.root)
+    assert store.has_weights(RUN) is weights
+    assert names(store.root) == [RUN]
+    kept = ["final.safetensors"] if weights else []
+    assert names(store.root / RUN) == [*kept, "metrics.parquet", "run.json"]
+    assert not compute(store.root, weights=weights)
+
+
+def test_the_store_is_read_without_torch(tmp_path: Path) -> None:
+    compute(tmp_path)
+    code = (
+        "import sys, pathlib; from fl.store.store import Store;"
+        "s = Store(pathlib.Path(sys.argv[1]));"
+        "assert s.runs() and s.record(s.runs()[0]) and not s.verify(s.runs()[0]);"
+        "assert not {'torch', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a.partial", ".hidden"])
+def test_a_name_that_is_no_identity_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not the name of a run"):
+        store_of(tmp_path).has(name)
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.parquet", "final.safetensors"])
+@pytest.mark.parametrize("harm", ["flip", "cut"])
+def test_damage_is_found_and_named(name: str, harm: str, tmp_path: Path) -> None:
+    compute(tmp_path, weights=True)
+    store, path = store_of(tmp_path), tmp_path / RUN / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content if harm == "flip" else content[:-5])
+    (problem,) = store.verify(RUN)
+    assert str(path) in problem
+    read = {
+        "run.json": store.record,
+        "metrics.parquet": store.metrics,
+        "final.safetensors": store.weights,
+    }[name]
+    with pytest.raises(DataError, match=r"store verify --remove`, and train it again") as caught:
+        read(RUN)
+    assert str(path) in str(caught.value)
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    store = store_of(tmp_path)
+    with pytest.raises(DataError, match=f"{RUN}: there is no such finished run"):
+        store.record(RUN)
+    assert "no such finished run" in store.verify(RUN)[0]
+    compute(tmp_path)
+    with pytest.raises(DataError, match=r"final.safetensors: was not kept"):
+        store.weights(RUN)
+    (tmp_path / RUN / "metrics.parquet").unlink()
+    assert "metrics.parquet: is missing" in store.verify(RUN)[0]
+
+
+def test_a_run_is_removed_unless_it_is_computed(tmp_path: Path) -> None:
+    compute(tmp_path)
+    store = store_of(tmp_path)
+    store.remove(RUN)
+    assert names(tmp_path) == []
+    with store.open(RUN) as work:
+        assert work is not None
+        with pytest.raises(FedloomError, match=f"process {os.getpid()} on .* is computing"):
+            store.remove(RUN)
+    assert compute(tmp_path)
+
+
+# Finishing
+
+
+def test_an_exception_keeps_the_checkpoints_and_gives_the_lease_back(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), store_of(tmp_path).open(RUN) as work:
+        assert work is not None
+        checkpoint.save(work.checkpoints, 7, weights_of(7), {}, rows_of(7))
+        _ = 1 / 0
+    assert names(tmp_path / f"{RUN}.partial") == ["checkpoint"]
+    with store_of(tmp_path).open(RUN) as work:
+        assert work is not None
+        found = checkpoint.load_latest(work.checkpoints)
+        assert found is not None
+        assert found.round == 7
+    with store_of(tmp_path).open("untouched"):
+        pass
+    assert names(tmp_path) == [f"{RUN}.partial"]
+
+
+def test_the_first_to_finish_is_kept(tmp_path: Path) -> None:
+    with store_of(tmp_path).open(RUN) as work:
+        assert work is not None
+        shutil.copytree(finished(tmp_path / "other", 1.0), tmp_path / RUN)
+        assert not work.finish(RECORD, rows_of(2.0))
+    shutil.rmtree(tmp_path / "other")
+    is_whole(tmp_path, 1.0)
+    assert names(tmp_path) == [RUN]
+
+
+@pytest.mark.parametrize(("there", "ours", "kept"), [(0, 0, 1), (1, 0, 1), (1, 1, 1), (0, 1, 2)])
+def test_one_that_appeared_meanwhile_is_kept_if_it_is_as_good(
+    there: int, ours: int, kept: int, tmp_path: Path
+) -> None:
+    finished(tmp_path, 1.0, weights=bool(there))
+    result = tmp_path / f"{RUN}.partial" / "result-0"
+    result.parent.mkdir()
+    finished(tmp_path / "other", 2.0, weights=bool(ours)).rename(result)
+    (tmp_path / "other").rmdir()
+    assert store_of(tmp_path).publish(RUN, result, bool(ours)) is (kept == 2)
+    is_whole(tmp_path, kept)
+
+
+def finished(root: Path, value: float, weights: bool = False) -> Path:
+    compute(root, value, weights)
+    return root / RUN
+
+
+def test_a_run_without_weights_is_replaced_when_they_are_needed(tmp_path: Path) -> None:
+    compute(tmp_path, 1.0)
+    with store_of(tmp_path).open(RUN, need_weights=True) as work:
+        assert work is not None
+        is_whole(tmp_path, 1.0)
+        assert work.finish(RECORD, rows_of(2.0), weights_of(2.0))
+    is_whole(tmp_path, 2.0)
+    assert store_of(tmp_path).has_weights(RUN)
+    assert names(tmp_path) == [RUN]
+
+
+def test_one_with_weights_is_not_replaced_by_one_without(tmp_path: Path) -> None:
+    with store_of(tmp_path).open(RUN) as work:
+        assert work is not None
+        shutil.copytree(finished(tmp_path / "other", 1.0, weights=True), tmp_path / RUN)
+        assert not work.finish(RECORD, rows_of(2.0))
+    assert store_of(tmp_path).has_weights(RUN)
+
+
+def test_an_interrupted_upgrade_keeps_its_checkpoints(tmp_path: Path) -> None:
+    compute(tmp_path)
+    with store_of(tmp_path).open(RUN, need_weights=True) as work:
+        assert work is not None
+        checkpoint.save(work.checkpoints, 7, weights_of(7), {}, rows_of(7))
+    assert not compute(tmp_path)
+    assert (tmp_path / f"{RUN}.partial/checkpoint/round-000007").is_dir()
+
+
+@pytest.mark.parametrize("start", ["nothing", "without weights"])
+def test_killed_at_every_touch_of_the_disk(start: str, tmp_path: Path) -> None:
+    upgrade = start != "nothing"
+    compute(tmp_path / "start")
+    kills = 0
+    while True:
+        root = tmp_path / str(kills)
+        if upgrade:
+            shutil.copytree(tmp_path / "start", root)
+        if not killing.killed_at(kills + 1, compute, root, 1.0, upgrade):
+            break
+        if upgrade or store_of(root).has(RUN):
+            is_whole(root)
+        else:
+            assert store_of(root).runs() == []
+        done = store_of(root).has_weights(RUN) if upgrade else store_of(root).has(RUN)
+        before = time.monotonic()
+        assert compute(root, weights=upgrade) is not done
+        assert time.monotonic() - before < 10
+        is_whole(root)
+        assert store_of(root).has_weights(RUN) is upgrade
+        if not done or upgrade:
+            assert names(root) == [RUN]
+        kills += 1
+    assert kills >= 30
+    is_whole(root)
+
+
+def compute_forever(root: Path) -> None:
+    while True:
+        compute(root)
+        (root / "finished").touch()
+        store_of(root).remove(RUN)
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    moments = random.Random(0)
+    for _ in range(25):
+        (tmp_path / "finished").unlink(missing_ok=True)
+        with running(compute_forever, tmp_path):
+            until((tmp_path / "finished").exists)
+            time.sleep(moments.uniform(0, 0.03))
+        if store_of(tmp_path).has(RUN):
+            is_whole(tmp_path)
+    compute(tmp_path)
+    is_whole(tmp_path)
+
+
+def test_a_full_disk_keeps_the_checkpoints(small_disk: Path) -> None:
+    store = store_of(small_disk)
+    with store.open(RUN, need_weights=True) as work:
+        assert work is not None
+        checkpoint.save(work.checkpoints, 1, weights_of(1), {}, rows_of(1))
+        with pytest.raises(FedloomError, match=rf"{RUN}.partial.*: the disk is full; free some"):
+            work.finish(RECORD, rows_of(1), {"w": torch.zeros(100_000)})
+        assert names(work.folder) == ["checkpoint", "lease.json"]
+        assert not store.has(RUN)
+        assert checkpoint.load_latest(work.checkpoints) is not None
+        assert work.finish(RECORD, rows_of(1), weights_of(1))
+    is_whole(small_disk)
+
+
+def test_a_disk_that_is_full_or_read_only_from_the_start_is_named(small_disk: Path) -> None:
+    compute(small_disk)
+    with contextlib.suppress(OSError):
+        (small_disk / "ballast").write_bytes(bytes(1 << 20))
+    with pytest.raises(FedloomError, match=r"other.partial: the disk is full"):
+        store_of(small_disk).open("other").__enter__()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(FedloomError, match=r"other.partial: the file system is read-only"):
+        store_of(small_disk).open("other").__enter__()
+    assert not compute(small_disk)
+    is_whole(small_disk)
+
+
+# The lease
+
+
+def compete(root: Path, start: Any, answers: Any) -> None:
+    start.wait()
+    with store_of(root).open(RUN) as work:
+        if work is not None:
+            time.sleep(0.3)
+            work.finish(RECORD, rows_of(1.0))
+    answers.put((work is not None, store_of(root).has(RUN)))
+
+
+@pytest.mark.parametrize("left", ["nothing", "a dead holder's lease"])
+@pytest.mark.parametrize("count", [2, 6])
+def test_of_several_processes_one_computes(left: str, count: int, tmp_path: Path) -> None:
+    if left != "nothing":
+        foreign_lease(tmp_path, host=lease._identity()["host"], pid=os.getpid(), started=1)
+    start, answers = killing.context.Event(), killing.context.Queue()
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(running(compete, tmp_path, start, answers))
+        start.set()
+        got = [answers.get(timeout=30) for _ in range(count)]
+    assert sorted(got) == [(False, True)] * (count - 1) + [(True, True)]
+    is_whole(tmp_path)
+    assert names(tmp_path) == [RUN]
+
+
+def hold(root: Path) -> None:
+    with store_of(root).open(RUN) as work:
+        assert work is not None
+        checkpoint.save(work.checkpoints, 3, weights_of(3), {}, rows_of(3))
+        (root / "holding").touch()
+        until(lambda: work.lost, 60)
+        (root / "lost").touch()
+        published = work.finish(RECORD, rows_of(3))
+        (root / ("published" if published else "dropped")).touch()
+
+
+def test_a_killed_holder_is_followed_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(hold, tmp_path) as child:
+        until((tmp_path / "holding").exists)
+        threading.Timer(0.5, child.kill).start()
+        before = time.monotonic()
+        with caplog.at_level(logging.INFO), store_of(tmp_path).open(RUN) as work:
+            waited = time.monotonic() - before
+            assert work is not None
+            found = checkpoint.load_latest(work.checkpoints)
+            assert found is not None
+            assert found.round == 3
+    assert 0.4 < waited < 5
+    told = [m for m in caplog.messages if "waiting for" in m]
+    assert len(told) == 1
+    assert f"process {child.pid} on" in told[0]
+
+
+def test_a_suspended_holder_is_followed_and_overwrites_nobody(tmp_path: Path) -> None:
+    with running(hold, tmp_path) as child:
+        until((tmp_path / "holding").exists)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGSTOP)
+        with store_of(tmp_path, patience=0.6).open(RUN) as work:
+            assert work is not None
+            assert work.finish(RECORD, rows_of(1.0))
+            os.kill(child.pid, signal.SIGCONT)
+            until((tmp_path / "dropped").exists)
+    assert (tmp_path / "lost").exists()
+    for flag in ("holding", "lost", "dropped"):
+        (tmp_path / flag).unlink()
+    is_whole(tmp_path, 1.0)
+
+
+def test_a_lost_holder_leaves_the_new_one_its_lease_and_checkpoints(tmp_path: Path) -> None:
+    with running(hold, tmp_path) as child:
+        until((tmp_path / "holding").exists)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGSTOP)
+        with store_of(tmp_path, patience=0.6).open(RUN) as work:
+            assert work is not None
+            os.kill(child.pid, signal.SIGCONT)
+            until((tmp_path / "published").exists)
+            child.join()
+            assert names(work.folder) == ["checkpoint", "lease.json"]
+            assert not work.lost
+            assert not work.finish(RECORD, rows_of(1.0))
+    for flag in ("holding", "lost", "published"):
+        (tmp_path / flag).unlink()
+    is_whole(tmp_path, 3.0)
+
+
+def test_a_holder_on_another_host_is_given_its_time(tmp_path: Path) -> None:
+    path = foreign_lease(tmp_path)
+    theirs, stop = json.loads(path.read_bytes()), threading.Event()
+
+    def beat() -> None:
+        count = 0
+        with path.open("r+b", buffering=0) as file:
+            while not stop.wait(0.1):
+                count += 1
+                os.pwrite(
+                    file.fileno(), lease._text({k: theirs[k] for k in list(theirs)[:-1]}, count), 0
+                )
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    threading.Timer(1.5, stop.set).start()
+    before = time.monotonic()
+    with store_of(tmp_path, patience=0.6).open(RUN) as work:
+        waited = time.monotonic() - before
+        assert work is not None
+    thread.join()
+    assert 1.5 + 0.4 < waited < 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "gone"),
+    [
+        ({"host": "elsewhere"}, False),
+        ({"host": "elsewhere", "boot": "before"}, False),
+        ({"boot": "before"}, True),
+        ({"started": 1}, True),
+        ({"pid": 2**22 + 1}, True),
+        ({"namespace": "pid:[1]", "pid": 2**22 + 1}, False),
+        ({"machine": "another of the same name", "boot": "before"}, False),
+        ({"pid": "damaged"}, False),
+        ({}, False),
+    ],
+)
+def test_who_is_known_to_be_gone(changes: dict[str, Any], gone: bool, tmp_path: Path) -> None:
+    path = foreign_lease(tmp_path, **{"host": lease._identity()["host"], **changes})
+    taken = lease.take(path, lambda: False, beat=1, patience=60, wait=False)
+    assert (taken is not None) is gone
+    if taken is not None:
+        taken.release()
+        assert not path.exists()
+
+
+def test_a_dead_process_that_nobody_reaped_is_gone(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        started = lease._started(child.pid)
+        here = lease._identity()["host"]
+        path = foreign_lease(tmp_path, host=here, pid=child.pid, started=started)
+        assert lease.take(path, lambda: False, beat=1, patience=60, wait=False) is None
+        child.kill()
+        until(lambda: lease._started(child.pid) == -1)
+        taken = lease.take(path, lambda: False, beat=1, patience=60, wait=False)
+        assert taken is not None
+        taken.release()
+
+
+def test_a_run_that_was_finished_before_the_lease_was_there_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, take = finished(tmp_path / "other", 1.0), lease.take
+
+    def late(*args: Any, **options: Any) -> lease.Lease | None:
+        held = take(*args, **options)
+        if not (tmp_path / RUN).exists():
+            shutil.copytree(other, tmp_path / RUN)
+        return held
+
+    monkeypatch.setattr(lease, "take", late)
+    with store_of(tmp_path).open(RUN) as work:
+        assert work is None
+    assert names(tmp_path) == [RUN, "other"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": 1}', b"\xff\x00"])
+def test_a_damaged_lease_counts_as_silent(content: bytes, tmp_path: Path) -> None:
+    path = foreign_lease(tmp_path)
+    path.write_bytes(content)
+    before = time.monotonic()
+    with store_of(tmp_path, patience=0.3).open(RUN) as work:
+        assert work is not None
+    assert time.monotonic() - before >= 0.29
+
+
+def test_a_lease_that_came_alive_is_put_back(tmp_path: Path) -> None:
+    path = foreign_lease(tmp_path)
+    judged = path.read_bytes()
+    alive = judged.replace(b" 0}", b" 1}")
+    path.write_bytes(alive)
+    lease._withdraw(path, judged)
+    assert path.read_bytes() == alive
+    lease._withdraw(path, alive)
+    assert names(path.parent) == []
+
+
+def test_the_holder_counts_up_and_sees_that_it_lost(tmp_path: Path) -> None:
+    with store_of(tmp_path).open(RUN) as work:
+        assert work is not None
+        path = work.folder / "lease.json"
+        first = json.loads(path.read_bytes())
+        until(lambda: json.loads(path.read_bytes())["counter"] >= 2)
+        last = json.loads(path.read_bytes())
+        assert {**last, "counter": 0} == {**first, "counter": 0}
+        assert not work.lost
+        path.rename(work.folder / "aside")
+        foreign_lease(tmp_path)
+        until(lambda: work.lost)
+    assert json.loads(path.read_bytes())["nonce"] == "theirs"

@@ -1,0 +1,187 @@
+"""What runs cost: bytes worked out by hand from the sizes of trees, operations, kept state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from contract import worlds
+from torch import Tensor
+
+from fl import trees
+from fl.code import registry
+from fl.method import Draws, Exchange, Pass, Refresh, Sweep
+from fl.simulation.simulate import Simulation
+from fl.train import costs
+from fl.trees import Tree
+
+
+def world(*choices: Any, **training: Any) -> Simulation:
+    """As `fl.simulation.assembly` makes it: with a network that has been tried."""
+    made = worlds.world(*choices, **training)
+    made.network.probe(made.arrays.inputs(torch.zeros(1, dtype=torch.int64)))
+    return made
+
+
+def sizes(simulation: Simulation) -> tuple[int, int]:
+    """Bytes of the model's parameters and of its buffers, counters included."""
+    made = simulation.network.init(0)
+    return trees.nbytes(made["params"]), trees.nbytes(made["buffers"])
+
+
+def of(method: str, values: dict[str, Any] | None = None, **training: Any) -> costs.Costs:
+    simulation = world(method, "cnn", values, **training)
+    return costs.measure(simulation, simulation.begin())
+
+
+PARAMS, BUFFERS = sizes(world("fedavg", "cnn"))
+MODEL = PARAMS + BUFFERS
+FEATURES = 4
+"""Of the small convolutional network, in float64."""
+NORMALISED = 4 * (3 + 4) * 8 + 2 * 8
+"""Weight, bias, mean and variance of its two layers' channels, and a counter of each layer."""
+ANCHORS = worlds.CLASSES * FEATURES * 8
+
+
+def test_fedavg_costs_two_models_a_round() -> None:
+    assert BUFFERS > 0
+    found = of("fedavg", rounds=7)
+    assert found.traffic == [[7, MODEL, MODEL]]
+    assert found.bytes_down + found.bytes_up == 2 * MODEL
+    assert (found.participants, found.state_client, found.state_server) == (3, 0, MODEL)
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "down", "up"),
+    [
+        ("local", {}, 0, 0),
+        ("finetune", {}, 0, 0),
+        ("knn-per", {}, 0, 0),
+        ("scaffold", {}, 2 * PARAMS + BUFFERS, 2 * PARAMS + BUFFERS),
+        ("fedavgm", {}, MODEL, MODEL),
+        ("feddyn", {}, MODEL, MODEL),
+        ("ditto", {}, MODEL, MODEL),
+        ("mrmtl", {}, MODEL, MODEL),
+        ("fedbn", {}, MODEL - NORMALISED, MODEL - NORMALISED),
+        ("fedamp", {}, PARAMS, PARAMS),
+        ("pfedgraph", {}, MODEL, MODEL),
+        ("pfedgraph", {"regulariser": "models"}, MODEL + PARAMS, MODEL),
+        ("pfedhn", {}, PARAMS, PARAMS),
+        ("cfl", {}, MODEL, MODEL),
+        ("fedproto", {}, ANCHORS, ANCHORS + worlds.CLASSES * 8),
+        ("fedfm-lite", {}, MODEL + ANCHORS, MODEL + ANCHORS + worlds.CLASSES * 8),
+        ("fednova", {}, MODEL, MODEL + 8),
+    ],
+)
+def test_bytes_are_those_worked_out_by_hand(
+    method: str, values: dict[str, Any], down: int, up: int
+) -> None:
+    assert of(method, values).traffic == [[2, down, up]]
+
+
+def test_fedfm_sends_its_model_once_a_round_and_anchors_twice_from_round_start_on() -> None:
+    found = of("fedfm", {"first": 3}, rounds=5)
+    first = MODEL + ANCHORS
+    # What the first exchange sends goes out again as renewed anchors only.
+    assert found.traffic == [
+        [2, first, MODEL],
+        [3, first + ANCHORS, MODEL + ANCHORS + worlds.CLASSES * 8],
+    ]
+    assert found.bytes_down == pytest.approx((2 * first + 3 * (first + ANCHORS)) / 5)
+
+
+@pytest.mark.parametrize("method", registry.names("method"))
+def test_costs_are_finite_and_the_same_wherever_a_run_stands(method: str) -> None:
+    simulation = world(method)
+    begun = costs.recorded(simulation, simulation.begin())
+    numbers = [begun[key] for key in begun if key != "traffic"]
+    assert all(math.isfinite(number) and number >= 0 for number in numbers)
+    assert sum(rounds for rounds, *_ in begun["traffic"]) == simulation.training.rounds
+    assert bool(begun["flops"]) == bool(simulation.method.passes)
+    for backend in ("loop", "stacked"):
+        state, _ = worlds.run(simulation, backend)
+        before = trees.apply(Tensor.clone, worlds.tree(state))
+        assert costs.recorded(simulation, state) == begun
+        assert worlds.same(worlds.tree(state), before)
+
+
+def test_operations_are_those_of_matrix_products_over_all_steps() -> None:
+    simulation = world("fedavg", participation=1.0)
+    inputs, hidden, classes, batch = 6, 5, worlds.CLASSES, 8
+    forward = 2 * batch * (inputs * hidden + hidden * classes)
+    # Backward: as much for weights, and for what went into the second layer.
+    step = 2 * forward + 2 * batch * hidden * classes
+    steps = [2 * -(-size // batch) for size in worlds.SIZES]
+    found = costs.measure(simulation, simulation.begin())
+    assert found.flops == step * sum(steps) / len(steps)
+
+
+def changed(simulation: Simulation, part: Pass, **choices: Any) -> Simulation:
+    return replace(simulation, method=replace(simulation.method, passes=(part,), **choices))
+
+
+def test_rounds_in_which_a_pass_is_left_out_cost_what_they_cost() -> None:
+    simulation = world("fedavg", "cnn", rounds=4)
+    [part] = simulation.method.passes
+    assert isinstance(part, Pass)
+    one = stepping(part, lambda round_: 1)
+    every = costs.measure(changed(simulation, one), simulation.begin())
+    some = stepping(part, lambda round_: 5 if round_ % 2 else 0)
+    found = costs.measure(changed(simulation, some), simulation.begin())
+    assert found.traffic == [[1, MODEL, MODEL], [1, 0, 0]] * 2
+    assert found.flops == every.flops * 5 * 2 / 4
+
+
+def stepping(part: Pass, steps: Callable[[int], int]) -> Pass:
+    return replace(part, draws=Draws(steps=steps))
+
+
+def test_refreshes_count_as_often_as_they_come() -> None:
+    plain = world("fedavg", local_epochs=None, local_steps=7)
+    [part] = plain.method.passes
+    assert isinstance(part, Pass)
+
+    def look(server: Tree, work: Tree, batch: Tree) -> dict[str, Any]:
+        return {"seen": batch["x"].T @ batch["x"]}
+
+    often = Refresh(every=3, first=1, batches=2, look=look, adapt=lambda work, seen: dict(work))
+    found = costs.measure(changed(plain, replace(part, refreshes=(often,))), plain.begin())
+    without = costs.measure(plain, plain.begin())
+    # After steps 1, 4 and 7, over two batches of eight samples of six numbers.
+    assert found.flops - without.flops == 3 * 2 * (2 * 8) * 6 * 6
+
+
+def test_a_sweep_counts_every_sample() -> None:
+    plain = world("fedavg", participation=1.0, rounds=3)
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Tree) -> dict[str, Any]:
+        return {"seen": batch["x"].T @ batch["x"]}
+
+    def conclude(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Any, Any]:
+        return dict(server), dict(clients)
+
+    seeing = Sweep(look, lambda server, client, sent, seen: (dict(client), dict(seen)))
+    before = Exchange((seeing,), conclude, due=lambda round_: round_ == 3)
+    method = replace(plain.method, before=(before,))
+    found = costs.measure(replace(plain, method=method), plain.begin())
+    without = costs.measure(plain, plain.begin())
+    mean = sum(worlds.SIZES) / len(worlds.SIZES)
+    assert found.flops - without.flops == pytest.approx(2 * 6 * 6 * mean / 3)
+    model = without.traffic[0][1]
+    assert found.traffic == [[2, model, model], [1, model, model + 6 * 6 * 8]]
+
+
+def test_what_cannot_be_measured_says_why() -> None:
+    simulation = world("fedavg")
+    [part] = simulation.method.passes
+
+    def broken(server: Tree, client: Tree) -> dict[str, Any]:
+        raise ValueError("no such\nthing")
+
+    assert isinstance(part, Pass)
+    failing = changed(simulation, replace(part, begin=broken))
+    assert costs.recorded(failing, simulation.begin()) == {"unknown": "ValueError: no such thing"}

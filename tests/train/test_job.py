@@ -1,0 +1,529 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import planning
+import pytest
+import torch
+from planning import Planned
+
+from fl import __main__
+from fl.data import partition
+from fl.simulation.simulate import Simulation
+
+Plan = Callable[..., Planned]
+
+
+def process(study: Planned, label: str, store: str = "runs") -> subprocess.Popen[str]:
+    """``python -m fl train`` on a bundle, in an empty folder."""
+    elsewhere = study.root / "elsewhere"
+    elsewhere.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "fl", *study.arguments(label, store)],
+        cwd=elsewhere,
+        env={**os.environ, "PYTHONPATH": str(planning.ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def written(folder: Path) -> dict[str, int]:
+    """Every file below a folder, and when it was last written."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in paths}
+
+
+# It trains, once
+
+
+def test_a_bundle_is_trained_and_then_there(planned: Plan) -> None:
+    study = planned(seeds=[0, 1], methods={"local": None})
+    job = process(study, "local")
+    out, err = job.communicate(timeout=120)
+    assert job.returncode == 0, err
+    assert out == ""
+    assert "round 6/6" in err
+    store, runs = study.store(), study.runs("local")
+    assert store.runs() == sorted(runs)
+    assert [store.verify(run) for run in runs] == [[], []]
+    for run, seed in zip(runs, (0, 1), strict=True):
+        record = store.record(run)
+        assert (record["state"], record["rounds"], record["note"]) == ("complete", 6, "")
+        assert record["spec"]["seed"] == seed
+        assert record["execution"]["backend"] == "stacked"
+        assert record["costs"]["traffic"] == [[6, 0, 0]]
+        assert record["costs"]["flops"] > 0 and record["costs"]["state_client"] > 0
+        rows = store.metrics(run)
+        assert rows["round"].is_monotonic_increasing
+        assert set(rows["round"]) == {1, 2, 3, 4, 5, 6}
+        loss = rows[rows["split"] == "train"].groupby("round")["value"].mean()
+        assert loss[6] < 0.8 * loss[1]
+    assert not store.metrics(runs[0]).equals(store.metrics(runs[1]))
+    assert not (study.root / "elsewhere" / "results").exists()
+
+    before = written(study.root)
+    assert study.train("local") == 0
+    assert written(study.root) == before
+
+    assert study.train("local", "here") == 0
+    for run in runs:
+        assert study.files(run, "here") == study.files(run), "another process gets the same bits"
+    assert "Warning" not in err, "the log has lines about the run and nothing else"
+
+
+def test_unseen_clients_are_scored_apart_and_train_where_nothing_is_shared(planned: Plan) -> None:
+    held_out = {"dirichlet": {"clients": 4, "alpha": 0.5, "min_samples": 5, "unseen": 1}}
+    entries = {"fedavg": None, "finetune": {"start": "fedavg"}}
+    study = planned(partitions=[held_out], methods=entries, keep_weights=True)
+    for label in entries:
+        assert study.train(label) == 0
+    [table] = (study.root / "results" / "partitions").glob("*/partition.parquet")
+    away = set(partition.unseen(partition.read(table)).tolist())
+    assert len(away) == 1
+    rows = {label: study.store().metrics(study.runs(label)[0]) for label in entries}
+    for label, found in rows.items():
+        scored = found[found["metric"] == "accuracy"]
+        assert set(scored.loc[scored["split"] == "unseen", "client"]) == away
+        for split in ("val", "test"):
+            assert set(scored.loc[scored["split"] == split, "client"]) == {0, 1, 2, 3} - away
+        trained = set(found.loc[found["split"] == "train", "client"])
+        assert trained == {0, 1, 2, 3} - (away if label == "fedavg" else set())
+    own = rows["finetune"].query("split == 'unseen' and metric == 'loss'").set_index("round")
+    assert own["stage"].tolist() == ["global"] + ["personal"] * 5
+    assert own["value"][5] != own["value"][0]
+
+
+def test_a_global_test_is_over_the_samples_of_all_clients(planned: Plan) -> None:
+    study = planned(test="global", methods={"local": None})
+    assert study.train("local") == 0
+    rows = study.store().metrics(study.runs("local")[0])
+    [table] = (study.root / "results" / "partitions").glob("*/partition.parquet")
+    tests = int((partition.read(table)["split"] == "test").sum())
+    assert set(rows.loc[rows["split"] == "test", "n"]) == {tests}
+    assert rows.loc[rows["split"] == "test", "client"].nunique() == 4
+    assert max(rows.loc[rows["split"] == "val", "n"]) < tests
+
+
+def test_only_what_is_missing_is_trained(planned: Plan, caplog: pytest.LogCaptureFixture) -> None:
+    study = planned(seeds=[0, 1, 2])
+    whole = study.bundle("fedavg")
+    study.change("fedavg", lambda b: b.update(runs=b["runs"][:2]))
+    assert study.train("fedavg") == 0
+    first = written(study.root / "runs")
+    study.change("fedavg", lambda b: b.update(whole))
+    caplog.clear()
+    assert study.train("fedavg") == 0
+    assert sum("already there" in message for message in caplog.messages) == 2
+    assert first.items() < written(study.root / "runs").items()
+    assert study.store().runs() == sorted(study.runs("fedavg"))
+
+
+def test_auto_is_decided_once_for_a_bundle_and_recorded(planned: Plan) -> None:
+    study = planned(execution={"backend": "auto"}, seeds=[0, 1])
+    assert study.train("fedavg") == 0
+    executions = [study.store().record(run)["execution"] for run in study.runs("fedavg")]
+    assert set(executions[0]["trial"]) == {"loop", "stacked"}
+    assert executions[0]["backend"] in ("loop", "stacked")
+    assert executions[1]["backend"] == executions[0]["backend"]
+    stacked = executions[0]["backend"] == "stacked"
+    assert executions[1]["trial"] == (executions[0]["trial"] if stacked else {})
+    assert len(executions[1]["stack"]) == (2 if stacked else 1)
+
+
+def test_auto_is_not_decided_again_by_the_job_that_goes_on(planned: Plan) -> None:
+    study = planned(execution={"backend": "loop"}, seeds=[0, 1])
+    whole = study.bundle("fedavg")
+    study.change("fedavg", lambda b: b.update(runs=b["runs"][:1]))
+    assert study.train("fedavg") == 0
+    study.change("fedavg", lambda b: b.update(whole))
+    study.change("fedavg", lambda b: b["execution"].update(backend="auto"))
+    assert study.train("fedavg") == 0
+    executions = [study.store().record(run)["execution"] for run in study.runs("fedavg")]
+    assert executions[1]["backend"] == "loop"
+    assert executions[1]["trial"] == {}
+
+
+# It is stopped, and goes on
+
+
+def test_sigterm_is_status_75_and_a_checkpoint_and_then_the_same_bits(planned: Plan) -> None:
+    long = {**planning.STUDY["training"], "rounds": 120, "evaluate_every": 10}
+    study = planned(execution={"checkpoint_every": 7}, training=long)
+    [run] = study.runs("fedavg")
+    job = process(study, "fedavg", "broken")
+    end = time.monotonic() + 60
+    while not study.checkpoints(run, "broken"):
+        assert job.poll() is None, job.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    job.send_signal(signal.SIGTERM)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 75, err
+    assert f"stopped: {run}: left after round" in err
+    left = int(err.rpartition("left after round ")[2])
+    assert study.checkpoints(run, "broken")[-1].name == f"round-{left:06d}"
+    assert not study.store("broken").has(run)
+    assert study.train("fedavg", "broken") == 0
+    assert study.train("fedavg", "whole") == 0
+    assert study.files(run, "broken") == study.files(run, "whole")
+    assert not study.checkpoints(run, "broken")
+
+
+def test_sigterm_in_the_last_round_lets_the_run_end(planned: Plan) -> None:
+    study = planned(execution={"backend": "loop"}, seeds=[0, 1])
+    first, second = study.runs("fedavg")
+    with planning.signalled(after=6):
+        assert study.train("fedavg") == 75
+    assert study.store().runs() == [first]
+    assert study.train("fedavg") == 0
+    assert study.store().runs() == sorted([first, second])
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [
+        (signal.SIGTERM, 75, "stopped: before the next run had begun\n"),
+        (signal.SIGINT, 130, "interrupted\n"),
+    ],
+)
+def test_a_signal_ends_the_wait_for_another_job(
+    planned: Plan, number: signal.Signals, status: int, said: str
+) -> None:
+    study = planned()
+    [run] = study.runs("fedavg")
+    with study.store().open(run):
+        job = process(study, "fedavg")
+        try:
+            assert job.stderr is not None
+            assert any("waiting for" in line for line in job.stderr)
+            job.send_signal(number)
+            assert job.wait(timeout=5) == status
+            *_, last = job.stderr
+            assert last == said
+        finally:
+            job.kill()
+            job.communicate()
+    assert study.train("fedavg") == 0
+
+
+def test_ctrl_c_saves_the_state_and_twice_stops_at_once(
+    planned: Plan, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    study = planned()
+    [run] = study.runs("fedavg")
+    with planning.signalled(after=3, number=signal.SIGINT):
+        assert study.train("fedavg") == 75
+    assert [path.name for path in study.checkpoints(run)][-1] == "round-000003"
+    assert "Ctrl-C again stops at once" in capfd.readouterr().err
+
+    def twice(*_: object) -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0)  # Signals that come together are one.
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fl.train.stack.Course.save", twice)
+        with pytest.raises(KeyboardInterrupt):
+            study.train("fedavg")
+    assert study.train("fedavg") == 0
+    assert study.train("fedavg", "whole") == 0
+    assert study.files(run) == study.files(run, "whole")
+
+
+def test_what_ctrl_c_breaks_is_no_failure(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise RuntimeError("the compiler was interrupted")
+
+    study = planned()
+    with monkeypatch.context() as patch:
+        patch.setattr("fl.train.stack.Course.add", broken)
+        assert study.train("fedavg") == 75
+    assert study.train("fedavg") == 0
+
+
+def test_ctrl_c_is_one_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def main() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fl.cli.main.main", main)
+    assert __main__.run() == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def test_the_backend_of_the_checkpoint_is_the_one_that_goes_on(planned: Plan) -> None:
+    study = planned(execution={"backend": "loop"})
+    [run] = study.runs("fedavg")
+    assert study.train("fedavg", "whole") == 0
+    with planning.signalled(after=3):
+        assert study.train("fedavg") == 75
+    study.change("fedavg", lambda b: b["execution"].update(backend="stacked"))
+    assert study.train("fedavg") == 0
+    assert study.store().record(run)["execution"]["backend"] == "loop"
+    assert study.files(run) == study.files(run, "whole")
+
+
+def test_seeds_in_one_stack_go_on_as_they_began(planned: Plan) -> None:
+    study = planned(seeds=[0, 1, 2])
+    runs = study.runs("fedavg")
+    assert study.train("fedavg", "whole") == 0
+    stacks = [study.store("whole").record(run)["execution"]["stack"] for run in runs]
+    assert stacks == [runs] * 3
+    with planning.signalled(after=3):
+        assert study.train("fedavg") == 75
+    assert [len(study.checkpoints(run)) for run in runs] == [2, 0, 0]
+    # As if it had been killed between the end of one run and that of the next.
+    shutil.copytree(study.root / "whole" / runs[1], study.root / "runs" / runs[1])
+    assert study.train("fedavg") == 0
+    for run in runs:
+        assert study.files(run) == study.files(run, "whole")
+
+
+def test_a_stack_goes_on_without_seeds_that_are_no_longer_asked_for(planned: Plan) -> None:
+    study = planned(seeds=[0, 1])
+    first, second = study.runs("fedavg")
+    with planning.signalled(after=3):
+        assert study.train("fedavg") == 75
+    study.change("fedavg", lambda b: b.update(runs=b["runs"][:1]))
+    assert study.train("fedavg") == 0
+    assert study.store().runs() == [first]
+    record, rows = study.store().record(first), study.store().metrics(first)
+    assert record["execution"]["stack"] == [first]
+    assert sorted(set(rows["round"])) == [1, 2, 3, 4, 5, 6]
+    assert second not in rows.columns
+
+
+def damage_state(folder: Path) -> None:
+    path = folder / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def damage_rows(folder: Path) -> None:
+    path = folder / "rows.parquet"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def damage_record(folder: Path) -> None:
+    (folder / "checkpoint.json").write_text('{"round": 5')
+
+
+@pytest.mark.parametrize("spoil", [damage_state, damage_rows, damage_record])
+def test_a_damaged_checkpoint_is_set_aside_and_the_bits_are_the_same(
+    planned: Plan, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
+) -> None:
+    study = planned()
+    [run] = study.runs("fedavg")
+    assert study.train("fedavg", "whole") == 0
+    with planning.signalled(after=5):
+        assert study.train("fedavg", "broken") == 75
+    older, newest = study.checkpoints(run, "broken")
+    assert (older.name, newest.name) == ("round-000004", "round-000005")
+    spoil(newest)
+    caplog.clear()
+    assert study.train("fedavg", "broken") == 0
+    assert any(str(newest) in message and "set aside" in message for message in caplog.messages)
+    assert "resumed after round 4" in caplog.messages
+    assert study.files(run, "broken") == study.files(run, "whole")
+
+
+def test_without_a_whole_checkpoint_it_begins_again(planned: Plan) -> None:
+    study = planned()
+    [run] = study.runs("fedavg")
+    assert study.train("fedavg", "whole") == 0
+    with planning.signalled(after=5):
+        assert study.train("fedavg", "broken") == 75
+    for folder in study.checkpoints(run, "broken"):
+        damage_state(folder)
+    assert study.train("fedavg", "broken") == 0
+    assert study.files(run, "broken") == study.files(run, "whole")
+
+
+# It fails
+
+
+def test_a_store_that_cannot_be_written_is_named_before_anything_is_trained(
+    planned: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned(seeds=[0, 1])
+    (study.root / "runs").write_text("a file")
+    assert study.train("fedavg") == 1
+    *_, said = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"error: {study.root / 'runs'}: a part of this path is a file")
+    assert not (study.root / "results" / "partitions").exists()
+
+
+def test_a_disk_that_is_read_only_is_no_harm_where_nothing_is_to_be_trained(
+    planned: Plan, small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned(training={**planning.STUDY["training"], "rounds": 1})
+    assert study.train("fedavg", "disk") == 0
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert study.train("fedavg", "disk") == 0
+    study.change("fedavg", lambda bundle: bundle["runs"][0].update(run="0" * 16))
+    capsys.readouterr()
+    assert study.train("fedavg", "disk") == 1
+    *_, said = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"error: {small_disk}: the file system is read-only; make it writable")
+
+
+def test_a_failing_run_leaves_the_others(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    study = planned(seeds=[0, 1, 2], methods={"fedavg": None, "finetune": {"start": "fedavg"}})
+    assert study.train("fedavg") == 0
+    _, lost, _ = study.runs("fedavg")
+    study.store().remove(lost)
+    first, failing, last = study.runs("finetune")
+    capsys.readouterr()
+    assert study.train("finetune") == 1
+    failures = [line for line in capsys.readouterr().err.splitlines() if line[:7] == "failed:"]
+    assert len(failures) == 1
+    assert failures[0].startswith(f"failed: {failing} (")
+    assert "seed 1): " in failures[0]
+    assert lost in failures[0]
+    assert set(study.store().runs()) == {*study.runs("fedavg"), first, last} - {lost}
+
+    before = study.files(first)
+    assert study.train("fedavg") == 0
+    assert study.train("finetune") == 0
+    assert study.store().has(failing)
+    assert study.files(first) == before
+
+
+def test_what_cannot_fit_into_memory_is_named_before_it_is_begun(
+    planned: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned(seeds=[0, 1], methods={"fedavg": {"local_epochs": 2e9}, "local": None})
+    assert study.train("fedavg") == 1
+    lines = capsys.readouterr().err.strip().splitlines()[-2:]
+    for run in study.runs("fedavg"):
+        [line] = [line for line in lines if line.startswith(f"failed: {run} (FedAvg on synthetic(")]
+        assert " clients with a batch_size of 8 takes more than the " in line
+        assert "; lower batch_size, local_epochs or local_steps, " in line
+    assert study.train("local") == 0
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda: np.empty(2**60, np.uint8), lambda: torch.empty(2**60)], ids=["numpy", "torch"]
+)
+def test_memory_that_runs_out_is_said_with_the_run_and_what_to_lower(
+    planned: Plan,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[], Any],
+) -> None:
+    study = planned()
+    monkeypatch.setattr(Simulation, "begin", lambda *_: ask())
+    assert study.train("fedavg") == 1
+    [*_, line] = capsys.readouterr().err.strip().splitlines()
+    [run] = study.runs("fedavg")
+    assert line.startswith(f"failed: {run} (FedAvg on synthetic(")
+    assert "): memory ran out (" in line and "; lower batch_size, " in line
+    assert study.store().partial(run).joinpath("failed.json").exists()
+
+
+def test_a_run_that_diverges_is_recorded_as_such(planned: Plan) -> None:
+    training = {**planning.STUDY["training"], "lr": 1e30}
+    study = planned(seeds=[0, 1], training=training)
+    assert study.train("fedavg") == 0
+    for run in study.runs("fedavg"):
+        record, rows = study.store().record(run), study.store().metrics(run)
+        assert record["state"] == "diverged"
+        assert record["rounds"] == rows["round"].max() < 6
+        assert f"round {record['rounds']}" in record["note"]
+        last = rows[rows["round"] == record["rounds"]]
+        assert set(last["metric"]) == {"loss"}
+        assert not np.isfinite(last["value"]).all()
+    before = written(study.root / "runs")
+    assert study.train("fedavg") == 0
+    assert written(study.root / "runs") == before
+
+
+@pytest.mark.parametrize("key", ["core", "method", "model", "dataset", "partition"])
+def test_code_that_changed_after_planning_is_refused(
+    planned: Plan, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    study = planned(seeds=[0, 1])
+
+    def edit(bundle: dict[str, Any]) -> None:
+        bundle["runs"][0]["code"][key] = "0" * 16
+
+    study.change("fedavg", edit)
+    old, other = study.runs("fedavg")
+    assert study.train("fedavg") == 1
+    err = capsys.readouterr().err
+    assert f"failed: {old} (" in err
+    assert f"the code of its {key} changed after it was planned; plan again" in err
+    assert study.store().runs() == [other]
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"bundle": "a", "runs": [{"ru', "[]", "null", "{}", '{"runs": []}', "\xff\x00"]
+)
+def test_a_bundle_that_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    study = Planned(tmp_path)
+    study.spec("cut").write_bytes(text.encode("latin-1"))
+    assert study.train("cut") == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {study.spec('cut')}: cannot be read as a bundle (")
+    assert "; allowed: a file that" in line
+
+
+def test_a_bundle_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Planned(tmp_path).train("none") == 1
+    assert "none.json: cannot be read as a bundle (FileNotFoundError" in capsys.readouterr().err
+
+
+def test_data_that_is_damaged_is_named(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    study = planned()
+    assert study.train("fedavg", "first") == 0
+    [array] = (study.root / "data" / "prepared").glob("*/x.npy")
+    array.write_bytes(array.read_bytes()[:1000])
+    capsys.readouterr()
+    assert study.train("fedavg", "second") == 1
+    assert f"{array}: is missing, truncated or no array" in capsys.readouterr().err
+
+
+def test_the_record_says_by_what_and_on_what(planned: Plan) -> None:
+    study = planned(methods={"fedavg": None, "finetune": {"start": "fedavg"}})
+    assert study.train("fedavg") == 0
+    assert study.train("finetune") == 0
+    [start], [run] = study.runs("fedavg"), study.runs("finetune")
+    record = study.store().record(run)
+    [member] = study.bundle("finetune")["runs"]
+    assert {key: record[key] for key in ("run", "spec", "code", "start")} == {
+        key: member[key] for key in ("run", "spec", "code", "start")
+    }
+    assert record["start"] == start
+    assert "fl/methods/finetune.py" in record["code_files"]
+    assert record["execution"]["device"] == "cpu"
+    assert json.dumps(record)
+    assert study.store().has_weights(start)
+    assert not study.store().has_weights(run)
+
+
+def test_kept_weights_are_those_of_every_stage(planned: Callable[..., Planned]) -> None:
+    study = planned(methods={"fedavg": None, "local": None, "ditto": None}, keep_weights=True)
+    stages = {"fedavg": ["global"], "local": ["personal"], "ditto": ["global", "personal"]}
+    for label, expected in stages.items():
+        assert study.train(label) == 0
+        [run] = study.runs(label)
+        assert study.store().has_weights(run)
+        kept = study.store().weights(run)
+        assert list(kept) == expected
+        for stage in expected:
+            clients = (4,) if stage == "personal" else ()
+            assert kept[stage]["params"]["1.weight"].shape == (*clients, 5, 60)

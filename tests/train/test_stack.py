@@ -1,0 +1,94 @@
+"""What each of several runs that are trained together is said to have taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fl.simulation.simulate import Round
+from fl.store import checkpoint
+from fl.train.stack import Course
+
+
+class Clock:
+    """Stands in for the time of the machine."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr("fl.train.stack.time", found)
+    return found
+
+
+def begun(clock: Clock, *runs: str) -> Course:
+    """Runs whose work is of no concern here."""
+    state: Any = SimpleNamespace(server={}, clients={})
+    rows = pd.DataFrame({"round": [0]})
+    nothing: Any = dict.fromkeys(runs)
+    states, tables = dict.fromkeys(runs, state), dict.fromkeys(runs, rows)
+    return Course(nothing, list(runs), states, tables, "stacked", since=clock.now)
+
+
+def later(clock: Clock, one: Course, seconds: float, diverged: str = "") -> None:
+    """A round of that length."""
+    clock.now += seconds
+    number = one.round + 1
+    one.add(
+        {
+            run: Round(number, state, one.rows[run], 0.0, "as asked" if run == diverged else "")
+            for run, state in one.states.items()
+        }
+    )
+
+
+def test_shares_of_a_stack_add_up_to_its_time_though_a_run_leaves_it(clock: Clock) -> None:
+    stack = begun(clock, "a", "b", "c")
+    later(clock, stack, 6.0, diverged="b")
+    later(clock, stack, 6.0)
+    assert stack.seconds == {"a": 5.0, "b": 2.0, "c": 5.0}
+
+
+def test_runs_that_are_trained_one_after_another_take_their_own_time(clock: Clock) -> None:
+    both = begun(clock, "a", "b")
+    clock.now += 2.0  # The trial.
+    found: dict[str, float] = {}
+    for one, seconds in zip(both.split(), (10.0, 30.0), strict=True):
+        later(clock, one, seconds)
+        found |= one.seconds
+    assert found == {"a": 11.0, "b": 31.0}
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"), [({"a": 5.0, "b": 2.0}, {"a": 5.0, "b": 2.0}), (8.0, {"a": 4.0, "b": 4.0})]
+)
+def test_what_was_taken_before_a_resume_counts(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Any, kept: Any
+) -> None:
+    stack = begun(clock, "a", "b")
+    if isinstance(told, float):  # As it was written before runs had shares of their own.
+        monkeypatch.setattr(Course, "_share", lambda self: None)
+        stack.seconds = told  # type: ignore[assignment]
+    else:
+        stack.seconds = {"a": 3.0, "b": 0.0}
+        clock.now += 4.0
+    stack.save(tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr("fl.train.stack.time", clock)
+    saved = checkpoint.load_latest(tmp_path)
+    assert saved is not None
+    simulation: Any = SimpleNamespace(arrays=SimpleNamespace(device="cpu"))
+    again = Course.resume(saved, {"a": simulation, "b": simulation})
+    again.since = clock.now
+    assert again.seconds == kept
+    later(clock, again, 2.0)
+    assert again.seconds == {run: seconds + 1.0 for run, seconds in kept.items()}
