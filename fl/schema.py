@@ -37,3 +37,6 @@ their test samples: means over clients of ``test`` are over the clients that are
 
 GLOBAL, PERSONAL = "global", "personal"
 """Stages: the shared model before personalisation, and a client's own model after it."""
+
+SHARES = ("accuracy", "balanced_accuracy", "dice", "foreground_dice")
+"""Metrics that are shares, from 0 to 1; reports show them in percent."""

@@ -26,13 +26,14 @@ from torch import Tensor
 
 from fl import trees
 from fl.fields import NonNegative, Positive
-from fl.method import GIVEN, Method, Setting, only
+from fl.method import GIVEN, KINDS, Method, Setting, only
 from fl.parts.alignment import alignment, inclination
-from fl.parts.losses import cross_entropy
+from fl.parts.losses import task_loss
 from fl.parts.mixing import cosines, directions, mix, pfedgraph_weights
 from fl.parts.sending import all_but
-from fl.recipe import KINDS, everything, recipe, select
+from fl.recipe import everything, recipe, select
 from fl.schema import PERSONAL
+from fl.task import ANY
 from fl.trees import Tree
 
 MOST = 200
@@ -55,6 +56,7 @@ class PFedGraph:
 
     title: ClassVar = "pFedGraph"
     stages: ClassVar = (PERSONAL,)
+    tasks: ClassVar = ANY
     sends_own: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
@@ -63,7 +65,7 @@ class PFedGraph:
         mu = -self.mu if self.regulariser == "released" else self.mu
         traced = setting.clients <= MOST
         held = alignment(mu, "received") if mixture else inclination(mu, "received")
-        terms, own = (cross_entropy, held), all_but(*KINDS)
+        terms, own = (task_loss, held), all_but(*KINDS)
         base = recipe(setting, terms=terms, local=everything)
         local = only(base)
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fl import trees
@@ -19,11 +18,15 @@ from fl.method import Method, Predictor, View
 from fl.network import Network
 from fl.schema import METRIC_COLUMNS, PERSONAL, UNSEEN
 from fl.simulation.engine import State
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION
 from fl.term import Batch
 from fl.trees import Tree
 
 CHUNK = 1024
 Look = Callable[[Tree, Batch], dict[str, Any]]
+NO_SAMPLES = np.zeros(0, np.int64)
+UNSEEN_VAL = "unseen-val"
 OWN, UNION = "own", "global"
 """Whose test samples a client's model is scored on: the client's own, or those of all clients."""
 
@@ -32,8 +35,9 @@ OWN, UNION = "own", "global"
 class Held:
     """The samples of every client, by split: ``held.samples["test"][client]`` is an int64 array.
 
-    Clients that are unseen have their test samples in the split `UNSEEN`, and none in ``val`` and
-    ``test``. away: clients that take part in no round, in ascending order.
+    Clients that are unseen have their test samples in the split `UNSEEN`, their validation samples
+    in `UNSEEN_VAL`, and none in ``val`` and ``test``. away: clients that take part in no round, in
+    ascending order.
     """
 
     samples: Mapping[str, list[np.ndarray]]
@@ -50,9 +54,9 @@ class Held:
             unseen = table[UNSEEN].to_numpy(bool)
         away = np.unique(table["client"].to_numpy()[unseen])
         split = table["split"].mask(unseen & (table["split"] == "test").to_numpy(bool), UNSEEN)
-        chosen = ~unseen | (split != "val").to_numpy(bool)
+        split = split.mask(unseen & (table["split"] == "val").to_numpy(bool), UNSEEN_VAL)
         by_split = {}
-        for name, part in table[chosen].groupby(split[chosen], sort=True):
+        for name, part in table.groupby(split, sort=True):
             groups = dict(list(part.groupby("client")["sample"]))
             by_split[str(name)] = [
                 np.sort(groups[k].to_numpy(np.int64)) if k in groups else np.zeros(0, np.int64)
@@ -63,6 +67,13 @@ class Held:
             union = np.sort(np.concatenate(own))
             by_split["test"] = [union if len(samples) else samples for samples in own]
         return cls(by_split, () if everybody else tuple(away.tolist()))
+
+    def of_splits(self, names: str, client: int) -> np.ndarray:
+        """A client's samples of a split, or of several: ``train+val``."""
+        split, *others = names.split("+")
+        wanted = [split, *others, *([UNSEEN_VAL] if "val" in others else [])]
+        found = [self.samples[one][client] for one in wanted if one in self.samples]
+        return found[0] if len(found) == 1 else np.sort(np.concatenate([NO_SAMPLES, *found]))
 
     @property
     def clients(self) -> int:
@@ -84,14 +95,23 @@ def evaluate(
     round_: int,
     classes: int,
     splits: tuple[str, ...] = ("val", "test", UNSEEN),
+    task: Task = CLASSIFICATION,
 ) -> pd.DataFrame:
-    """Loss, accuracy and balanced accuracy of every client, in the columns of `METRIC_COLUMNS`.
+    """Loss and the task's metrics of every client, in the columns of `METRIC_COLUMNS`.
 
     Each view of the method is one ``stage``. Splits that a client has no samples of give no row,
     and neither does the personal stage of a client that never takes part: it has no model.
     """
     rows = []
-    ask = partial(_View, network=network, state=state, arrays=arrays, held=held, classes=classes)
+    ask = partial(
+        _View,
+        network=network,
+        state=state,
+        arrays=arrays,
+        held=held,
+        classes=classes,
+        task=task,
+    )
     for stage, view in method.views.items():
         seen = ask(view, stage)
         for split in (s for s in splits if s in held.samples):
@@ -118,9 +138,11 @@ class _View:
         arrays: Arrays,
         held: Held,
         classes: int,
+        task: Task,
     ) -> None:
         self._view, self._network, self._state = view, network, state
         self._arrays, self._held, self._classes = arrays, held, classes
+        self._task = task
         self._predictor = view if isinstance(view, Predictor) else None
         self._shared = None if stage == PERSONAL else view(state.server, None)
         self._last: tuple[np.ndarray, dict[str, float]] | None = None
@@ -144,7 +166,13 @@ class _View:
     def _scores(self, client: int, samples: np.ndarray) -> dict[str, float]:
         own = None if self._shared else self._state.client(client, self._arrays.device)
         variables = self._shared or self._view(self._state.server, own)
-        return _scores(self._outputs(variables, client), self._arrays, samples, self._classes)
+        outputs_of, seen = self._outputs(variables, client), []
+        for begin in range(0, len(samples), self._task.chunk):
+            chunk = samples[begin : begin + self._task.chunk]
+            index = torch.from_numpy(chunk).to(self._arrays.device)
+            outputs = outputs_of(self._arrays.inputs(index))
+            seen.append(self._task.look(outputs, self._arrays.labels(index)))
+        return self._task.conclude(trees.concatenate(seen), self._classes)
 
     def _outputs(self, variables: Tree, client: int) -> Callable[[Tensor], Tensor]:
         """From inputs to outputs, for one client."""
@@ -175,33 +203,3 @@ def as_rows(rows: list[tuple[int, int, str, str, str, float, int]]) -> pd.DataFr
     """A table in the columns and types of `METRIC_COLUMNS`."""
     table = pd.DataFrame(rows, columns=list(METRIC_COLUMNS))
     return table.astype({"round": "int32", "client": "int32", "value": "float64", "n": "int64"})
-
-
-def _scores(
-    outputs_of: Callable[[Tensor], Tensor], arrays: Arrays, samples: np.ndarray, classes: int
-) -> dict[str, float]:
-    losses, predictions = [], []
-    for begin in range(0, len(samples), CHUNK):
-        index = torch.from_numpy(samples[begin : begin + CHUNK]).to(arrays.device)
-        outputs = outputs_of(arrays.inputs(index))
-        losses.append(F.cross_entropy(outputs, arrays.labels(index), reduction="none"))
-        predictions.append(outputs.argmax(-1))
-    labels = arrays.labels(torch.from_numpy(samples).to(arrays.device))
-    correct = (torch.cat(predictions) == labels).double()
-    return {
-        "loss": float(torch.cat(losses).double().mean()),
-        "accuracy": float(correct.mean()),
-        "balanced_accuracy": balanced_accuracy(
-            correct.cpu().numpy(), labels.cpu().numpy(), classes
-        ),
-    }
-
-
-def balanced_accuracy(correct: np.ndarray, labels: np.ndarray, classes: int) -> float:
-    """The mean over the classes that occur of the share of their samples that are right.
-
-    correct: 0 or 1 per sample, [n]; labels: [n].
-    """
-    held = np.bincount(labels, minlength=classes)
-    right = np.bincount(labels, weights=correct, minlength=classes)
-    return float((right[held > 0] / held[held > 0]).mean())

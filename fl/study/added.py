@@ -62,7 +62,8 @@ class _Noting:
         if isinstance(built, Beside):
             return replace(built, term=self._noted(built.term))
         if isinstance(built, Alteration):
-            return replace(built, apply=self._noted(built.apply))
+            before = built.before and self._noted(built.before)
+            return replace(built, apply=self._noted(built.apply), before=before)
         return self._noted(built)
 
     def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -130,7 +130,8 @@ class Study:
     has, in place of what the entries say. See ``config/README.md`` for every key.
 
     test: whose test samples a client's model is scored on: its own, or those of all clients that
-    are trained on. max_runs: more than these are taken for a slip and refused. analyses: of the
+    are trained on. metric: of the task of its data sets, by default the usual one (`fl.task`).
+    max_runs: more than these are taken for a slip and refused. analyses: of the
     stored runs, see `fl.analysis`.
     """
 
@@ -143,7 +144,7 @@ class Study:
     question: str = ""
     training: dict[str, Any] = field(default_factory=dict)
     execution: dict[str, Any] = field(default_factory=dict)
-    metric: Literal["accuracy", "balanced_accuracy"] = "accuracy"
+    metric: str | None = None
     test: Literal["own", "global"] = "own"
     baseline: str | None = None
     keep_weights: bool = False
