@@ -26,7 +26,7 @@ def validates(scheme: Spec) -> bool:
 def holds_out(scheme: Spec) -> bool:
     """Whether a partition of that scheme has clients that are held out of training."""
     if "path" in scheme:
-        table = holdings.read(scheme["path"])
+        table = holdings.brought(scheme)
         return "unseen" in table and bool(table["unseen"].any())
     return bool(scheme.get("unseen", 0))
 
