@@ -17,6 +17,7 @@ from fl.code import identity
 from fl.data import materials
 from fl.data.contents import stamp
 from fl.errors import Where
+from fl.places import path_of
 from fl.study import config, partition_fit, specs, task_check
 from fl.study.components import Choice, choices, network
 from fl.study.config import Execution, Study
@@ -58,7 +59,8 @@ class Expansion:
     """A study's runs.
 
     watched: by path, the `stamp` of the files outside the config behind them. parameters: how many
-    each model has, by its text and by that of the data set. analyses: those asked for.
+    each model has, by its text and by that of the data set. analyses: those asked for. execution:
+    how the study computes where an entry says nothing else.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Expansion:
     watched: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, dict[str, int]] = field(default_factory=dict)
     analyses: list[Choice] = field(default_factory=list)
+    execution: Execution = field(default_factory=Execution)
 
     @property
     def needs_weights(self) -> bool:
@@ -122,11 +125,13 @@ def expand(
             for run in place.runs(label, seed):
                 runs[run.label, run.id] = run
     files = {
-        s.values["path"]: stamp([Path(s.values["path"])]) for s in schemes if "path" in s.values
+        str(path): stamp([path])
+        for path in (path_of(s.values["path"]) for s in schemes if "path" in s.values)
     }
     watched = {**own.watched, **files}
     found = list(runs.values())
-    return Expansion(name, study, where, found, watched, parameters, analyses)
+    execution = entries.execution
+    return Expansion(name, study, where, found, watched, parameters, analyses, execution)
 
 
 @dataclass(frozen=True)

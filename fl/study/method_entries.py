@@ -26,7 +26,8 @@ from fl.training import Training
 class Entries:
     """The method entries of a study, checked against each other (`ConfigError`).
 
-    points: by label, every point of an entry's grid. executions: by label, how it is computed.
+    points: by label, every point of an entry's grid. executions: by label, how it is computed;
+    execution: where it says nothing else.
     """
 
     def __init__(self, folder: Path, study: Study, where: Where, execution: Execution) -> None:
@@ -50,8 +51,8 @@ class Entries:
         for label in study.best.rows if study.best else ():
             if label not in self._given:
                 raise unknown(where / "best" / "rows" / label, "entry", label, self._given)
-        shared = config.execution(execution, study.execution, where / "execution")
-        self.executions = {label: self._execution(label, shared) for label in self._given}
+        self.execution = config.execution(execution, study.execution, where / "execution")
+        self.executions = {label: self._execution(label) for label in self._given}
 
     def check(
         self, network: Network, dataset: Choice, model: Choice, scheme: Choice, task: Task
@@ -84,7 +85,7 @@ class Entries:
                 )
                 spec = {"method": point.spec, "terms": point.terms, "features": point.features}
                 try:
-                    stage.rehearse(specs.build(spec, setting), setting, spec)
+                    stage.rehearse(specs.composed(spec), setting, spec)
                 except TooFew as error:
                     problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
                     problem += f"{dataset.text} ({error})"
@@ -186,10 +187,10 @@ class Entries:
                 allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[other]]
                 raise self._wrong(label, "precision", problem, ", ".join(allowed))
 
-    def _execution(self, label: str, shared: Execution) -> Execution:
+    def _execution(self, label: str) -> Execution:
         """How an entry is computed: as the study, the method or the entry says, the last wins."""
         name = self.points[label][0].entry.name
         defaults, defaults_at = config.method_defaults(self._folder, name)
-        own = config.execution(shared, defaults.get("execution"), defaults_at / "execution")
+        own = config.execution(self.execution, defaults.get("execution"), defaults_at / "execution")
         at = self._where / "methods" / label / "execution"
         return config.execution(own, self._given[label].get("execution"), at)

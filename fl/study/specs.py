@@ -18,7 +18,7 @@ from fl.data.materials import (
     task_entry,
     task_of,
 )
-from fl.errors import FedloomError, Where
+from fl.errors import Where
 from fl.files import sha256
 from fl.task import DEFAULT
 
@@ -37,27 +37,18 @@ def parts_of(spec: Spec) -> Parts:
     """What a run's spec names, made with its values."""
     from fl.simulation.assembly import Parts
 
-    return Parts(entry_of("model", spec["model"])[1], _method(spec), task_of(spec["dataset"]))
+    return Parts(entry_of("model", spec["model"])[1], composed(spec), task_of(spec["dataset"]))
 
 
 def build(spec: Spec, setting: Setting) -> Method:
-    """The method of a run's spec, or of one without a model, see `fl.simulation.assembly.build`.
-
-    Raises `FedloomError` where the method would train as if features that are to be altered were
-    not.
-    """
+    """The method of a run's spec, or of one without a model, see `fl.simulation.assembly.build`."""
     from fl.simulation.assembly import build
 
-    made = build(_method(spec), setting)
-    drawn = [part.draws for one in made.exchanges for part in one.passes if hasattr(part, "draws")]
-    if spec.get("features") and not any(draws.keyed for draws in drawn):
-        name = spec["method"]["name"]
-        allowed = "none, as the method is not made by fl.recipe.recipe"
-        raise FedloomError(f"{name}: features are set; allowed: {allowed}")
-    return made
+    return build(composed(spec), setting)
 
 
-def _method(spec: Spec) -> Composed:
+def composed(spec: Spec) -> Composed:
+    """What the method of a run's spec is composed of."""
     from fl.simulation.assembly import Composed
 
     return Composed(
@@ -138,4 +129,4 @@ def _file(kind: str, spec: Spec, key: str = "") -> Path:
 
 
 def _entry_file(kind: str, spec: Spec) -> Path:
-    return registry.find(kind, spec["name"], Where("the spec")).file
+    return registry.file(kind, spec["name"], Where("the spec"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,11 @@ from fl.cli import main
 from fl.data.batches import Arrays
 from fl.network import Network
 from fl.planning import plan
+from fl.results import markers
 from fl.simulation.evaluate import Held
+from fl.store import checkpoint
+from fl.store.checkpoint import load_tree
+from fl.train import devices
 
 SETTING = ("digits", "natural", "mlp")
 
@@ -192,6 +197,56 @@ def test_weights_are_kept_where_an_analysis_reads_them(
 ) -> None:
     found = planned_with(tmp_path, analyses=analyses)
     assert {m["keep_weights"] for b in found.bundles.values() for m in b["runs"]} == {kept}
+
+
+def test_it_is_computed_as_the_study_says_under_the_same_name(tmp_path: Path) -> None:
+    def planned(name: str, **execution: Any) -> dict[str, Any]:
+        made = planned_with(tmp_path / name, analyses=ANALYSES, execution=execution)
+        return {key.partition("-")[0]: one for key, one in made.analyses.items()}
+
+    on_cpu, on_gpu = planned("a"), planned("b", device="cuda", gpus=2, memory_mb=9000)
+    for kind in ("features", "cooperation"):
+        assert on_cpu[kind]["analysis"] == on_gpu[kind]["analysis"]
+        assert on_gpu[kind]["execution"]["memory_mb"] == 9000
+    assert markers.gpus(on_gpu["features"]["execution"]) == 2
+    assert markers.gpus(on_gpu["cooperation"]["execution"]) == 0, "it computes no model"
+    assert on_gpu["cooperation"]["execution"]["device"] == "cpu"
+
+
+def loaded(path: Path, seen: list[Any], device: Any) -> dict[str, Any]:
+    seen.append(device)
+    return load_tree(path)
+
+
+def test_what_reads_weights_gets_them_on_the_device_that_was_claimed(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundles = sorted(map(str, (lab / "results/plan/bundles").glob("*.json")))
+    assert main.main(["train", *bundles]) == 0
+    [asked] = (lab / "results/plan/analyses").glob("features-*.json")
+    content = json.loads(asked.read_text())
+    content["execution"]["device"] = "auto"
+    asked.write_text(json.dumps(content))
+    seen: list[Any] = []
+
+    @contextlib.contextmanager
+    def claim(wanted: str) -> Iterator[torch.device]:
+        seen.append(wanted)
+        yield torch.device("cpu", 0)
+        seen.append("given back")
+
+    def read(self: Any, runs: Any) -> Any:
+        seen.append({run.simulation().arrays.device for run in runs})
+        return own(self, runs)
+
+    own = features.Features.read
+    monkeypatch.setattr(devices, "claim", claim)
+    monkeypatch.setattr(features.Features, "read", read)
+    monkeypatch.setattr(checkpoint, "load_tree", lambda path, device: loaded(path, seen, device))
+    assert main.main(["analyse", asked.stem]) == 0
+    assert seen == ["auto", {torch.device("cpu", 0)}, "cpu:0", "cpu:0", "given back"]
+    record = json.loads((lab / "results/analyses" / asked.stem / "analysis.json").read_text())
+    assert record["executed"] == {"device": "cpu:0"}
 
 
 # From runs to the report
