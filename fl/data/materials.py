@@ -18,6 +18,7 @@ from fl.data import PUBLISHED, Supply, holdings, raw_name
 from fl.data.dealt import deal
 from fl.data.distance import domain_distances
 from fl.data.lock import Lock
+from fl.data.modality import Modality
 from fl.data.prepared import Prepared
 from fl.errors import ConfigError, DataError, FedloomError, Where
 from fl.files import sha256, write_json, write_table
@@ -58,6 +59,12 @@ def task_of(dataset: Spec) -> Task:
     return found
 
 
+def modalities_of(dataset: Spec) -> tuple[Modality, ...]:
+    """The kinds of input that a data set has of every sample; none, where there is but one."""
+    found: tuple[Modality, ...] = getattr(entry_of("data set", dataset)[1], "modalities", ())
+    return found
+
+
 def dataset_id(spec: Spec) -> str:
     """``digits-<hash>``: the spec, the reader's code and the source files' checksums.
 
@@ -81,7 +88,12 @@ def parts_of(spec: Spec) -> Parts:
     """What a run's spec names, made with its values."""
     from fl.simulation.assembly import Parts
 
-    return Parts(entry_of("model", spec["model"])[1], _method(spec), task_of(spec["dataset"]))
+    return Parts(
+        entry_of("model", spec["model"])[1],
+        _method(spec),
+        task_of(spec["dataset"]),
+        modalities_of(spec["dataset"]),
+    )
 
 
 def build(spec: Spec, setting: Setting) -> Method:

@@ -29,6 +29,7 @@ class FedProx:
 
     stages: ClassVar = (GLOBAL,)
     tasks: ClassVar = ANY
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more loss term."""

@@ -28,6 +28,7 @@ class MOON:
     tau: Positive = 0.5
 
     stages: ClassVar = (GLOBAL,)
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term; a client keeps the model that it sent last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fl import trees
 from fl.data.batches import Arrays
+from fl.data.modality import MODALITY
 from fl.method import Method, Predictor, View
 from fl.network import Network
 from fl.schema import METRIC_COLUMNS, PERSONAL, UNSEEN
@@ -34,11 +35,13 @@ class Held:
     """The samples of every client, by split: ``held.samples["test"][client]`` is an int64 array.
 
     Clients that are unseen have their test samples in the split `UNSEEN`, and none in ``val`` and
-    ``test``. away: clients that take part in no round, in ascending order.
+    ``test``. away: clients that take part in no round, in ascending order. modality: of every
+    client, int64 [clients], where they differ in it.
     """
 
     samples: Mapping[str, list[np.ndarray]]
     away: tuple[int, ...] = ()
+    modality: np.ndarray | None = None
 
     @classmethod
     def of(cls, table: pd.DataFrame, test: str = OWN, everybody: bool = False) -> Held:
@@ -63,7 +66,20 @@ class Held:
             own = by_split["test"]
             union = np.sort(np.concatenate(own))
             by_split["test"] = [union if len(samples) else samples for samples in own]
-        return cls(by_split, () if everybody else tuple(away.tolist()))
+        modality = None
+        if MODALITY in table:
+            modality = table.groupby("client")[MODALITY].first().to_numpy(np.int64)
+        return cls(by_split, () if everybody else tuple(away.tolist()), modality)
+
+    def of_modality(self, modality: int) -> Held:
+        """The same clients, of whom only those of a modality hold samples and take part."""
+        assert self.modality is not None
+        others = np.flatnonzero(self.modality != modality).tolist()
+        samples = {
+            split: [np.zeros(0, np.int64) if k in others else own for k, own in enumerate(held)]
+            for split, held in self.samples.items()
+        }
+        return replace(self, samples=samples, away=tuple(sorted({*self.away, *others})))
 
     @property
     def clients(self) -> int:

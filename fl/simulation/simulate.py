@@ -23,7 +23,7 @@ from fl.method import Exchange, Method, Pass, Sweep
 from fl.network import Network
 from fl.pytorch import draws
 from fl.schema import GLOBAL, PERSONAL
-from fl.simulation import engine
+from fl.simulation import engine, modal
 from fl.simulation.engine import Plan, State
 from fl.simulation.evaluate import Held, as_rows, evaluate
 from fl.task import Task
@@ -38,7 +38,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.flo
 class Simulation:
     """What a run needs beside its state.
 
-    classes: number of classes; seed: the run's; task: what labels are, and what is reported; see
+    classes: number of classes; seed: the run's; task: what labels are, and what is reported;
+    modals: where clients differ in modality, what each one's run would be alone; see
     `fl.simulation.engine` for the rest.
     """
 
@@ -50,12 +51,13 @@ class Simulation:
     classes: int
     seed: int
     task: Task = CLASSIFICATION
+    modals: tuple[Simulation, ...] = ()
 
     def begin(self, weights: Tree | None = None) -> State:
         """The state before round 1, from fresh variables or from the stored ones of another run."""
         fresh = self.network.init(rng.torch_seed(self.seed, "init"))
         variables = trees.to(weights or fresh, self.arrays.device)
-        return engine.start(self.method, variables, self.counts())
+        return engine.start(self.method, variables, self.counts(), self.held.modality)
 
     def counts(self) -> Tensor:
         """Training samples of every client by class, int64 [clients, classes]; zeros where samples
@@ -75,15 +77,34 @@ class Simulation:
     def plan(self, round_: int) -> Plan:
         """Round 1, 2, ..., R: who takes part, and their batches."""
         clients = self._participants(round_)
+        if not self.modals:
+            return self._planned(clients, round_)
+        shares = [np.intersect1d(clients, one.held.participants) for one in self.modals]
+        return Plan(
+            **self._asked(clients, round_),
+            schedules=(),
+            modals=tuple(
+                one._planned(own, round_) if len(own) else None
+                for one, own in zip(self.modals, shares, strict=True)
+            ),
+        )
+
+    def _asked(self, clients: np.ndarray, round_: int) -> dict[str, Any]:
+        """What a plan says of a round beside its batches."""
         held = [len(self.held.samples["train"][k]) for k in clients]
+        return {
+            "round": round_,
+            "clients": torch.from_numpy(clients),
+            "n": torch.tensor(held, dtype=torch.float64, device=self.arrays.device),
+            "arrays": self.arrays,
+            "lr": learning_rate(self.training, round_),
+        }
+
+    def _planned(self, clients: np.ndarray, round_: int) -> Plan:
         *before, last = self.method.exchanges
         return Plan(
-            round=round_,
-            clients=torch.from_numpy(clients),
-            n=torch.tensor(held, dtype=torch.float64, device=self.arrays.device),
+            **self._asked(clients, round_),
             schedules=self._schedules(last, clients, round_, ""),
-            arrays=self.arrays,
-            lr=learning_rate(self.training, round_),
             before=tuple(
                 self._schedules(one, clients, round_, f" of exchange {number}")
                 if one.due(round_)
@@ -132,6 +153,10 @@ class Simulation:
 
     def evaluate(self, state: State, round_: int) -> pd.DataFrame:
         """Rows for every client, see `fl.simulation.evaluate.evaluate`."""
+        if self.modals:
+            found = zip(self.method.modals, self.modals, strict=True)
+            rows = [own.evaluate(modal.state_of(one, state), round_) for one, own in found]
+            return pd.concat(rows, ignore_index=True)
         return self._scored(self.method, state, round_)
 
     def _scored(self, method: Method, state: State, round_: int) -> pd.DataFrame:
@@ -154,6 +179,10 @@ class Simulation:
 
     def before(self, weights: Tree) -> pd.DataFrame:
         """Round 0 of a run that starts from a stored model: that model, on every client."""
+        if self.modals:
+            found = zip(self.method.modals, self.modals, strict=True)
+            rows = [own.before(one.of(weights)) for one, own in found]
+            return pd.concat(rows, ignore_index=True)
         view = Method(
             self.method.init, (), self.method.aggregate, {GLOBAL: lambda server, _: dict(server)}
         )
@@ -206,7 +235,7 @@ def lockstep(
         plans = [run.plan(number) for run in runs]
         methods = [run.method for run in runs]
         before = draws.streams()
-        results = engine.run_rounds(methods, list(running.values()), plans, backend)
+        results = modal.run_rounds(methods, list(running.values()), plans, backend)
         if draws.drawn_since(before):
             raise FedloomError(
                 f"round {number} drew from PyTorch's shared random numbers, so that the run would "

@@ -143,6 +143,12 @@ CASES = {
         value="unknown model 'mpl' (did you mean 'mlp'?)",
         allowed=", ".join(registry.names("model")),
     ),
+    "metric": Bad(
+        {"metric": "accurracy"},
+        key="metric",
+        value="unknown metric 'accurracy' (did you mean 'accuracy'?)",
+        allowed="accuracy, balanced_accuracy",
+    ),
     "scheme": Bad(
         {"partitions": [{"dirichlett": {"clients": 3, "alpha": 1}}]},
         key="partitions.0",

@@ -10,15 +10,19 @@ import pytest
 import torch
 from contract import worlds
 
-from fl import costs, engine, fields, materials, registry, simulate
-from fl.assembly import computing
+from fl import fields
+from fl.code import registry
+from fl.data import materials
 from fl.data.batches import Arrays
 from fl.errors import Where
-from fl.evaluate import Held
 from fl.method import Setting, declared
 from fl.schema import GLOBAL, UNSEEN
-from fl.simulate import DTYPES, Simulation
+from fl.simulation import engine, simulate
+from fl.simulation.assembly import computing
+from fl.simulation.evaluate import Held
+from fl.simulation.simulate import DTYPES, Simulation
 from fl.task import Task, serves
+from fl.train import costs
 from fl.training import Training
 
 SEGMENTATION: Task = registry.find("task", "segmentation", Where("test")).make({})

@@ -10,8 +10,10 @@ import planning
 import pytest
 from sources import prostate_mri
 
-from fl import cli, materials, plan
+from fl.cli import main as cli
+from fl.data import materials
 from fl.errors import ConfigError
+from fl.planning import plan
 
 SET = {"name": "prostate-mri", "task": "segmentation", "empty": False, "seed": 0, "complete": False}
 STUDY: dict[str, Any] = {
@@ -75,7 +77,7 @@ WRONG = {
     ),
     "metric": (
         {"metric": "accuracy"},
-        "metric: is 'accuracy'; allowed: dice, foreground_dice",
+        "metric: unknown metric 'accuracy'; allowed: dice, foreground_dice",
     ),
     "augmentation": (
         {"methods": {"fedavg": {"augmentation": "crop-flip"}}},
