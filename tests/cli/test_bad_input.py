@@ -81,7 +81,7 @@ CASES = {
         {"partitions": [{"homogeneous": {"client": 3}}]},
         key="partitions.0.homogeneous.client",
         value="did you mean 'clients'?",
-        allowed="clients, seed, test, unseen, val",
+        allowed="clients, modalities, seed, test, unseen, val",
     ),
     "key of a model": Bad(
         {"models": [{"mlp": {"hiden": [3]}}]},
