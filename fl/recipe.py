@@ -13,7 +13,7 @@ from torch import Tensor
 from fl import trees
 from fl.alteration import STATES, Alterations
 from fl.errors import FedloomError
-from fl.method import Averaging, Draws, Method, Pass, Refresh, Setting, View
+from fl.method import BESIDE, KINDS, Averaging, Draws, Method, Pass, Refresh, Setting, View
 from fl.network import Network, Output
 from fl.parts.losses import task_loss
 from fl.parts.optimizers import Optimizer, optimizer
@@ -21,10 +21,6 @@ from fl.schema import GLOBAL, PERSONAL
 from fl.task import Task
 from fl.term import SHARED, Adaptive, Batch, Beside, Forward, Periodic, Reference, Term
 from fl.trees import Rate, Tree
-
-KINDS = ("params", "buffers")
-BESIDE = "beside"
-"""In a client's tree: parameters beside the network's, see `recipe`."""
 
 Predicate = Callable[[str], bool]
 """Which weights, by their name in the module."""
@@ -149,7 +145,7 @@ class _Parts:
             self.loss,
             self.update,
             self.end,
-            Draws(epochs=phase.epochs, keyed=bool(self.alterations.layers)),
+            Draws(epochs=phase.epochs, keyed=self.alterations.keyed),
             refreshes,
             reference,
         )
@@ -179,6 +175,7 @@ class _Parts:
 
     def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
         params, own = self._apart(work)
+        batch = self.alterations.before(batch)
         alter, met = self.alterations.functions(work.get(STATES, {}), batch)
         output = self.network.train(
             params, work["buffers"], batch["x"], key=batch.get("key"), alter=alter

@@ -57,6 +57,13 @@ class Task:
     augmented: bool = True
 
 
+def weighted_mean(values: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    """sum_i w_i v_i / sum_i w_i over the batch, for one value per sample, [b]; 0 without weight."""
+    total = batch["weight"].sum()
+    mean: Tensor = (values * batch["weight"]).sum() / (total + (total == 0))
+    return mean
+
+
 def tasks_of(target: Any) -> tuple[str, ...]:
     """The tasks that a method, term, model or partition scheme is made for, or an instance of it.
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from fl import trees
 from fl.fields import Count, NonNegative, Positive
-from fl.method import Averaging, Method, Setting, only
+from fl.method import KINDS, Averaging, Method, Setting, only
 from fl.parts.losses import task_loss
-from fl.recipe import KINDS, everything, personal, recipe, select, shared
+from fl.recipe import everything, personal, recipe, select, shared
 from fl.schema import GLOBAL, PERSONAL
 from fl.task import ANY
 from fl.term import Forward, Term

@@ -14,7 +14,7 @@ from torch import nn
 
 from fl.data.batches import Arrays
 from fl.data.modality import Modality
-from fl.errors import DataError
+from fl.errors import DataError, FedloomError
 from fl.method import Method, Setting, declared
 from fl.network import Network
 from fl.simulation import modal
@@ -22,6 +22,7 @@ from fl.simulation.evaluate import OWN, Held
 from fl.simulation.simulate import DTYPES, Simulation
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
+from fl.term import Attached
 from fl.training import Training
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def assemble(
     # Who learns nothing from others may train where nobody else does: unseen clients personalise.
     alone = declared(parts.method.method).alone
     held = Held.of(table, spec.get("test", OWN), alone)
+    check_validated(parts.method.method, held)
     classes, labels = len(prepared.classes), _labels(prepared, parts.task)
     dtype, normalisation = DTYPES[training.precision], _normalisation(prepared, training)
 
@@ -133,11 +135,28 @@ def _simulation(
     )
 
 
+def check_validated(method: Any, held: Held) -> None:
+    """Refuse (`FedloomError`) clients without validation samples where a method learns by them."""
+    if not declared(method).validates:
+        return
+    lacking = [int(k) for k in held.participants if not len(held.of_splits("val", int(k)))]
+    if lacking:
+        shown = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
+        raise FedloomError(
+            f"{declared(method).title}: no validation samples at {len(lacking)} of "
+            f"{len(held.participants)} clients ({shown}); allowed: a partition with a val in which "
+            "every client that takes part has some (min_samples, or a larger val)"
+        )
+
+
 def build(composed: Composed, setting: Setting) -> Method:
     """The method, with what the study adds to it."""
     terms = tuple(term.build(setting) for term in composed.terms)
     alterations = tuple(one.build(setting) for one in composed.alterations)
     made: Method = composed.method.build(replace(setting, terms=terms, alterations=alterations))
+    for term in terms:
+        if isinstance(term, Attached):
+            made = term.attach(made)
     return made
 
 

@@ -7,8 +7,9 @@ is not, and lives in `fl.train.job`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from fl import rng, trees
 from fl.data.batches import Arrays, Schedule, schedule, sweeping
+from fl.data.stragglers import shares, stragglers
 from fl.errors import FedloomError
 from fl.method import Exchange, Method, Pass, Sweep
 from fl.network import Network
@@ -31,6 +33,7 @@ from fl.tasks.classification import CLASSIFICATION
 from fl.training import Training, learning_rate
 from fl.trees import Tree
 
+Work = Sequence[Fraction]
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.float32}
 
 
@@ -57,7 +60,10 @@ class Simulation:
         """The state before round 1, from fresh variables or from the stored ones of another run."""
         fresh = self.network.init(rng.torch_seed(self.seed, "init"))
         variables = trees.to(weights or fresh, self.arrays.device)
-        return engine.start(self.method, variables, self.counts(), self.held.modality)
+        counts = self.counts()
+        if self.method.admit:
+            self.method.admit(counts, torch.from_numpy(self.held.participants))
+        return engine.start(self.method, variables, counts, self.held.modality)
 
     def counts(self) -> Tensor:
         """Training samples of every client by class, int64 [clients, classes]; zeros where samples
@@ -76,61 +82,78 @@ class Simulation:
 
     def plan(self, round_: int) -> Plan:
         """Round 1, 2, ..., R: who takes part, and their batches."""
-        clients = self._participants(round_)
+        clients, work = self._participants(round_)
         if not self.modals:
-            return self._planned(clients, round_)
-        shares = [np.intersect1d(clients, one.held.participants) for one in self.modals]
+            return self._planned(clients, work, round_)
+        chosen = [np.isin(clients, one.held.participants) for one in self.modals]
         return Plan(
             **self._asked(clients, round_),
             schedules=(),
             modals=tuple(
-                one._planned(own, round_) if len(own) else None
-                for one, own in zip(self.modals, shares, strict=True)
+                one._planned(
+                    clients[own], tuple(w for w, k in zip(work, own, strict=False) if k), round_
+                )
+                if own.any()
+                else None
+                for one, own in zip(self.modals, chosen, strict=True)
             ),
         )
 
     def _asked(self, clients: np.ndarray, round_: int) -> dict[str, Any]:
         """What a plan says of a round beside its batches."""
-        held = [len(self.held.samples["train"][k]) for k in clients]
         return {
             "round": round_,
             "clients": torch.from_numpy(clients),
-            "n": torch.tensor(held, dtype=torch.float64, device=self.arrays.device),
+            "n": self._sizes(clients),
             "arrays": self.arrays,
             "lr": learning_rate(self.training, round_),
         }
 
-    def _planned(self, clients: np.ndarray, round_: int) -> Plan:
+    def _planned(self, clients: np.ndarray, work: Work, round_: int) -> Plan:
+        everyone = self.held.participants
         *before, last = self.method.exchanges
         return Plan(
             **self._asked(clients, round_),
-            schedules=self._schedules(last, clients, round_, ""),
+            schedules=self._schedules(last, clients, work, round_, ""),
             before=tuple(
-                self._schedules(one, clients, round_, f" of exchange {number}")
+                self._schedules(
+                    one,
+                    *((everyone, ()) if one.everyone else (clients, work)),
+                    round_,
+                    f" of exchange {number}",
+                )
                 if one.due(round_)
                 else None
                 for number, one in enumerate(before)
             ),
+            everyone=(torch.from_numpy(everyone), self._sizes(everyone)),
         )
 
+    def _sizes(self, clients: np.ndarray) -> Tensor:
+        """Training samples of some clients."""
+        held = [len(self.held.samples["train"][k]) for k in clients]
+        return torch.tensor(held, dtype=torch.float64, device=self.arrays.device)
+
     def _schedules(
-        self, exchange: Exchange, clients: np.ndarray, round_: int, where: str
+        self, exchange: Exchange, clients: np.ndarray, work: Work, round_: int, where: str
     ) -> tuple[Schedule | None, ...]:
         """The batches of an exchange's passes; every pass draws its own."""
         return tuple(
             self._schedule(
-                part, clients, round_, f"batches{f' of pass {number}' if number else ''}{where}"
+                *(part, clients, work, round_),
+                f"batches{f' of pass {number}' if number else ''}{where}",
             )
             for number, part in enumerate(exchange.passes)
         )
 
     def _schedule(
-        self, part: Pass | Sweep, clients: np.ndarray, round_: int, purpose: str
+        self, part: Pass | Sweep, clients: np.ndarray, work: Work, round_: int, purpose: str
     ) -> Schedule | None:
         """The batches of one pass; None where it is left out of the round."""
-        split = part.split if isinstance(part, Sweep) else part.draws.split
-        nobody = [np.zeros(0, np.int64)] * self.held.clients
-        samples = [self.held.samples.get(split, nobody)[k] for k in clients]
+        draws = part if isinstance(part, Sweep) else part.draws
+        if not draws.due(round_):
+            return None
+        samples = [self.held.of_splits(draws.split, int(k)) for k in clients]
         if isinstance(part, Sweep):
             return sweeping(samples)
         if part.draws.steps is not None and not part.draws.steps(round_):
@@ -139,17 +162,25 @@ class Simulation:
         return schedule(
             *(samples, clients.tolist(), self.training, self.seed, round_, purpose),
             draws=part.draws,
+            work=work,
             labels=[self._labels(held) for held in samples] if by_class else (),
             classes=self.classes,
             keyed=self.network.random or self.arrays.random,
             refreshes=part.refreshes,
         )
 
-    def _participants(self, round_: int) -> np.ndarray:
-        everybody = self.held.participants
-        count = max(1, round(self.training.participation * len(everybody)))
+    def _participants(self, round_: int) -> tuple[np.ndarray, Work]:
+        """Who takes part, in ascending order, and how much of the work each of them does; ()
+        where all do all of it.
+        """
+        everybody, training = self.held.participants, self.training
+        count = max(1, round(training.participation * len(everybody)))
         draw = rng.generator(self.seed, "participants", round_)
-        return np.sort(draw.choice(everybody, count, replace=False))
+        clients = np.sort(draw.choice(everybody, count, replace=False))
+        late = stragglers(clients.tolist(), training, self.seed, round_)
+        if training.partial_work == "dropped":
+            return np.array([k for k in clients if k not in late]), ()
+        return clients, shares(clients.tolist(), late, training, self.seed, round_) if late else ()
 
     def evaluate(self, state: State, round_: int) -> pd.DataFrame:
         """Rows for every client, see `fl.simulation.evaluate.evaluate`."""
@@ -271,8 +302,11 @@ def _finished(simulation: Simulation, plan: Plan, state: State, losses: Tensor) 
                 f"round {number}"
             )
         rows = pd.concat([rows, scores], ignore_index=True)
-        if simulation.method.trace:
-            traces = trees.to(simulation.method.trace(state.server), "cpu")
+        method = simulation.method
+        if method.trace:
+            traces |= trees.to(method.trace(state.server), "cpu")
+        if method.trace_clients:
+            traces |= trees.to(method.trace_clients(state.clients), "cpu")
     return Round(number, state, rows, loss, trouble, traces)
 
 

@@ -17,7 +17,7 @@ from fl.code import identity
 from fl.data import materials
 from fl.data.contents import stamp
 from fl.errors import Where
-from fl.study import config, modal_check, task_check
+from fl.study import config, modal_check, partition_fit, specs, task_check
 from fl.study.components import Choice, choices, networks, parameters
 from fl.study.config import Execution, Study
 from fl.study.grids import too_many
@@ -97,7 +97,7 @@ def expand(
     models = choices("model", study.models, where / "models", most)
     schemes = choices("partition scheme", study.partitions, where / "partitions", most)
     analyses = choices("analysis", study.analyses, where / "analyses", most)
-    task, metric = task_check.settled(study.metric, datasets, analyses, where)
+    task, metric = task_check.settled(study, datasets, analyses, where)
     study = replace(study, metric=metric)
     count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * entries.size
     if count > most:
@@ -109,7 +109,7 @@ def expand(
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
         for one in (scheme, model):
             task_check.check(one.entry, task, dataset, one.at)
-        materials.check_fit(scheme.spec, dataset.spec, scheme.at)
+        partition_fit.check_fit(scheme.spec, dataset.spec, scheme.at)
         scheme = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
         several = modal_check.check(model, dataset, scheme)
         modal_check.check_analyses(several, analyses)
@@ -159,7 +159,7 @@ class _Place:
                 spec["features"] = method.features
             if self.test != "own":
                 spec["test"] = self.test
-            code = materials.code(spec)
+            code = specs.code(spec)
             point = identity.point(spec, code)
             yield Run(
                 id=identity.run(point, seed),

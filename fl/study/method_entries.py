@@ -5,17 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fl import fields
 from fl.code import registry
-from fl.data import materials
 from fl.errors import ConfigError, FedloomError, Where, unknown
-from fl.method import Setting
+from fl.method import Setting, declared
 from fl.simulation.simulate import DTYPES as WEIGHTS
-from fl.study import config, modal_check, task_check
+from fl.study import config, modal_check, partition_fit, specs, task_check
 from fl.study.components import Choice, Seen
 from fl.study.config import Execution, Study
 from fl.study.points import ADDED, Point, points
@@ -72,22 +70,32 @@ class Entries:
         }
         for label, found in self.points.items():
             at = self._where / "methods" / label
-            if len(found) > 1 and not materials.validates(scheme.spec):
+            if len(found) > 1 and not partition_fit.validates(scheme.spec):
                 problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
+            target = found[0].entry.target
+            if declared(target).validates and not partition_fit.validates(scheme.spec):
+                problem = f"learns by validation samples, of which {scheme.text} has none"
+                raise ConfigError(at, problem, "a partition with val > 0")
             self._check_task(label, task, dataset)
             for point in found:
                 training = Training(**point.training)
                 self._check_batch(label, training.batch_size, data.size, dataset)
+                away = int(partition_fit.holds_out(scheme.spec))
                 spec = {"method": point.spec, "terms": point.terms, "features": point.features}
                 try:
                     if len(networks) > 1:
                         alone = {name: network for name, (network, _) in networks.items()}
                         modal_check.check_method(point.entry, alone)
                     for name, (network, inputs) in networks.items():
-                        setting = Setting(network, training, inputs.classes, clients=2)
-                        setting = replace(setting, shape=inputs.shape, task=task)
-                        stages[name].rehearse(materials.build(spec, setting), setting, spec)
+                        setting = Setting(
+                            *(network, training, inputs.classes),
+                            clients=2,
+                            shape=inputs.shape,
+                            away=away,
+                            task=task,
+                        )
+                        stages[name].rehearse(specs.build(spec, setting), setting, spec)
                 except TooFew as error:
                     problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
                     problem += f"{dataset.text} ({error})"
@@ -169,6 +177,10 @@ class Entries:
             entry = self.points[start][0].entry
             if "global" not in entry.target.stages:
                 raise ConfigError(at, f"{start!r} ({entry.name}) has no shared model to start from")
+            wanted = declared(self.points[seen[-1]][0].entry.target).goes_on
+            if wanted and entry.name not in wanted:
+                problem = f"{start!r} is {entry.name}, whose result says nothing of how to go on"
+                raise ConfigError(at, problem, f"an entry of {' or '.join(wanted)}")
             seen.append(start)
 
     def _check_precision(self, label: str) -> None:

@@ -12,13 +12,18 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.parts.weighing import weighted_mean
-from fl.task import DEFAULT, Task
+from fl.mixed_labels import MIXED, mixed_labels
+from fl.task import DEFAULT, Task, weighted_mean
 
 
 def loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """The weighted mean cross-entropy of ``outputs``, [b, classes]."""
-    return weighted_mean(F.cross_entropy(outputs, batch["y"], reduction="none"), batch)
+    """The weighted mean cross-entropy of ``outputs``, [b, classes]; with mixed labels where the
+    batch says how they are, see `fl.mixed_labels`.
+    """
+    labels: Tensor = batch["y"]
+    if mixes := batch.get(MIXED):
+        labels = mixed_labels(labels, outputs, mixes)
+    return weighted_mean(F.cross_entropy(outputs, labels, reduction="none"), batch)
 
 
 def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:

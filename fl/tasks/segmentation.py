@@ -24,8 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.parts.weighing import weighted_mean
-from fl.task import Task
+from fl.task import Task, weighted_mean
 
 SMOOTH = 1e-5
 """Pixels added to both sides of a Dice coefficient, so that 0 / 0 is 1."""

@@ -23,6 +23,7 @@ from fl.simulation import assembly, modal, simulate
 from fl.simulation.assembly import Parts
 from fl.simulation.engine import State
 from fl.simulation.simulate import Simulation
+from fl.study import specs
 from fl.train import costs
 from fl.training import Training
 
@@ -91,7 +92,7 @@ def world(
     prepared, table = data(() if about.alone else away)
     parts = Parts(
         materials.entry_of("model", spec["model"])[1],
-        materials._method(spec),
+        specs._method(spec),
         modalities=KINDS,
     )
     return assembly.assemble(spec, parts, prepared, table, torch.device("cpu"))

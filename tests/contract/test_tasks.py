@@ -12,7 +12,6 @@ from contract import worlds
 
 from fl import fields
 from fl.code import registry
-from fl.data import materials
 from fl.data.batches import Arrays
 from fl.errors import Where
 from fl.method import Setting, declared
@@ -21,6 +20,7 @@ from fl.simulation import engine, simulate
 from fl.simulation.assembly import computing
 from fl.simulation.evaluate import Held
 from fl.simulation.simulate import DTYPES, Simulation
+from fl.study import specs
 from fl.task import Task, serves
 from fl.train import costs
 from fl.training import Training
@@ -55,7 +55,7 @@ def world(method: str, seed: int = 5, away: tuple[int, ...] = (), **training: An
     target = declared(found.target)
     given = {**worlds.TRAINING, "local_epochs": 1, **training}
     settled = Training(**Training.settle(fields.parse(Training, given, WHERE), WHERE))
-    _, model = materials.entry_of("model", {"name": "unet", "width": 2, "levels": 1})
+    _, model = registry.entry_of("model", {"name": "unet", "width": 2, "levels": 1})
     network = computing(lambda: model.build(SHAPE, CLASSES), settled)
     x, masks, held = data(away=() if target.alone else away)
     setting = Setting(
@@ -65,7 +65,7 @@ def world(method: str, seed: int = 5, away: tuple[int, ...] = (), **training: An
     )
     spec = {"method": {"name": method, **found.parse(target.short, WHERE)}, "terms": []}
     return Simulation(
-        method=materials.build(spec, setting),
+        method=specs.build(spec, setting),
         network=network,
         training=settled,
         arrays=Arrays(x, masks, worlds.NORMALISATION, dtype=DTYPES[settled.precision]),
@@ -197,6 +197,6 @@ def test_a_class_that_is_nowhere_is_found() -> None:
 
 
 def test_an_image_of_odd_size_is_refused() -> None:
-    _, model = materials.entry_of("model", {"name": "unet", "width": 2, "levels": 2})
+    _, model = registry.entry_of("model", {"name": "unet", "width": 2, "levels": 2})
     with pytest.raises(ValueError, match="divisible by 4"):
         model.build((1, 6, 8), 2)

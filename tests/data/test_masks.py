@@ -10,10 +10,10 @@ import planning
 import pytest
 from sources import prostate_mri
 
-from fl.cli import main as cli
-from fl.data import materials
+from fl.cli import main
 from fl.errors import ConfigError
 from fl.planning import plan
+from fl.study import specs
 
 SET = {"name": "prostate-mri", "task": "segmentation", "empty": False, "seed": 0, "complete": False}
 STUDY: dict[str, Any] = {
@@ -37,10 +37,10 @@ def test_volumes_become_a_report_of_dice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = config(tmp_path, baseline="fedavg")
-    assert cli.main(["plan", "--write", "--config", str(folder)]) == 0
+    assert main.main(["plan", "--write", "--config", str(folder)]) == 0
     bundles = sorted((tmp_path / "results" / "plan" / "bundles").glob("*.json"))
-    assert cli.main(["train", *map(str, bundles), "--config", str(folder)]) == 0
-    assert cli.main(["report", "tiny", "--config", str(folder)]) == 0
+    assert main.main(["train", *map(str, bundles), "--config", str(folder)]) == 0
+    assert main.main(["report", "tiny", "--config", str(folder)]) == 0
     rows = pd.read_parquet(tmp_path / "results" / "tables" / "tiny.parquet")
     scored = rows[(rows["split"] == "test") & (rows["stage"] == "global")]
     assert set(scored["metric"]) == {"loss", "dice", "foreground_dice"}
@@ -51,7 +51,7 @@ def test_volumes_become_a_report_of_dice(
     assert "label entropy" not in page
     assert "accuracy" not in page
     capsys.readouterr()
-    assert cli.main(["show", "tiny", "--config", str(folder)]) == 0
+    assert main.main(["show", "tiny", "--config", str(folder)]) == 0
     assert "test dice in %" in capsys.readouterr().out
 
 
@@ -112,6 +112,6 @@ def test_only_runs_of_masks_are_named_by_the_code_of_their_task() -> None:
         "method": {"name": "fedavg"},
         "terms": [],
     }
-    assert "task" in materials.code(spec)
-    assert "task" not in materials.code({**spec, "dataset": {**SET, "task": "classification"}})
-    assert "fl/tasks/segmentation.py" in materials.code_files(spec)
+    assert "task" in specs.code(spec)
+    assert "task" not in specs.code({**spec, "dataset": {**SET, "task": "classification"}})
+    assert "fl/tasks/segmentation.py" in specs.code_files(spec)
