@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fl import parquet
+from fl.data.modality import MODALITY
 from fl.errors import DataError
 from fl.files import disk_errors, parse_json, replacing
 from fl.places import path_of
@@ -53,6 +54,7 @@ def validate(table: pd.DataFrame, labels: np.ndarray, *, source: str) -> None:
         _fail(source, f"sample {sample} has split {split!r}", ", ".join(SPLITS))
     _check_clients(table, source)
     _check_unseen(table, source)
+    _check_modality(table, source)
 
 
 def _fail(source: str, problem: str, allowed: str) -> None:
@@ -109,6 +111,19 @@ def _check_unseen(table: pd.DataFrame, source: str) -> None:
         _fail(source, f"client {client} is {UNSEEN} in some rows only", "in all of them or in none")
     if table[UNSEEN].all():
         _fail(source, f"every client is {UNSEEN}", "at least one that is not")
+
+
+def _check_modality(table: pd.DataFrame, source: str) -> None:
+    if MODALITY not in table:
+        return
+    if table[MODALITY].dtype.kind not in "iu":
+        _fail(source, f"column {MODALITY!r} is {table[MODALITY].dtype}", "whole numbers from 0")
+    kinds = table.groupby("client")[MODALITY].nunique()
+    for client in kinds.index[kinds > 1][:1]:
+        _fail(source, f"client {client} has several modalities", "one for each client")
+    present = np.unique(table[MODALITY].to_numpy())
+    for place in np.flatnonzero(present != np.arange(len(present)))[:1]:
+        _fail(source, f"modality {place} has no clients", "modalities from 0 without gaps")
 
 
 def unseen(table: pd.DataFrame) -> np.ndarray:
@@ -187,6 +202,8 @@ def content_hash(table: pd.DataFrame) -> str:
     digest.update("\n".join(ordered["split"]).encode())
     if len(away := unseen(table)):
         digest.update(b"\nunseen" + away.astype("<i4").tobytes())
+    if MODALITY in table:
+        digest.update(b"\nmodality" + ordered[MODALITY].to_numpy().astype("<i4").tobytes())
     return digest.hexdigest()
 
 

@@ -17,6 +17,7 @@ from fl.data import PUBLISHED, Supply, holdings, raw_name
 from fl.data.dealt import deal
 from fl.data.distance import domain_distances
 from fl.data.lock import Lock
+from fl.data.modality import Modality
 from fl.data.prepared import Prepared
 from fl.errors import Where
 from fl.files import write_json, write_table
@@ -39,6 +40,12 @@ def task_entry(dataset: Spec) -> Entry:
 def task_of(dataset: Spec) -> Task:
     """The task of a data set."""
     found: Task = task_entry(dataset).make({})
+    return found
+
+
+def modalities_of(dataset: Spec) -> tuple[Modality, ...]:
+    """The kinds of input that a data set has of every sample; none, where there is but one."""
+    found: tuple[Modality, ...] = getattr(entry_of("data set", dataset)[1], "modalities", ())
     return found
 
 

@@ -12,10 +12,9 @@ from fl import fields
 from fl.code import registry
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.method import Setting, declared
-from fl.network import Network
 from fl.simulation.simulate import DTYPES as WEIGHTS
-from fl.study import config, partition_fit, specs, task_check
-from fl.study.components import Choice
+from fl.study import config, modal_check, partition_fit, specs, task_check
+from fl.study.components import Choice, Seen
 from fl.study.config import Execution, Study
 from fl.study.points import ADDED, Point, points
 from fl.study.rehearsal import Stage, TooFew, told
@@ -44,7 +43,7 @@ class Entries:
         }
         if study.baseline is not None and study.baseline not in self._given:
             raise unknown(where / "baseline", "entry", study.baseline, self._given)
-        self._study, self._stages = study, dict[tuple[str, str], Stage]()
+        self._study, self._stages = study, dict[tuple[str, str, str], Stage]()
         for label in self._given:
             self._check_ancestors(label)
             self._check_precision(label)
@@ -55,13 +54,21 @@ class Entries:
         self.executions = {label: self._execution(label) for label in self._given}
 
     def check(
-        self, network: Network, dataset: Choice, model: Choice, scheme: Choice, task: Task
+        self,
+        networks: Mapping[str, Seen],
+        dataset: Choice,
+        model: Choice,
+        scheme: Choice,
+        task: Task,
     ) -> None:
         """Refuse (`ConfigError`) a method that cannot be built for a model or cannot train it, a
         batch that nothing can fill, or a grid that nothing can be chosen from.
         """
         data = dataset.entry.make(dataset.values)
-        stage = self._stages.setdefault((dataset.text, model.text), Stage(network, data))
+        stages = {
+            name: self._stages.setdefault((dataset.text, model.text, name), Stage(*seen))
+            for name, seen in networks.items()
+        }
         for label, found in self.points.items():
             at = self._where / "methods" / label
             if len(found) > 1 and not partition_fit.validates(scheme.spec):
@@ -76,16 +83,20 @@ class Entries:
                 training = Training(**point.training)
                 self._check_batch(label, training.batch_size, data.size, dataset)
                 away = int(partition_fit.holds_out(scheme.spec))
-                setting = Setting(
-                    *(network, training, data.classes),
-                    clients=2,
-                    shape=data.shape,
-                    away=away,
-                    task=task,
-                )
                 spec = {"method": point.spec, "terms": point.terms, "features": point.features}
                 try:
-                    stage.rehearse(specs.composed(spec), setting, spec)
+                    if len(networks) > 1:
+                        alone = {name: network for name, (network, _) in networks.items()}
+                        modal_check.check_method(point.entry, alone)
+                    for name, (network, inputs) in networks.items():
+                        setting = Setting(
+                            *(network, training, inputs.classes),
+                            clients=2,
+                            shape=inputs.shape,
+                            away=away,
+                            task=task,
+                        )
+                        stages[name].rehearse(specs.composed(spec), setting, spec)
                 except TooFew as error:
                     problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
                     problem += f"{dataset.text} ({error})"

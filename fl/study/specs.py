@@ -11,6 +11,7 @@ from fl.code import identity, registry
 from fl.code.registry import entry_of
 from fl.data.materials import (
     dataset_id,
+    modalities_of,
     partition,
     partition_id,
     prepare,
@@ -37,7 +38,12 @@ def parts_of(spec: Spec) -> Parts:
     """What a run's spec names, made with its values."""
     from fl.simulation.assembly import Parts
 
-    return Parts(entry_of("model", spec["model"])[1], composed(spec), task_of(spec["dataset"]))
+    return Parts(
+        entry_of("model", spec["model"])[1],
+        composed(spec),
+        task_of(spec["dataset"]),
+        modalities_of(spec["dataset"]),
+    )
 
 
 def build(spec: Spec, setting: Setting) -> Method:

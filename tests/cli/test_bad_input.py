@@ -82,7 +82,7 @@ CASES = {
         {"partitions": [{"homogeneous": {"client": 3}}]},
         key="partitions.0.homogeneous.client",
         value="did you mean 'clients'?",
-        allowed="clients, seed, test, unseen, val",
+        allowed="clients, modalities, seed, test, unseen, val",
     ),
     "key of a model": Bad(
         {"models": [{"mlp": {"hiden": [3]}}]},
@@ -143,6 +143,12 @@ CASES = {
         key="models.0",
         value="unknown model 'mpl' (did you mean 'mlp'?)",
         allowed=", ".join(registry.names("model")),
+    ),
+    "metric": Bad(
+        {"metric": "accurracy"},
+        key="metric",
+        value="unknown metric 'accurracy' (did you mean 'accuracy'?)",
+        allowed="accuracy, balanced_accuracy",
     ),
     "scheme": Bad(
         {"partitions": [{"dirichlett": {"clients": 3, "alpha": 1}}]},
