@@ -76,7 +76,9 @@ def learning_rate(training: Training, round_: int) -> float:
     if training.schedule == "cosine":
         return training.lr * (1 + math.cos(math.pi * done / training.rounds)) / 2
     if training.schedule == "drops":
-        return training.lr * training.lr_decay ** sum(4 * done >= k * training.rounds for k in (2, 3))
+        return training.lr * training.lr_decay ** sum(
+            4 * done >= k * training.rounds for k in (2, 3)
+        )
     if training.schedule == "exponential":
         return training.lr * training.lr_decay**done
     if training.schedule == "step":
