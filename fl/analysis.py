@@ -59,6 +59,9 @@ class Source(Protocol):
     def counts(self) -> np.ndarray:
         """Training samples of every client by class, int64 [clients, classes]."""
 
+    def domains(self) -> list[str]:
+        """The domain of most of each client's training samples; empty where data have none."""
+
 
 @dataclass(frozen=True)
 class Panel:

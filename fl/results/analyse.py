@@ -145,6 +145,10 @@ class _Stored:
         counts[list(found.clients)] = found.counts["train"]
         return counts
 
+    def domains(self) -> list[str]:
+        bundle = plan.part(self.results / "plan", "bundles", self.planned["bundle"])
+        return specs.domains_of(bundle["runs"][0]["spec"], bundle)
+
     @cached_property
     def _partition(self) -> partitions.Partition:
         name = self.planned["partition_id"]

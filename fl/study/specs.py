@@ -7,6 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from fl.code import identity, registry
 from fl.code.registry import entry_of
 from fl.data.materials import (
@@ -26,6 +29,7 @@ from fl.task import DEFAULT
 if TYPE_CHECKING:
     import torch
 
+    from fl.data.prepared import Prepared
     from fl.method import Method, Setting
     from fl.simulation.assembly import Composed, Parts
     from fl.simulation.simulate import Simulation
@@ -68,11 +72,26 @@ def assemble(spec: Spec, bundle: Mapping[str, Any], device: torch.device) -> Sim
     """The simulation that a run's spec describes; missing data and partitions are made."""
     from fl.simulation.assembly import assemble
 
+    return assemble(spec, parts_of(spec), *_dealt(spec, bundle), device)
+
+
+def domains_of(spec: Spec, bundle: Mapping[str, Any]) -> list[str]:
+    """The domain of most of each client's training samples; none where the data set has none."""
+    prepared, table = _dealt(spec, bundle)
+    if prepared.domain is None or not prepared.domains:
+        return []
+    train = table[(table["split"] == "train").to_numpy(bool)]
+    kinds = pd.Series(np.asarray(prepared.domain)[train["sample"].to_numpy()], train.index)
+    most = kinds.groupby(train["client"]).agg(lambda own: int(np.bincount(own).argmax()))
+    return [prepared.domains[kind] for kind in most.sort_index()]
+
+
+def _dealt(spec: Spec, bundle: Mapping[str, Any]) -> tuple[Prepared, pd.DataFrame]:
+    """The data set and the partition of a run."""
     root, results = Path(bundle["data"]), Path(bundle["results"])
     given = supply(spec["dataset"], bundle["sources"], bundle["lock"])
     prepared = prepare(spec["dataset"], root, given)
-    table = partition(spec["partition"], spec["dataset"], root, results)
-    return assemble(spec, parts_of(spec), prepared, table, device)
+    return prepared, partition(spec["partition"], spec["dataset"], root, results)
 
 
 def code(spec: Spec) -> dict[str, str]:

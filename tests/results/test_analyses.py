@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl.analyses import complementarity, cooperation, features
+from fl.analyses import complementarity, cooperation, features, strategies
 from fl.cli import main
 from fl.data.batches import Arrays
 from fl.network import Network
@@ -379,3 +379,63 @@ def test_complementarity_is_read_from_traces_and_drawn() -> None:
         *complementarity.NETWORKS,
     ]
     assert found.panels[1].picture.svg.startswith("<svg")
+
+
+# Strategies
+
+
+def grouped(spread: float) -> tuple[np.ndarray, list[str]]:
+    """Nine clients of three domains, a domain at each corner of a right triangle of sides 1."""
+    draw = np.random.default_rng(0)
+    corners = np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], 3, axis=0)
+    return corners + draw.normal(0, spread, corners.shape), [n for n in "abc" for _ in range(3)]
+
+
+def test_domains_that_lie_apart_are_found_again() -> None:
+    points, domains = grouped(0.01)
+    assert strategies.agreement(points * 3, domains) == 1.0
+    assert strategies.agreement(points * 3, domains[::2] + domains[1::2]) < 0.5
+    assert strategies.agreement(points[::3], ["a", "b", "c"]) == 1.0
+    for few in ([], ["a"] * 9):
+        assert math.isnan(strategies.agreement(points, few))
+    assert math.isnan(strategies.agreement(points[:, :0], domains))
+
+
+def test_distances_between_domains_by_hand() -> None:
+    points = np.array([[0.0], [1.0], [10.0], [14.0], [7.0]])
+    names, found = strategies.distances(points, ["a", "a", "b", "b", "c"])
+    assert names == ["a", "b", "c"]
+    # Own distances 1 and 4; between a and b 10, 14, 9 and 13.
+    assert found[0, 1] == pytest.approx(math.log(11.5 / 2)) == found[1, 0]
+    assert found[0, 0] == pytest.approx(0) == found[1, 1]
+    assert np.isnan(found[2]).all(), "one client has nobody to be near to"
+
+
+def test_strategies_read_the_last_round_of_who_took_part() -> None:
+    points, domains = grouped(0.01)
+    absent = np.zeros((1, 2))
+    now = torch.from_numpy(np.concatenate([points, absent]))
+    rates = torch.where(now[None] > 0.5, 0.0, 1.0)
+    traces = {
+        **{name: torch.stack([now * 0, now]) for name in ("xi", "inputs")},
+        "beta": torch.stack([now, now + 0.5]),
+        "rates": torch.cat([rates, rates]),
+        "round": torch.tensor([1, 2]),
+    }
+    runs = [
+        source(traces=traces, domains=[*domains, "c"]),
+        source(run="r1", method="other", traces={}, domains=[]),
+    ]
+    found = strategies.Strategies().read(runs)
+    [row] = found.table.to_dict("records")
+    assert row["sparsity"] == pytest.approx(6 / 18)
+    assert row["beta"] == pytest.approx(float(points.mean()) + 0.5)
+    assert row["ari_rates"] == 1.0
+    assert found.notes == ("no traces of beta and rates: other",)
+    assert [panel.title for panel in found.panels] == [
+        "share of own statistics, beta",
+        "domains by share of own statistics, beta",
+        "learning rate, eta",
+    ], "rates of a domain are the same, so that nothing is to be divided by"
+    for panel in found.panels:
+        assert panel.picture.svg.startswith("<svg")
