@@ -41,7 +41,7 @@ class Alteration:
     adapt(state, seen) -> state: after every step, given by layer what was seen; it may be called
         with a leading client dimension on every leaf. None: the state stays as it is.
     before(batch) -> batch: what the pass is to see in place of the batch, for ONE client: other
-        inputs, mixed labels (`fl.parts.mixed_labels`), or under a key of its own what `apply` is to
+        inputs, mixed labels (`fl.mixed_labels`), or under a key of its own what `apply` is to
         know at every layer. ``batch["key"]`` no other alteration has. Reference models see samples
         as they are.
     """

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from fl.alteration import Alteration
 from fl.network import Network
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION
 from fl.term import Adaptive, Batch, Term
 from fl.training import Training
 from fl.trees import Rate, Tree
@@ -29,7 +31,7 @@ class Setting:
     clients: all of them, whose ids run from 0; away: how many of them take part in no round; shape:
     of one input; seed: the run's, for what a method draws before round 1; terms: loss terms that
     the study adds to the method's own, see `fl.recipe.recipe`; alterations: what it does to
-    features in training, see `fl.alteration`.
+    features in training, see `fl.alteration`; task: of the data set.
     """
 
     network: Network
@@ -41,6 +43,7 @@ class Setting:
     terms: tuple[Term | Adaptive, ...] = ()
     alterations: tuple[Alteration, ...] = ()
     away: int = 0
+    task: Task = CLASSIFICATION
 
     @property
     def participants(self) -> int:
@@ -79,7 +82,8 @@ class Refresh:
 class Draws:
     """Which samples a pass sees in a round, and for how long.
 
-    split: whose samples; a client that has none of it takes no step. epochs: how long the pass is;
+    split: whose samples, or those of several (``train+val``); a client that has none of it takes no
+    step. due: in which rounds the pass takes place. epochs: how long the pass is;
     None: as the run's training settings say. steps: of round 1, 2, ..., in place of epochs; 0
     leaves the pass out of that round. repeat: how often each batch comes in a row. per_class: in
     place of batches of the run's size, that many samples of every class, ordered by class; those of
@@ -93,6 +97,7 @@ class Draws:
     repeat: int = 1
     per_class: int | None = None
     keyed: bool = False
+    due: Callable[[int], bool] = lambda round_: True
 
 
 @dataclass(frozen=True)
@@ -135,12 +140,14 @@ class Sweep:
         (a model just trained, say), {} where there is none.
     end(server, client, sent, seen) -> (client, upload)
         Given the sum over all samples.
-    split: whose samples are seen; a client that has none of it has seen zeros.
+    split: whose samples are seen, see `Draws`; a client that has none of it has seen zeros. due: in
+    which rounds it takes place.
     """
 
     look: Callable[[Tree, Tree, Tree, Batch], dict[str, Any]]
     end: Callable[[Tree, Tree, Tree, Tree], tuple[dict[str, Any], dict[str, Any]]]
     split: str = "train"
+    due: Callable[[int], bool] = lambda round_: True
 
 
 Aggregate = Callable[[Tree, Tree, Tree, Tensor], tuple[dict[str, Any], dict[str, Any]]]
@@ -163,11 +170,19 @@ class Averaging:
         return self.aggregate(server, clients, uploads, n)
 
 
+KINDS = ("params", "buffers")
+"""What a network's variables are, and where they are in a server's tree and a client's."""
+
+BESIDE = "beside"
+"""Among the parameters of a client: those beside the network's, see `fl.recipe.recipe`."""
+
 GIVEN = "given"
 """In a client's tree: what the server made for this client alone, and sends it."""
 
 COUNTS = "counts"
-"""In every client's tree from the start: its training samples of each class, int64 [classes]."""
+"""In every client's tree from the start: its training samples of each class, int64 [classes]; zeros
+where the task does not count any.
+"""
 
 
 @dataclass(frozen=True)
@@ -283,15 +298,19 @@ class Declared:
     stages: the views that it has; the one variable that every method needs. title: its name in
     tables, where that is not the class's. alone: clients learn nothing from each other, so those
     held out of training may train too. starts: it begins from a stored model, ``start:`` of its
-    entry. training: values of training keys that it sets where a study does not. sends_own: a
-    client goes on with weights of its own and sends them too. short: hyper-parameters under which
-    a run of two rounds shows all that it does, for tests of every method.
+    entry; goes_on: the methods whose result that must be (none: any with a shared model).
+    validates: every participant needs validation samples. training: values of training keys that it
+    sets where a study does not. sends_own: a client goes on with weights of its own and sends them
+    too. short: hyper-parameters under which a run of two rounds shows all that it does, for tests
+    of every method.
     """
 
     stages: tuple[str, ...]
     title: str
     alone: bool = False
     starts: bool = False
+    goes_on: tuple[str, ...] = ()
+    validates: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
     sends_own: bool = False
     short: Mapping[str, Any] = field(default_factory=dict)

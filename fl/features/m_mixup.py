@@ -21,7 +21,7 @@ from fl.errors import FedloomError
 from fl.features.mixup import chosen
 from fl.fields import Bound
 from fl.method import Setting
-from fl.parts.mixed_labels import mixed, remember
+from fl.mixed_labels import mixed, remember
 from fl.term import Batch
 from fl.trees import Tree
 

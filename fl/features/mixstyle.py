@@ -24,6 +24,7 @@ from fl.alteration import Alteration
 from fl.fields import Bound, Share
 from fl.method import Setting
 from fl.parts.partners import check_images, is_drawn, partners
+from fl.task import ANY
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -46,6 +47,7 @@ class MixStyle:
     alpha: Annotated[float, Bound(low=0.001, high=2)] = 0.1
 
     title: ClassVar = "MixStyle"
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Alteration:
         """Without a state."""

@@ -20,7 +20,7 @@ from fl.alteration import Alteration
 from fl.errors import FedloomError
 from fl.fields import Bound
 from fl.method import Setting
-from fl.parts.mixed_labels import mixed, remember
+from fl.mixed_labels import mixed, remember
 from fl.parts.partners import partners
 from fl.term import Batch
 from fl.trees import Tree

@@ -19,7 +19,7 @@ from torch import Tensor
 from fl.alteration import Alteration
 from fl.fields import Share
 from fl.method import Setting
-from fl.parts.mixed_labels import remember
+from fl.mixed_labels import remember
 from fl.parts.partners import check_images, is_drawn, partners
 from fl.term import Batch
 from fl.trees import Tree

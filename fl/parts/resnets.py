@@ -28,7 +28,8 @@ def resnet(
     """Torchvision's ``make(norm_layer=...)`` with a stem and a classifier of its own.
 
     published: torchvision's entry of weights, which ``given.weights`` may name; given: a model with
-    the keys of `fl.models.resnet18`. Raises ValueError for weights where `norm` is not theirs.
+    the keys of `fl.models.resnet18`. Raises ValueError for weights beside another normalisation
+    than theirs.
     """
     from fl.pytorch.vision import pretrained
 

@@ -6,15 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
 
 from fl.data.batches import Arrays
+from fl.errors import DataError, FedloomError
 from fl.method import Method, Setting, declared
 from fl.network import Network
 from fl.simulation.evaluate import OWN, Held
 from fl.simulation.simulate import DTYPES, Simulation
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION
 from fl.term import Attached
 from fl.training import Training
 
@@ -26,10 +30,13 @@ Spec = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run's spec names, made with its values: instances of the registry's classes."""
+    """What a run's spec names, made with its values: instances of the registry's classes, and the
+    task that its data set says.
+    """
 
     model: Any
     method: Composed
+    task: Task = CLASSIFICATION
 
 
 @dataclass(frozen=True)
@@ -49,15 +56,26 @@ def assemble(
     # Who learns nothing from others may train where nobody else does: unseen clients personalise.
     alone = declared(parts.method.method).alone
     dtype, held = DTYPES[training.precision], Held.of(table, spec.get("test", OWN), alone)
+    check_validated(parts.method.method, held)
     shape, classes = prepared.x.shape[1:], len(prepared.classes)
     network = computing(lambda: parts.model.build(shape, classes), training)
     arrays = Arrays(
-        *(prepared.x, prepared.y, _normalisation(prepared, training), device, dtype),
+        *(
+            prepared.x,
+            _labels(prepared, parts.task),
+            _normalisation(prepared, training),
+            device,
+            dtype,
+        ),
         augmentation=training.augmentation,
     )
     network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=device)))
     away = len(held.away)
-    setting = Setting(network, training, classes, held.clients, shape, spec["seed"], away=away)
+    setting = Setting(
+        *(network, training, classes, held.clients, shape, spec["seed"]),
+        away=away,
+        task=parts.task,
+    )
     return Simulation(
         method=build(parts.method, setting),
         network=network,
@@ -66,7 +84,22 @@ def assemble(
         held=held,
         classes=classes,
         seed=spec["seed"],
+        task=parts.task,
     )
+
+
+def check_validated(method: Any, held: Held) -> None:
+    """Refuse (`FedloomError`) clients without validation samples where a method learns by them."""
+    if not declared(method).validates:
+        return
+    lacking = [int(k) for k in held.participants if not len(held.of_splits("val", int(k)))]
+    if lacking:
+        shown = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
+        raise FedloomError(
+            f"{declared(method).title}: no validation samples at {len(lacking)} of "
+            f"{len(held.participants)} clients ({shown}); allowed: a partition with a val in which "
+            "every client that takes part has some (min_samples, or a larger val)"
+        )
 
 
 def build(composed: Composed, setting: Setting) -> Method:
@@ -90,6 +123,16 @@ def computing(make: Callable[[], nn.Module], training: Training) -> Network:
     )
 
 
+def _labels(prepared: Prepared, task: Task) -> np.ndarray:
+    """What the task learns: classes [samples], or masks [samples, height, width]."""
+    found: np.ndarray | None = getattr(prepared, task.labels)
+    if found is None:
+        raise DataError(
+            f"{prepared.folder}: has no {task.given}; allowed: a data set for {task.name}"
+        )
+    return found
+
+
 def _normalisation(prepared: Prepared, training: Training) -> dict[str, Any] | None:
     if training.normalisation == "half" and prepared.normalisation is not None:
         return {**prepared.normalisation, "mean": 0.5, "sd": 0.5}
@@ -102,5 +145,6 @@ def reseeded(like: Simulation, spec: Spec, parts: Parts) -> Simulation:
     setting = Setting(
         *(like.network, like.training, like.classes, held.clients, shape, spec["seed"]),
         away=len(held.away),
+        task=like.task,
     )
     return replace(like, method=build(parts.method, setting), seed=spec["seed"])

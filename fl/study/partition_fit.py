@@ -22,6 +22,14 @@ def validates(scheme: Spec) -> bool:
     return bool(scheme.get("val", 0))
 
 
+def holds_out(scheme: Spec) -> bool:
+    """Whether a partition of that scheme has clients that are held out of training."""
+    if "path" in scheme:
+        table = holdings.read(scheme["path"])
+        return "unseen" in table and bool(table["unseen"].any())
+    return bool(scheme.get("unseen", 0))
+
+
 def share(scheme: Spec, split: str) -> float:
     """The share of a client's samples in ``val`` or ``test``, as far as the scheme's keys tell."""
     given = scheme.get(split, 0.0)

@@ -17,9 +17,9 @@ from fl.features.m_mixup import MMixup
 from fl.features.mixup import Mixup
 from fl.features.moex import EPS, MOEx, exchange
 from fl.method import Setting
+from fl.mixed_labels import MIXED
 from fl.network import Network
 from fl.parts.losses import classification
-from fl.parts.mixed_labels import MIXED
 from fl.training import Training
 
 

@@ -7,19 +7,18 @@ the target, that with mixed labels is the mix of the cross-entropies with either
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
-
-from fl.term import Batch
 
 MIXED = "mixed"
 
 Mix = tuple[Tensor, Tensor]
 
 
-def remember(batch: Batch, partner: Tensor, own: Tensor) -> Batch:
+def remember(batch: Mapping[str, Any], partner: Tensor, own: Tensor) -> dict[str, Any]:
     """The batch with one mix more."""
     return {**batch, MIXED: (*batch.get(MIXED, ()), (partner, own))}
 
