@@ -237,6 +237,7 @@ class Arrays:
     ) -> None:
         self.device, self._dtype = torch.device(device), dtype
         self._affine: tuple[Tensor, Tensor] | None = None
+        self._normalisation = normalisation
         if normalisation is not None:
             self._affine = _affine(normalisation, x.ndim - 2, self.device, dtype)
         self._augment = augment.AUGMENTATIONS[augmentation]
@@ -272,6 +273,19 @@ class Arrays:
             x = self._augment(x, key.reshape(-1))
         x = self._normalised(x)
         return x.reshape(*index.shape, *x.shape[1:])
+
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """Normalised images [..., channels, height, width] as x * scale again, float64: from 0 to 1
+        where the data set is one of images; as they are where nothing is normalised.
+        """
+        found = inputs.double().cpu()
+        if self._normalisation is None:
+            return found
+        sd, mean = (
+            torch.tensor(self._normalisation[k], dtype=torch.float64) for k in ("sd", "mean")
+        )
+        sd, mean = (t.reshape(-1, 1, 1) if t.dim() else t for t in (sd, mean))
+        return found * sd + mean
 
     def _normalised(self, x: Tensor) -> Tensor:
         if self._affine is None:

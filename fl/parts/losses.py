@@ -22,6 +22,7 @@ MOVED = {
     "alignment": "fl.parts.alignment",
     "model_contrast": "fl.parts.contrast",
     "proximal": "fl.parts.proximal",
+    "supervised_contrast": "fl.parts.supervised",
 }
 """Names that plugins may import from here and that have a file of their own now, so that a run is
 named by the terms that it uses alone; `fl.code.identity` follows them.

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fl.data.batches import Arrays
+from fl.errors import FedloomError
 from fl.method import Method, Setting, declared
 from fl.network import Network
 from fl.simulation.evaluate import OWN, Held
@@ -49,6 +50,7 @@ def assemble(
     # Who learns nothing from others may train where nobody else does: unseen clients personalise.
     alone = declared(parts.method.method).alone
     dtype, held = DTYPES[training.precision], Held.of(table, spec.get("test", OWN), alone)
+    check_validated(parts.method.method, held)
     shape, classes = prepared.x.shape[1:], len(prepared.classes)
     network = computing(lambda: parts.model.build(shape, classes), training)
     arrays = Arrays(
@@ -67,6 +69,20 @@ def assemble(
         classes=classes,
         seed=spec["seed"],
     )
+
+
+def check_validated(method: Any, held: Held) -> None:
+    """Refuse (`FedloomError`) clients without validation samples where a method learns by them."""
+    if not declared(method).validates:
+        return
+    lacking = [int(k) for k in held.participants if not len(held.of_splits("val", int(k)))]
+    if lacking:
+        shown = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
+        raise FedloomError(
+            f"{declared(method).title}: no validation samples at {len(lacking)} of "
+            f"{len(held.participants)} clients ({shown}); allowed: a partition with a val in which "
+            "every client that takes part has some (min_samples, or a larger val)"
+        )
 
 
 def build(composed: Composed, setting: Setting) -> Method:

@@ -54,7 +54,10 @@ class Simulation:
         """The state before round 1, from fresh variables or from the stored ones of another run."""
         fresh = self.network.init(rng.torch_seed(self.seed, "init"))
         variables = trees.to(weights or fresh, self.arrays.device)
-        return engine.start(self.method, variables, self.counts())
+        counts = self.counts()
+        if self.method.admit:
+            self.method.admit(counts, torch.from_numpy(self.held.participants))
+        return engine.start(self.method, variables, counts)
 
     def counts(self) -> Tensor:
         """Training samples of every client by class, int64 [clients, classes]."""
@@ -71,23 +74,33 @@ class Simulation:
 
     def plan(self, round_: int) -> Plan:
         """Round 1, 2, ..., R: who takes part, and their batches."""
-        clients, work = self._participants(round_)
-        held = [len(self.held.samples["train"][k]) for k in clients]
+        (clients, work), everyone = self._participants(round_), self.held.participants
         *before, last = self.method.exchanges
         return Plan(
             round=round_,
             clients=torch.from_numpy(clients),
-            n=torch.tensor(held, dtype=torch.float64, device=self.arrays.device),
+            n=self._sizes(clients),
             schedules=self._schedules(last, clients, work, round_, ""),
             arrays=self.arrays,
             lr=learning_rate(self.training, round_),
             before=tuple(
-                self._schedules(one, clients, work, round_, f" of exchange {number}")
+                self._schedules(
+                    one,
+                    *((everyone, ()) if one.everyone else (clients, work)),
+                    round_,
+                    f" of exchange {number}",
+                )
                 if one.due(round_)
                 else None
                 for number, one in enumerate(before)
             ),
+            everyone=(torch.from_numpy(everyone), self._sizes(everyone)),
         )
+
+    def _sizes(self, clients: np.ndarray) -> Tensor:
+        """Training samples of some clients."""
+        held = [len(self.held.samples["train"][k]) for k in clients]
+        return torch.tensor(held, dtype=torch.float64, device=self.arrays.device)
 
     def _schedules(
         self, exchange: Exchange, clients: np.ndarray, work: Work, round_: int, where: str
@@ -105,9 +118,10 @@ class Simulation:
         self, part: Pass | Sweep, clients: np.ndarray, work: Work, round_: int, purpose: str
     ) -> Schedule | None:
         """The batches of one pass; None where it is left out of the round."""
-        split = part.split if isinstance(part, Sweep) else part.draws.split
-        nobody = [np.zeros(0, np.int64)] * self.held.clients
-        samples = [self.held.samples.get(split, nobody)[k] for k in clients]
+        draws = part if isinstance(part, Sweep) else part.draws
+        if not draws.due(round_):
+            return None
+        samples = [self.held.of_splits(draws.split, int(k)) for k in clients]
         if isinstance(part, Sweep):
             return sweeping(samples)
         if part.draws.steps is not None and not part.draws.steps(round_):
@@ -244,8 +258,11 @@ def _finished(simulation: Simulation, plan: Plan, state: State, losses: Tensor) 
                 f"round {number}"
             )
         rows = pd.concat([rows, scores], ignore_index=True)
-        if simulation.method.trace:
-            traces = trees.to(simulation.method.trace(state.server), "cpu")
+        method = simulation.method
+        if method.trace:
+            traces |= trees.to(method.trace(state.server), "cpu")
+        if method.trace_clients:
+            traces |= trees.to(method.trace_clients(state.clients), "cpu")
     return Round(number, state, rows, loss, trouble, traces)
 
 

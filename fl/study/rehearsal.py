@@ -19,7 +19,7 @@ import torch
 
 from fl.data.batches import Arrays, schedule
 from fl.errors import FedloomError
-from fl.method import COUNTS, GIVEN, Exchange, Method, Pass, Setting
+from fl.method import COUNTS, GIVEN, Draws, Exchange, Method, Pass, Setting
 from fl.network import Network
 from fl.simulation.loader import ask
 from fl.trees import Tree, apply
@@ -85,10 +85,19 @@ class Stage:
     def _loss(
         self, method: Method, exchange: Exchange, part: Pass, setting: Setting, size: int
     ) -> float:
-        arrays, training = self._samples(size, setting.training.augmentation), setting.training
+        by_class = part.draws.per_class and Draws(per_class=min(part.draws.per_class, ENOUGH))
+        count = setting.classes if by_class else size
+        arrays, training = self._samples(count, setting.training.augmentation), setting.training
         once = replace(training, batch_size=size, local_epochs=1, local_steps=None)
         keyed = setting.network.random or arrays.random or part.draws.keyed
-        drawn = schedule([np.arange(size)], [0], once, 0, 1, keyed=keyed)
+        held = np.arange(count)
+        drawn = schedule(
+            *([held], [0], once, 0, 1),
+            draws=by_class or None,
+            labels=[held % setting.classes],
+            classes=setting.classes,
+            keyed=keyed,
+        )
         key = drawn.keys()
         batch = arrays.batch(
             torch.from_numpy(drawn.index[0, 0]),

@@ -110,6 +110,9 @@ def _rounds(
 
 def _steps(part: Pass | Sweep, round_: int) -> int:
     """The steps that a pass says for a round; 1 where its length follows from samples."""
+    draws = part.draws if isinstance(part, Pass) else part
+    if not draws.due(round_):
+        return 0
     told = part.draws.steps if isinstance(part, Pass) else None
     return 1 if told is None else told(round_)
 
