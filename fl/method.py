@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fl.alteration import Alteration
 from fl.network import Network
-from fl.term import Adaptive, Batch, Term
+from fl.term import Adaptive, Batch, Forward, Term
 from fl.training import Training
 from fl.trees import Rate, Tree
 
@@ -167,6 +167,12 @@ class Averaging:
         return self.aggregate(server, clients, uploads, n)
 
 
+KINDS = ("params", "buffers")
+"""What variables are made of."""
+
+BESIDE = "beside"
+"""In a client's tree: parameters beside the network's, see `fl.recipe.recipe`."""
+
 GIVEN = "given"
 """In a client's tree: what the server made for this client alone, and sends it."""
 
@@ -264,6 +270,22 @@ class Method:
         """All of a round, in their order."""
         last = Exchange(self.passes, self.aggregate, send=self.send, give=self.give)
         return (*self.before, last)
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A term that needs more of its method than a place in the loss: something that the server
+    keeps, an exchange of its own.
+
+    attach(method) -> method: the method, whose loss has the term, with what the term needs.
+    """
+
+    term: Term
+    attach: Callable[[Method], Method]
+
+    def __call__(self, forward: Forward) -> Tensor:
+        """The term."""
+        return self.term(forward)
 
 
 def steps_of(method: Method) -> tuple[Pass, ...]:

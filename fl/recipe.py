@@ -13,6 +13,8 @@ from torch import Tensor
 from fl import trees
 from fl.alteration import STATES, Alterations
 from fl.errors import FedloomError
+from fl.method import BESIDE as BESIDE
+from fl.method import KINDS as KINDS
 from fl.method import Averaging, Draws, Method, Pass, Refresh, Setting, View
 from fl.network import Network, Output
 from fl.parts.losses import cross_entropy
@@ -20,10 +22,6 @@ from fl.parts.optimizers import Optimizer, optimizer
 from fl.schema import GLOBAL, PERSONAL
 from fl.term import SHARED, Adaptive, Batch, Beside, Forward, Periodic, Reference, Term
 from fl.trees import Rate, Tree
-
-KINDS = ("params", "buffers")
-BESIDE = "beside"
-"""In a client's tree: parameters beside the network's, see `recipe`."""
 
 Predicate = Callable[[str], bool]
 """Which weights, by their name in the module."""

@@ -12,11 +12,10 @@ from torch import nn
 
 from fl.data.batches import Arrays
 from fl.errors import FedloomError
-from fl.method import Method, Setting, declared
+from fl.method import Attached, Method, Setting, declared
 from fl.network import Network
 from fl.simulation.evaluate import OWN, Held
 from fl.simulation.simulate import DTYPES, Simulation
-from fl.term import Attached
 from fl.training import Training
 
 if TYPE_CHECKING:
