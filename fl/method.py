@@ -16,7 +16,7 @@ from fl.alteration import Alteration
 from fl.network import Network
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
-from fl.term import Adaptive, Batch, Term
+from fl.term import Adaptive, Batch, Forward, Term
 from fl.training import Training
 from fl.trees import Rate, Tree, without
 
@@ -304,6 +304,22 @@ class Modal:
     def server(self, server: Tree) -> dict[str, Any]:
         """What these clients' server is of the run's."""
         return dict(server[self.name]) if self.apart else self.of(server)
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A term that needs more of its method than a place in the loss: something that the server
+    keeps, an exchange of its own.
+
+    attach(method) -> method: the method, whose loss has the term, with what the term needs.
+    """
+
+    term: Term
+    attach: Callable[[Method], Method]
+
+    def __call__(self, forward: Forward) -> Tensor:
+        """The term."""
+        return self.term(forward)
 
 
 def steps_of(method: Method) -> tuple[Pass, ...]:

@@ -15,14 +15,13 @@ from torch import nn
 from fl.data.batches import Arrays
 from fl.data.modality import Modality
 from fl.errors import DataError, FedloomError
-from fl.method import Method, Setting, declared
+from fl.method import Attached, Method, Setting, declared
 from fl.network import Network
 from fl.simulation import modal
 from fl.simulation.evaluate import OWN, Held
 from fl.simulation.simulate import DTYPES, Simulation
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
-from fl.term import Attached
 from fl.training import Training
 
 if TYPE_CHECKING:
