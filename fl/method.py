@@ -82,9 +82,9 @@ class Draws:
     split: whose samples; a client that has none of it takes no step. epochs: how long the pass is;
     None: as the run's training settings say. steps: of round 1, 2, ..., in place of epochs; 0
     leaves the pass out of that round. repeat: how often each batch comes in a row. per_class: in
-    place of batches of the run's size, that many samples of every class, ordered by class; those of
-    a class that a client lacks weigh nothing. keyed: batches have keys though the network is not
-    random.
+    place of batches of the run's size, that many samples of every class, ordered by class; where a
+    client has fewer of one, all of them, and what repeats weighs nothing. keyed: batches have keys
+    though the network is not random.
     """
 
     split: str = "train"
@@ -162,6 +162,9 @@ class Averaging:
         """As the function that is marked."""
         return self.aggregate(server, clients, uploads, n)
 
+
+REAL = "real"
+"""A split: a client's own training samples, also where it trains on others in their place."""
 
 GIVEN = "given"
 """In a client's tree: what the server made for this client alone, and sends it."""
@@ -283,15 +286,17 @@ class Declared:
     stages: the views that it has; the one variable that every method needs. title: its name in
     tables, where that is not the class's. alone: clients learn nothing from each other, so those
     held out of training may train too. starts: it begins from a stored model, ``start:`` of its
-    entry. training: values of training keys that it sets where a study does not. sends_own: a
-    client goes on with weights of its own and sends them too. short: hyper-parameters under which
-    a run of two rounds shows all that it does, for tests of every method.
+    entry. distils: its views have ``images`` of every class, which others may train on.
+    training: values of training keys that it sets where a study does not. sends_own: a client
+    goes on with weights of its own and sends them too. short: hyper-parameters under which a
+    run of two rounds shows all that it does, for tests of every method.
     """
 
     stages: tuple[str, ...]
     title: str
     alone: bool = False
     starts: bool = False
+    distils: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
     sends_own: bool = False
     short: Mapping[str, Any] = field(default_factory=dict)

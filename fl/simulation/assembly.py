@@ -13,6 +13,7 @@ from torch import nn
 from fl.data.batches import Arrays
 from fl.method import Method, Setting, declared
 from fl.network import Network
+from fl.simulation import train_on
 from fl.simulation.evaluate import OWN, Held
 from fl.simulation.simulate import DTYPES, Simulation
 from fl.training import Training
@@ -57,7 +58,7 @@ def assemble(
     network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=device)))
     away = len(held.away)
     setting = Setting(network, training, classes, held.clients, shape, spec["seed"], away=away)
-    return Simulation(
+    simulation = Simulation(
         method=build(parts.method, setting),
         network=network,
         training=training,
@@ -66,6 +67,8 @@ def assemble(
         classes=classes,
         seed=spec["seed"],
     )
+    count = spec.get("train_on")
+    return train_on.some(simulation, count) if isinstance(count, int) else simulation
 
 
 def build(composed: Composed, setting: Setting) -> Method:

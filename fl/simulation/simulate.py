@@ -19,7 +19,7 @@ from torch import Tensor
 from fl import rng, trees
 from fl.data.batches import Arrays, Schedule, schedule, sweeping
 from fl.errors import FedloomError
-from fl.method import Exchange, Method, Pass, Sweep
+from fl.method import REAL, Exchange, Method, Pass, Sweep
 from fl.network import Network
 from fl.pytorch import draws
 from fl.schema import GLOBAL, PERSONAL
@@ -113,7 +113,9 @@ class Simulation:
         """The batches of one pass; None where it is left out of the round."""
         split = part.split if isinstance(part, Sweep) else part.draws.split
         nobody = [np.zeros(0, np.int64)] * self.held.clients
-        samples = [self.held.samples.get(split, nobody)[k] for k in clients]
+        found = self.held.samples
+        split = "train" if split == REAL and REAL not in found else split
+        samples = [found.get(split, nobody)[k] for k in clients]
         if isinstance(part, Sweep):
             return sweeping(samples)
         if part.draws.steps is not None and not part.draws.steps(round_):

@@ -467,7 +467,7 @@ def test_fedavg_with_one_client_is_central_training(model: str, training: dict[s
 
 
 @optimizers
-@pytest.mark.parametrize("method", ALONE)
+@pytest.mark.parametrize("method", [name for name in ALONE if not DECLARED[name].distils])
 @every_model
 def test_training_alone_is_as_many_central_trainings(
     model: str, method: str, training: dict[str, Any]
