@@ -79,7 +79,8 @@ class Refresh:
 class Draws:
     """Which samples a pass sees in a round, and for how long.
 
-    split: whose samples; a client that has none of it takes no step. epochs: how long the pass is;
+    split: whose samples, or those of several (``train+val``); a client that has none of it takes no
+    step. due: in which rounds the pass takes place. epochs: how long the pass is;
     None: as the run's training settings say. steps: of round 1, 2, ..., in place of epochs; 0
     leaves the pass out of that round. repeat: how often each batch comes in a row. per_class: in
     place of batches of the run's size, that many samples of every class, ordered by class; where a
@@ -93,6 +94,7 @@ class Draws:
     repeat: int = 1
     per_class: int | None = None
     keyed: bool = False
+    due: Callable[[int], bool] = lambda round_: True
 
 
 @dataclass(frozen=True)
@@ -135,12 +137,14 @@ class Sweep:
         (a model just trained, say), {} where there is none.
     end(server, client, sent, seen) -> (client, upload)
         Given the sum over all samples.
-    split: whose samples are seen; a client that has none of it has seen zeros.
+    split: whose samples are seen, see `Draws`; a client that has none of it has seen zeros. due: in
+    which rounds it takes place.
     """
 
     look: Callable[[Tree, Tree, Tree, Batch], dict[str, Any]]
     end: Callable[[Tree, Tree, Tree, Tree], tuple[dict[str, Any], dict[str, Any]]]
     split: str = "train"
+    due: Callable[[int], bool] = lambda round_: True
 
 
 Aggregate = Callable[[Tree, Tree, Tree, Tensor], tuple[dict[str, Any], dict[str, Any]]]
@@ -286,10 +290,12 @@ class Declared:
     stages: the views that it has; the one variable that every method needs. title: its name in
     tables, where that is not the class's. alone: clients learn nothing from each other, so those
     held out of training may train too. starts: it begins from a stored model, ``start:`` of its
-    entry. distils: its views have ``images`` of every class, which others may train on.
-    training: values of training keys that it sets where a study does not. sends_own: a client
-    goes on with weights of its own and sends them too. short: hyper-parameters under which a
-    run of two rounds shows all that it does, for tests of every method.
+    entry; distils: its views have ``images`` of every class, which others may train on;
+    goes_on: the methods whose result that must be (none: any with a shared model). validates:
+    every participant needs validation samples. training: values of training keys that it sets
+    where a study does not. sends_own: a client goes on with weights of its own and sends them
+    too. short: hyper-parameters under which a run of two rounds shows all that it does, for
+    tests of every method.
     """
 
     stages: tuple[str, ...]
@@ -297,6 +303,8 @@ class Declared:
     alone: bool = False
     starts: bool = False
     distils: bool = False
+    goes_on: tuple[str, ...] = ()
+    validates: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
     sends_own: bool = False
     short: Mapping[str, Any] = field(default_factory=dict)

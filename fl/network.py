@@ -24,6 +24,11 @@ Alter = Mapping[str, Callable[[Tensor], Tensor]]
 
 UNALTERED: Alter = {}
 
+Around = Mapping[str, Callable[[nn.Module, Callable[[Tensor], Tensor], Tensor], Tensor]]
+"""By layer, what is called in its place: given the layer, its own function and its input."""
+
+PLAIN: Around = {}
+
 
 class Output(NamedTuple):
     """What a pass through the network gives.
@@ -71,10 +76,10 @@ class Network:
             "params": [name for name, _ in self._module.named_parameters()],
             "buffers": [name for name, _ in self._module.named_buffers()],
         }
-        self.head = self._of(self._layers(nn.Linear)[-1:])
-        self.batch_norm = self._of(self._layers(private.BatchNorm))
+        self.head = self._of(self.layers(nn.Linear)[-1:])
+        self.batch_norm = self._of(self.layers(private.BatchNorm))
         self._seen: Tensor | None = None
-        for name in self._layers(nn.Linear)[-1:]:
+        for name in self.layers(nn.Linear)[-1:]:
             self._module.get_submodule(name).register_forward_pre_hook(self._note)
         self._probed = False
         layers = list(self._module.modules())
@@ -83,9 +88,12 @@ class Network:
         self._tapping: set[str] = set()
         self._taps: dict[str, Tensor] = {}
         self._alter: Alter = UNALTERED
-        self.of_tokens = bool(self._layers(nn.Embedding))
+        self._surrounded: set[str] = set()
+        self._around: Around = PLAIN
+        self.of_tokens = bool(self.layers(nn.Embedding))
 
-    def _layers(self, *kinds: type[nn.Module]) -> list[str]:
+    def layers(self, *kinds: type[nn.Module]) -> list[str]:
+        """The names of the layers of these kinds, in the module's order."""
         return [name for name, layer in self._module.named_modules() if isinstance(layer, kinds)]
 
     def _of(self, layers: list[str]) -> frozenset[str]:
@@ -107,6 +115,18 @@ class Network:
     def alter(self, layers: Iterable[str]) -> None:
         """Let `train` alter what the layers of these names give. Raises as `tap` does."""
         self._watch(layers)
+
+    def surround(self, layers: Iterable[str]) -> None:
+        """Let `train` and `eval` call other functions in place of the layers of these names."""
+        for name in [name for name in layers if name not in self._surrounded]:
+            layer = self._module.get_submodule(name)
+            layer.forward = partial(self._called, name, layer, layer.forward)
+            self._surrounded.add(name)
+
+    def _called(
+        self, name: str, layer: nn.Module, own: Callable[[Tensor], Tensor], x: Tensor
+    ) -> Tensor:
+        return self._around[name](layer, own, x) if name in self._around else own(x)
 
     def _watch(self, layers: Iterable[str]) -> None:
         there = [name for name, _ in self._module.named_modules() if name]
@@ -150,12 +170,14 @@ class Network:
         nested: bool = False,
         key: Tensor | None = None,
         alter: Alter = UNALTERED,
+        around: Around = PLAIN,
     ) -> Output:
         """A pass in training mode: running statistics move.
 
         nested: say so where a gradient is taken through a gradient, see `fl.pytorch.functions`.
         key: the batch's, where it has one. alter: what is done in this pass to what layers give, of
-        those named to `alter` before; it gets and gives the network's own precision.
+        those named to `alter` before; it gets and gives the network's own precision. around: what
+        is called in this pass in place of layers, of those named to `surround` before.
         """
         # First whether it is compiled, so that a program does not depend on what was probed.
         if not torch.compiler.is_compiling() and not self._probed and _outside():
@@ -163,14 +185,25 @@ class Network:
         moved = {name: b.clone() for name, b in buffers.items()}
         self._mode(True)
         if not self._replace and not nested:
-            return self._call({**params, **moved}, moved, x, alter)
+            return self._call({**params, **moved}, moved, x, alter, around)
         with replaced(Draws(key, nested)):
-            return self._call({**params, **moved}, moved, x, alter)
+            return self._call({**params, **moved}, moved, x, alter, around)
 
-    def eval(self, params: Tree, buffers: Tree, x: Tensor) -> Output:
-        """A pass in evaluation mode: nothing changes, and nothing is altered."""
+    def eval(
+        self,
+        params: Tree,
+        buffers: Tree,
+        x: Tensor,
+        nested: bool = False,
+        around: Around = PLAIN,
+    ) -> Output:
+        """A pass in evaluation mode: nothing changes, and nothing is altered.
+
+        nested, around: see `train`.
+        """
         self._mode(False)
-        return self._call({**params, **buffers}, dict(buffers), x)
+        with replaced(Draws(None, nested)) if nested else nullcontext():
+            return self._call({**params, **buffers}, dict(buffers), x, around=around)
 
     def probe(self, x: Tensor) -> None:
         """Find out which random numbers a pass over inputs such as x, [b, ...], draws.
@@ -212,12 +245,17 @@ class Network:
             self._module.train(training)
 
     def _call(
-        self, variables: Tree, buffers: dict[str, Tensor], x: Tensor, alter: Alter = UNALTERED
+        self,
+        variables: Tree,
+        buffers: dict[str, Tensor],
+        x: Tensor,
+        alter: Alter = UNALTERED,
+        around: Around = PLAIN,
     ) -> Output:
         if self._channels_last and x.dim() == 4 and _alone(x):
             x = x.contiguous(memory_format=torch.channels_last)
         # A dict that is there already would outlive a compiled call, with vmapped tensors in it.
-        self._taps, self._alter = {}, alter
+        self._taps, self._alter, self._around = {}, alter, around
         with self._computing(x.device):
             if torch.compiler.is_compiling():
                 outputs = functional_call(self._module, dict(variables), (x,))
@@ -228,7 +266,7 @@ class Network:
         features = outputs if self._seen is None else self._given(self._seen)
         taps = {name: self._given(tensor.flatten(1)) for name, tensor in self._taps.items()}
         # Tensors of a vmapped call must not outlive it.
-        self._seen, self._taps, self._alter = None, {}, UNALTERED
+        self._seen, self._taps, self._alter, self._around = None, {}, UNALTERED, PLAIN
         return Output(outputs, features, buffers, taps)
 
     def _computing(self, device: torch.device) -> AbstractContextManager[object]:

@@ -91,6 +91,13 @@ def find(kind: str, name: str, where: Where) -> Entry:
     return Entry(**vars(said), target=_target(module, where))
 
 
+def entry_of(kind: str, spec: Mapping[str, Any]) -> tuple[Entry, Any]:
+    """The registry's entry for a spec, and the entry's target made with the spec's values."""
+    entry = find(kind, spec["name"], Where("the spec"))
+    values = {key: value for key, value in spec.items() if key != "name"}
+    return entry, entry.make(values)
+
+
 def described(kind: str) -> list[Said]:
     """What the files of all entries say of themselves; read, and not imported."""
     where, found = Where("plugins"), []

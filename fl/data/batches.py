@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from fl import rng
 from fl.data import augment
+from fl.data.stragglers import WHOLE, shortened
 from fl.method import Draws, Refresh
 from fl.training import Training
 
@@ -89,6 +91,7 @@ def schedule(
     purpose: str = "batches",
     *,
     draws: Draws | None = None,
+    work: Sequence[Fraction] = (),
     labels: Sequence[np.ndarray] = (),
     classes: int = 0,
     keyed: bool = False,
@@ -96,20 +99,22 @@ def schedule(
 ) -> Schedule:
     """The batches of one round; ``samples[i]`` are the samples of ``clients[i]``.
 
-    draws: how the pass asks for them; labels, classes: of the samples, where it asks for classes.
+    draws: how the pass asks for them; work: how much of the pass each client does (all of it, if
+    that is not said); labels, classes: of the samples, where it asks for classes.
     keyed: whether the steps are random in themselves; refreshes: those of the pass.
     """
     draws = draws or Draws()
-    length = lengthened(training, draws, round_)
+    whole = lengthened(training, draws, round_)
+    lengths = [shortened(whole, share) for share in work or [WHOLE] * len(clients)]
     generators = [rng.generator(seed, purpose, client, round_) for client in clients]
     if draws.per_class is None:
-        rows = zip(samples, generators, strict=True)
-        drawn = [_client_batches(held, length, draw) for held, draw in rows]
+        plain = zip(samples, lengths, generators, strict=True)
+        drawn = [_client_batches(held, length, draw) for held, length, draw in plain]
     else:
-        by_class = zip(samples, labels, generators, strict=True)
+        by_class = zip(samples, labels, lengths, generators, strict=True)
         drawn = [
             _class_batches([held[own == c] for c in range(classes)], length, draws.per_class, draw)
-            for held, own, draw in by_class
+            for held, own, length, draw in by_class
         ]
     if draws.repeat > 1:
         drawn = [tuple(np.repeat(part, draws.repeat, axis=0) for part in own) for own in drawn]

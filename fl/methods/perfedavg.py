@@ -15,9 +15,11 @@ judged and used. PFLlib's code lets both halves move them, one after the other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 from torch.func import grad
 
@@ -32,17 +34,22 @@ from fl.schema import GLOBAL
 from fl.term import Batch
 from fl.trees import Tree
 
+Judge = Callable[[Tree], tuple[Tensor, Tree]]
+
 
 @dataclass(frozen=True)
 class PerFedAvg:
-    """alpha: rate of the inner step; order: `second` keeps the Hessian, `first` drops it (FO).
+    """alpha: rate of the inner step; order: `second` keeps the Hessian, `first` drops it (FO), and
+    `free` (HF) puts a difference of two gradients in the place of its product.
 
-    statistics: of batch normalisation, moved by the `outer` pass or by `both`.
+    statistics: of batch normalisation, moved by the `outer` pass or by `both`. delta: how far
+    apart, in units of the outer gradient, the gradients of `free` are.
     """
 
     alpha: Positive = 0.01
-    order: Literal["second", "first"] = "second"
+    order: Literal["second", "first", "free"] = "second"
     statistics: Literal["outer", "both"] = "outer"
+    delta: Positive = 1e-3
 
     title: ClassVar = "Per-FedAvg"
     stages: ClassVar = (GLOBAL,)
@@ -70,12 +77,49 @@ class PerFedAvg:
                 output = forward(params, work["buffers"], inner)
                 return classification(output.outputs, inner), output.buffers
 
+            def after(params: Tree, buffers: Tree) -> tuple[Tensor, Tree]:
+                output = forward(params, buffers, outer)
+                return classification(output.outputs, outer), output.buffers
+
             direction, moved = grad(before, has_aux=True)(work["params"])
-            if self.order == "first":
-                direction = trees.apply(lambda g: g.detach(), direction)
+            if self.order != "second":
+                direction = trees.apply(Tensor.detach, direction)
             adapted = trees.apply(lambda w, g: w - self.alpha * g, work["params"], direction)
             buffers = moved if self.statistics == "both" else work["buffers"]
-            output = forward(adapted, buffers, outer)
-            return classification(output.outputs, outer), {"buffers": output.buffers}
+            if self.order == "free":
+                return self.free(before, after, work["params"], adapted, buffers)
+            value, found = after(adapted, buffers)
+            return value, {"buffers": found}
 
         return replace(base, passes=(replace(local, loss=loss),))
+
+    def free(
+        self, before: Judge, after: Any, params: Tree, adapted: Tree, buffers: Tree
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """A scalar of the outer loss' value whose gradient is d - alpha H d with d the outer
+        gradient, H d being (g(w + delta d) - g(w - delta d)) / (2 delta) on the first half.
+        """
+        outer, (value, found) = grad(_with_value(after), has_aux=True)(adapted, buffers)
+        far = [
+            grad(before, has_aux=True)(
+                trees.apply(lambda w, d, s=sign * self.delta: (w + s * d).detach(), params, outer)
+            )[0]
+            for sign in (1, -1)
+        ]
+        slope = trees.apply(
+            lambda d, ahead, behind: d - self.alpha * (ahead - behind) / (2 * self.delta),
+            *(outer, *far),
+        )
+        parts = trees.apply(lambda w, m: (w * m.detach()).sum(), params, slope)
+        surrogate = torch.stack(trees.leaves(parts)).sum()
+        return value.detach() + surrogate - surrogate.detach(), {"buffers": found}
+
+
+def _with_value(loss: Any) -> Any:
+    """The loss, with its value beside what it gives."""
+
+    def both(params: Tree, buffers: Tree) -> tuple[Tensor, tuple[Tensor, Tree]]:
+        value, found = loss(params, buffers)
+        return value, (value, found)
+
+    return both

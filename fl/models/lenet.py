@@ -14,13 +14,22 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from fl.fields import Count
+from fl.parts.projection import classifier
+
 SMALLEST = 16
 """Height and width from which two convolutions and two poolings leave a pixel."""
 
 
 @dataclass(frozen=True)
 class LeNet:
-    """Has no choices: 6 and 16 channels of 5x5, each pooled by 2, then 120, 84, classes."""
+    """6 and 16 channels of 5x5, each pooled by 2, then 120, 84, classes.
+
+    projection: width of a projection head before the classifier, as MOON has it (there 256), or
+    nothing.
+    """
+
+    projection: Count | None = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for images of shape (channels, height, width), from 16 pixels high and wide."""
@@ -40,5 +49,5 @@ class LeNet:
             nn.ReLU(),
             nn.Linear(120, 84),
             nn.ReLU(),
-            nn.Linear(84, classes),
+            *classifier(84, classes, self.projection),
         )

@@ -13,16 +13,22 @@ from typing import Literal
 
 from torch import nn
 
+from fl.fields import Count
+from fl.parts.projection import classifier
+
 
 @dataclass(frozen=True)
 class ResNet18:
     """stem: `cifar` for images of about 32 pixels, `imagenet` for those of about 224.
 
     weights: `imagenet` for torchvision's from the user's cache, a file of such, or nothing.
+    projection: width of a projection head before the classifier, as MOON has it (there 256), or
+    nothing.
     """
 
     stem: Literal["cifar", "imagenet"] = "cifar"
     weights: str | None = None
+    projection: Count | None = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for images of shape (channels, height, width), from 512 features."""
@@ -32,7 +38,8 @@ class ResNet18:
         network: nn.Module = torchvision.models.resnet18()
         if self.weights is not None:
             pretrained(network, self.weights, torchvision.models.ResNet18_Weights.DEFAULT)
-        network.fc = nn.Linear(512, classes)
+        head = classifier(512, classes, self.projection)
+        network.fc = nn.Sequential(*head) if self.projection else head[0]
         if self.stem == "cifar":
             network.conv1 = _convolution(depth, 3, stride=1)
             network.maxpool = nn.Identity()

@@ -12,8 +12,8 @@ from fl.report.cells import DASH, NOTHING, Cell, Group, Row, Table, decimal, num
 from fl.report.content import NAN, at, by_setting, grouped, remark
 from fl.report.facts import Facts
 from fl.report.names import Setting
-from fl.report.partitions import Partition
 from fl.results import tables
+from fl.results.partitions import Partition
 from fl.results.tables import COMPLETE, SETTING
 
 

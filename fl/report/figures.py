@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fl.report.cells import SHARES, unit
 from fl.report.drawing import N_COLOURS, Look, Picture, axes_of, pictured, with_legend
-from fl.report.partitions import Partition
+from fl.results.partitions import Partition
 
 MARKERS = ("o", "s", "^", "D", "v", "p")
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))

@@ -27,7 +27,8 @@ from fl.errors import DataError, Where
 from fl.results import computed, varied
 from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, RESULT_COLUMNS
 from fl.store import run_check
-from fl.store.store import METRICS, RECORD, Store
+from fl.store.layout import METRICS, RECORD
+from fl.store.store import Store
 
 COMPLETE, DIVERGED, MISSING = "complete", "diverged", "missing"
 SETTING = ["dataset", "partition", "model"]

@@ -11,11 +11,13 @@ import torch
 from torch import nn
 
 from fl.data.batches import Arrays
+from fl.errors import FedloomError
 from fl.method import Method, Setting, declared
 from fl.network import Network
 from fl.simulation import train_on
 from fl.simulation.evaluate import OWN, Held
 from fl.simulation.simulate import DTYPES, Simulation
+from fl.term import Attached
 from fl.training import Training
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def assemble(
     # Who learns nothing from others may train where nobody else does: unseen clients personalise.
     alone = declared(parts.method.method).alone
     dtype, held = DTYPES[training.precision], Held.of(table, spec.get("test", OWN), alone)
+    check_validated(parts.method.method, held)
     shape, classes = prepared.x.shape[1:], len(prepared.classes)
     network = computing(lambda: parts.model.build(shape, classes), training)
     arrays = Arrays(
@@ -71,11 +74,28 @@ def assemble(
     return train_on.some(simulation, count) if isinstance(count, int) else simulation
 
 
+def check_validated(method: Any, held: Held) -> None:
+    """Refuse (`FedloomError`) clients without validation samples where a method learns by them."""
+    if not declared(method).validates:
+        return
+    lacking = [int(k) for k in held.participants if not len(held.of_splits("val", int(k)))]
+    if lacking:
+        shown = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
+        raise FedloomError(
+            f"{declared(method).title}: no validation samples at {len(lacking)} of "
+            f"{len(held.participants)} clients ({shown}); allowed: a partition with a val in which "
+            "every client that takes part has some (min_samples, or a larger val)"
+        )
+
+
 def build(composed: Composed, setting: Setting) -> Method:
     """The method, with what the study adds to it."""
     terms = tuple(term.build(setting) for term in composed.terms)
     alterations = tuple(one.build(setting) for one in composed.alterations)
     made: Method = composed.method.build(replace(setting, terms=terms, alterations=alterations))
+    for term in terms:
+        if isinstance(term, Attached):
+            made = term.attach(made)
     return made
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fl import trees
 from fl.data.batches import Arrays
-from fl.method import Method, Predictor, View
+from fl.method import REAL, Method, Predictor, View
 from fl.network import Network
 from fl.schema import METRIC_COLUMNS, PERSONAL, UNSEEN
 from fl.simulation.engine import State
@@ -24,6 +24,8 @@ from fl.trees import Tree
 
 CHUNK = 1024
 Look = Callable[[Tree, Batch], dict[str, Any]]
+NO_SAMPLES = np.zeros(0, np.int64)
+UNSEEN_VAL = "unseen-val"
 OWN, UNION = "own", "global"
 """Whose test samples a client's model is scored on: the client's own, or those of all clients."""
 
@@ -32,8 +34,9 @@ OWN, UNION = "own", "global"
 class Held:
     """The samples of every client, by split: ``held.samples["test"][client]`` is an int64 array.
 
-    Clients that are unseen have their test samples in the split `UNSEEN`, and none in ``val`` and
-    ``test``. away: clients that take part in no round, in ascending order.
+    Clients that are unseen have their test samples in the split `UNSEEN`, their validation samples
+    in `UNSEEN_VAL`, and none in ``val`` and ``test``. away: clients that take part in no round, in
+    ascending order.
     """
 
     samples: Mapping[str, list[np.ndarray]]
@@ -50,9 +53,9 @@ class Held:
             unseen = table[UNSEEN].to_numpy(bool)
         away = np.unique(table["client"].to_numpy()[unseen])
         split = table["split"].mask(unseen & (table["split"] == "test").to_numpy(bool), UNSEEN)
-        chosen = ~unseen | (split != "val").to_numpy(bool)
+        split = split.mask(unseen & (table["split"] == "val").to_numpy(bool), UNSEEN_VAL)
         by_split = {}
-        for name, part in table[chosen].groupby(split[chosen], sort=True):
+        for name, part in table.groupby(split, sort=True):
             groups = dict(list(part.groupby("client")["sample"]))
             by_split[str(name)] = [
                 np.sort(groups[k].to_numpy(np.int64)) if k in groups else np.zeros(0, np.int64)
@@ -63,6 +66,14 @@ class Held:
             union = np.sort(np.concatenate(own))
             by_split["test"] = [union if len(samples) else samples for samples in own]
         return cls(by_split, () if everybody else tuple(away.tolist()))
+
+    def of_splits(self, names: str, client: int) -> np.ndarray:
+        """A client's samples of a split, or of several: ``train+val``."""
+        names = "train" if names == REAL and REAL not in self.samples else names
+        split, *others = names.split("+")
+        wanted = [split, *others, *([UNSEEN_VAL] if "val" in others else [])]
+        found = [self.samples[one][client] for one in wanted if one in self.samples]
+        return found[0] if len(found) == 1 else np.sort(np.concatenate([NO_SAMPLES, *found]))
 
     @property
     def clients(self) -> int:

@@ -7,8 +7,9 @@ is not, and lives in `fl.train.job`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,8 +19,9 @@ from torch import Tensor
 
 from fl import rng, trees
 from fl.data.batches import Arrays, Schedule, schedule, sweeping
+from fl.data.stragglers import shares, stragglers
 from fl.errors import FedloomError
-from fl.method import REAL, Exchange, Method, Pass, Sweep
+from fl.method import Exchange, Method, Pass, Sweep
 from fl.network import Network
 from fl.pytorch import draws
 from fl.schema import GLOBAL, PERSONAL
@@ -29,6 +31,7 @@ from fl.simulation.evaluate import Held, as_rows, evaluate
 from fl.training import Training, learning_rate
 from fl.trees import Tree
 
+Work = Sequence[Fraction]
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.float32}
 
 
@@ -71,18 +74,21 @@ class Simulation:
 
     def plan(self, round_: int) -> Plan:
         """Round 1, 2, ..., R: who takes part, and their batches."""
-        clients, everyone = self._participants(round_), self.held.participants
+        (clients, work), everyone = self._participants(round_), self.held.participants
         *before, last = self.method.exchanges
         return Plan(
             round=round_,
             clients=torch.from_numpy(clients),
             n=self._sizes(clients),
-            schedules=self._schedules(last, clients, round_, ""),
+            schedules=self._schedules(last, clients, work, round_, ""),
             arrays=self.arrays,
             lr=learning_rate(self.training, round_),
             before=tuple(
                 self._schedules(
-                    one, everyone if one.everyone else clients, round_, f" of exchange {number}"
+                    one,
+                    *((everyone, ()) if one.everyone else (clients, work)),
+                    round_,
+                    f" of exchange {number}",
                 )
                 if one.due(round_)
                 else None
@@ -97,25 +103,25 @@ class Simulation:
         return torch.tensor(held, dtype=torch.float64, device=self.arrays.device)
 
     def _schedules(
-        self, exchange: Exchange, clients: np.ndarray, round_: int, where: str
+        self, exchange: Exchange, clients: np.ndarray, work: Work, round_: int, where: str
     ) -> tuple[Schedule | None, ...]:
         """The batches of an exchange's passes; every pass draws its own."""
         return tuple(
             self._schedule(
-                part, clients, round_, f"batches{f' of pass {number}' if number else ''}{where}"
+                *(part, clients, work, round_),
+                f"batches{f' of pass {number}' if number else ''}{where}",
             )
             for number, part in enumerate(exchange.passes)
         )
 
     def _schedule(
-        self, part: Pass | Sweep, clients: np.ndarray, round_: int, purpose: str
+        self, part: Pass | Sweep, clients: np.ndarray, work: Work, round_: int, purpose: str
     ) -> Schedule | None:
         """The batches of one pass; None where it is left out of the round."""
-        split = part.split if isinstance(part, Sweep) else part.draws.split
-        nobody = [np.zeros(0, np.int64)] * self.held.clients
-        found = self.held.samples
-        split = "train" if split == REAL and REAL not in found else split
-        samples = [found.get(split, nobody)[k] for k in clients]
+        draws = part if isinstance(part, Sweep) else part.draws
+        if not draws.due(round_):
+            return None
+        samples = [self.held.of_splits(draws.split, int(k)) for k in clients]
         if isinstance(part, Sweep):
             return sweeping(samples)
         if part.draws.steps is not None and not part.draws.steps(round_):
@@ -124,17 +130,25 @@ class Simulation:
         return schedule(
             *(samples, clients.tolist(), self.training, self.seed, round_, purpose),
             draws=part.draws,
+            work=work,
             labels=[self._labels(held) for held in samples] if by_class else (),
             classes=self.classes,
             keyed=self.network.random or self.arrays.random,
             refreshes=part.refreshes,
         )
 
-    def _participants(self, round_: int) -> np.ndarray:
-        everybody = self.held.participants
-        count = max(1, round(self.training.participation * len(everybody)))
+    def _participants(self, round_: int) -> tuple[np.ndarray, Work]:
+        """Who takes part, in ascending order, and how much of the work each of them does; ()
+        where all do all of it.
+        """
+        everybody, training = self.held.participants, self.training
+        count = max(1, round(training.participation * len(everybody)))
         draw = rng.generator(self.seed, "participants", round_)
-        return np.sort(draw.choice(everybody, count, replace=False))
+        clients = np.sort(draw.choice(everybody, count, replace=False))
+        late = stragglers(clients.tolist(), training, self.seed, round_)
+        if training.partial_work == "dropped":
+            return np.array([k for k in clients if k not in late]), ()
+        return clients, shares(clients.tolist(), late, training, self.seed, round_) if late else ()
 
     def evaluate(self, state: State, round_: int) -> pd.DataFrame:
         """Rows for every client, see `fl.simulation.evaluate.evaluate`."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fl import fields
+from fl import fields, places
 from fl.code import plugins, registry
 from fl.errors import ConfigError, Where, unknown
 from fl.fields import Count, Index, Positive, Seed
 from fl.files import is_folder
-from fl.study import places, yaml_text
+from fl.pytorch import tensorboard
+from fl.study import yaml_text
 from fl.study.grids import second
-from fl.train import tensorboard
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Settings:
     folder or http(s) address that its raw files come from in place of their publishers'. nodes:
     what the nodes of a cluster have, so that a job that would wait for ever is refused. In all
     folders ``~`` and ``$NAME`` stand for what they are where the config is read
-    (`fl.study.places`).
+    (`fl.places`).
     """
 
     studies: tuple[str, ...]

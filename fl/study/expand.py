@@ -17,7 +17,7 @@ from fl.code import identity
 from fl.data import materials
 from fl.data.contents import stamp
 from fl.errors import Where
-from fl.study import config
+from fl.study import config, partition_fit, specs
 from fl.study.components import Choice, choices, network
 from fl.study.config import Execution, Study
 from fl.study.grids import too_many
@@ -105,7 +105,7 @@ def expand(
     runs: dict[tuple[str, str], Run] = {}
     parameters: dict[str, dict[str, int]] = {model.text: {} for model in models}
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
-        materials.check_fit(scheme.spec, dataset.spec, scheme.at)
+        partition_fit.check_fit(scheme.spec, dataset.spec, scheme.at)
         scheme = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
         built = network(model, dataset)
         if dataset.text not in (sizes := parameters[model.text]):
@@ -165,7 +165,7 @@ class _Place:
                 spec["test"] = self.test
             if on is not None:
                 spec["train_on"] = parent.id if parent and not start else on
-            code = materials.code(spec)
+            code = specs.code(spec)
             point = identity.point(spec, code)
             yield Run(
                 id=identity.run(point, seed),

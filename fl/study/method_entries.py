@@ -10,13 +10,12 @@ from typing import Any
 
 from fl import fields
 from fl.code import registry
-from fl.data import materials
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.fields import Count
 from fl.method import Setting, declared
 from fl.network import Network
 from fl.simulation.simulate import DTYPES as WEIGHTS
-from fl.study import config
+from fl.study import config, partition_fit, specs
 from fl.study.components import Choice
 from fl.study.config import Execution, Study
 from fl.study.points import Point, points
@@ -62,16 +61,23 @@ class Entries:
         stage = self._stages.setdefault((dataset.text, model.text), Stage(network, data))
         for label, found in self.points.items():
             at = self._where / "methods" / label
-            if len(found) > 1 and not materials.validates(scheme.spec):
+            if len(found) > 1 and not partition_fit.validates(scheme.spec):
                 problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
+            target = found[0].entry.target
+            if declared(target).validates and not partition_fit.validates(scheme.spec):
+                problem = f"learns by validation samples, of which {scheme.text} has none"
+                raise ConfigError(at, problem, "a partition with val > 0")
             for point in found:
                 training = Training(**point.training)
                 self._check_batch(label, training.batch_size, data.size, dataset)
-                setting = Setting(network, training, data.classes, clients=2, shape=data.shape)
+                away = int(partition_fit.holds_out(scheme.spec))
+                setting = Setting(
+                    *(network, training, data.classes), clients=2, shape=data.shape, away=away
+                )
                 spec = {"method": point.spec, "terms": point.terms, "features": point.features}
                 try:
-                    stage.rehearse(materials.build(spec, setting), setting, spec)
+                    stage.rehearse(specs.build(spec, setting), setting, spec)
                 except TooFew as error:
                     problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
                     problem += f"{dataset.text} ({error})"
@@ -168,6 +174,10 @@ class Entries:
             entry = self.points[start][0].entry
             if "global" not in entry.target.stages:
                 raise ConfigError(at, f"{start!r} ({entry.name}) has no shared model to start from")
+            wanted = declared(self.points[seen[-1]][0].entry.target).goes_on
+            if wanted and entry.name not in wanted:
+                problem = f"{start!r} is {entry.name}, whose result says nothing of how to go on"
+                raise ConfigError(at, problem, f"an entry of {' or '.join(wanted)}")
             seen.append(start)
 
     def _check_precision(self, label: str) -> None:

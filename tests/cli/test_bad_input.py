@@ -467,6 +467,50 @@ CASES = {
         key="methods.fedbn",
         value="with mlp(hidden=[5]): fedbn: the model has no batch normalisation",
     ),
+    "nets for batch normalisation that is not there": Bad(
+        {"methods": {"fedavg": None, "fedl2p": {"start": "fedavg"}}},
+        key="methods.fedl2p",
+        value="with mlp(hidden=[5]): fedl2p: the model has no batch normalisation",
+        allowed="one that has",
+    ),
+    "nets without validation samples": Bad(
+        {
+            "methods": {"fedavg": None, "fedl2p": {"start": "fedavg", "learns": "lr"}},
+            **homogeneous(val=0.0),
+        },
+        key="methods.fedl2p",
+        value="learns by validation samples, of which homogeneous(clients=3, val=0.0) has none",
+        allowed="a partition with val > 0",
+    ),
+    "nets that nobody learnt": Bad(
+        {"methods": {"fedavg": None, "finetune-l2p": {"start": "fedavg"}}},
+        key="methods.finetune-l2p.start",
+        value="'fedavg' is fedavg, whose result says nothing of how to go on",
+        allowed="an entry of fedl2p",
+    ),
+    "nets of clients that are held out": Bad(
+        {
+            "datasets": ["digits"],
+            "models": ["cnn"],
+            "methods": {"fedavg": None, "l2p": {"start": "fedavg"}},
+            **homogeneous(unseen=1),
+        },
+        key="methods.l2p",
+        value="with cnn: l2p: clients are held out of training",
+        allowed="a partition without unseen clients",
+    ),
+    "a series that goes too far": Bad(
+        {"methods": {"fedavg": None, "fedl2p": {"start": "fedavg", "psi": 1.5}}},
+        key="methods.fedl2p.psi",
+        value="is 1.5",
+        allowed="a number > 0 and <= 1",
+    ),
+    "a series of no length": Bad(
+        {"methods": {"fedavg": None, "fedl2p": {"start": "fedavg", "neumann": -1}}},
+        key="methods.fedl2p.neumann",
+        value="is -1",
+        allowed=">= 0 and <= 1000",
+    ),
     "augmentation of what is no image": Bad(
         training(augmentation="crop-flip"),
         key="methods.fedavg",

@@ -340,15 +340,15 @@ def test_a_client_without_a_class_is_refused() -> None:
 
 @pytest.mark.parametrize("method", ["fedlgd", "vhl"])
 def test_inputs_that_are_no_images_are_refused(method: str) -> None:
-    from fl.data import materials
     from fl.method import Setting
     from fl.simulation.assembly import computing
+    from fl.study import specs
     from fl.training import Training
 
     network = computing(lambda: worlds.module("mlp"), Training())
     spec = {"method": {"name": method, **worlds.entry(method).parse({}, None)}, "terms": []}
     with pytest.raises(FedloomError, match="inputs have shape \\(6,\\); allowed: a data set of im"):
-        materials.build({**spec, "features": []}, Setting(network, Training(), C, 4, (6,)))
+        specs.build({**spec, "features": []}, Setting(network, Training(), C, 4, (6,)))
 
 
 def test_terms_that_draw_samples_of_their_own_are_refused() -> None:

@@ -103,7 +103,7 @@ def outer(schedule: Schedule) -> Schedule:
     return Schedule(schedule.index[..., 1::2], schedule.weight[..., 1::2], schedule.steps)
 
 
-@pytest.mark.parametrize("order", ["first", "second"])
+@pytest.mark.parametrize("order", ["first", "second", "free"])
 @every_model
 def test_perfedavg_that_takes_no_inner_step_is_fedavg_on_the_outer_halves(
     model: str, order: str
@@ -120,6 +120,15 @@ def test_perfedavg_that_takes_no_inner_step_is_fedavg_on_the_outer_halves(
         torch.testing.assert_close(losses, expected, rtol=0, atol=1e-10)
     stepping = ends("perfedavg", model, {"alpha": 0.5, "order": order}, rounds=2)
     assert worlds.distance(shared(*stepping), shared(meta, state)) > 1e-3
+
+
+@every_model
+def test_perfedavg_without_a_hessian_is_second_order_but_for_a_difference(model: str) -> None:
+    first, second, free = (
+        shared(*ends("perfedavg", model, {"alpha": 0.5, "order": order, "delta": 1e-5}))
+        for order in ("first", "second", "free")
+    )
+    assert worlds.distance(free, second) < worlds.distance(first, second) / 100
 
 
 def test_a_single_client_of_fedbn_shares_with_itself() -> None:
@@ -160,6 +169,7 @@ def test_pfedgraph_of_a_small_lambda_is_local() -> None:
     ("method", "values"),
     [
         ("perfedavg", {"statistics": "both"}),
+        ("perfedavg", {"order": "free"}),
         ("fedrep", {"head_epochs": 1, "statistics": "both"}),
         ("pfedgraph", {"regulariser": "models"}),
     ],

@@ -39,6 +39,8 @@ DECLARED = {name: declared(worlds.entry(name).target) for name in METHODS}
 TRAINED = [name for name in METHODS if world(name).method.passes]
 """Those that train anything: a method may also only look at a stored model."""
 ALONE = [name for name in TRAINED if DECLARED[name].alone]
+CENTRAL = [name for name in ALONE if "keep_optimizer" in fields.fields(worlds.entry(name).target)]
+"""Those that do what a loop of PyTorch does, with the run's optimizer."""
 WITHOUT_START = [name for name in METHODS if not DECLARED[name].starts]
 
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -336,15 +338,25 @@ def test_a_method_is_a_frozen_record_with_defaults(method: str) -> None:
 
 
 def every_method_in_one_study() -> dict[str, Any]:
-    starts = {name: {"start": "fedavg"} for name in METHODS if name not in WITHOUT_START}
-    return {name: {**DECLARED[name].short, **starts.get(name, {})} or None for name in METHODS}
+    def entry(name: str) -> dict[str, Any] | None:
+        # As long as what does not start from a model, which a method may say otherwise.
+        budget = {"rounds": planning.STUDY["training"]["rounds"], "local_epochs": 1}
+        start = {} if name in WITHOUT_START else {"start": start_of(name), **budget}
+        return {**start, **DECLARED[name].short} or None
+
+    return {name: entry(name) for name in METHODS}
+
+
+def start_of(method: str) -> str:
+    return [*DECLARED[method].goes_on, "fedavg"][0]
 
 
 def prepared_start(planned: Planned, method: str, *stores: str) -> None:
-    """What the method starts from, in every store."""
+    """What the method starts from, in every store, and what that starts from."""
     if method not in WITHOUT_START:
+        prepared_start(planned, start_of(method), *stores)
         for store in stores:
-            assert planned.train("fedavg", store) == 0
+            assert planned.train(start_of(method), store) == 0
 
 
 @every_trained_method
@@ -467,7 +479,7 @@ def test_fedavg_with_one_client_is_central_training(model: str, training: dict[s
 
 
 @optimizers
-@pytest.mark.parametrize("method", [name for name in ALONE if not DECLARED[name].distils])
+@pytest.mark.parametrize("method", CENTRAL)
 @every_model
 def test_training_alone_is_as_many_central_trainings(
     model: str, method: str, training: dict[str, Any]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fl import fields, trees
+from fl.code import registry
 from fl.code.registry import Entry, find
-from fl.data import materials
 from fl.data.batches import Arrays
 from fl.errors import FedloomError, Where
 from fl.method import Setting, declared
@@ -22,13 +22,14 @@ from fl.simulation.assembly import computing
 from fl.simulation.engine import State
 from fl.simulation.evaluate import Held
 from fl.simulation.simulate import DTYPES, Simulation
+from fl.study import specs
 from fl.training import Training
 
 CLASSES = 3
 SIZES = (13, 5, 20, 9)
 """Training samples per client; batches have eight."""
 
-MODELS = {"mlp": {"hidden": [5]}, "cnn": {"channels": [3, 4]}}
+MODELS = {"mlp": {"hidden": [5]}, "cnn": {"channels": [3, 4], "projection": None}}
 SHAPES = {"mlp": (6,), "cnn": (1, 4, 4)}
 NORMALISATION = {"scale": 0.5, "mean": 0.25, "sd": 2.0}
 
@@ -51,8 +52,11 @@ def entry(method: str) -> Entry:
     return find("method", method, Where("test"))
 
 
-def data(model: str, sizes: Sequence[int] = SIZES) -> tuple[np.ndarray, np.ndarray, Held]:
-    """Inputs, labels, and who holds which: the middle clients have no validation samples.
+def data(
+    model: str, sizes: Sequence[int] = SIZES, validated: bool = False
+) -> tuple[np.ndarray, np.ndarray, Held]:
+    """Inputs, labels, and who holds which: the middle clients have no validation samples, unless
+    all are to be ``validated``.
 
     A client's samples do not depend on how many clients come after it.
     """
@@ -60,7 +64,7 @@ def data(model: str, sizes: Sequence[int] = SIZES) -> tuple[np.ndarray, np.ndarr
     splits: dict[str, list[np.ndarray]] = {"train": [], "val": [], "test": []}
     xs, ys, first = [], [], 0
     for client, size in enumerate(sizes):
-        n = {"train": size, "val": 0 if client in (1, 2) else 4, "test": 6}
+        n = {"train": size, "val": 0 if client in (1, 2) and not validated else 4, "test": 6}
         for split, count in n.items():
             splits[split].append(np.arange(first, first + count))
             first += count
@@ -74,7 +78,7 @@ def data(model: str, sizes: Sequence[int] = SIZES) -> tuple[np.ndarray, np.ndarr
 
 def module(model: str) -> nn.Module:
     """A fresh module of a model, as a user of PyTorch has it."""
-    _, made = materials.entry_of("model", {"name": model, **MODELS[model]})
+    _, made = registry.entry_of("model", {"name": model, **MODELS[model]})
     return made.build(SHAPES[model], CLASSES)
 
 
@@ -95,7 +99,7 @@ def world(
     short = declared(found.target).short
     given = {**TRAINING, **training}
     settled = Training(**Training.settle(fields.parse(Training, given, where), where))
-    x, y, held = data(model, sizes)
+    x, y, held = data(model, sizes, declared(found.target).validates)
     spec = {
         "method": {"name": method, **found.parse({**short, **(values or {})}, where)},
         "terms": [
@@ -109,7 +113,7 @@ def world(
     network = computing(lambda: module(model), settled)
     setting = Setting(network, settled, CLASSES, held.clients, SHAPES[model], seed)
     try:
-        built = materials.build(spec, setting)
+        built = specs.build(spec, setting)
     except FedloomError:
         if model == "cnn" or network.batch_norm:
             raise
@@ -144,7 +148,8 @@ def distance(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
     """The largest difference between two leaves; the trees have the same keys."""
     assert names(a) == names(b)
     pairs = zip(trees.leaves(a), trees.leaves(b), strict=True)
-    return max((float((x.double() - y.double()).abs().max()) for x, y in pairs), default=0.0)
+    apart = ((x.double() - y.double()).abs() for x, y in pairs if x.numel())
+    return max((float(difference.max()) for difference in apart), default=0.0)
 
 
 def same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

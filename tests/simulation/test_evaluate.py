@@ -191,12 +191,16 @@ def test_unseen_clients_have_a_split_of_their_own_and_no_part_in_val_and_test() 
         "val": [[], [1], []],
         "test": [[3], [4], []],
         "unseen": [[], [], [0, 2]],
+        "unseen-val": [[], [], [6]],
     }
     assert (held.clients, held.away, held.participants.tolist()) == (3, (2,), [0, 1])
     plain = Held.of(TABLE)
     assert plain.participants.tolist() == [0, 1, 2]
     assert listed(Held.of(TABLE.assign(unseen=False))) == listed(plain)
     assert "unseen" not in plain.samples
+    assert [held.of_splits("train+val", k).tolist() for k in range(3)] == [[7], [1, 9], [5, 6]]
+    assert [plain.of_splits("val", k).tolist() for k in range(3)] == [[], [1], [6]]
+    assert plain.of_splits("nonesuch", 0).tolist() == []
 
 
 def test_global_test_is_the_union_of_what_the_seen_clients_have() -> None:

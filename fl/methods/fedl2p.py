@@ -1,0 +1,163 @@
+"""FedL2P: nets are learnt federatedly that tell each client how to fine-tune a stored model.
+
+Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
+2023. arXiv:2310.02420.
+
+An entry names the entry whose model is to be personalised (``start: fedavg``), and another entry
+personalises it by the nets that came out best: ``{method: finetune-l2p, start: fedl2p}``. The
+training keys say how clients fine-tune on the way: ``local_epochs``, ``batch_size``, and ``lr``, at
+which the rates begin. Steps are plain ones, without momentum and weight decay.
+
+As in the released code, where the paper leaves it open: the direct term reaches BNNet alone; the
+hypergradient is taken in evaluation mode, its training loss on a batch of its own; p is not
+multiplied by psi; running statistics begin anew; clients weigh by their validation samples; kept
+are the nets of the round in which the mean validation loss of its clients was lowest. Other than
+there, statistics are of samples that are not augmented, ``iterations`` is the same for every client
+(there three epochs of its validation batches), nothing is clipped where a loss exceeds 100, and
+rounds do not end early. A round's training loss is the validation loss of the last iteration.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fl import trees
+from fl.fields import Bound, Count, Positive, Share
+from fl.method import Method, Pass, Setting, Sweep
+from fl.parts.hyperlearning import Learning, Rules, concluded
+from fl.parts.steering import (
+    Steering,
+    check_normalised,
+    check_plain,
+    measuring,
+    of_server,
+    told_clients,
+)
+from fl.recipe import everything, select
+from fl.schema import GLOBAL
+from fl.term import Batch
+from fl.trees import Tree
+
+
+@dataclass(frozen=True)
+class FedL2P:
+    """learns: `both` nets, BNNet alone (`bn`) or LRNet alone (`lr`). beta: the share of a client's
+    own statistics where BNNet does not say it: 1 is BN C, 0 is BN G.
+
+    gradient: `implicit`, or `fomaml` for FOMAML+. psi, neumann: psi and Q of the Neumann series.
+    bn_lr, lr_lr, tilde_lr: rates of BNNet, LRNet and the rates' multipliers; clip: largest size of
+    an element of a hypergradient. iterations: K, steps of the nets in a client's round.
+    """
+
+    learns: Literal["both", "bn", "lr"] = "both"
+    beta: Share = 1.0
+    gradient: Literal["implicit", "fomaml"] = "implicit"
+    psi: Annotated[float, Bound(above=0, high=1)] = 0.1
+    neumann: Annotated[int, Bound(low=0, high=1000)] = 3
+    bn_lr: Positive = 1e-3
+    lr_lr: Positive = 1e-3
+    tilde_lr: Positive = 1e-4
+    clip: Positive = 1.0
+    iterations: Count = 3
+
+    title: ClassVar = "FedL2P"
+    stages: ClassVar = (GLOBAL,)
+    starts: ClassVar = True
+    validates: ClassVar = True
+    training: ClassVar[dict[str, Any]] = {
+        **{"rounds": 100, "local_epochs": 15, "lr": 1e-3},
+        "evaluate_every": 100,
+    }
+    short: ClassVar[dict[str, Any]] = {
+        "iterations": 2,
+        "neumann": 1,
+        **{"bn_lr": 0.1, "lr_lr": 0.1, "tilde_lr": 0.1},
+    }
+
+    def build(self, setting: Setting) -> Method:
+        """A sweep for statistics, then the iterations, on a model that stays as it is."""
+        check_plain(setting, "fedl2p")
+        steering = Steering(setting.network)
+        learns = {"both": ("bn", "lr")}.get(self.learns, (self.learns,))
+        if "bn" in learns:
+            check_normalised(steering, "fedl2p")
+
+        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            like = trees.leaves(variables["params"])[0]
+            meta = steering.meta(setting, like, learns)
+            server = {
+                "origin": select(variables, everything),
+                "meta": meta,
+                "fixed": steering.fixed(setting, like, learns, self.beta),
+                "best": meta,
+                "lowest": like.new_full((), torch.finfo(like.dtype).max),
+            }
+            return server, {**steering.unseen(like), "held": like.new_zeros(())}
+
+        def conclude(over: bool) -> Any:
+            def end(
+                server: Tree, client: Tree, work: Tree
+            ) -> tuple[dict[str, Any], dict[str, Any]]:
+                after = concluded(client, work, over)
+                if not over:
+                    return after, {}
+                meta = after.pop("meta")
+                hyper = steering.hyper(meta, server["fixed"], client["statistics"])
+                judged = client["judged"] / self.iterations
+                upload = {"meta": meta, "judged": judged, "held": client["held"]}
+                return {**after, "hyper": hyper}, upload
+
+            return end
+
+        rates = {"bn": self.bn_lr, "lr": self.lr_lr, "tilde": self.tilde_lr}
+        rules = Rules(self.gradient, self.psi, self.neumann, rates, self.clip)
+        learning = Learning(steering, rules)
+        steps: list[tuple[Pass, ...]] = [
+            learning.passes(conclude(k + 1 == self.iterations)) for k in range(self.iterations)
+        ]
+        passes: tuple[Pass | Sweep, ...] = (
+            counting(),
+            measuring(steering, of_server),
+            *itertools.chain.from_iterable(steps),
+        )
+        return Method(
+            *(init, passes, keep_best, {GLOBAL: stored}),
+            send=lambda server: {key: server[key] for key in ("origin", "meta", "fixed")},
+            trace=lambda server: {"lowest": server["lowest"]},
+            trace_clients=told_clients,
+        )
+
+
+def counting() -> Sweep:
+    """How many validation samples a client has."""
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+        return {"held": batch["weight"].sum()}
+
+    def end(
+        server: Tree, client: Tree, sent: Tree, seen: Tree
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {**client, "held": seen["held"]}, {}
+
+    return Sweep(look, end, "val")
+
+
+def keep_best(
+    server: Tree, clients: Tree, uploads: Tree, n: Tensor
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The mean of the nets, and those of the best round so far."""
+    meta, judged = trees.mean(uploads["meta"], uploads["held"]), uploads["judged"].mean()
+    better = judged < server["lowest"]
+    best = trees.apply(lambda new, old: torch.where(better, new, old), meta, server["best"])
+    lowest = torch.where(better, judged, server["lowest"])
+    return {**server, "meta": meta, "best": best, "lowest": lowest}, dict(clients)
+
+
+def stored(server: Tree, client: Tree | None) -> dict[str, Any]:
+    """The stored model, which is what is scored, and beside it the best nets."""
+    return {**server["origin"], "meta": server["best"], "fixed": server["fixed"]}

@@ -1,0 +1,91 @@
+"""Fine-tuning of a stored model with a rule for whose statistics batch normalisation goes by.
+
+Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
+2023. arXiv:2310.02420.
+
+The three strategies that FedL2P is compared with there, FT (BN C), FT (BN G) and FT (BN I), each an
+entry ``{method: finetune-bn, start: fedavg}``; a round is an epoch unless the study says otherwise.
+As in the released code, the client's statistics go on from the stored ones; with the stored ones
+the network is in evaluation mode while it trains, and they stay; and where batches are normalised
+by themselves, so are those of 50 samples in which it is scored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fl.errors import FedloomError
+from fl.fields import Count
+from fl.method import Draws, Method, Predictor, Setting, only
+from fl.parts.losses import classification
+from fl.parts.steering import SAMPLES, check_plain
+from fl.recipe import everything, personal, recipe
+from fl.schema import PERSONAL
+from fl.term import Batch
+from fl.trees import Tree
+
+
+@dataclass(frozen=True)
+class FineTuneBN:
+    """statistics: what normalises, the `client`'s (BN C), the `stored` model's (BN G) or the
+    `batch`'s own also when it is scored (BN I). scored: samples in a batch then.
+
+    samples: `all` trains on validation samples too, as in the paper, after which scores on them say
+    nothing; `train` leaves them out. keep_optimizer: whether momentum and the like outlive a round.
+    """
+
+    statistics: Literal["client", "stored", "batch"] = "client"
+    scored: Count = 50
+    samples: Literal["all", "train"] = "train"
+    keep_optimizer: bool = True
+
+    title: ClassVar = "Fine-tuning (BN)"
+    stages: ClassVar = (PERSONAL,)
+    alone: ClassVar = True
+    starts: ClassVar = True
+    training: ClassVar[dict[str, Any]] = {"rounds": 15, "local_epochs": 1}
+
+    def build(self, setting: Setting) -> Method:
+        """Local, with another loss or another way to be scored."""
+        check_plain(setting, "finetune-bn")
+        network = setting.network
+        if not network.batch_norm and self.statistics != "client":
+            raise FedloomError(
+                f"finetune-bn: statistics is {self.statistics}, but the model has no batch "
+                "normalisation; allowed: client, or a model that has"
+            )
+        base = recipe(setting, local=everything, keep_optimizer=self.keep_optimizer)
+        part = replace(only(base), draws=Draws(SAMPLES[self.samples]))
+
+        def unmoved(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+            params = {**work["frozen"], **work["params"]}
+            outputs = network.eval(params, work["buffers"], batch["x"]).outputs
+            return classification(outputs, batch), {"buffers": dict(work["buffers"])}
+
+        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+            return torch.cat(
+                [
+                    network.train(variables["params"], variables["buffers"], some).outputs
+                    for some in pieces(x, self.scored)
+                ]
+            )
+
+        if self.statistics == "stored":
+            return replace(base, passes=(replace(part, loss=unmoved),))
+        views = {PERSONAL: Predictor(personal, predict)}
+        own = views if self.statistics == "batch" else base.views
+        return replace(base, passes=(part,), views=own)
+
+
+def pieces(x: Tensor, size: int) -> list[Tensor]:
+    """x in pieces of ``size``; a sample that is left over, which has no variance, goes with those
+    before it.
+    """
+    found = list(x.split(size))
+    if len(found) > 1 and len(found[-1]) == 1:
+        found[-2:] = [torch.cat(found[-2:])]
+    return found

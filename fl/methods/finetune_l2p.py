@@ -1,0 +1,89 @@
+"""FedL2P's personalisation: a stored model is fine-tuned as the meta-nets say that came with it.
+
+Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
+2023. arXiv:2310.02420.
+
+An entry ``{method: finetune-l2p, start: fedl2p}``. Every client trains alone, those held out of
+training too, which the nets have never seen. Round 0 is the stored model; before round 1 the client
+measures what goes into its layers, and keeps to the rates and to the beta that follow. Steps are
+plain ones, without momentum, weight decay and schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from fl import trees
+from fl.method import Draws, Method, Setting
+from fl.parts.steering import (
+    SAMPLES,
+    Steering,
+    check_plain,
+    measuring,
+    nothing_to_tell,
+    told_clients,
+    tuning,
+)
+from fl.recipe import everything, select
+from fl.schema import PERSONAL
+from fl.trees import Tree
+
+
+@dataclass(frozen=True)
+class FineTuneL2P:
+    """samples: `all` trains on validation samples too, as in the paper, after which scores on them
+    say nothing; `train` leaves them out.
+    """
+
+    samples: Literal["all", "train"] = "all"
+
+    title: ClassVar = "FedL2P, fine-tuned"
+    stages: ClassVar = (PERSONAL,)
+    alone: ClassVar = True
+    starts: ClassVar = True
+    goes_on: ClassVar = ("fedl2p",)
+    training: ClassVar[dict[str, Any]] = {"rounds": 15, "local_epochs": 1, "lr": 1e-3}
+
+    def build(self, setting: Setting) -> Method:
+        """A sweep before the first round; then fine-tuning from round to round."""
+        check_plain(setting, "finetune-l2p")
+        steering, split = Steering(setting.network), SAMPLES[self.samples]
+
+        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            like = trees.leaves(variables["params"])[0]
+            # Without stored nets, in a rehearsal, they are fresh ones.
+            learns = ("bn", "lr") if steering.normalised else ("lr",)
+            meta = variables.get("meta") or steering.meta(setting, like, learns)
+            fixed = steering.fixed(setting, like, learns, 1.0)
+            server = {"meta": meta, "fixed": variables.get("fixed", fixed)}
+            own = select(variables, everything)
+            own["buffers"] = steering.restarted(own["buffers"])
+            stored = steering.kept(variables["buffers"])
+            return server, {**own, "stored": stored, **steering.unseen(like)}
+
+        def origin(server: Tree, client: Tree) -> Tree:
+            return {
+                "params": client["params"],
+                "buffers": {**client["buffers"], **client["stored"]},
+            }
+
+        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+            model = (client["params"], client["buffers"], client["stored"])
+            return steering.work(*model, client["hyper"])
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            own = {"params": dict(work["params"]), "buffers": dict(work["buffers"])}
+            return {**client, **own}, {}
+
+        def personal(server: Tree, client: Tree | None) -> dict[str, Any]:
+            own = client or {}
+            beta = own["hyper"]["beta"]
+            buffers = steering.mixed(own["buffers"], own["stored"], beta)
+            return {"params": dict(own["params"]), "buffers": buffers}
+
+        sweep = measuring(steering, origin, split, lambda round_: round_ == 1, steered=True)
+        passes = (sweep, tuning(steering, begin, end, Draws(split)))
+        return Method(
+            init, passes, nothing_to_tell, {PERSONAL: personal}, trace_clients=told_clients
+        )

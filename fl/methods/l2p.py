@@ -1,0 +1,124 @@
+"""L2P: FedL2P without federation, every client learns meta-nets of its own and follows them.
+
+Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
+2023. arXiv:2310.02420.
+
+An entry names the entry whose model is personalised (``start: fedavg``). In all rounds but the last
+clients train their nets as in `fedl2p`, with as many iterations a round; in the last they fine-tune
+the stored model as the nets say, by default on validation samples too; their own model is the
+stored one until then, and stays so for who is not drawn in it. Nets are those of the last
+iteration, as in the released code. Clients that are held out of training have no nets, so there
+must be none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from fl import trees
+from fl.errors import FedloomError
+from fl.fields import Bound, Count, Positive
+from fl.method import Draws, Method, Pass, Setting, Sweep
+from fl.parts.hyperlearning import Learning, Rules, concluded
+from fl.parts.steering import (
+    SAMPLES,
+    Steering,
+    check_normalised,
+    check_plain,
+    measuring,
+    nothing_to_tell,
+    of_server,
+    told_clients,
+    tuning,
+)
+from fl.recipe import everything, select
+from fl.schema import PERSONAL
+from fl.trees import Tree
+
+
+@dataclass(frozen=True)
+class L2P:
+    """samples: those of the last round, `all` with validation samples or `train` without.
+
+    psi, neumann: psi and Q of the Neumann series. bn_lr, lr_lr, tilde_lr: rates of BNNet, LRNet and
+    the rates' multipliers; clip: largest size of an element of a hypergradient. iterations: steps
+    of the nets in a round.
+    """
+
+    samples: Literal["all", "train"] = "all"
+    psi: Annotated[float, Bound(above=0, high=1)] = 0.1
+    neumann: Annotated[int, Bound(low=0, high=1000)] = 3
+    bn_lr: Positive = 1e-3
+    lr_lr: Positive = 1e-3
+    tilde_lr: Positive = 1e-4
+    clip: Positive = 1.0
+    iterations: Count = 3
+
+    stages: ClassVar = (PERSONAL,)
+    starts: ClassVar = True
+    validates: ClassVar = True
+    training: ClassVar[dict[str, Any]] = {
+        **{"rounds": 101, "local_epochs": 15, "lr": 1e-3},
+        **{"participation": 1.0, "evaluate_every": 101},
+    }
+    short: ClassVar[dict[str, Any]] = {
+        "iterations": 1,
+        "neumann": 1,
+        **{"bn_lr": 0.1, "lr_lr": 0.1, "tilde_lr": 0.1},
+    }
+
+    def build(self, setting: Setting) -> Method:
+        """Iterations that every client makes for itself, and fine-tuning in the last round."""
+        check_plain(setting, "l2p")
+        if setting.away:
+            raise FedloomError(
+                "l2p: clients are held out of training, and L2P has no nets for whom it never saw; "
+                "allowed: a partition without unseen clients, or fedl2p"
+            )
+        steering = Steering(setting.network)
+        check_normalised(steering, "l2p")
+        split = SAMPLES[self.samples]
+
+        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            like = trees.leaves(variables["params"])[0]
+            own = select(variables, everything)
+            meta = steering.meta(setting, like, ("bn", "lr"))
+            server = {"origin": own, "meta": meta, "fixed": {}}
+            return server, {**own, "meta": meta, **steering.unseen(like)}
+
+        def conclude(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            return concluded(client, work, over=True), {}
+
+        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+            origin = server["origin"]
+            fresh = steering.restarted(origin["buffers"])
+            return steering.work(origin["params"], fresh, origin["buffers"], client["hyper"])
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            stored = server["origin"]["buffers"]
+            buffers = steering.mixed(work["buffers"], stored, client["hyper"]["beta"])
+            return {**client, "params": dict(work["params"]), "buffers": buffers}, {}
+
+        rounds = setting.training.rounds
+        rates = {"bn": self.bn_lr, "lr": self.lr_lr, "tilde": self.tilde_lr}
+        rules = Rules("implicit", self.psi, self.neumann, rates, self.clip)
+        learning = Learning(steering, rules, due=lambda round_: round_ < rounds)
+        steps = [learning.passes(conclude) for _ in range(self.iterations)]
+
+        def last(round_: int) -> bool:
+            return round_ == rounds
+
+        passes: tuple[Pass | Sweep, ...] = (
+            measuring(steering, of_server, due=lambda round_: round_ < rounds),
+            *itertools.chain.from_iterable(steps),
+            measuring(steering, of_server, split, last, steered=True),
+            tuning(steering, begin, end, Draws(split, due=last)),
+        )
+        views = {PERSONAL: lambda server, client: select(client or {}, everything)}
+        return Method(
+            *(init, passes, nothing_to_tell, views),
+            send=lambda server: {key: server[key] for key in ("origin", "fixed")},
+            trace_clients=told_clients,
+        )

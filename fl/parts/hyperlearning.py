@@ -1,0 +1,199 @@
+"""The iterations by which FedL2P trains its meta-nets on a client.
+
+An iteration is three passes. The stored model is fine-tuned as the meta-nets say (`_inner`); its
+loss on a validation batch is differentiated (`_judge`); and the meta-nets take a step along the
+hypergradient (`_conclude`), which asks for a fresh training batch.
+
+The last step of fine-tuning, w_K = w_{K-1} - eta g with g constant, is what makes the training loss
+depend on the rates (equations 9 and 10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fl import trees
+from fl.method import Draws, Pass
+from fl.parts.implicit import response
+from fl.parts.losses import classification
+from fl.parts.steering import Steering, update
+from fl.term import Batch
+from fl.trees import Rate, Tree
+
+PASSING = ("meta", "tuned", "found", "judged")
+"""In a client's tree, what one pass hands to the next; it leaves with the exchange."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How meta-nets are trained.
+
+    gradient: `implicit`, or `fomaml`, which is the plain derivative through the last step. psi,
+    terms: of the Neumann series. rates: of each part of the meta-nets; clip: largest size of an
+    element of their gradient.
+    """
+
+    gradient: Literal["implicit", "fomaml"]
+    psi: float
+    terms: int
+    rates: dict[str, float]
+    clip: float
+
+
+class Learning:
+    """The passes of an iteration; a server's tree has ``origin``, the stored model, ``meta`` and
+    ``fixed``, a client's ``statistics`` and, where it has meta-nets of its own, ``meta``.
+    """
+
+    def __init__(self, steering: Steering, rules: Rules, due: Any = None) -> None:
+        self._steering, self._rules = steering, rules
+        self._due = {} if due is None else {"due": due}
+
+    def passes(self, last: Any) -> tuple[Pass, ...]:
+        """Those of an iteration; ``last``: the end of the last of them, given the client's tree
+        with ``meta`` as it is now.
+        """
+        due = self._due
+
+        def once(round_: int) -> int:
+            return 1
+
+        return (
+            Pass(self._begin_inner, self._steering.loss, _update_inner, _end_inner, Draws(**due)),
+            Pass(
+                *(self._begin_judge, self._judge, _update_judge, _end_judge),
+                Draws("val", steps=once, **due),
+            ),
+            Pass(
+                *(self._begin_conclude, self._conclude, self._update_conclude, last),
+                Draws(steps=once, **due),
+            ),
+        )
+
+    def _hyper(self, server: Tree, client: Tree) -> dict[str, Tensor]:
+        meta = client.get("meta") or server["meta"]
+        return self._steering.hyper(meta, server["fixed"], client["statistics"])
+
+    # The stored model, fine-tuned
+
+    def _begin_inner(self, server: Tree, client: Tree) -> dict[str, Any]:
+        origin = server["origin"]
+        fresh = self._steering.restarted(origin["buffers"])
+        work = self._steering.work(
+            origin["params"], fresh, origin["buffers"], self._hyper(server, client)
+        )
+        return {**work, "grads": trees.zeros_like(work["params"])}
+
+    # Its loss on a validation batch, by its weights and by beta
+
+    def _begin_judge(self, server: Tree, client: Tree) -> dict[str, Any]:
+        # A rehearsal begins here, without the pass before.
+        tuned = client.get("tuned") or _handed(self._begin_inner(server, client))
+        beta = self._hyper(server, client)["beta"]
+        params = {"weights": tuned["params"], **({"beta": beta} if len(beta) else {})}
+        found = {"grads": trees.zeros_like(params), "loss": beta.new_zeros(())}
+        return {"params": params, "buffers": tuned["buffers"], "beta": beta, **found}
+
+    def _judge(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        params = work["params"]
+        outputs = self._steering.eval(
+            *(params["weights"], work["buffers"], server["origin"]["buffers"]),
+            *(params.get("beta", work["beta"]), batch["x"]),
+        )
+        loss = classification(outputs, batch)
+        return loss, {"loss": loss}
+
+    # A step of the meta-nets
+
+    def _begin_conclude(self, server: Tree, client: Tree) -> dict[str, Any]:
+        tuned = client.get("tuned") or _handed(self._begin_inner(server, client))
+        found = client.get("found")
+        if found is None:
+            judged = self._begin_judge(server, client)
+            found = {"grads": judged["grads"], "loss": judged["loss"]}
+        meta = client.get("meta") or server["meta"]
+        statistics = dict(client["statistics"])
+        return {"params": dict(meta), "tuned": tuned, "found": found, "statistics": statistics}
+
+    def _conclude(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        """A scalar whose value is the validation loss and whose gradient is the hypergradient."""
+        hyper = self._steering.hyper(work["params"], server["fixed"], work["statistics"])
+        here = trees.apply(Tensor.detach, hyper)
+        towards = self._slope(server, work, here, batch)
+        parts = [(towards[key].detach() * hyper[key]).sum() for key in hyper]
+        surrogate = torch.stack(parts).sum()
+        return work["found"]["loss"] + surrogate - surrogate.detach(), {}
+
+    def _slope(self, server: Tree, work: Tree, here: Tree, batch: Batch) -> dict[str, Tensor]:
+        """The derivative of the validation loss by a client's hyper-parameters."""
+        tuned, v = work["tuned"], work["found"]["grads"]["weights"]
+        names, origin = self._steering.network.names["params"], server["origin"]
+
+        def training(weights: Tree, hyper: Tree) -> Tensor:
+            # By value nothing: only how the last step would have gone at other rates.
+            move = hyper["rates"] - here["rates"]
+            at = {
+                name: weights[name] - move[place] * tuned["grads"][name]
+                for place, name in enumerate(names)
+            }
+            outputs = self._steering.eval(
+                at, tuned["buffers"], origin["buffers"], hyper["beta"], batch["x"]
+            )
+            return classification(outputs, batch)
+
+        if self._rules.gradient == "implicit":
+            slope = response(training, v, tuned["params"], here, self._rules.psi, self._rules.terms)
+        else:
+            products = [-(v[name] * tuned["grads"][name]).sum() for name in names]
+            slope = {"beta": torch.zeros_like(here["beta"]), "rates": torch.stack(products)}
+        direct = work["found"]["grads"].get("beta", slope["beta"].new_zeros(()))
+        return {**slope, "beta": slope["beta"] + direct}
+
+    def _update_conclude(
+        self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate
+    ) -> dict[str, Any]:
+        clip = self._rules.clip
+        moved = {
+            part: trees.apply(
+                lambda w, g, rate=self._rules.rates[part]: w - rate * g.clamp(-clip, clip),
+                *(leaves, grads[part]),
+            )
+            for part, leaves in work["params"].items()
+        }
+        return {**work, "params": moved}
+
+
+def _update_inner(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+    return {**update(server, work, grads, aux, lr), "grads": dict(grads)}
+
+
+def _handed(work: Tree) -> dict[str, Any]:
+    return {key: dict(work[key]) for key in ("params", "buffers", "grads")}
+
+
+def _end_inner(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {**client, "tuned": _handed(work)}, {}
+
+
+def _update_judge(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+    return {**work, "grads": dict(grads), "loss": aux["loss"]}
+
+
+def _end_judge(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    judged = work["loss"] + client.get("judged", 0)
+    found = {"grads": dict(work["grads"]), "loss": work["loss"]}
+    return {**client, "found": found, "judged": judged}, {}
+
+
+def concluded(client: Tree, work: Tree, over: bool) -> dict[str, Any]:
+    """The client's tree after an iteration, with the meta-nets as they are now; when all are
+    ``over`` without what passes hand on.
+    """
+    meta = {"meta": dict(work["params"])}
+    if not over:
+        return {**client, **meta}
+    return {key: leaf for key, leaf in client.items() if key not in PASSING} | meta

@@ -1,0 +1,129 @@
+"""Networks that say how a client should personalise a model, and the normalisation they steer.
+
+Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
+2023. arXiv:2310.02420.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.trees import Tree
+
+Statistics = tuple[Tensor, Tensor]
+"""Mean and variance by channel, [channels] each."""
+
+
+def symmetric_kl(
+    mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor, eps: float = 1e-5
+) -> Tensor:
+    """How far two normal distributions are apart, the mean over channels; a scalar.
+
+    Half the sum of the divergences of Kullback and Leibler in both directions, equation 3. Means
+    and variances are [channels]; ``eps`` is added to the variances.
+    """
+    one, other = var + eps, other_var + eps
+    # (one / other + other / one) / 4 - 1/2, in a form that loses no digits where they are alike.
+    spread = (one - other).square() / (one * other)
+    shift = (mean - other_mean).square() * (1 / one + 1 / other)
+    return ((spread + shift) / 4).mean()
+
+
+def clamp_through(x: Tensor, low: float, high: float) -> Tensor:
+    """x clamped to [low, high]; gradients pass as if it were not (a straight-through estimate)."""
+    return x.clamp(low, high).detach() + (x - x.detach())
+
+
+def mixed_batch_norm(
+    x: Tensor,
+    beta: Tensor | float,
+    pretrained: Statistics,
+    running: Statistics,
+    training: bool,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Statistics]:
+    """Batch normalisation by statistics (1 - beta) pretrained + beta own, equation 2.
+
+    x: [n, channels, ...]. Own statistics are the batch's in training (with the biased variance),
+    and the running ones otherwise. Returns what is normalised, without scale and shift, and the
+    running statistics afterwards: in training moved by ``momentum`` (with the unbiased variance,
+    and without gradients), otherwise as they were.
+    """
+    dims = [d for d in range(x.dim()) if d != 1]
+    own = running
+    if training:
+        own = (x.mean(dims), x.var(dims, unbiased=False))
+        count = x.numel() // x.shape[1]
+        seen = (own[0].detach(), own[1].detach() * (count / max(1, count - 1)))
+        running = _mixed(running, seen, momentum)
+    mean, var = _mixed(pretrained, own, beta)
+    shape = (-1, *[1] * (x.dim() - 2))
+    scaled = (x - mean.reshape(shape)) / (var.reshape(shape) + eps).sqrt()
+    return scaled, running
+
+
+def _mixed(old: Statistics, new: Statistics, share: Tensor | float) -> Statistics:
+    mean, var = ((1 - share) * a + share * b for a, b in zip(old, new, strict=True))
+    return mean, var
+
+
+WIDTH = 100
+GAIN = 0.1
+
+
+@dataclass(frozen=True)
+class MetaNet:
+    """Three linear layers with ReLU between them; what comes out is clamped through.
+
+    inputs, outputs: how many numbers go in and come out, which is between 0 and ``high``. begin:
+    about what comes out at first. Weights are a tree: ``"0"``, ``"1"`` and ``"2"`` with ``weight``
+    and ``bias``.
+    """
+
+    inputs: int
+    outputs: int
+
+    high: ClassVar[float]
+    begin: ClassVar[float]
+
+    def __call__(self, weights: Tree, x: Tensor) -> Tensor:
+        """[outputs] for x [inputs]."""
+        for number, layer in enumerate(weights.values()):
+            x = F.linear(F.relu(x) if number else x, layer["weight"], layer["bias"])
+        return clamp_through(x, 0.0, self.high)
+
+    def init(self, draw: torch.Generator, like: Tensor) -> dict[str, Any]:
+        """Xavier's normal weights with a gain of .1, and constant biases (appendix E)."""
+        sizes, found = (self.inputs, WIDTH, WIDTH, self.outputs), {}
+        for number, (before, after) in enumerate(pairwise(sizes)):
+            drawn = torch.randn(after, before, generator=draw, dtype=torch.float64)
+            weight = drawn * (GAIN * math.sqrt(2 / (before + after)))
+            bias = torch.full((after,), self.begin)
+            found[str(number)] = {"weight": weight.to(like), "bias": bias.to(like)}
+        return found
+
+
+@dataclass(frozen=True)
+class BNNet(MetaNet):
+    """From the distances of a client's statistics, xi [layers], to beta [layers]."""
+
+    high: ClassVar = 1.0
+    begin: ClassVar = 0.5
+
+
+@dataclass(frozen=True)
+class LRNet(MetaNet):
+    """From means and deviations of layers' inputs, [2 layers], to a factor for the rate of each
+    parameter tensor, [tensors].
+    """
+
+    high: ClassVar = 1000.0
+    begin: ClassVar = 1.0

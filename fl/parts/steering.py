@@ -1,0 +1,325 @@
+"""Fine-tuning that is steered layer by layer: by rates, and by whose statistics normalise.
+
+Lee et al. FedL2P: Federated Learning to Personalize. NeurIPS 2023. arXiv:2310.02420.
+
+What steers it are the client's *hyper-parameters*: ``beta`` [B], for each layer of batch
+normalisation the share of its own statistics, and ``rates`` [P], a learning rate for each parameter
+tensor. They follow from *statistics* of what goes into the layers of the model as it was stored, by
+meta-nets that are trained or by values that are fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl import rng, trees
+from fl.errors import FedloomError
+from fl.method import Draws, Pass, Setting, Sweep
+from fl.network import Around, Network, Output
+from fl.parts.losses import classification
+from fl.parts.metanets import BNNet, LRNet, Statistics, mixed_batch_norm, symmetric_kl
+from fl.pytorch import private
+from fl.term import Batch
+from fl.trees import Rate, Tree
+
+EPS = 1e-5
+"""Added to variances before a root is taken of them."""
+
+SAMPLES = {"all": "train+val", "train": "train"}
+"""Splits that a client fine-tunes on at the end."""
+
+Convolution = nn.modules.conv._ConvNd
+
+
+class Steering:
+    """A network whose batch normalisation mixes statistics, and what is measured on its way.
+
+    normalised: the layers of batch normalisation that keep running statistics, B of them. measured:
+    those whose inputs are measured, M: convolutional, normalising and linear ones.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        buffers = set(network.names["buffers"])
+        found = network.layers(private.BatchNorm)
+        self.normalised = [name for name in found if f"{name}.running_mean" in buffers]
+        self.measured = network.layers(Convolution, private.BatchNorm, nn.Linear)
+        network.surround(self.measured)
+
+    # Statistics of what goes into layers
+
+    def look(self, params: Tree, buffers: Tree, batch: Batch) -> dict[str, Any]:
+        """Sums over a batch of what goes into each layer measured, for a sweep: of the whole, and
+        by channel into those normalised.
+        """
+        seen: dict[str, Any] = {"whole": {}, "channels": {}}
+
+        def measure(name: str) -> Any:
+            def call(layer: nn.Module, own: Any, x: Tensor) -> Tensor:
+                seen["whole"][name] = _sums(x.flatten(1)[:, None], batch["weight"])
+                if name in self.normalised:
+                    seen["channels"][name] = _sums(x.flatten(2) if x.dim() > 2 else x[..., None],
+                                                   batch["weight"])  # fmt: skip
+                output: Tensor = own(x)
+                return output
+
+            return call
+
+        around = {name: measure(name) for name in self.measured}
+        self.network.eval(params, buffers, batch["x"], around=around)
+        return seen
+
+    def statistics(self, seen: Tree, buffers: Tree) -> dict[str, Tensor]:
+        """What meta-nets are told: ``xi`` [B], how far a client's inputs are from the running
+        statistics of the stored model, and ``inputs`` [2M], their mean and deviation by layer.
+        """
+        like = next((b for b in buffers.values() if b.is_floating_point()), None)
+        xi = []
+        for name in self.normalised:
+            stored = self._of(buffers, name)
+            xi.append(symmetric_kl(*_moments(seen["channels"][name]), *stored))
+        inputs = []
+        for name in self.measured:
+            mean, var = _moments(seen["whole"][name])
+            inputs += [mean[0], (var[0] + EPS).sqrt()]
+        found = {
+            "xi": torch.stack(xi) if xi else inputs[0].new_zeros(0),
+            "inputs": torch.stack(inputs),
+        }
+        return {key: leaf if like is None else leaf.to(like.dtype) for key, leaf in found.items()}
+
+    def unseen(self, like: Tensor) -> dict[str, Any]:
+        """Statistics and hyper-parameters of a client that nobody has looked at: zeros."""
+        sizes = {"xi": len(self.normalised), "inputs": 2 * len(self.measured)}
+        hyper = {"beta": len(self.normalised), "rates": len(self.network.names["params"])}
+        return {
+            "statistics": {key: like.new_zeros(size) for key, size in sizes.items()},
+            "hyper": {key: like.new_zeros(size) for key, size in hyper.items()},
+        }
+
+    # Meta-nets
+
+    def meta(self, setting: Setting, like: Tensor, learns: tuple[str, ...]) -> dict[str, Any]:
+        """Fresh meta-nets, those of ``bn`` and ``lr`` that are learnt."""
+        draw = torch.Generator().manual_seed(rng.torch_seed(setting.seed, "meta-nets"))
+        count, found = len(self.network.names["params"]), dict[str, Any]()
+        if "bn" in learns:
+            found["bn"] = BNNet(len(self.normalised), len(self.normalised)).init(draw, like)
+        if "lr" in learns:
+            found["lr"] = LRNet(2 * len(self.measured), count).init(draw, like)
+            found["tilde"] = {"rates": like.new_full((count,), setting.training.lr)}
+        return found
+
+    def fixed(
+        self, setting: Setting, like: Tensor, learns: tuple[str, ...], beta: float
+    ) -> dict[str, Any]:
+        """What no net says: beta, or one rate for all tensors."""
+        known = {} if "bn" in learns else {"beta": like.new_tensor(beta)}
+        if "lr" not in learns:
+            known["rate"] = like.new_full((), setting.training.lr)
+        return known
+
+    def hyper(self, meta: Tree, fixed: Tree, statistics: Tree) -> dict[str, Tensor]:
+        """A client's ``beta`` and ``rates``, equation 4; in ``fixed`` is what no net says."""
+        layers, count = len(self.normalised), len(self.network.names["params"])
+        if "bn" in meta:
+            beta = BNNet(layers, layers)(meta["bn"], statistics["xi"])
+        else:
+            beta = fixed["beta"].expand(layers)
+        if "lr" in meta:
+            factors = LRNet(2 * len(self.measured), count)(meta["lr"], statistics["inputs"])
+            return {"beta": beta, "rates": factors * meta["tilde"]["rates"]}
+        return {"beta": beta, "rates": fixed["rate"].expand(count)}
+
+    # Passes through the network
+
+    def train(
+        self, params: Tree, buffers: Tree, stored: Tree, beta: Tensor, batch: Batch
+    ) -> Output:
+        """In training mode; ``buffers`` move, ``stored`` are those of the stored model."""
+        around, after = self._mixing(buffers, stored, beta, training=True)
+        output = self.network.train(
+            params, buffers, batch["x"], key=batch.get("key"), around=around
+        )
+        return output._replace(buffers={**output.buffers, **after})
+
+    def eval(self, params: Tree, buffers: Tree, stored: Tree, beta: Tensor, x: Tensor) -> Tensor:
+        """[b, classes] in evaluation mode, where gradients may be nested."""
+        around, _ = self._mixing(buffers, stored, beta, training=False)
+        return self.network.eval(params, buffers, x, nested=True, around=around).outputs
+
+    def _mixing(
+        self, buffers: Tree, stored: Tree, beta: Tensor, training: bool
+    ) -> tuple[Around, dict[str, Tensor]]:
+        """What normalises in place of the layers, and the buffers that it moves."""
+        after: dict[str, Tensor] = {}
+
+        def normalising(place: int, name: str) -> Any:
+            def call(layer: Any, own: Any, x: Tensor) -> Tensor:
+                momentum = 0.1 if layer.momentum is None else layer.momentum
+                found, running = mixed_batch_norm(
+                    *(x, beta[place], self._of(stored, name), self._of(buffers, name)),
+                    *(training, momentum, layer.eps),
+                )
+                if training:
+                    after[f"{name}.running_mean"], after[f"{name}.running_var"] = running
+                    after[f"{name}.num_batches_tracked"] = (
+                        buffers[f"{name}.num_batches_tracked"] + 1
+                    )
+                if layer.weight is None:
+                    return found
+                shape = (-1, *[1] * (x.dim() - 2))
+                return found * layer.weight.reshape(shape) + layer.bias.reshape(shape)
+
+            return call
+
+        return {name: normalising(i, name) for i, name in enumerate(self.normalised)}, after
+
+    def restarted(self, buffers: Tree) -> dict[str, Tensor]:
+        """The buffers with running statistics as those of a fresh layer: 0 and 1."""
+        fresh = dict(buffers)
+        for name in self.normalised:
+            for key, begin in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
+                fresh[f"{name}.{key}"] = torch.full_like(buffers[f"{name}.{key}"], begin)
+        return fresh
+
+    def mixed(self, buffers: Tree, stored: Tree, beta: Tensor) -> dict[str, Tensor]:
+        """Buffers with which the plain network does in evaluation what the mixing one does."""
+        found = dict(buffers)
+        for place, name in enumerate(self.normalised):
+            for key in (f"{name}.running_mean", f"{name}.running_var"):
+                found[key] = (1 - beta[place]) * stored[key] + beta[place] * buffers[key]
+        return found
+
+    def kept(self, buffers: Tree) -> dict[str, Tensor]:
+        """The running statistics among buffers, which mixing needs of the stored model."""
+        keys = [f"{n}.running_{k}" for n in self.normalised for k in ("mean", "var")]
+        return {key: buffers[key] for key in keys}
+
+    @staticmethod
+    def _of(buffers: Tree, name: str) -> Statistics:
+        return buffers[f"{name}.running_mean"], buffers[f"{name}.running_var"]
+
+    # Fine-tuning
+
+    def work(self, params: Tree, buffers: Tree, stored: Tree, hyper: Tree) -> dict[str, Any]:
+        """The work tree of `tuning`: a model, and what steers it."""
+        names = self.network.names["params"]
+        rates = {name: hyper["rates"][i] for i, name in enumerate(names)}
+        return {
+            "params": {name: params[name] for name in names},
+            "buffers": dict(buffers),
+            "stored": self.kept(stored),
+            "beta": hyper["beta"],
+            "rates": rates,
+        }
+
+    def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        """Cross-entropy with mixed statistics."""
+        output = self.train(work["params"], work["buffers"], work["stored"], work["beta"], batch)
+        return classification(output.outputs, batch), {"buffers": output.buffers}
+
+
+def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+    """A plain gradient step at each tensor's own rate."""
+    moved = trees.apply(
+        lambda w, g, rate: w - trees.align(rate, w) * g, work["params"], grads, work["rates"]
+    )
+    return {**work, "params": moved, "buffers": aux["buffers"]}
+
+
+def tuning(steering: Steering, begin: Any, end: Any, draws: Draws) -> Pass:
+    """A pass of fine-tuning; ``begin`` gives `Steering.work`."""
+    return Pass(begin, steering.loss, update, end, draws)
+
+
+Origin = Callable[[Tree, Tree], Tree]
+"""(server, client) -> the stored model's variables."""
+
+
+def of_server(server: Tree, client: Tree) -> Tree:
+    """The stored model where the server has it."""
+    found: Tree = server["origin"]
+    return found
+
+
+def measuring(
+    steering: Steering,
+    origin: Origin,
+    split: str = "train",
+    due: Callable[[int], bool] = lambda round_: True,
+    steered: bool = False,
+) -> Sweep:
+    """A sweep that puts a client's ``statistics`` into its tree, and where it is ``steered`` what
+    follows from them, ``hyper``, by the nets that it or the server has.
+    """
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+        model = origin(server, client)
+        return steering.look(model["params"], model["buffers"], batch)
+
+    def end(
+        server: Tree, client: Tree, sent: Tree, seen: Tree
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        found = steering.statistics(seen, origin(server, client)["buffers"])
+        after = {**client, "statistics": found}
+        if steered:
+            meta = client.get("meta") or server["meta"]
+            after["hyper"] = steering.hyper(meta, server["fixed"], found)
+        return after, {}
+
+    return Sweep(look, end, split, due)
+
+
+def nothing_to_tell(
+    server: Tree, clients: Tree, uploads: Tree, n: Tensor
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Nothing was sent."""
+    return dict(server), dict(clients)
+
+
+def told_clients(clients: Tree) -> dict[str, Tensor]:
+    """Of every client, zeros before it took part: ``beta`` [clients, B], ``rates`` [clients, P] and
+    what the nets were told, ``xi`` and ``inputs``.
+    """
+    return {**clients["hyper"], **clients["statistics"]}
+
+
+def check_plain(setting: Setting, name: str) -> None:
+    """Refuse (`FedloomError`) what the study adds to a loss, of which the method has its own."""
+    added = {"terms": setting.terms, "features": setting.alterations}
+    for key in [key for key, given in added.items() if given]:
+        raise FedloomError(f"{name}: {key} are set; allowed: none, as its loss is its own")
+
+
+def check_normalised(steering: Steering, name: str) -> None:
+    """Refuse (`FedloomError`) a model in which there is nothing to mix."""
+    if not steering.normalised:
+        raise FedloomError(
+            f"{name}: the model has no batch normalisation with running statistics; allowed: one "
+            "that has (cnn, resnet18, ...), or `learns: lr` where it is an option"
+        )
+
+
+def _sums(x: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    """Of x [b, channels, n]: sums and sums of squares by channel, and how many numbers they are."""
+    wide = x.double()
+    counts = weight.double()
+    first, second = wide.sum(2), wide.square().sum(2)
+    return {
+        "sum": counts @ first,
+        "square": counts @ second,
+        "count": counts.sum() * x.shape[2],
+    }
+
+
+def _moments(sums: Mapping[str, Tensor]) -> Statistics:
+    """Mean and unbiased variance by channel; 0 of nothing."""
+    count = sums["count"]
+    mean = sums["sum"] / count.clamp(min=1)
+    var = (sums["square"] - count * mean.square()) / (count - 1).clamp(min=1)
+    return mean, var.clamp(min=0)
