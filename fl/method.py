@@ -14,6 +14,8 @@ from torch import Tensor
 
 from fl.alteration import Alteration
 from fl.network import Network
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION
 from fl.term import Adaptive, Batch, Term
 from fl.training import Training
 from fl.trees import Rate, Tree
@@ -29,7 +31,7 @@ class Setting:
     clients: all of them, whose ids run from 0; away: how many of them take part in no round; shape:
     of one input; seed: the run's, for what a method draws before round 1; terms: loss terms that
     the study adds to the method's own, see `fl.recipe.recipe`; alterations: what it does to
-    features in training, see `fl.alteration`.
+    features in training, see `fl.alteration`; task: of the data set.
     """
 
     network: Network
@@ -41,6 +43,7 @@ class Setting:
     terms: tuple[Term | Adaptive, ...] = ()
     alterations: tuple[Alteration, ...] = ()
     away: int = 0
+    task: Task = CLASSIFICATION
 
     @property
     def participants(self) -> int:
@@ -167,11 +170,19 @@ class Averaging:
         return self.aggregate(server, clients, uploads, n)
 
 
+KINDS = ("params", "buffers")
+"""What a network's variables are, and where they are in a server's tree and a client's."""
+
+BESIDE = "beside"
+"""Among the parameters of a client: those beside the network's, see `fl.recipe.recipe`."""
+
 GIVEN = "given"
 """In a client's tree: what the server made for this client alone, and sends it."""
 
 COUNTS = "counts"
-"""In every client's tree from the start: its training samples of each class, int64 [classes]."""
+"""In every client's tree from the start: its training samples of each class, int64 [classes]; zeros
+where the task does not count any.
+"""
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,6 @@ UNSEEN = "unseen"
 their test samples: means over clients of ``test`` are over the clients that are trained on.
 """
 
-SHARES = ("accuracy", "balanced_accuracy", "reweighted_accuracy")
-"""Metrics that are fractions of one."""
-
 REWEIGHTED = "reweighted_accuracy"
 """Accuracy on the test samples of all clients, each class weighted by its share among the client's
 own training samples, where a study asks for it (``test: reweighted``). Validation samples have
@@ -46,3 +43,6 @@ none: what is chosen by them is chosen by accuracy.
 
 GLOBAL, PERSONAL = "global", "personal"
 """Stages: the shared model before personalisation, and a client's own model after it."""
+
+SHARES = ("accuracy", "balanced_accuracy", REWEIGHTED, "dice", "foreground_dice")
+"""Metrics that are shares, from 0 to 1; reports show them in percent."""

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fl.network import Network, Output
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION
 from fl.trees import Tree
 
 if TYPE_CHECKING:
     from fl.method import Method
 
 Batch = Mapping[str, Any]
-"""One client's batch: ``x`` [b, ...], ``y`` [b] and ``weight`` [b] (0 leaves a sample out); where
-the network is random, or the pass asks for them, also ``key`` [b], see `fl.keyed`; where a pass has
-reference models, also ``reference``, see `fl.method.Pass`.
+"""One client's batch: ``x`` [b, ...], ``y`` [b] (masks: [b, height, width]) and ``weight`` [b] (0
+leaves a sample out); where the network is random, or the pass asks for them, also ``key`` [b], see
+`fl.keyed`; where a pass has reference models, also ``reference``, see `fl.method.Pass`.
 """
 
 
@@ -34,7 +36,7 @@ class Forward:
     ``params`` are without those that stay local. work: the client's tree of this round, where a
     method keeps what only it knows. batch: the samples, see `Batch`; what `Beside` terms
     asked of reference models is in ``batch["reference"]``. beside: parameters beside the network's,
-    see `fl.recipe.recipe`.
+    see `fl.recipe.recipe`. task: whose loss a method minimises, see `fl.parts.losses.task_loss`.
     """
 
     network: Network
@@ -44,6 +46,7 @@ class Forward:
     work: Tree
     batch: Batch
     beside: Tree = field(default_factory=dict)
+    task: Task = CLASSIFICATION
 
 
 Term = Callable[[Forward], Tensor]

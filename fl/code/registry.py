@@ -29,6 +29,7 @@ FOLDERS = {
     "term": "terms",
     "alteration": "features",
     "model": "models",
+    "task": "tasks",
     "data set": "data/datasets",
     "partition scheme": "data/schemes",
     "analysis": "analyses",

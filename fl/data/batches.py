@@ -218,11 +218,11 @@ def _epoch(
 class Arrays:
     """The samples of a data set, ready to be gathered into batches on a device.
 
-    ``x`` and ``y`` may be memory maps. Sets of up to ``resident`` bytes are copied to the device
-    once; larger ones are gathered batch by batch. Inputs become
-    ``(x * scale - mean) / sd`` in the run's precision, scale, mean and sd per channel or one each;
-    without a normalisation they are tokens, which stay whole numbers (int64). ``augmentation``
-    names what is done to training batches, see `fl.data.augment`.
+    ``x`` and ``y`` may be memory maps; labels ``y`` are a number for each sample, or a mask. Sets
+    of up to ``resident`` bytes are copied to the device once; larger ones are gathered batch by
+    batch. Inputs become ``(x * scale - mean) / sd`` in the run's precision, scale, mean and sd per
+    channel or one each; without a normalisation they are tokens, which stay whole numbers (int64).
+    ``augmentation`` names what is done to training batches, see `fl.data.augment`.
     """
 
     def __init__(
@@ -241,7 +241,9 @@ class Arrays:
         if normalisation is not None:
             self._affine = _affine(normalisation, x.ndim - 2, self.device, dtype)
         self._augment = augment.AUGMENTATIONS[augmentation]
-        self._y = torch.from_numpy(np.array(y, dtype=np.int64)).to(self.device)
+        # Masks stay as small as they are until a batch is made of them.
+        kind = np.int64 if y.ndim == 1 else y.dtype
+        self._y = torch.from_numpy(np.array(y, dtype=kind)).to(self.device)
         self._x: Tensor | None = None
         self._map = x
         if x.nbytes <= resident:
@@ -294,8 +296,8 @@ class Arrays:
         return x.to(self._dtype) * factor + offset
 
     def labels(self, index: Tensor) -> Tensor:
-        """Labels, of the shape of ``index``."""
-        return self._y[index]
+        """Labels, int64: of the shape of ``index``, or masks [*index.shape, height, width]."""
+        return self._y[index].long()
 
     def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> dict[str, Tensor]:
         """The batch at ``index`` [..., b], see `fl.term.Batch`."""

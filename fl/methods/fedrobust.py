@@ -21,8 +21,8 @@ from torch import Tensor
 from fl import trees
 from fl.errors import FedloomError
 from fl.fields import NonNegative, Positive
-from fl.method import Method, Setting, only
-from fl.recipe import BESIDE, recipe
+from fl.method import BESIDE, Method, Setting, only
+from fl.recipe import recipe
 from fl.schema import GLOBAL
 from fl.term import Batch
 from fl.trees import Rate, Tree

@@ -30,6 +30,7 @@ from fl.method import Method, Setting
 from fl.parts.cooperation import WEIGHTS, Regulariser, cooperating
 from fl.parts.mixing import ALIKE, alike_above, cosines, pfedgraph_weights
 from fl.schema import PERSONAL
+from fl.task import ANY
 from fl.trees import Tree
 
 
@@ -49,6 +50,7 @@ class PFedGraph:
 
     title: ClassVar = "pFedGraph"
     stages: ClassVar = (PERSONAL,)
+    tasks: ClassVar = ANY
     sends_own: ClassVar = True
 
     def build(self, setting: Setting) -> Method:

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from fl import trees
-from fl.method import GIVEN, Method, Pass, Setting, Sweep, only
+from fl.method import GIVEN, KINDS, Method, Pass, Setting, Sweep, only
 from fl.parts.alignment import alignment, inclination
-from fl.parts.losses import cross_entropy
+from fl.parts.losses import task_loss
 from fl.parts.mixing import directions, mix
 from fl.parts.sending import all_but
-from fl.recipe import KINDS, everything, recipe, select
+from fl.recipe import everything, recipe, select
 from fl.schema import PERSONAL
 from fl.trees import Tree
 
@@ -65,7 +65,7 @@ def cooperating(
     traced = matrices if setting.clients <= MOST else ()
     held = alignment(mu, "received") if mixture else inclination(mu, "received")
     own = all_but(*KINDS)
-    base = recipe(setting, terms=(cross_entropy, held), local=everything)
+    base = recipe(setting, terms=(task_loss, held), local=everything)
     local = only(base)
 
     def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:

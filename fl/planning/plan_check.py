@@ -82,7 +82,7 @@ class _Study:
     study: str
     title: str
     question: str
-    metric: Literal["accuracy", "balanced_accuracy", "reweighted_accuracy"]
+    metric: str
     baseline: str | None
     hash: str
     runs: list[dict[str, Any]]

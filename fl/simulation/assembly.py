@@ -6,16 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
 
 from fl.data.batches import Arrays
-from fl.errors import FedloomError
+from fl.errors import DataError, FedloomError
 from fl.method import Method, Setting, declared
 from fl.network import Network
 from fl.simulation.evaluate import OWN, Held
 from fl.simulation.simulate import DTYPES, Simulation
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION
 from fl.term import Attached
 from fl.training import Training
 
@@ -27,10 +30,13 @@ Spec = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run's spec names, made with its values: instances of the registry's classes."""
+    """What a run's spec names, made with its values: instances of the registry's classes, and the
+    task that its data set says.
+    """
 
     model: Any
     method: Composed
+    task: Task = CLASSIFICATION
 
 
 @dataclass(frozen=True)
@@ -54,12 +60,22 @@ def assemble(
     shape, classes = prepared.x.shape[1:], len(prepared.classes)
     network = computing(lambda: parts.model.build(shape, classes), training)
     arrays = Arrays(
-        *(prepared.x, prepared.y, _normalisation(prepared, training), device, dtype),
+        *(
+            prepared.x,
+            _labels(prepared, parts.task),
+            _normalisation(prepared, training),
+            device,
+            dtype,
+        ),
         augmentation=training.augmentation,
     )
     network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=device)))
     away = len(held.away)
-    setting = Setting(network, training, classes, held.clients, shape, spec["seed"], away=away)
+    setting = Setting(
+        *(network, training, classes, held.clients, shape, spec["seed"]),
+        away=away,
+        task=parts.task,
+    )
     return Simulation(
         method=build(parts.method, setting),
         network=network,
@@ -68,6 +84,7 @@ def assemble(
         held=held,
         classes=classes,
         seed=spec["seed"],
+        task=parts.task,
     )
 
 
@@ -106,6 +123,16 @@ def computing(make: Callable[[], nn.Module], training: Training) -> Network:
     )
 
 
+def _labels(prepared: Prepared, task: Task) -> np.ndarray:
+    """What the task learns: classes [samples], or masks [samples, height, width]."""
+    found: np.ndarray | None = getattr(prepared, task.labels)
+    if found is None:
+        raise DataError(
+            f"{prepared.folder}: has no {task.given}; allowed: a data set for {task.name}"
+        )
+    return found
+
+
 def _normalisation(prepared: Prepared, training: Training) -> dict[str, Any] | None:
     if training.normalisation == "half" and prepared.normalisation is not None:
         return {**prepared.normalisation, "mean": 0.5, "sd": 0.5}
@@ -118,5 +145,6 @@ def reseeded(like: Simulation, spec: Spec, parts: Parts) -> Simulation:
     setting = Setting(
         *(like.network, like.training, like.classes, held.clients, shape, spec["seed"]),
         away=len(held.away),
+        task=like.task,
     )
     return replace(like, method=build(parts.method, setting), seed=spec["seed"])

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fl import trees
@@ -19,6 +18,8 @@ from fl.method import Method, Predictor, View
 from fl.network import Network
 from fl.schema import METRIC_COLUMNS, PERSONAL, REWEIGHTED, UNSEEN
 from fl.simulation.engine import State
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -99,14 +100,23 @@ def evaluate(
     round_: int,
     classes: int,
     splits: tuple[str, ...] = ("val", "test", UNSEEN),
+    task: Task = CLASSIFICATION,
 ) -> pd.DataFrame:
-    """Loss, accuracy and balanced accuracy of every client, in the columns of `METRIC_COLUMNS`.
+    """Loss and the task's metrics of every client, in the columns of `METRIC_COLUMNS`.
 
     Each view of the method is one ``stage``. Splits that a client has no samples of give no row,
     and neither does the personal stage of a client that never takes part: it has no model.
     """
     rows = []
-    ask = partial(_View, network=network, state=state, arrays=arrays, held=held, classes=classes)
+    ask = partial(
+        _View,
+        network=network,
+        state=state,
+        arrays=arrays,
+        held=held,
+        classes=classes,
+        task=task,
+    )
     for stage, view in method.views.items():
         seen = ask(view, stage)
         for split in (s for s in splits if s in held.samples):
@@ -138,9 +148,11 @@ class _View:
         arrays: Arrays,
         held: Held,
         classes: int,
+        task: Task,
     ) -> None:
         self._view, self._network, self._state = view, network, state
         self._arrays, self._held, self._classes = arrays, held, classes
+        self._task = task
         self._predictor = view if isinstance(view, Predictor) else None
         self._shared = None if stage == PERSONAL else view(state.server, None)
         self._last: tuple[np.ndarray, dict[str, float]] | None = None
@@ -165,28 +177,27 @@ class _View:
         """Accuracy on the samples, each class by its share among the client's training samples."""
         remembers = self._predictor is not None and self._predictor.look is not None
         if self._shared is None or remembers or self._everywhere is None:
-            _, correct, labels = self._found(client, samples)
-            self._everywhere = correct.cpu().numpy(), labels.cpu().numpy()
+            seen = self._looked(client, samples)
+            self._everywhere = seen["correct"].cpu().numpy(), seen["label"].cpu().numpy()
         own = torch.from_numpy(self._held.samples["train"][client]).to(self._arrays.device)
         held = np.bincount(self._arrays.labels(own).cpu().numpy(), minlength=self._classes)
         return reweighted_accuracy(*self._everywhere, held)
 
     def _scores(self, client: int, samples: np.ndarray) -> dict[str, float]:
-        losses, correct, labels = self._found(client, samples)
-        return {
-            "loss": float(losses.mean()),
-            "accuracy": float(correct.mean()),
-            "balanced_accuracy": balanced_accuracy(
-                correct.cpu().numpy(), labels.cpu().numpy(), self._classes
-            ),
-        }
+        return self._task.conclude(self._looked(client, samples), self._classes)
 
     @torch.no_grad()
-    def _found(self, client: int, samples: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each sample the loss, whether it is right, 0 or 1, and the label."""
+    def _looked(self, client: int, samples: np.ndarray) -> dict[str, Tensor]:
+        """What the task looks at, of each sample."""
         own = None if self._shared else self._state.client(client, self._arrays.device)
         variables = self._shared or self._view(self._state.server, own)
-        return _found(self._outputs(variables, client), self._arrays, samples)
+        outputs_of, seen = self._outputs(variables, client), []
+        for begin in range(0, len(samples), self._task.chunk):
+            chunk = samples[begin : begin + self._task.chunk]
+            index = torch.from_numpy(chunk).to(self._arrays.device)
+            outputs = outputs_of(self._arrays.inputs(index))
+            seen.append(self._task.look(outputs, self._arrays.labels(index)))
+        return trees.concatenate(seen)
 
     def _outputs(self, variables: Tree, client: int) -> Callable[[Tensor], Tensor]:
         """From inputs to outputs, for one client."""
@@ -217,30 +228,6 @@ def as_rows(rows: list[tuple[int, int, str, str, str, float, int]]) -> pd.DataFr
     """A table in the columns and types of `METRIC_COLUMNS`."""
     table = pd.DataFrame(rows, columns=list(METRIC_COLUMNS))
     return table.astype({"round": "int32", "client": "int32", "value": "float64", "n": "int64"})
-
-
-def _found(
-    outputs_of: Callable[[Tensor], Tensor], arrays: Arrays, samples: np.ndarray
-) -> tuple[Tensor, Tensor, Tensor]:
-    losses, predictions = [], []
-    for begin in range(0, len(samples), CHUNK):
-        index = torch.from_numpy(samples[begin : begin + CHUNK]).to(arrays.device)
-        outputs = outputs_of(arrays.inputs(index))
-        losses.append(F.cross_entropy(outputs, arrays.labels(index), reduction="none"))
-        predictions.append(outputs.argmax(-1))
-    labels = arrays.labels(torch.from_numpy(samples).to(arrays.device))
-    correct = (torch.cat(predictions) == labels).double()
-    return torch.cat(losses).double(), correct, labels
-
-
-def balanced_accuracy(correct: np.ndarray, labels: np.ndarray, classes: int) -> float:
-    """The mean over the classes that occur of the share of their samples that are right.
-
-    correct: 0 or 1 per sample, [n]; labels: [n].
-    """
-    held = np.bincount(labels, minlength=classes)
-    right = np.bincount(labels, weights=correct, minlength=classes)
-    return float((right[held > 0] / held[held > 0]).mean())
 
 
 def reweighted_accuracy(correct: np.ndarray, labels: np.ndarray, held: np.ndarray) -> float:

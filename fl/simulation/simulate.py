@@ -28,6 +28,8 @@ from fl.schema import GLOBAL, PERSONAL
 from fl.simulation import engine
 from fl.simulation.engine import Plan, State
 from fl.simulation.evaluate import Held, as_rows, evaluate
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION
 from fl.training import Training, learning_rate
 from fl.trees import Tree
 
@@ -39,7 +41,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.flo
 class Simulation:
     """What a run needs beside its state.
 
-    classes: number of classes; seed: the run's; see `fl.simulation.engine` for the rest.
+    classes: number of classes; seed: the run's; task: what labels are, and what is reported; see
+    `fl.simulation.engine` for the rest.
     """
 
     method: Method
@@ -49,6 +52,7 @@ class Simulation:
     held: Held
     classes: int
     seed: int
+    task: Task = CLASSIFICATION
 
     def begin(self, weights: Tree | None = None) -> State:
         """The state before round 1, from fresh variables or from the stored ones of another run."""
@@ -60,9 +64,11 @@ class Simulation:
         return engine.start(self.method, variables, counts)
 
     def counts(self) -> Tensor:
-        """Training samples of every client by class, int64 [clients, classes]."""
+        """Training samples of every client by class, int64 [clients, classes]; zeros where samples
+        are not of one class each.
+        """
         found = np.zeros((self.held.clients, self.classes), np.int64)
-        for client, held in enumerate(self.held.samples["train"]):
+        for client, held in enumerate(self.held.samples["train"] if self.task.counted else ()):
             labels = self._labels(held)
             # A label that is no class is an error where it is trained on, which names its place.
             found[client] = np.bincount(labels, minlength=self.classes)[: self.classes]
@@ -152,8 +158,12 @@ class Simulation:
 
     def evaluate(self, state: State, round_: int) -> pd.DataFrame:
         """Rows for every client, see `fl.simulation.evaluate.evaluate`."""
+        return self._scored(self.method, state, round_)
+
+    def _scored(self, method: Method, state: State, round_: int) -> pd.DataFrame:
         return evaluate(
-            self.method, self.network, state, self.arrays, self.held, round_, self.classes
+            *(method, self.network, state, self.arrays, self.held, round_, self.classes),
+            task=self.task,
         )
 
     def final(self, state: State) -> dict[str, Any]:
@@ -174,7 +184,7 @@ class Simulation:
             self.method.init, (), self.method.aggregate, {GLOBAL: lambda server, _: dict(server)}
         )
         state = State(trees.to(weights, self.arrays.device), {})
-        return evaluate(view, self.network, state, self.arrays, self.held, 0, self.classes)
+        return self._scored(view, state, 0)
 
 
 @dataclass(frozen=True)

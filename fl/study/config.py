@@ -15,7 +15,6 @@ from fl.errors import ConfigError, Where, unknown
 from fl.fields import Count, Index, Positive, Seed
 from fl.files import is_folder
 from fl.pytorch import tensorboard
-from fl.schema import REWEIGHTED
 from fl.study import yaml_text
 from fl.study.grids import second
 
@@ -132,8 +131,9 @@ class Study:
 
     test: whose test samples a client's model is scored on: its own, or those of all clients that
     are trained on; `reweighted`: its own, and beside them those of all clients by the metric
-    `fl.schema.REWEIGHTED`. max_runs: more than these are taken for a slip and refused. analyses: of
-    the stored runs, see `fl.analysis`.
+    `fl.schema.REWEIGHTED`. metric: of the task of its data sets, by default the usual one
+    (`fl.task`), or that one. max_runs: more than these are taken for a slip and refused. analyses:
+    of the stored runs, see `fl.analysis`.
     """
 
     datasets: list[Any]
@@ -145,7 +145,7 @@ class Study:
     question: str = ""
     training: dict[str, Any] = field(default_factory=dict)
     execution: dict[str, Any] = field(default_factory=dict)
-    metric: Literal["accuracy", "balanced_accuracy", "reweighted_accuracy"] = "accuracy"
+    metric: str | None = None
     test: Literal["own", "global", "reweighted"] = "own"
     baseline: str | None = None
     keep_weights: bool = False
@@ -255,9 +255,6 @@ def study(folder: Path, name: str, asked_at: Where) -> tuple[Study, Where]:
     for key in ("datasets", "partitions", "models", "methods", "seeds"):
         if not getattr(found, key):
             raise ConfigError(where / key, "is empty", "at least one")
-    if found.metric == REWEIGHTED and found.test != "reweighted":
-        problem = f"is {found.metric}, which is not measured where test is {found.test}"
-        raise ConfigError(where / "metric", problem, "another metric, or test: reweighted")
     i = second(found.seeds)
     if i is not None:
         raise ConfigError(where / "seeds" / i, f"{found.seeds[i]} stands twice", "each seed once")

@@ -22,6 +22,7 @@ from fl.errors import FedloomError
 from fl.method import COUNTS, GIVEN, Draws, Exchange, Method, Pass, Setting
 from fl.network import Network
 from fl.simulation.loader import ask
+from fl.task import Task
 from fl.trees import Tree, apply
 
 ENOUGH = 4
@@ -86,8 +87,8 @@ class Stage:
         self, method: Method, exchange: Exchange, part: Pass, setting: Setting, size: int
     ) -> float:
         by_class = part.draws.per_class and Draws(per_class=min(part.draws.per_class, ENOUGH))
-        count = setting.classes if by_class else size
-        arrays, training = self._samples(count, setting.training.augmentation), setting.training
+        count, training = setting.classes if by_class else size, setting.training
+        arrays = self._samples(count, training.augmentation, setting.task)
         once = replace(training, batch_size=size, local_epochs=1, local_steps=None)
         keyed = setting.network.random or arrays.random or part.draws.keyed
         held = np.arange(count)
@@ -121,14 +122,14 @@ class Stage:
     def _variables(self) -> Tree:
         return self._network.init(0)
 
-    def _samples(self, count: int, augmentation: str) -> Arrays:
+    def _samples(self, count: int, augmentation: str, task: Task) -> Arrays:
         """Random inputs of the data set's shape; tokens where it has them."""
         draw, shape = np.random.default_rng(0), (count, *self._data.shape)
         if tokens := getattr(self._data, "tokens", 0):
             x = draw.integers(tokens, size=shape)
         else:
             x = draw.standard_normal(shape).astype(np.float32)
-        y = np.arange(count) % self._data.classes
+        y = task.invent(count, self._data.classes, self._data.shape)
         return Arrays(x, y, None, augmentation=augmentation)
 
 

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from fl.code import identity, registry
 from fl.code.registry import entry_of
-from fl.data.materials import dataset_id, partition, partition_id, prepare, supply
+from fl.data.materials import (
+    dataset_id,
+    partition,
+    partition_id,
+    prepare,
+    supply,
+    task_entry,
+    task_of,
+)
 from fl.errors import FedloomError, Where
 from fl.files import sha256
+from fl.task import DEFAULT
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +37,7 @@ def parts_of(spec: Spec) -> Parts:
     """What a run's spec names, made with its values."""
     from fl.simulation.assembly import Parts
 
-    return Parts(entry_of("model", spec["model"])[1], _method(spec))
+    return Parts(entry_of("model", spec["model"])[1], _method(spec), task_of(spec["dataset"]))
 
 
 def build(spec: Spec, setting: Setting) -> Method:
@@ -76,6 +85,9 @@ def code(spec: Spec) -> dict[str, str]:
         f"{key} {one['name']}": identity.code(_entry_file(kind, one))
         for key, kind, one in _added(spec)
     }
+    task = task_entry(spec["dataset"])
+    if task.name != DEFAULT:  # That one is part of the core.
+        added["task"] = identity.code(task.file)
     return {
         **added,
         "core": identity.code(identity.CORE),
@@ -117,6 +129,7 @@ def code_files(spec: Spec) -> dict[str, str]:
     roots = [identity.CORE, identity.PREPARED, identity.DEALT]
     roots += [_file(kind, spec, key) for key, kind in kinds.items()]
     roots += [_entry_file(kind, one) for _, kind, one in _added(spec)]
+    roots.append(task_entry(spec["dataset"]).file)
     return {name: found for root in roots for name, found in identity.files(root).items()}
 
 
