@@ -34,9 +34,10 @@ class Dataset(Protocol):
     ``complete: false`` reads a subset in the same format, whose files and sizes are its own. Sets
     of tokens have ``tokens``, how many different ones there are. What a user's set reads where it
     lies, a file or a folder, is its field ``path``; if it reads more than that, ``files`` are all.
-    ``published_splits`` names the
-    splits in which its samples are published, so that a config that asks for another is refused; a
-    data set without that attribute is asked when it is partitioned.
+    ``published_splits`` names the splits in which its samples are published, so that a config that
+    asks for another is refused; a data set without that attribute is asked when it is partitioned.
+    ``task`` names what it is for (`fl.task`), ``classification`` without it. ``modalities`` are the
+    kinds of input that it has of every sample (`fl.data.modality.Modality`), if there are several.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
