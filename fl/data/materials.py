@@ -63,7 +63,7 @@ def dataset_id(spec: Spec) -> str:
 def partition_id(spec: Spec, dataset: str) -> str:
     """``dirichlet-<hash>``: the spec, the scheme's code, the data set, a user's own table."""
     entry = registry.find("partition scheme", spec["name"], Where("the spec"))
-    brought = holdings.content_hash(holdings.read(spec["path"])) if "path" in spec else ""
+    brought = holdings.content_hash(holdings.brought(spec)) if "path" in spec else ""
     code = [identity.code(entry.file), identity.code(identity.DEALT)]
     return f"{entry.name}-{identity.digest([dict(spec), code, dataset, brought])}"
 

@@ -33,9 +33,11 @@ Published = Literal["published"]
 
 @dataclass(frozen=True)
 class Holders:
-    """Who holds what: ``client`` ``[samples]``, in 0..K-1 or `fl.data.split.NOBODY`.
+    """Who holds what.
 
-    notes: what had to be done beyond the scheme's definition.
+    Attributes:
+        client: Of each sample, 0..K-1 or `fl.data.split.NOBODY`, ``[samples]``.
+        notes: What had to be done beyond the scheme's definition.
     """
 
     client: np.ndarray
@@ -67,12 +69,17 @@ HINTS = typing.get_type_hints(Common, include_extras=True)
 def scheme(assign: Callable[..., Holders]) -> Callable[..., pd.DataFrame]:
     """The partition scheme ``(labels, ..., published=None, *, own keys, common keys) -> table``.
 
-    ``assign(labels, [domains or groups,] *, own keys[, seed])`` sees the samples to deal and says
-    who holds them. ``published`` ``[samples]`` is the data set's array ``split``, or None. The
-    result is the partition table (sample, client, split) in its canonical order, with a column
-    ``domain`` (int32) if ``assign`` takes domains, and a column ``unseen`` (bool) if a client is.
+    Its result is the partition table (sample, client, split) in its canonical order. It has a
+    column ``domain`` (int32) if ``assign`` takes domains, and a column ``unseen`` (bool) if a
+    client is unseen.
 
-    Raises `DataError` for keys that do not fit the data, beside what ``assign`` raises.
+    Args:
+        assign: ``(labels, [domains or groups,] *, own keys[, seed])``: it sees the samples to deal
+            and says who holds them. The scheme's ``published`` ``[samples]`` is the data set's
+            array ``split``, or None.
+
+    Raises:
+        DataError: By the scheme, for keys that do not fit the data, and what ``assign`` raises.
     """
     name = assign.__name__.replace("_", "-")
     given = inspect.signature(assign).parameters.values()

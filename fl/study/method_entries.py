@@ -11,6 +11,7 @@ from typing import Any
 from fl import fields
 from fl.code import registry
 from fl.errors import ConfigError, FedloomError, Where, unknown
+from fl.fields import Count
 from fl.method import Setting, declared
 from fl.simulation.simulate import DTYPES as WEIGHTS
 from fl.study import config, modal_check, partition_fit, specs, task_check
@@ -25,7 +26,8 @@ from fl.training import Training
 class Entries:
     """The method entries of a study, checked against each other (`ConfigError`).
 
-    points: by label, every point of an entry's grid. executions: by label, how it is computed.
+    points: by label, every point of an entry's grid. executions: by label, how it is computed;
+    execution: where it says nothing else.
     """
 
     def __init__(self, folder: Path, study: Study, where: Where, execution: Execution) -> None:
@@ -49,8 +51,8 @@ class Entries:
         for label in study.best.rows if study.best else ():
             if label not in self._given:
                 raise unknown(where / "best" / "rows" / label, "entry", label, self._given)
-        shared = config.execution(execution, study.execution, where / "execution")
-        self.executions = {label: self._execution(label, shared) for label in self._given}
+        self.execution = config.execution(execution, study.execution, where / "execution")
+        self.executions = {label: self._execution(label) for label in self._given}
 
     def check(
         self,
@@ -95,7 +97,7 @@ class Entries:
                             away=away,
                             task=task,
                         )
-                        stages[name].rehearse(specs.build(spec, setting), setting, spec)
+                        stages[name].rehearse(specs.composed(spec), setting, spec)
                 except TooFew as error:
                     problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
                     problem += f"{dataset.text} ({error})"
@@ -150,14 +152,42 @@ class Entries:
             raise unknown(at / "start", "entry of this study", start, set(self._given) - {label})
         return start
 
+    def train_on(self, label: str) -> str | int | None:
+        """What an entry trains on in place of all of the clients' samples: the images of another
+        entry, by its label, or so many real ones of every class.
+        """
+        at, given = self._where / "methods" / label / "train_on", self._given[label]
+        found = given.get("train_on")
+        if found is None or (isinstance(found, int) and not isinstance(found, bool)):
+            return None if found is None else int(fields.value(Count, found, at))
+        makers = [name for name in self._given if self.distils(name)]
+        if not isinstance(found, str) or found not in makers or found == label:
+            problem = f"is {found!r}"
+            allowed = "a number of images of every class, or an entry of this study that makes "
+            raise ConfigError(at, problem, f"{allowed}virtual ones: {', '.join(makers) or 'none'}")
+        if self.start(label) is not None:
+            raise ConfigError(at, "stands beside start", "one of both")
+        if self.train_on(found) is not None:
+            raise ConfigError(
+                at, f"{found!r} does not train on all samples itself", "one that does"
+            )
+        return found
+
+    def distils(self, label: str) -> bool:
+        """Whether an entry makes virtual images, once for all seeds."""
+        given = self._given[label]
+        at = self._where / "methods" / label
+        return declared(registry.find("method", str(given.get("method", label)), at).target).distils
+
     @property
     def size(self) -> int:
         """How many points all entries have, each from every point of what it starts from."""
         return sum(map(self._size, self._given))
 
     def _size(self, label: str) -> int:
-        start = self.start(label)
-        return len(self.points[label]) * (1 if start is None else self._size(start))
+        before, on = self.start(label), self.train_on(label)
+        before = on if isinstance(on, str) else before
+        return len(self.points[label]) * (1 if before is None else self._size(before))
 
     def title(self, label: str) -> str:
         """What tables call an entry."""
@@ -184,8 +214,9 @@ class Entries:
             seen.append(start)
 
     def _check_precision(self, label: str) -> None:
-        """Whether the weights of what an entry starts from are of its own precision."""
-        start = self.start(label)
+        """Whether what an entry starts from, or the images it trains on, are of its precision."""
+        start, on = self.start(label), self.train_on(label)
+        start = on if isinstance(on, str) else start
         if start is None:
             return
         own, stored = (
@@ -193,14 +224,14 @@ class Entries:
         )
         for mine, other in itertools.product(sorted(own), sorted(stored)):
             if WEIGHTS[mine] != WEIGHTS[other]:
-                problem = f"is {mine}, but the model of {start!r}, where it starts, is {other}"
+                problem = f"is {mine}, but what comes of {start!r}, where it starts, is {other}"
                 allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[other]]
                 raise self._wrong(label, "precision", problem, ", ".join(allowed))
 
-    def _execution(self, label: str, shared: Execution) -> Execution:
+    def _execution(self, label: str) -> Execution:
         """How an entry is computed: as the study, the method or the entry says, the last wins."""
         name = self.points[label][0].entry.name
         defaults, defaults_at = config.method_defaults(self._folder, name)
-        own = config.execution(shared, defaults.get("execution"), defaults_at / "execution")
+        own = config.execution(self.execution, defaults.get("execution"), defaults_at / "execution")
         at = self._where / "methods" / label / "execution"
         return config.execution(own, self._given[label].get("execution"), at)

@@ -227,10 +227,12 @@ def test_differences_are_named_by_their_keys():
 APART = {
     "from a config to runs; what it settles is in the spec": "study data/__init__ data/partition",
     "finds the code that a config names, and says what of it counts": """
-        code/identity code/meanings code/registry
+        code/declared code/identity code/meanings code/registry
     """,
     "what there is to do, and makes what runs read under its name": "planning data/materials",
-    "computes runs and keeps them as they were computed": "train store",
+    "computes runs and keeps them as they were computed": """
+        train store pytorch/memory pytorch/tensorboard
+    """,
     "shows what was computed": """
         __main__ analyses analysis cli data/distance report results units version
     """,
