@@ -93,7 +93,7 @@ def world(
     prepared, table = data(() if about.alone else away)
     parts = Parts(
         materials.entry_of("model", spec["model"])[1],
-        specs._method(spec),
+        specs.composed(spec),
         modalities=KINDS,
     )
     return assembly.assemble(spec, parts, prepared, table, torch.device("cpu"))
