@@ -353,8 +353,9 @@ class Declared:
     participant needs validation samples. training: values of training keys that it sets where a
     study does not. sends_own: a client goes on with weights of its own and sends them too. short:
     hyper-parameters under which a run of two rounds shows all that it does, for tests of every
-    method. modalities: its server does nothing but average what is sent, so that clients of
-    several modalities can share one.
+    method. modalities: clients of several modalities can share its server, as that only averages
+    (`Averaging`), or tells them apart itself by `MODALITY`: it then sees what all of them sent as
+    one stack, with zeros for weights that a client lacks.
     """
 
     stages: tuple[str, ...]
