@@ -289,6 +289,22 @@ class Method:
 
 
 @dataclass(frozen=True)
+class Attached:
+    """A term that needs more of its method than a place in the loss: something that the server
+    keeps, an exchange of its own.
+
+    attach(method) -> method: the method, whose loss has the term, with what the term needs.
+    """
+
+    term: Term
+    attach: Callable[[Method], Method]
+
+    def __call__(self, forward: Forward) -> Tensor:
+        """The term."""
+        return self.term(forward)
+
+
+@dataclass(frozen=True)
 class Modal:
     """A method for the clients of one modality.
 
@@ -309,22 +325,6 @@ class Modal:
     def server(self, server: Tree) -> dict[str, Any]:
         """What these clients' server is of the run's."""
         return dict(server[self.name]) if self.apart else self.of(server)
-
-
-@dataclass(frozen=True)
-class Attached:
-    """A term that needs more of its method than a place in the loss: something that the server
-    keeps, an exchange of its own.
-
-    attach(method) -> method: the method, whose loss has the term, with what the term needs.
-    """
-
-    term: Term
-    attach: Callable[[Method], Method]
-
-    def __call__(self, forward: Forward) -> Tensor:
-        """The term."""
-        return self.term(forward)
 
 
 def steps_of(method: Method) -> tuple[Pass, ...]:
