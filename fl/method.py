@@ -14,6 +14,8 @@ from torch import Tensor
 
 from fl.alteration import Alteration
 from fl.network import Network
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION
 from fl.term import Adaptive, Batch, Term
 from fl.training import Training
 from fl.trees import Rate, Tree
@@ -29,7 +31,7 @@ class Setting:
     clients: all of them, whose ids run from 0; away: how many of them take part in no round; shape:
     of one input; seed: the run's, for what a method draws before round 1; terms: loss terms that
     the study adds to the method's own, see `fl.recipe.recipe`; alterations: what it does to
-    features in training, see `fl.alteration`.
+    features in training, see `fl.alteration`; task: of the data set.
     """
 
     network: Network
@@ -41,6 +43,7 @@ class Setting:
     terms: tuple[Term | Adaptive, ...] = ()
     alterations: tuple[Alteration, ...] = ()
     away: int = 0
+    task: Task = CLASSIFICATION
 
     @property
     def participants(self) -> int:
@@ -167,11 +170,19 @@ class Averaging:
         return self.aggregate(server, clients, uploads, n)
 
 
+KINDS = ("params", "buffers")
+"""What a network's variables are, and where they are in a server's tree and a client's."""
+
+BESIDE = "beside"
+"""Among the parameters of a client: those beside the network's, see `fl.recipe.recipe`."""
+
 GIVEN = "given"
 """In a client's tree: what the server made for this client alone, and sends it."""
 
 COUNTS = "counts"
-"""In every client's tree from the start: its training samples of each class, int64 [classes]."""
+"""In every client's tree from the start: its training samples of each class, int64 [classes]; zeros
+where the task does not count any.
+"""
 
 
 @dataclass(frozen=True)
@@ -189,6 +200,8 @@ class Exchange:
     give(server, client) -> tree
         For ONE client: what the server makes for it alone. Passes find it in the client's tree
         under `GIVEN`; it is made again in every round.
+    everyone: whether all clients that may take part do so, not only those drawn for the round; for
+        exchanges that come before that of every round.
     """
 
     passes: tuple[Pass | Sweep, ...]
@@ -196,6 +209,7 @@ class Exchange:
     due: Callable[[int], bool] = lambda round_: True
     send: Callable[[Tree], dict[str, Any]] | None = None
     give: Callable[[Tree, Tree], dict[str, Any]] | None = None
+    everyone: bool = False
 
 
 @dataclass(frozen=True)
@@ -238,7 +252,11 @@ class Method:
     trace(server) -> tensors by name
         What is kept of every evaluated round beside weights and scores: small, of one shape.
     trace_clients(clients) -> tensors by name
-        The same of the stack of all clients, in host memory.
+        The same of the stack of all clients, in host memory. It is no message: no client and no
+        server sees it.
+    admit(counts, clients)
+        Raises `FedloomError` where the method cannot do with what clients hold: training samples
+        of every client by class, int64 [clients, classes], and the ids of those that may take part.
     """
 
     init: Callable[[Tree], tuple[dict[str, Any], dict[str, Any]]]
@@ -250,6 +268,7 @@ class Method:
     give: Callable[[Tree, Tree], dict[str, Any]] | None = None
     trace: Callable[[Tree], dict[str, Tensor]] | None = None
     trace_clients: Callable[[Tree], dict[str, Tensor]] | None = None
+    admit: Callable[[Tensor, Tensor], None] | None = None
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:

@@ -23,6 +23,10 @@ class Training:
         or AdamW (decoupled weight decay, betas 0.9 and 0.999; momentum is not used).
     schedule: the learning rate over rounds; see `learning_rate`.
     participation: share of the clients drawn each round, at least one.
+    stragglers: share of a round's clients that do only part of its local work, a random number of
+        its epochs (steps, where those are counted); see `fl.data.stragglers`.
+    partial_work: of stragglers, is `kept` and averaged as that of others, or `dropped`: they then
+        take no part in the round, but one client always does.
     precision: of weights and inputs; `mixed`: float32, but the network computes in bfloat16 where
         PyTorch's autocast does. Faster for large models; results differ by more than rounding.
     memory_format: of images inside the network, where clients are trained one after another;
@@ -45,6 +49,8 @@ class Training:
     lr_decay: Positive = 1.0
     lr_decay_every: Count = 1
     participation: Annotated[float, Bound(above=0, high=1)] = 1.0
+    stragglers: Share = 0.0
+    partial_work: Literal["kept", "dropped"] = "kept"
     precision: Literal["float32", "float64", "mixed"] = "float32"
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     normalisation: Literal["own", "half"] = "own"
@@ -62,7 +68,21 @@ class Training:
             )
         if values["local_steps"] is None and values["local_epochs"] is None:
             values["local_epochs"] = 1
+        _check_stragglers(values, where)
         return values
+
+
+def _check_stragglers(values: dict[str, object], where: Where) -> None:
+    """Whether somebody is left, and whether there is a part of the work to be done."""
+    share, dropped = values.get("stragglers", 0.0), values.get("partial_work") == "dropped"
+    if share == 1 and dropped:
+        problem = "is 1.0 and partial_work is 'dropped', which leaves nobody to train"
+        raise ConfigError(where / "stragglers", problem, "below 1, or partial_work: kept")
+    if share and not dropped and 1 in (values["local_epochs"], values["local_steps"]):
+        key = "local_epochs" if values["local_epochs"] == 1 else "local_steps"
+        problem = f"is {share!r} and {key} is 1, of which there is no part"
+        allowed = "partial_work: dropped, or 2 or more local_epochs or local_steps"
+        raise ConfigError(where / "stragglers", problem, allowed)
 
 
 def learning_rate(training: Training, round_: int) -> float:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fl.code.identity import difference
-from fl.data import materials
 from fl.errors import FedloomError, Where
 from fl.store.run_check import shaped
 from fl.store.store import Store
+from fl.study import specs
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _facts(run: str, planned: Mapping[str, Mapping[str, Any]], store: Store) -> 
     if store.has(run):
         found = shaped(_Told, store.record(run), Where(str(store.place(run))))
     else:
-        files = materials.code_files(planned[run]["spec"])
+        files = specs.code_files(planned[run]["spec"])
         found = {**planned[run], "state": "not trained", "code_files": files}
     facts = {key: found[key] for key in ("state", "spec", "code_files")}
     start = found["start"]

@@ -17,7 +17,8 @@ from fl.errors import DataError
 from fl.planning import plan
 from fl.planning.estimate import Rates
 from fl.store import lease
-from fl.store.store import LEASE, Store
+from fl.store.layout import LEASE
+from fl.store.store import Store
 from fl.units import duration
 
 STATES = ("done", "running", "failed", "interrupted", "waiting")

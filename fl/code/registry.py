@@ -29,6 +29,7 @@ FOLDERS = {
     "term": "terms",
     "alteration": "features",
     "model": "models",
+    "task": "tasks",
     "data set": "data/datasets",
     "partition scheme": "data/schemes",
     "analysis": "analyses",
@@ -89,6 +90,13 @@ def find(kind: str, name: str, where: Where) -> Entry:
         raise _broken(where, modules[name], error) from error
     said = _said(kind, name, Path(inspect.getfile(module)), module.__doc__)
     return Entry(**vars(said), target=_target(module, where))
+
+
+def entry_of(kind: str, spec: Mapping[str, Any]) -> tuple[Entry, Any]:
+    """The registry's entry for a spec, and the entry's target made with the spec's values."""
+    entry = find(kind, spec["name"], Where("the spec"))
+    values = {key: value for key, value in spec.items() if key != "name"}
+    return entry, entry.make(values)
 
 
 def described(kind: str) -> list[Said]:

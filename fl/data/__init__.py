@@ -18,7 +18,7 @@ from fl.data.lock import Lock
 from fl.data.prepared import DESCRIPTION, Prepared, Writer
 from fl.errors import ConfigError, DataError, Where
 from fl.files import sha256
-from fl.study.places import path_of
+from fl.places import path_of
 
 __all__ = [
     *("PUBLISHED", "Dataset", "Supply", "gather", "load", "own", "placed", "prepare"),

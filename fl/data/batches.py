@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from fl import rng
 from fl.data import augment
+from fl.data.stragglers import WHOLE, shortened
 from fl.method import Draws, Refresh
 from fl.training import Training
 
@@ -89,6 +91,7 @@ def schedule(
     purpose: str = "batches",
     *,
     draws: Draws | None = None,
+    work: Sequence[Fraction] = (),
     labels: Sequence[np.ndarray] = (),
     classes: int = 0,
     keyed: bool = False,
@@ -96,20 +99,22 @@ def schedule(
 ) -> Schedule:
     """The batches of one round; ``samples[i]`` are the samples of ``clients[i]``.
 
-    draws: how the pass asks for them; labels, classes: of the samples, where it asks for classes.
+    draws: how the pass asks for them; work: how much of the pass each client does (all of it, if
+    that is not said); labels, classes: of the samples, where it asks for classes.
     keyed: whether the steps are random in themselves; refreshes: those of the pass.
     """
     draws = draws or Draws()
-    length = lengthened(training, draws, round_)
+    whole = lengthened(training, draws, round_)
+    lengths = [shortened(whole, share) for share in work or [WHOLE] * len(clients)]
     generators = [rng.generator(seed, purpose, client, round_) for client in clients]
     if draws.per_class is None:
-        rows = zip(samples, generators, strict=True)
-        drawn = [_client_batches(held, length, draw) for held, draw in rows]
+        plain = zip(samples, lengths, generators, strict=True)
+        drawn = [_client_batches(held, length, draw) for held, length, draw in plain]
     else:
-        by_class = zip(samples, labels, generators, strict=True)
+        by_class = zip(samples, labels, lengths, generators, strict=True)
         drawn = [
             _class_batches([held[own == c] for c in range(classes)], length, draws.per_class, draw)
-            for held, own, draw in by_class
+            for held, own, length, draw in by_class
         ]
     if draws.repeat > 1:
         drawn = [tuple(np.repeat(part, draws.repeat, axis=0) for part in own) for own in drawn]
@@ -213,11 +218,11 @@ def _epoch(
 class Arrays:
     """The samples of a data set, ready to be gathered into batches on a device.
 
-    ``x`` and ``y`` may be memory maps. Sets of up to ``resident`` bytes are copied to the device
-    once; larger ones are gathered batch by batch. Inputs become
-    ``(x * scale - mean) / sd`` in the run's precision, scale, mean and sd per channel or one each;
-    without a normalisation they are tokens, which stay whole numbers (int64). ``augmentation``
-    names what is done to training batches, see `fl.data.augment`.
+    ``x`` and ``y`` may be memory maps; labels ``y`` are a number for each sample, or a mask. Sets
+    of up to ``resident`` bytes are copied to the device once; larger ones are gathered batch by
+    batch. Inputs become ``(x * scale - mean) / sd`` in the run's precision, scale, mean and sd per
+    channel or one each; without a normalisation they are tokens, which stay whole numbers (int64).
+    ``augmentation`` names what is done to training batches, see `fl.data.augment`.
     """
 
     def __init__(
@@ -232,10 +237,13 @@ class Arrays:
     ) -> None:
         self.device, self._dtype = torch.device(device), dtype
         self._affine: tuple[Tensor, Tensor] | None = None
+        self._normalisation = normalisation
         if normalisation is not None:
             self._affine = _affine(normalisation, x.ndim - 2, self.device, dtype)
         self._augment = augment.AUGMENTATIONS[augmentation]
-        self._y = torch.from_numpy(np.array(y, dtype=np.int64)).to(self.device)
+        # Masks stay as small as they are until a batch is made of them.
+        kind = np.int64 if y.ndim == 1 else y.dtype
+        self._y = torch.from_numpy(np.array(y, dtype=kind)).to(self.device)
         self._x: Tensor | None = None
         self._map = x
         if x.nbytes <= resident:
@@ -268,6 +276,19 @@ class Arrays:
         x = self._normalised(x)
         return x.reshape(*index.shape, *x.shape[1:])
 
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """Normalised images [..., channels, height, width] as x * scale again, float64: from 0 to 1
+        where the data set is one of images; as they are where nothing is normalised.
+        """
+        found = inputs.double().cpu()
+        if self._normalisation is None:
+            return found
+        sd, mean = (
+            torch.tensor(self._normalisation[k], dtype=torch.float64) for k in ("sd", "mean")
+        )
+        sd, mean = (t.reshape(-1, 1, 1) if t.dim() else t for t in (sd, mean))
+        return found * sd + mean
+
     def _normalised(self, x: Tensor) -> Tensor:
         if self._affine is None:
             return x if x.is_floating_point() else x.long()
@@ -275,8 +296,8 @@ class Arrays:
         return x.to(self._dtype) * factor + offset
 
     def labels(self, index: Tensor) -> Tensor:
-        """Labels, of the shape of ``index``."""
-        return self._y[index]
+        """Labels, int64: of the shape of ``index``, or masks [*index.shape, height, width]."""
+        return self._y[index].long()
 
     def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> dict[str, Tensor]:
         """The batch at ``index`` [..., b], see `fl.term.Batch`."""

@@ -19,7 +19,7 @@ from fl.data.lock import Lock, alone_in
 from fl.data.transfer import Partial, download
 from fl.errors import DataError
 from fl.files import disk_errors, sha256
-from fl.study.places import path_of
+from fl.places import path_of
 
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 """What pip calls a package, where that is not the name it is imported by."""

@@ -14,27 +14,16 @@ clients that hold the class, where there a client without it stands for the anch
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from fl.fields import Count, NonNegative, Positive
-from fl.method import Exchange, Method, Setting, Sweep
-from fl.parts.anchors import (
-    Averaged,
-    Guiding,
-    gathered,
-    guide,
-    local_anchors,
-    look_at,
-    no_anchors,
-)
+from fl.method import Method, Setting
+from fl.parts.anchored import anchored_before
+from fl.parts.anchors import Averaged, Guiding, averaged, guide
 from fl.parts.losses import cross_entropy
 from fl.recipe import recipe
 from fl.schema import GLOBAL
-from fl.term import Batch
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)
@@ -58,26 +47,5 @@ class FedFM:
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term, and an exchange before it that renews the anchors."""
-        classes, network = setting.classes, setting.network
         base = recipe(setting, terms=(cross_entropy, guide(self.lam, self.tau, self.loss)))
-
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
-            server, client = base.init(variables)
-            return {**server, "anchors": no_anchors(network, variables, classes)}, client
-
-        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
-            return look_at(network, server, batch, classes)
-
-        def end(
-            server: Tree, client: Tree, sent: Tree, seen: Tree
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
-            return dict(client), local_anchors(seen)
-
-        def renew(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
-            anchors = gathered(server["anchors"], uploads, self.anchors)
-            return {**server, "anchors": anchors}, dict(clients)
-
-        before = Exchange((Sweep(look, end),), renew, due=lambda round_: round_ >= self.first)
-        return replace(base, init=init, before=(before,))
+        return anchored_before(base, setting, averaged(self.anchors), self.first)

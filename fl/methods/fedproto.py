@@ -12,27 +12,20 @@ prototypes of all classes; there, of those that it holds. Clients start from one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fl.fields import NonNegative
-from fl.method import Method, Predictor, Setting, Sweep, View, only
-from fl.parts.anchors import (
-    Averaged,
-    gathered,
-    local_anchors,
-    look_at,
-    no_anchors,
-    present,
-    squared_guiding,
-)
+from fl.method import Method, Predictor, Setting, View
+from fl.parts.anchored import anchored_after
+from fl.parts.anchors import Averaged, averaged, present, squared_guiding
 from fl.parts.losses import cross_entropy, weighted_mean
 from fl.recipe import everything, personal, recipe
 from fl.schema import PERSONAL
-from fl.term import Batch, Forward, Term
+from fl.term import Forward, Term
 from fl.trees import Tree
 
 
@@ -54,26 +47,9 @@ class FedProto:
 
     def build(self, setting: Setting) -> Method:
         """Local with one more term, whose clients send prototypes."""
-        classes, network = setting.classes, setting.network
+        network = setting.network
         base = recipe(setting, terms=(cross_entropy, towards(self.lam)), local=everything)
-
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
-            server, client = base.init(variables)
-            return {**server, "anchors": no_anchors(network, variables, classes)}, client
-
-        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
-            return look_at(network, client, batch, classes)
-
-        def end(
-            server: Tree, client: Tree, sent: Tree, seen: Tree
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
-            return dict(client), local_anchors(seen)
-
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
-            anchors = gathered(server["anchors"], uploads, self.prototypes)
-            return {**server, "anchors": anchors}, dict(clients)
+        shared = anchored_after(base, setting, averaged(self.prototypes))
 
         def nearest(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             features = network.eval(variables["params"], variables["buffers"], x).features
@@ -85,7 +61,7 @@ class FedProto:
         own: View = personal
         if self.predict == "prototype":
             own = Predictor(with_anchors, nearest)
-        return Method(init, (only(base), Sweep(look, end)), aggregate, {PERSONAL: own})
+        return replace(shared, views={PERSONAL: own})
 
 
 def towards(lam: float) -> Term:

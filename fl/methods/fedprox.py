@@ -3,31 +3,107 @@
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys
 2020. arXiv:1812.06127.
 
-Differences from the paper: every client does its whole local work (gamma-inexactness by early stops
-is not simulated), and clients are weighted by their samples instead of drawn in proportion to them.
+As in the paper's experiments, clients are drawn uniformly and weighted by their samples. Clients
+that do part of their work are a matter of training (``stragglers``). With ``adapt``, mu is one
+number for all that the server adapts before each round to the training loss of the shared model: up
+when it rises, down after it fell some rounds in a row (the paper: both by .1, five rounds, from 0,
+or from 1 for IID data). The loss is that of the round's clients, who are asked for it in an
+exchange of its own; in the paper it is over all devices.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
-from fl.fields import NonNegative
-from fl.method import Method, Setting
-from fl.parts.losses import cross_entropy
+import torch
+from torch import Tensor
+
+from fl import trees
+from fl.fields import Count, NonNegative, Positive
+from fl.method import Averaging, Exchange, Method, Setting, Sweep
+from fl.parts.losses import task_loss
 from fl.parts.proximal import proximal
+from fl.parts.sending import all_but
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
+from fl.term import Batch, Forward
+from fl.trees import Tree
+
+KEPT = ("mu", "loss", "falls", "rounds")
+"""What the server keeps to adapt mu."""
 
 
 @dataclass(frozen=True)
 class FedProx:
-    """mu: weight of the proximal term (mu/2) ||w - w^t||^2, equation 2; 0 is FedAvg."""
+    """mu: weight of the proximal term (mu/2) ||w - w^t||^2, equation 2; 0 is FedAvg.
+
+    adapt: whether mu is only where it begins. step: by how much it moves; patience: after how many
+    rounds of a falling loss it goes down.
+    """
 
     mu: NonNegative = 0.01
+    adapt: bool = False
+    step: Positive = 0.1
+    patience: Count = 5
 
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more loss term."""
-        return recipe(setting, terms=(cross_entropy, proximal(self.mu)))
+        if not self.adapt:
+            return recipe(setting, terms=(task_loss, proximal(self.mu)))
+        base, network = recipe(setting, terms=(task_loss, weighted)), setting.network
+
+        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            server, client = base.init(variables)
+            zero = trees.leaves(variables["params"])[0].new_zeros(())
+            return {**server, **dict.fromkeys(KEPT, zero), "mu": zero + self.mu}, client
+
+        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+            output = network.eval(server["params"], server["buffers"], batch["x"])
+            count = batch["weight"].sum()
+            return {"loss": setting.task.loss(output.outputs, batch) * count, "count": count}
+
+        def end(
+            server: Tree, client: Tree, sent: Tree, seen: Tree
+        ) -> tuple[dict[str, Any], dict[str, Any]]:
+            return dict(client), {"loss": seen["loss"] / seen["count"].clamp(min=1)}
+
+        def adapt(
+            server: Tree, clients: Tree, uploads: Tree, n: Tensor
+        ) -> tuple[dict[str, Any], dict[str, Any]]:
+            loss = trees.mean(uploads, n)["loss"]
+            return {**server, **self.adapted(server, loss)}, dict(clients)
+
+        measured = Exchange(
+            (Sweep(look, end),), Averaging(adapt), send=all_but("loss", "falls", "rounds", "mu")
+        )
+        return replace(
+            base,
+            init=init,
+            before=(measured,),
+            send=all_but("loss", "falls", "rounds"),
+            trace=lambda server: {"mu": server["mu"]},
+        )
+
+    def adapted(self, kept: Tree, loss: Tensor) -> dict[str, Tensor]:
+        """`KEPT` after a round that began with that training loss."""
+        begun = kept["rounds"] > 0
+        rose, fell = begun & (loss > kept["loss"]), begun & (loss < kept["loss"])
+        falls = (kept["falls"] + 1) * fell
+        down = falls >= self.patience
+        mu = kept["mu"] + self.step * rose.to(loss.dtype) - self.step * down.to(loss.dtype)
+        return {
+            "mu": mu.clamp(min=0),
+            "loss": loss,
+            "falls": torch.where(down, 0, falls).to(loss.dtype),
+            "rounds": kept["rounds"] + 1,
+        }
+
+
+def weighted(forward: Forward) -> Tensor:
+    """`fl.parts.proximal.proximal` by the ``mu`` that the server sent."""
+    return proximal(1.0)(forward) * forward.shared["mu"]

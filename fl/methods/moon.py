@@ -2,18 +2,19 @@
 
 Li, He, Song. Model-Contrastive Federated Learning. CVPR 2021. arXiv:2103.16257.
 
-The contrast is over what goes into the classifier; the paper puts a projection head before it,
-which is a matter of the model here. In a client's first round its last model is the initial one.
+The contrast is over what goes into the classifier; the projection head that the paper puts before
+it is a key of models (``projection: 256``). In a client's first round its last model is the initial
+one. ``second`` are the paper's alternatives to the contrast (its table 6).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from fl.fields import NonNegative, Positive
 from fl.method import Method, Setting, only
-from fl.parts.contrast import model_contrast
+from fl.parts.contrast import model_contrast, model_distance
 from fl.parts.losses import cross_entropy
 from fl.recipe import recipe
 from fl.schema import GLOBAL
@@ -22,15 +23,25 @@ from fl.trees import Tree
 
 @dataclass(frozen=True)
 class MOON:
-    """mu: weight of the contrast (equation 4; the paper's best: 1 to 10); tau: its temperature."""
+    """mu: weight of the second term (equation 4; the paper's best: 1 to 10). tau: the contrast's
+    temperature.
+
+    second: the model `contrast`, the `squared` distance to the features of the shared model, or
+    `none`, which is FedAvg.
+    """
 
     mu: NonNegative = 1.0
     tau: Positive = 0.5
+    second: Literal["contrast", "squared", "none"] = "contrast"
 
     stages: ClassVar = (GLOBAL,)
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term; a client keeps the model that it sent last."""
+        if self.second == "none":
+            return recipe(setting)
+        if self.second == "squared":
+            return recipe(setting, terms=(cross_entropy, model_distance(self.mu)))
         base = recipe(setting, terms=(cross_entropy, model_contrast(self.mu, self.tau, "previous")))
         local = only(base)
 

@@ -28,9 +28,9 @@ from fl.errors import FedloomError
 from fl.fields import Positive
 from fl.method import Method, Setting, only
 from fl.network import Output
-from fl.parts.losses import classification
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -53,6 +53,7 @@ class PerFedAvg:
 
     title: ClassVar = "Per-FedAvg"
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg on F(w) = f(w - alpha grad f(w; D); D'), equation 3."""
@@ -75,11 +76,11 @@ class PerFedAvg:
 
             def before(params: Tree) -> tuple[Tensor, Tree]:
                 output = forward(params, work["buffers"], inner)
-                return classification(output.outputs, inner), output.buffers
+                return setting.task.loss(output.outputs, inner), output.buffers
 
             def after(params: Tree, buffers: Tree) -> tuple[Tensor, Tree]:
                 output = forward(params, buffers, outer)
-                return classification(output.outputs, outer), output.buffers
+                return setting.task.loss(output.outputs, outer), output.buffers
 
             direction, moved = grad(before, has_aux=True)(work["params"])
             if self.order != "second":

@@ -10,13 +10,18 @@ from dataclasses import dataclass
 from torch import nn
 
 from fl.fields import Count
+from fl.parts.projection import classifier
 
 
 @dataclass(frozen=True)
 class CNN:
-    """channels: of the convolutions, one of each block, which halves height and width."""
+    """channels: of the convolutions, one of each block, which halves height and width.
+
+    projection: width of a projection head before the classifier, as MOON has it, or nothing.
+    """
 
     channels: tuple[Count, ...] = (16, 32)
+    projection: Count | None = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for images of shape (channels, height, width)."""
@@ -30,4 +35,5 @@ class CNN:
                 nn.MaxPool2d(2),
             ]
             depth, height, width = after, height // 2, width // 2
-        return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(depth * height * width, classes))
+        head = classifier(depth * height * width, classes, self.projection)
+        return nn.Sequential(*blocks, nn.Flatten(), *head)

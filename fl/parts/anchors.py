@@ -5,12 +5,14 @@ Called anchors by FedFM (Ye et al. 2023) and prototypes by FedProto (Tan et al. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fl.errors import FedloomError
 from fl.network import Network
 from fl.parts.heads import width
 from fl.parts.losses import weighted_mean
@@ -96,6 +98,11 @@ def guide(lam: float, tau: float, kind: Guiding) -> Term:
     """lam times the loss that guides features to the ``anchors`` in the server's tree."""
 
     def term(forward: Forward) -> Tensor:
+        if "anchors" not in forward.shared:
+            raise FedloomError(
+                "fedfm: the method's clients see nothing that is shared by all; allowed: a method "
+                "whose server sends all clients the same"
+            )
         features, anchors = forward.output.features.flatten(1), forward.shared["anchors"]
         labels = forward.batch["y"]
         if kind == "contrastive":
@@ -127,6 +134,10 @@ def local_anchors(seen: Tree) -> dict[str, Any]:
     return {"means": means, "counts": counts}
 
 
-def gathered(old: Tensor, sent: Tree, how: Averaged) -> Tensor:
-    """The anchors from those of all clients; those of classes that nobody holds stay."""
-    return renewed(old, AVERAGES[how](sent["means"], sent["counts"]), sent["counts"])
+def averaged(how: Averaged) -> Callable[[Tensor, Tree], Tensor]:
+    """Anchors from those of all clients, and the old ones; those of classes nobody holds stay."""
+
+    def gather(old: Tensor, sent: Tree) -> Tensor:
+        return renewed(old, AVERAGES[how](sent["means"], sent["counts"]), sent["counts"])
+
+    return gather

@@ -1,4 +1,4 @@
-"""Model contrast: features pulled to those of one model and pushed from those of another."""
+"""Model contrast: features pulled to those of one model, and pushed from those of another."""
 
 from __future__ import annotations
 
@@ -28,5 +28,21 @@ def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Beside:
         toward = F.cosine_similarity(z, known[names[SHARED]], dim=1) / tau
         away = F.cosine_similarity(z, known[names[previous]], dim=1) / tau
         return mu * weighted_mean(F.softplus(away - toward), forward.batch)
+
+    return Beside(term, reference)
+
+
+def model_distance(mu: NonNegative) -> Beside:
+    """mu ||z - z_glob||^2, the weighted mean over the batch, with the features z and z_glob of
+    `model_contrast`: the alternative that MOON's section 4.7 compares it with.
+    """
+    name = f"{SHARED} features"
+
+    def reference(see: See) -> dict[str, Tensor]:
+        return {name: see(SHARED).features.flatten(1)}
+
+    def term(forward: Forward) -> Tensor:
+        apart = forward.output.features.flatten(1) - forward.batch["reference"][name]
+        return mu * weighted_mean(apart.square().sum(1), forward.batch)
 
     return Beside(term, reference)

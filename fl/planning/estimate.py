@@ -9,11 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fl.data import holdings, materials
+from fl.code import registry
+from fl.data import holdings
 from fl.data.scheme import Common
 from fl.errors import DataError, FedloomError, Where
 from fl.store import run_check
 from fl.store.store import Store
+from fl.study import partition_fit
 from fl.training import Training
 
 LIKENESS = (("dataset", "model", "method"), ("dataset", "model"), ("model",))
@@ -36,7 +38,7 @@ def client_steps(spec: Mapping[str, Any]) -> int:
 
 def _alone(spec: Mapping[str, Any]) -> bool:
     """Whether unseen clients are trained too. Asked only where there are any: it imports torch."""
-    _, method = materials.entry_of("method", spec["method"])
+    _, method = registry.entry_of("method", spec["method"])
     return bool(getattr(method, "alone", False))
 
 
@@ -48,7 +50,7 @@ def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, i
     """
     if "path" in scheme:
         return _counted(scheme["path"], Path(scheme["path"]).stat().st_mtime_ns)
-    _, found = materials.entry_of("data set", dataset)
+    _, found = registry.entry_of("data set", dataset)
     several = scheme.get("clients_per_domain", 0) * len(getattr(found, "domains", ()))
     clients = scheme.get("clients") or several or found.natural or 1
     unseen = scheme.get("unseen", 0)
@@ -56,7 +58,7 @@ def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, i
         unseen = 0 if isinstance(unseen, str) else round(unseen * clients)
     followed = [key for key in ("val", "test") if isinstance(scheme.get(key), str)]
     pool = 1 - sum(getattr(Common, key) for key in followed)
-    own = 1 - sum(materials.share(scheme, key) for key in ("val", "test"))
+    own = 1 - sum(partition_fit.share(scheme, key) for key in ("val", "test"))
     return clients, unseen, (found.size or 0) * pool * own
 
 

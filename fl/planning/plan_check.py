@@ -82,12 +82,12 @@ class _Study:
     study: str
     title: str
     question: str
-    metric: Literal["accuracy", "balanced_accuracy"]
+    metric: str
     baseline: str | None
     hash: str
     runs: list[dict[str, Any]]
     published: list[dict[str, Any]]
-    test: Literal["own", "global"] = "own"
+    test: Literal["own", "global", "reweighted"] = "own"
     analyses: list[dict[str, Any]] = field(default_factory=list)
 
 

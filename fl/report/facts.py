@@ -18,8 +18,8 @@ from fl.planning.plan_check import check_study
 from fl.report import analyses
 from fl.report.analyses import Analysis
 from fl.report.names import Names, Setting, names
-from fl.report.partitions import Partition, read
 from fl.results import result_files, tables
+from fl.results.partitions import Partition, read
 from fl.results.tables import SETTING
 from fl.store.store import Store
 

@@ -49,6 +49,13 @@ def _participation(values: Values) -> str:
     return "all clients" if shares == ["100 %"] else f"{_list(shares)} of the clients"
 
 
+def _stragglers(values: Values) -> str:
+    shares = [f"{100 * share:g} %" for share in values["stragglers"]]
+    if shares == ["0 %"]:
+        return "none"
+    return f"{_list(shares)} of a round's clients, their work {_list(values['partial_work'])}"
+
+
 SHOWN: dict[str, Callable[[Values], str]] = {
     "Rounds": _plain("rounds"),
     "Local work in a round": _work,
@@ -59,6 +66,7 @@ SHOWN: dict[str, Callable[[Values], str]] = {
     "Participation": _participation,
 }
 FINER = {
+    "Stragglers": "stragglers",
     "Last batch left out": "drop_last",
     "Precision": "precision",
     "Memory format": "memory_format",
@@ -84,8 +92,10 @@ def _shown(entries: Mapping[str, Any]) -> Iterable[tuple[str, Callable[[Values],
     default = Training()
     yield from SHOWN.items()
     for name, key in FINER.items():
-        if any(e["training"][key] != [getattr(default, key)] for e in entries.values()):
-            yield name, _plain(key)
+        # A plan of before a key was there does not have it.
+        own = [getattr(default, key)]
+        if any(e["training"].get(key, own) != own for e in entries.values()):
+            yield name, _stragglers if key == "stragglers" else _plain(key)
 
 
 def _shared_table(facts: Facts, shared: Mapping[str, str]) -> Table:

@@ -13,15 +13,14 @@ import numpy as np
 
 from fl import files
 from fl.analysis import Result, Setting
-from fl.code import identity
-from fl.data import materials
+from fl.code import identity, registry
 from fl.errors import DataError, FedloomError
 from fl.planning import plan
 from fl.planning.analyses import PAGE, RECORD, TABLE, place
-from fl.report import partitions
-from fl.results import tables
+from fl.results import partitions, tables
 from fl.results.tables import COMPLETE
 from fl.store.store import Store
+from fl.study import specs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +40,7 @@ def make(planned: Mapping[str, Any], results: Path, store: Path) -> Path:
     folder = place(results, planned["analysis"])
     if (folder / RECORD).is_file():
         return folder
-    entry, analysis = materials.entry_of("analysis", planned["spec"])
+    entry, analysis = registry.entry_of("analysis", planned["spec"])
     if identity.code(entry.file) != planned["code"]:
         raise FedloomError(
             f"{planned['analysis']}: its code changed after it was planned; plan again (start "
@@ -117,7 +116,7 @@ class _Stored:
             bundle = plan.part(self.results / "plan", "bundles", name)
             spec = bundle["runs"][0]["spec"]
             self.shared.clear()  # One at a time, as each holds its data.
-            self.shared[name] = materials.assemble(spec, bundle, torch.device("cpu"))
+            self.shared[name] = specs.assemble(spec, bundle, torch.device("cpu"))
         found: Simulation = self.shared[name]
         return found
 
@@ -129,7 +128,7 @@ class _Stored:
 
     def domains(self) -> list[str]:
         bundle = plan.part(self.results / "plan", "bundles", self.planned["bundle"])
-        return materials.domains_of(bundle["runs"][0]["spec"], bundle)
+        return specs.domains_of(bundle["runs"][0]["spec"], bundle)
 
     @cached_property
     def _partition(self) -> partitions.Partition:

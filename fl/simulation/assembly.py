@@ -6,16 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
 
 from fl.data.batches import Arrays
-from fl.errors import FedloomError
+from fl.errors import DataError, FedloomError
 from fl.method import Method, Setting, declared
 from fl.network import Network
 from fl.simulation.evaluate import OWN, Held
 from fl.simulation.simulate import DTYPES, Simulation
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION
+from fl.term import Attached
 from fl.training import Training
 
 if TYPE_CHECKING:
@@ -26,10 +30,13 @@ Spec = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run's spec names, made with its values: instances of the registry's classes."""
+    """What a run's spec names, made with its values: instances of the registry's classes, and the
+    task that its data set says.
+    """
 
     model: Any
     method: Composed
+    task: Task = CLASSIFICATION
 
 
 @dataclass(frozen=True)
@@ -53,12 +60,22 @@ def assemble(
     shape, classes = prepared.x.shape[1:], len(prepared.classes)
     network = computing(lambda: parts.model.build(shape, classes), training)
     arrays = Arrays(
-        *(prepared.x, prepared.y, _normalisation(prepared, training), device, dtype),
+        *(
+            prepared.x,
+            _labels(prepared, parts.task),
+            _normalisation(prepared, training),
+            device,
+            dtype,
+        ),
         augmentation=training.augmentation,
     )
     network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=device)))
     away = len(held.away)
-    setting = Setting(network, training, classes, held.clients, shape, spec["seed"], away=away)
+    setting = Setting(
+        *(network, training, classes, held.clients, shape, spec["seed"]),
+        away=away,
+        task=parts.task,
+    )
     return Simulation(
         method=build(parts.method, setting),
         network=network,
@@ -67,6 +84,7 @@ def assemble(
         held=held,
         classes=classes,
         seed=spec["seed"],
+        task=parts.task,
     )
 
 
@@ -89,6 +107,9 @@ def build(composed: Composed, setting: Setting) -> Method:
     terms = tuple(term.build(setting) for term in composed.terms)
     alterations = tuple(one.build(setting) for one in composed.alterations)
     made: Method = composed.method.build(replace(setting, terms=terms, alterations=alterations))
+    for term in terms:
+        if isinstance(term, Attached):
+            made = term.attach(made)
     return made
 
 
@@ -100,6 +121,16 @@ def computing(make: Callable[[], nn.Module], training: Training) -> Network:
         mixed=training.precision == "mixed",
         channels_last=training.memory_format == "channels-last",
     )
+
+
+def _labels(prepared: Prepared, task: Task) -> np.ndarray:
+    """What the task learns: classes [samples], or masks [samples, height, width]."""
+    found: np.ndarray | None = getattr(prepared, task.labels)
+    if found is None:
+        raise DataError(
+            f"{prepared.folder}: has no {task.given}; allowed: a data set for {task.name}"
+        )
+    return found
 
 
 def _normalisation(prepared: Prepared, training: Training) -> dict[str, Any] | None:
@@ -114,5 +145,6 @@ def reseeded(like: Simulation, spec: Spec, parts: Parts) -> Simulation:
     setting = Setting(
         *(like.network, like.training, like.classes, held.clients, shape, spec["seed"]),
         away=len(held.away),
+        task=like.task,
     )
     return replace(like, method=build(parts.method, setting), seed=spec["seed"])

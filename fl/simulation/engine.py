@@ -73,6 +73,14 @@ class Plan:
     arrays: Arrays
     lr: float
     before: tuple[Schedules | None, ...] = ()
+    everyone: tuple[Tensor, Tensor] | None = None
+
+    def of(self, exchange: Exchange) -> Plan:
+        """The plan with those who take part in one of its exchanges."""
+        if not exchange.everyone or self.everyone is None:
+            return self
+        clients, n = self.everyone
+        return replace(self, clients=clients, n=n)
 
     @property
     def exchanges(self) -> tuple[Schedules | None, ...]:
@@ -82,9 +90,16 @@ class Plan:
     def take(self, rows: Sequence[int]) -> Plan:
         """The plan with some of its participants only, in that order."""
         chosen, index = np.array(rows), torch.tensor(rows)
+        places = chosen
+        if self.everyone:  # Who is not among the chosen does not come where everyone is asked.
+            places = np.searchsorted(self.everyone[0].numpy(), self.clients[index].numpy())
+
+        def of(schedule: Schedule) -> Schedule:
+            asked = self.everyone and len(schedule.steps) == len(self.everyone[0])
+            return schedule.take(places if asked else chosen)
 
         def some(schedules: Schedules | None) -> Schedules | None:
-            return schedules and tuple(s and s.take(chosen) for s in schedules)
+            return schedules and tuple(s and of(s) for s in schedules)
 
         return replace(
             self,
@@ -92,6 +107,7 @@ class Plan:
             n=self.n[index.to(self.n.device)],
             schedules=some(self.schedules) or (),
             before=tuple(map(some, self.before)),
+            everyone=None,
         )
 
 
@@ -122,7 +138,8 @@ def run_rounds(
     for number, schedules in enumerate(plans[0].exchanges):
         if schedules is not None:
             exchanges = [method.exchanges[number] for method in methods]
-            states, losses = _exchanged(exchanges, states, plans, number, backend)
+            called = [plan.of(exchanges[0]) for plan in plans]
+            states, losses = _exchanged(exchanges, states, called, number, backend)
     return list(zip(states, losses, strict=True))
 
 

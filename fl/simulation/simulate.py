@@ -7,8 +7,9 @@ is not, and lives in `fl.train.job`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from fl import rng, trees
 from fl.data.batches import Arrays, Schedule, schedule, sweeping
+from fl.data.stragglers import shares, stragglers
 from fl.errors import FedloomError
 from fl.method import Exchange, Method, Pass, Sweep
 from fl.network import Network
@@ -26,9 +28,12 @@ from fl.schema import GLOBAL, PERSONAL
 from fl.simulation import engine
 from fl.simulation.engine import Plan, State
 from fl.simulation.evaluate import Held, as_rows, evaluate
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION
 from fl.training import Training, learning_rate
 from fl.trees import Tree
 
+Work = Sequence[Fraction]
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.float32}
 
 
@@ -36,7 +41,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.flo
 class Simulation:
     """What a run needs beside its state.
 
-    classes: number of classes; seed: the run's; see `fl.simulation.engine` for the rest.
+    classes: number of classes; seed: the run's; task: what labels are, and what is reported; see
+    `fl.simulation.engine` for the rest.
     """
 
     method: Method
@@ -46,17 +52,23 @@ class Simulation:
     held: Held
     classes: int
     seed: int
+    task: Task = CLASSIFICATION
 
     def begin(self, weights: Tree | None = None) -> State:
         """The state before round 1, from fresh variables or from the stored ones of another run."""
         fresh = self.network.init(rng.torch_seed(self.seed, "init"))
         variables = trees.to(weights or fresh, self.arrays.device)
-        return engine.start(self.method, variables, self.counts())
+        counts = self.counts()
+        if self.method.admit:
+            self.method.admit(counts, torch.from_numpy(self.held.participants))
+        return engine.start(self.method, variables, counts)
 
     def counts(self) -> Tensor:
-        """Training samples of every client by class, int64 [clients, classes]."""
+        """Training samples of every client by class, int64 [clients, classes]; zeros where samples
+        are not of one class each.
+        """
         found = np.zeros((self.held.clients, self.classes), np.int64)
-        for client, held in enumerate(self.held.samples["train"]):
+        for client, held in enumerate(self.held.samples["train"] if self.task.counted else ()):
             labels = self._labels(held)
             # A label that is no class is an error where it is trained on, which names its place.
             found[client] = np.bincount(labels, minlength=self.classes)[: self.classes]
@@ -68,37 +80,48 @@ class Simulation:
 
     def plan(self, round_: int) -> Plan:
         """Round 1, 2, ..., R: who takes part, and their batches."""
-        clients = self._participants(round_)
-        held = [len(self.held.samples["train"][k]) for k in clients]
+        (clients, work), everyone = self._participants(round_), self.held.participants
         *before, last = self.method.exchanges
         return Plan(
             round=round_,
             clients=torch.from_numpy(clients),
-            n=torch.tensor(held, dtype=torch.float64, device=self.arrays.device),
-            schedules=self._schedules(last, clients, round_, ""),
+            n=self._sizes(clients),
+            schedules=self._schedules(last, clients, work, round_, ""),
             arrays=self.arrays,
             lr=learning_rate(self.training, round_),
             before=tuple(
-                self._schedules(one, clients, round_, f" of exchange {number}")
+                self._schedules(
+                    one,
+                    *((everyone, ()) if one.everyone else (clients, work)),
+                    round_,
+                    f" of exchange {number}",
+                )
                 if one.due(round_)
                 else None
                 for number, one in enumerate(before)
             ),
+            everyone=(torch.from_numpy(everyone), self._sizes(everyone)),
         )
 
+    def _sizes(self, clients: np.ndarray) -> Tensor:
+        """Training samples of some clients."""
+        held = [len(self.held.samples["train"][k]) for k in clients]
+        return torch.tensor(held, dtype=torch.float64, device=self.arrays.device)
+
     def _schedules(
-        self, exchange: Exchange, clients: np.ndarray, round_: int, where: str
+        self, exchange: Exchange, clients: np.ndarray, work: Work, round_: int, where: str
     ) -> tuple[Schedule | None, ...]:
         """The batches of an exchange's passes; every pass draws its own."""
         return tuple(
             self._schedule(
-                part, clients, round_, f"batches{f' of pass {number}' if number else ''}{where}"
+                *(part, clients, work, round_),
+                f"batches{f' of pass {number}' if number else ''}{where}",
             )
             for number, part in enumerate(exchange.passes)
         )
 
     def _schedule(
-        self, part: Pass | Sweep, clients: np.ndarray, round_: int, purpose: str
+        self, part: Pass | Sweep, clients: np.ndarray, work: Work, round_: int, purpose: str
     ) -> Schedule | None:
         """The batches of one pass; None where it is left out of the round."""
         draws = part if isinstance(part, Sweep) else part.draws
@@ -113,22 +136,34 @@ class Simulation:
         return schedule(
             *(samples, clients.tolist(), self.training, self.seed, round_, purpose),
             draws=part.draws,
+            work=work,
             labels=[self._labels(held) for held in samples] if by_class else (),
             classes=self.classes,
             keyed=self.network.random or self.arrays.random,
             refreshes=part.refreshes,
         )
 
-    def _participants(self, round_: int) -> np.ndarray:
-        everybody = self.held.participants
-        count = max(1, round(self.training.participation * len(everybody)))
+    def _participants(self, round_: int) -> tuple[np.ndarray, Work]:
+        """Who takes part, in ascending order, and how much of the work each of them does; ()
+        where all do all of it.
+        """
+        everybody, training = self.held.participants, self.training
+        count = max(1, round(training.participation * len(everybody)))
         draw = rng.generator(self.seed, "participants", round_)
-        return np.sort(draw.choice(everybody, count, replace=False))
+        clients = np.sort(draw.choice(everybody, count, replace=False))
+        late = stragglers(clients.tolist(), training, self.seed, round_)
+        if training.partial_work == "dropped":
+            return np.array([k for k in clients if k not in late]), ()
+        return clients, shares(clients.tolist(), late, training, self.seed, round_) if late else ()
 
     def evaluate(self, state: State, round_: int) -> pd.DataFrame:
         """Rows for every client, see `fl.simulation.evaluate.evaluate`."""
+        return self._scored(self.method, state, round_)
+
+    def _scored(self, method: Method, state: State, round_: int) -> pd.DataFrame:
         return evaluate(
-            self.method, self.network, state, self.arrays, self.held, round_, self.classes
+            *(method, self.network, state, self.arrays, self.held, round_, self.classes),
+            task=self.task,
         )
 
     def final(self, state: State) -> dict[str, Any]:
@@ -149,7 +184,7 @@ class Simulation:
             self.method.init, (), self.method.aggregate, {GLOBAL: lambda server, _: dict(server)}
         )
         state = State(trees.to(weights, self.arrays.device), {})
-        return evaluate(view, self.network, state, self.arrays, self.held, 0, self.classes)
+        return self._scored(view, state, 0)
 
 
 @dataclass(frozen=True)
@@ -235,7 +270,7 @@ def _finished(simulation: Simulation, plan: Plan, state: State, losses: Tensor) 
         rows = pd.concat([rows, scores], ignore_index=True)
         method = simulation.method
         if method.trace:
-            traces = trees.to(method.trace(state.server), "cpu")
+            traces |= trees.to(method.trace(state.server), "cpu")
         if method.trace_clients:
             traces |= trees.to(method.trace_clients(state.clients), "cpu")
     return Round(number, state, rows, loss, trouble, traces)

@@ -17,8 +17,8 @@ from pathlib import Path
 from fl import files
 from fl.errors import DataError, FedloomError
 from fl.store import maintenance
+from fl.store.layout import KEPT, RECORD
 from fl.store.store import Store, is_name
-from fl.store.workspace import KEPT, RECORD
 
 NEW, THERE, BUSY, CONFLICT, DAMAGED = (
     "new",

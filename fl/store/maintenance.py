@@ -13,8 +13,8 @@ from fl.code import identity
 from fl.errors import FedloomError, Where
 from fl.files import disk_errors
 from fl.store import run_check
-from fl.store.store import METRICS, RECORD, TRACES, WEIGHTS, Store
-from fl.store.workspace import KEPT
+from fl.store.layout import KEPT, METRICS, RECORD, TRACES, WEIGHTS
+from fl.store.store import Store
 
 UNFINISHED, DAMAGED = "unfinished", "damaged"
 DAY = 86400.0

@@ -34,17 +34,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fl import files, parquet
 from fl.errors import DataError, FedloomError
 from fl.store import lease
-from fl.store.workspace import (
-    CHECKPOINTS,
-    FAILED,
-    LEASE,
-    METRICS,
-    RECORD,
-    TRACES,
-    WEIGHTS,
-    Workspace,
-    erase,
-)
+from fl.store.layout import CHECKPOINTS, FAILED, LEASE, METRICS, RECORD, TRACES, WEIGHTS
+from fl.store.workspace import Workspace, erase
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,30 +8,36 @@ import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fl import files
 from fl.errors import DataError, FedloomError
 from fl.store import lease
+from fl.store.layout import CHECKPOINTS, FAILED, LEASE, METRICS, RECORD, TRACES, WEIGHTS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fl.store.store import Store
-
 log = logging.getLogger(__name__)
 
-RECORD, METRICS, WEIGHTS = "run.json", "metrics.parquet", "final.safetensors"
-TRACES = "traces.safetensors"
-KEPT = (METRICS, WEIGHTS, TRACES)
-"""The files that a finished run may have beside its record; the first of them it always has."""
-CHECKPOINTS, LEASE, FAILED = "checkpoint", "lease.json", "failed.json"
+
+class Finished(Protocol):
+    """What a workspace asks of its store."""
+
+    def has(self, run: str) -> bool:
+        """Whether the run is finished."""
+
+    def has_weights(self, run: str) -> bool:
+        """Whether the run is finished and its final weights are kept."""
+
+    def publish(self, run: str, result: Path, weights: bool) -> bool:
+        """Rename a finished run's folder into the store; False if one as good is there."""
 
 
 class Workspace:
     """An unfinished run, held by this process."""
 
-    def __init__(self, store: Store, run: str, held: lease.Lease) -> None:
+    def __init__(self, store: Finished, run: str, held: lease.Lease) -> None:
         self._store, self._run, self._held = store, run, held
         self.folder = held.path.parent
         self.checkpoints = self.folder / CHECKPOINTS

@@ -14,8 +14,8 @@ from fl.code import registry
 from fl.code.registry import Entry
 from fl.errors import ConfigError, FedloomError, Where
 from fl.network import Network
+from fl.pytorch.memory import exhausted
 from fl.study.grids import check_size, grid
-from fl.train.memory import exhausted
 
 
 @dataclass(frozen=True)

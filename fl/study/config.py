@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fl import fields
+from fl import fields, places
 from fl.code import plugins, registry
 from fl.errors import ConfigError, Where, unknown
 from fl.fields import Count, Index, Positive, Seed
 from fl.files import is_folder
-from fl.study import places, yaml_text
+from fl.pytorch import tensorboard
+from fl.study import yaml_text
 from fl.study.grids import second
-from fl.train import tensorboard
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Settings:
     folder or http(s) address that its raw files come from in place of their publishers'. nodes:
     what the nodes of a cluster have, so that a job that would wait for ever is refused. In all
     folders ``~`` and ``$NAME`` stand for what they are where the config is read
-    (`fl.study.places`).
+    (`fl.places`).
     """
 
     studies: tuple[str, ...]
@@ -130,8 +130,10 @@ class Study:
     has, in place of what the entries say. See ``config/README.md`` for every key.
 
     test: whose test samples a client's model is scored on: its own, or those of all clients that
-    are trained on. max_runs: more than these are taken for a slip and refused. analyses: of the
-    stored runs, see `fl.analysis`.
+    are trained on; `reweighted`: its own, and beside them those of all clients by the metric
+    `fl.schema.REWEIGHTED`. metric: of the task of its data sets, by default the usual one
+    (`fl.task`), or that one. max_runs: more than these are taken for a slip and refused. analyses:
+    of the stored runs, see `fl.analysis`.
     """
 
     datasets: list[Any]
@@ -143,8 +145,8 @@ class Study:
     question: str = ""
     training: dict[str, Any] = field(default_factory=dict)
     execution: dict[str, Any] = field(default_factory=dict)
-    metric: Literal["accuracy", "balanced_accuracy"] = "accuracy"
-    test: Literal["own", "global"] = "own"
+    metric: str | None = None
+    test: Literal["own", "global", "reweighted"] = "own"
     baseline: str | None = None
     keep_weights: bool = False
     max_runs: Count = 10_000

@@ -17,7 +17,7 @@ from fl.code import identity
 from fl.data import materials
 from fl.data.contents import stamp
 from fl.errors import Where
-from fl.study import config
+from fl.study import config, partition_fit, specs, task_check
 from fl.study.components import Choice, choices, network
 from fl.study.config import Execution, Study
 from fl.study.grids import too_many
@@ -97,6 +97,8 @@ def expand(
     models = choices("model", study.models, where / "models", most)
     schemes = choices("partition scheme", study.partitions, where / "partitions", most)
     analyses = choices("analysis", study.analyses, where / "analyses", most)
+    task, metric = task_check.settled(study, datasets, analyses, where)
+    study = replace(study, metric=metric)
     count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * entries.size
     if count > most:
         raise too_many(count, "runs", most, where)
@@ -105,14 +107,16 @@ def expand(
     runs: dict[tuple[str, str], Run] = {}
     parameters: dict[str, dict[str, int]] = {model.text: {} for model in models}
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
-        materials.check_fit(scheme.spec, dataset.spec, scheme.at)
+        for one in (scheme, model):
+            task_check.check(one.entry, task, dataset, one.at)
+        partition_fit.check_fit(scheme.spec, dataset.spec, scheme.at)
         scheme = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
         built = network(model, dataset)
         if dataset.text not in (sizes := parameters[model.text]):
             sizes[dataset.text] = sum(
                 weights.numel() for weights in built.init(0)["params"].values()
             )
-        entries.check(built, dataset, model, scheme)
+        entries.check(built, dataset, model, scheme, task)
         place = _Place(entries, study.test, dataset, scheme, model)
         for label, seed in itertools.product(entries.points, study.seeds):
             for run in place.runs(label, seed):
@@ -155,7 +159,7 @@ class _Place:
                 spec["features"] = method.features
             if self.test != "own":
                 spec["test"] = self.test
-            code = materials.code(spec)
+            code = specs.code(spec)
             point = identity.point(spec, code)
             yield Run(
                 id=identity.run(point, seed),

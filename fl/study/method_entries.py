@@ -10,16 +10,16 @@ from typing import Any
 
 from fl import fields
 from fl.code import registry
-from fl.data import materials
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.method import Setting, declared
 from fl.network import Network
 from fl.simulation.simulate import DTYPES as WEIGHTS
-from fl.study import config
+from fl.study import config, partition_fit, specs, task_check
 from fl.study.components import Choice
 from fl.study.config import Execution, Study
-from fl.study.points import Point, points
+from fl.study.points import ADDED, Point, points
 from fl.study.rehearsal import Stage, TooFew, told
+from fl.task import Task
 from fl.training import Training
 
 
@@ -53,7 +53,9 @@ class Entries:
         shared = config.execution(execution, study.execution, where / "execution")
         self.executions = {label: self._execution(label, shared) for label in self._given}
 
-    def check(self, network: Network, dataset: Choice, model: Choice, scheme: Choice) -> None:
+    def check(
+        self, network: Network, dataset: Choice, model: Choice, scheme: Choice, task: Task
+    ) -> None:
         """Refuse (`ConfigError`) a method that cannot be built for a model or cannot train it, a
         batch that nothing can fill, or a grid that nothing can be chosen from.
         """
@@ -61,23 +63,28 @@ class Entries:
         stage = self._stages.setdefault((dataset.text, model.text), Stage(network, data))
         for label, found in self.points.items():
             at = self._where / "methods" / label
-            if len(found) > 1 and not materials.validates(scheme.spec):
+            if len(found) > 1 and not partition_fit.validates(scheme.spec):
                 problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
             target = found[0].entry.target
-            if declared(target).validates and not materials.validates(scheme.spec):
+            if declared(target).validates and not partition_fit.validates(scheme.spec):
                 problem = f"learns by validation samples, of which {scheme.text} has none"
                 raise ConfigError(at, problem, "a partition with val > 0")
+            self._check_task(label, task, dataset)
             for point in found:
                 training = Training(**point.training)
                 self._check_batch(label, training.batch_size, data.size, dataset)
-                away = int(materials.holds_out(scheme.spec))
+                away = int(partition_fit.holds_out(scheme.spec))
                 setting = Setting(
-                    *(network, training, data.classes), clients=2, shape=data.shape, away=away
+                    *(network, training, data.classes),
+                    clients=2,
+                    shape=data.shape,
+                    away=away,
+                    task=task,
                 )
                 spec = {"method": point.spec, "terms": point.terms, "features": point.features}
                 try:
-                    stage.rehearse(materials.build(spec, setting), setting, spec)
+                    stage.rehearse(specs.build(spec, setting), setting, spec)
                 except TooFew as error:
                     problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
                     problem += f"{dataset.text} ({error})"
@@ -90,6 +97,19 @@ class Entries:
                     problem = f"{point.entry.name} cannot train {model.text} on {dataset.text}"
                     allowed = "a method, terms and training keys that fit this model and its inputs"
                     raise ConfigError(at, f"{problem} ({told(error)})", allowed) from None
+
+    def _check_task(self, label: str, task: Task, dataset: Choice) -> None:
+        """Whether a method, and what is added to it, goes with the labels of a data set."""
+        at, found = self._where / "methods" / label, self.points[label]
+        task_check.check(found[0].entry, task, dataset, at)
+        for key, kind in ADDED.items():
+            for spec in getattr(found[0], key):
+                there = at / key / spec["name"]
+                task_check.check(registry.find(kind, spec["name"], there), task, dataset, there)
+        for moved in {point.training["augmentation"] for point in found} - {"none"}:
+            if not task.augmented:
+                problem = f"is {moved}, but {dataset.text} has {task.given}, which would stay"
+                raise self._wrong(label, "augmentation", problem, "none")
 
     def _check_batch(self, label: str, batch: int, size: int | None, dataset: Choice) -> None:
         """Whether a batch is of no more samples than there are; the default one is, of any set."""

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fl import data
+from fl.code import registry
 from fl.data import materials
 from fl.data.contents import Contents, stamp
 from fl.data.lock import Lock
 from fl.errors import ConfigError, DataError
+from fl.places import path_of
 from fl.study.components import Choice
-from fl.study.places import path_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Own:
         Raises `ConfigError` for files of which no data set can be made, and for one that is not
         what the lock file says.
         """
-        _, dataset = materials.entry_of("data set", choice.spec)
+        _, dataset = registry.entry_of("data set", choice.spec)
         origin = self.origins.get(choice.entry.name)
         try:
             users = data.own(dataset, origin)

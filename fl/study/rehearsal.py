@@ -19,9 +19,10 @@ import torch
 
 from fl.data.batches import Arrays, schedule
 from fl.errors import FedloomError
-from fl.method import COUNTS, GIVEN, Exchange, Method, Pass, Setting
+from fl.method import COUNTS, GIVEN, Draws, Exchange, Method, Pass, Setting
 from fl.network import Network
 from fl.simulation.loader import ask
+from fl.task import Task
 from fl.trees import Tree, apply
 
 ENOUGH = 4
@@ -85,10 +86,19 @@ class Stage:
     def _loss(
         self, method: Method, exchange: Exchange, part: Pass, setting: Setting, size: int
     ) -> float:
-        arrays, training = self._samples(size, setting.training.augmentation), setting.training
+        by_class = part.draws.per_class and Draws(per_class=min(part.draws.per_class, ENOUGH))
+        count, training = setting.classes if by_class else size, setting.training
+        arrays = self._samples(count, training.augmentation, setting.task)
         once = replace(training, batch_size=size, local_epochs=1, local_steps=None)
         keyed = setting.network.random or arrays.random or part.draws.keyed
-        drawn = schedule([np.arange(size)], [0], once, 0, 1, keyed=keyed)
+        held = np.arange(count)
+        drawn = schedule(
+            *([held], [0], once, 0, 1),
+            draws=by_class or None,
+            labels=[held % setting.classes],
+            classes=setting.classes,
+            keyed=keyed,
+        )
         key = drawn.keys()
         batch = arrays.batch(
             torch.from_numpy(drawn.index[0, 0]),
@@ -112,14 +122,14 @@ class Stage:
     def _variables(self) -> Tree:
         return self._network.init(0)
 
-    def _samples(self, count: int, augmentation: str) -> Arrays:
+    def _samples(self, count: int, augmentation: str, task: Task) -> Arrays:
         """Random inputs of the data set's shape; tokens where it has them."""
         draw, shape = np.random.default_rng(0), (count, *self._data.shape)
         if tokens := getattr(self._data, "tokens", 0):
             x = draw.integers(tokens, size=shape)
         else:
             x = draw.standard_normal(shape).astype(np.float32)
-        y = np.arange(count) % self._data.classes
+        y = task.invent(count, self._data.classes, self._data.shape)
         return Arrays(x, y, None, augmentation=augmentation)
 
 

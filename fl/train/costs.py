@@ -36,11 +36,11 @@ ONCE = 2**62
 class Costs:
     """The costs of a run as it was planned, by participant and round where not said otherwise.
 
-    participants: of a round. traffic: ``[rounds, down, up]`` for each stretch of rounds that are
-    alike, in order: bytes that a participant receives and sends in each of them. bytes_down,
-    bytes_up: their means over rounds. flops: floating-point operations, the mean over clients and
-    rounds. state_client: bytes that a client keeps between rounds; state_server: those of the
-    server, with what it holds for each client.
+    participants: of a round. Stragglers count as if they did all their work. traffic: ``[rounds,
+    down, up]`` for each stretch of rounds that are alike, in order: bytes that a participant
+    receives and sends in each of them. bytes_down, bytes_up: their means over rounds. flops:
+    floating-point operations, the mean over clients and rounds. state_client: bytes that a client
+    keeps between rounds; state_server: those of the server, with what it holds for each client.
     """
 
     participants: int
@@ -64,6 +64,7 @@ def recorded(simulation: Simulation, state: State) -> dict[str, Any]:
 
 def measure(simulation: Simulation, state: State) -> Costs:
     """The costs of a run; ``state``: any that it had."""
+    simulation = replace(simulation, training=replace(simulation.training, stragglers=0.0))
     rounds = range(1, simulation.training.rounds + 1)
     each = list(_rounds(simulation, state, rounds))
     alike = groupby((down, up) for down, up, _ in each)

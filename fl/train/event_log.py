@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl.train import tensorboard
+from fl.pytorch import tensorboard
 
 if TYPE_CHECKING:
     from fl.simulation.simulate import Round

@@ -19,16 +19,18 @@ from typing import Any
 import torch
 
 from fl.code import plugins
-from fl.data import materials
 from fl.errors import ConfigError, DataError, FedloomError, Where
 from fl.files import parse_json
 from fl.planning.plan_check import check_bundle
+from fl.pytorch.memory import exhausted
 from fl.schema import GLOBAL
 from fl.simulation import assembly, simulate
 from fl.simulation.backends import TOGETHER
 from fl.simulation.simulate import Simulation
 from fl.store import checkpoint
-from fl.store.store import Store, Workspace
+from fl.store.store import Store
+from fl.store.workspace import Workspace
+from fl.study import specs
 from fl.train import allocator, costs, memory
 from fl.train.devices import claim
 from fl.train.event_log import Journal
@@ -117,7 +119,7 @@ class _Job:
             raise
         except Exception as error:
             self._leaving.now()  # Ctrl-C ends a compiler too, which is no failure of the run.
-            if memory.exhausted(error):
+            if exhausted(error):
                 error = FedloomError(memory.told(error))
             known = isinstance(error, FedloomError)
             text = str(error) if known else f"{type(error).__name__}: {error}"
@@ -164,10 +166,10 @@ class _Job:
                 spec = member["spec"]
                 if found:
                     found[run] = assembly.reseeded(
-                        next(iter(found.values())), spec, materials.parts_of(spec)
+                        next(iter(found.values())), spec, specs.parts_of(spec)
                     )
                 else:
-                    simulation = materials.assemble(spec, self._bundle, device)
+                    simulation = specs.assemble(spec, self._bundle, device)
                     memory.check(simulation)
                     found[run] = simulation
         return found
@@ -293,7 +295,7 @@ class _Job:
 
 def _check_code(member: Member) -> None:
     """A run is only computed by the code that it was planned with."""
-    now, planned = materials.code(member["spec"]), member["code"]
+    now, planned = specs.code(member["spec"]), member["code"]
     changed = [key for key, code in planned.items() if now.get(key) != code]
     if changed:
         raise FedloomError(
@@ -311,7 +313,7 @@ def _record(
         "state": "diverged" if last.diverged else "complete",
         "spec": member["spec"],
         "code": member["code"],
-        "code_files": materials.code_files(member["spec"]),
+        "code_files": specs.code_files(member["spec"]),
         "start": member["start"],
         "versions": {
             "fedloom": VERSION,

@@ -7,8 +7,6 @@ import math
 import os
 from pathlib import Path
 
-import torch
-
 from fl.errors import FedloomError
 from fl.method import Pass
 from fl.simulation.simulate import Simulation
@@ -17,8 +15,6 @@ REMEDY = (
     "lower batch_size, local_epochs or local_steps, take a smaller model, say `execution: "
     "{backend: loop}`, which has one client's batch in memory at a time, or more memory"
 )
-SAID = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
-"""How torch words it where it raises a plain `RuntimeError`."""
 
 LIMIT = Path("/sys/fs/cgroup/memory.max")
 """What a container or a scheduler allows, on Linux."""
@@ -31,15 +27,8 @@ FLOAT = 4
 """Bytes of a number."""
 
 
-def exhausted(error: BaseException) -> bool:
-    """Whether an exception says that memory, of the machine or of the GPU, ran out."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in SAID)
-
-
 def told(error: BaseException) -> str:
-    """What to say of an `exhausted` error, in a line."""
+    """What to say of an error by which memory ran out, in a line."""
     [reason, *_] = str(error).strip().splitlines() or [type(error).__name__]
     return f"memory ran out ({reason}); {REMEDY}"
 

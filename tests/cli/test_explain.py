@@ -13,10 +13,10 @@ import yaml
 
 from fl.cli import main
 from fl.cli.explain import explain
-from fl.data import materials
 from fl.errors import FedloomError
 from fl.planning import plan
 from fl.store.store import Store
+from fl.study import specs
 
 SPEC: dict[str, Any] = {
     "dataset": {"name": "digits"},
@@ -38,7 +38,7 @@ def member(start: str | None = None, **training: Any) -> dict[str, Any]:
 
 
 def finish(store: Store, run: str, planned: dict[str, Any], **code: str) -> None:
-    files = {**materials.code_files(planned["spec"]), **code}
+    files = {**specs.code_files(planned["spec"]), **code}
     with store.open(run) as workspace:
         assert workspace is not None
         record = {**planned, "run": run, "state": "complete", "code_files": files}

@@ -16,9 +16,9 @@ from fl.cli import main, monitor, status
 from fl.errors import DataError
 from fl.planning import plan
 from fl.planning.estimate import Rates
+from fl.pytorch import tensorboard
 from fl.store.lease import take
 from fl.store.store import Store
-from fl.train import tensorboard
 
 Plan = Callable[..., Planned]
 

@@ -307,7 +307,7 @@ def test_an_edit_that_changes_a_number_changes_the_name_of_what_uses_it(tmp_path
 NAMES = """
 import json, pathlib
 from fl.code import identity, registry
-from fl.data import materials
+from fl.study import specs
 from fl.errors import Where
 
 def settled(kind, name, **keys):
@@ -327,14 +327,14 @@ def reading(path):
     return known[key]
 identity._read = reading
 
-before = materials.code(spec)
+before = specs.code(spec)
 found = {}
 for name, (old, new) in json.loads(pathlib.Path("edits.json").read_text()).items():
     path = pathlib.Path("fl") / name
     text = path.read_text()
     assert old in text, (name, old)
     path.write_text(text.replace(old, new))
-    after = materials.code(spec)
+    after = specs.code(spec)
     found[name] = [key for key in before if after[key] != before[key]]
     path.write_text(text)
 print(json.dumps(found))

@@ -79,7 +79,7 @@ def of(
     x, y = (np.array(values) for values in zip(*flat, strict=True))
     return Simulation(
         method=entry.make(entry.parse(values, where)).build(
-            Setting(network, settled, 2, len(clients))
+            Setting(network, settled, 2, len(clients), shape=(1,))
         ),
         network=network,
         training=settled,

@@ -10,7 +10,9 @@ import math
 
 import pytest
 import torch
+from contract import worlds
 from contract.numbers import Samples, body_and_head, g, of, stored_two, trained
+from contract.worlds import world
 
 from fl import trees
 from fl.methods.fedproto import scores
@@ -112,3 +114,23 @@ def test_fedproto_holds_own_features_to_the_mean_of_all() -> None:
 def test_fedproto_predicts_by_the_nearest_prototype() -> None:
     found = scores(double([[4.0]]), double([[2.0], [8.0], [0.0]]))
     assert found.tolist() == [[-4.0, -16.0, -17.0]]
+
+
+def test_moon_with_squared_distances_pulls_features_to_those_of_the_shared_model() -> None:
+    """One sample (2, 0), two steps, from u = 1 and w = .5; the second step feels the pull.
+
+    Step 1: u = 1 - .1 * 2 w g(w, 2, 0), w = .5 - .1 * u g at u = 1.
+    Step 2: the pull is mu d/du (2 u - 2)^2 = mu 8 (u - 1).
+    """
+    values = {"second": "squared", "mu": 0.25}
+    simulation = of("moon", [[(2, 0)]], values, body_and_head, rounds=1, local_steps=2)
+    state = trained(simulation, stored_two(1, 0.5))
+    u, w = 1 - 0.1 * 2 * 0.5 * g(0.5, 2, 0), 0.5 - 0.1 * g(0.5, 2, 0)
+    moved = 2 * w / u * g(w, 2 * u, 0) + 0.25 * 8 * (u - 1)
+    assert float(state.server["params"]["0.weight"]) == pytest.approx(u - 0.1 * moved)
+
+
+def test_moon_without_its_second_term_is_fedavg() -> None:
+    moon, _ = worlds.run(world("moon", "cnn", {"second": "none"}, rounds=1))
+    average, _ = worlds.run(world("fedavg", "cnn", rounds=1))
+    assert worlds.same(worlds.tree(moon), worlds.tree(average))

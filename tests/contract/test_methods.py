@@ -307,7 +307,8 @@ HYPER = [
 @pytest.mark.parametrize(("method", "key", "value"), HYPER)
 def test_a_hyper_parameter_out_of_bounds_is_refused(method: str, key: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
-        worlds.entry(method).parse({key: value}, Where("studies/a.yaml", f"methods.{method}"))
+        given = {**DECLARED[method].short, key: value}
+        worlds.entry(method).parse(given, Where("studies/a.yaml", f"methods.{method}"))
     message = str(caught.value)
     assert message.startswith(f"studies/a.yaml: methods.{method}.{key}: ")
     assert repr(value) in message
@@ -362,7 +363,13 @@ def prepared_start(planned: Planned, method: str, *stores: str) -> None:
 @every_trained_method
 def test_resumed_is_undisturbed_to_the_bit(method: str, planned: Callable[..., Planned]) -> None:
     # On real images, so that a model with batch normalisation serves every method.
-    study = planned(methods=every_method_in_one_study(), models=["cnn"], datasets=["digits"])
+    held = {"clients": 4, "alpha": 0.5, "min_samples": 5, "min_per_class": 1}
+    study = planned(
+        methods=every_method_in_one_study(),
+        models=["cnn"],
+        datasets=["digits"],
+        partitions=[{"dirichlet": held}],
+    )
     prepared_start(study, method, "whole", "broken")
     assert study.train(method, "whole") == 0
     [run] = study.runs(method)

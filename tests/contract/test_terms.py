@@ -33,6 +33,7 @@ MORE: dict[str, list[dict[str, Any]]] = {
         {"update": "never", "kernels": 5, "biased": False},
         {"convention": "divide", "normalise": False},
     ],
+    "fedfm": [{"loss": "squared"}],
     "mmd-d": [
         {"update": "step", "form": "sum"},
         {"first": 1, "every": 2, "batches": 3, "steps": 2, "normalise": True},
@@ -66,7 +67,8 @@ def with_term(
 ) -> Simulation:
     """A method with a term that weighs enough to be seen."""
     declared = fields.fields(registry.find("term", term, Where("test")).target)
-    given = {"mu": 0.5, "layers": list(LAYERS[model]), **(values or {})}
+    at_once = {"lam": 0.5, "first": 1} if "lam" in declared else {}
+    given = {"mu": 0.5, "layers": list(LAYERS[model]), **at_once, **(values or {})}
     keys = {key: value for key, value in given.items() if key in declared}
     return world(method, model, terms=[(term, keys)], **more)
 
@@ -95,7 +97,8 @@ def test_any_base_takes_it_and_trains_otherwise_for_it(term: str) -> None:
     for base in BASES:
         _, rows = worlds.run(with_term(term, base, "mlp", rounds=1), "stacked")
         _, plain = worlds.run(world(base, "mlp", rounds=1), "stacked")
-        _, none = worlds.run(with_term(term, base, "mlp", {"mu": 0.0}, rounds=1), "stacked")
+        nothing = {"mu": 0.0, "lam": 0.0}
+        _, none = worlds.run(with_term(term, base, "mlp", nothing, rounds=1), "stacked")
         assert np.isfinite(rows["value"]).all()
         assert not worlds.rows_agree(rows, plain, 1e-6)
         assert worlds.rows_agree(none, plain, 1e-10), "without weight it is not there"
@@ -111,7 +114,7 @@ def test_a_resumed_run_gets_the_same_bits(term: str, values: dict[str, Any]) -> 
     assert worlds.same(worlds.tree(last.state), worlds.tree(straight))
 
 
-@every_term
+@every_drift_term
 def test_its_state_never_leaves_the_client(term: str) -> None:
     simulation = with_term(term, "fedprox", "mlp", rounds=1)
     state, _ = worlds.run(simulation, "stacked")
@@ -120,6 +123,8 @@ def test_its_state_never_leaves_the_client(term: str) -> None:
 
 @every_case
 def test_features_that_are_not_finite_reach_no_state(term: str, values: dict[str, Any]) -> None:
+    if term not in DRIFT:
+        pytest.skip("it has no state of the client's own")
     simulation = with_term(term, "fedprox", "mlp", values, rounds=1, participation=1.0)
     raw, labels, held = worlds.data("mlp")
     raw[held.samples["train"][2]] = np.inf

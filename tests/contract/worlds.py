@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fl import fields, trees
+from fl.code import registry
 from fl.code.registry import Entry, find
-from fl.data import materials
 from fl.data.batches import Arrays
 from fl.errors import FedloomError, Where
 from fl.method import Setting, declared
@@ -22,13 +22,14 @@ from fl.simulation.assembly import computing
 from fl.simulation.engine import State
 from fl.simulation.evaluate import Held
 from fl.simulation.simulate import DTYPES, Simulation
+from fl.study import specs
 from fl.training import Training
 
 CLASSES = 3
 SIZES = (13, 5, 20, 9)
 """Training samples per client; batches have eight."""
 
-MODELS = {"mlp": {"hidden": [5]}, "cnn": {"channels": [3, 4]}}
+MODELS = {"mlp": {"hidden": [5]}, "cnn": {"channels": [3, 4], "projection": None}}
 SHAPES = {"mlp": (6,), "cnn": (1, 4, 4)}
 NORMALISATION = {"scale": 0.5, "mean": 0.25, "sd": 2.0}
 
@@ -77,7 +78,7 @@ def data(
 
 def module(model: str) -> nn.Module:
     """A fresh module of a model, as a user of PyTorch has it."""
-    _, made = materials.entry_of("model", {"name": model, **MODELS[model]})
+    _, made = registry.entry_of("model", {"name": model, **MODELS[model]})
     return made.build(SHAPES[model], CLASSES)
 
 
@@ -112,7 +113,7 @@ def world(
     network = computing(lambda: module(model), settled)
     setting = Setting(network, settled, CLASSES, held.clients, SHAPES[model], seed)
     try:
-        built = materials.build(spec, setting)
+        built = specs.build(spec, setting)
     except FedloomError:
         if model == "cnn" or network.batch_norm:
             raise

@@ -13,6 +13,7 @@ from fl.data import materials, partition
 from fl.data.prepared import SPLIT as SPLIT_NAMES
 from fl.data.published import CODES, follow
 from fl.errors import DataError
+from fl.study import partition_fit
 
 DRAW = np.random.default_rng(3)
 SPLIT = DRAW.choice([0, 1, 2], 1200, p=[0.7, 0.2, 0.1]).astype(np.int8)
@@ -184,9 +185,9 @@ def test_a_data_sets_published_split_reaches_the_scheme(tmp_path, monkeypatch):
     monkeypatch.setattr(materials, "prepare", lambda *_: replace(digits, split=split))
     made = materials.partition(spec, {"name": "digits"}, tmp_path, tmp_path)
     assert sorted(rows(made, "test")["sample"]) == np.flatnonzero(split).tolist()
-    assert materials.validates(spec)
-    assert materials.share(spec, "test") == 0
-    assert materials.share(spec, "val") == 0.1
+    assert partition_fit.validates(spec)
+    assert partition_fit.share(spec, "test") == 0
+    assert partition_fit.share(spec, "val") == 0.1
 
 
 # Unseen clients

@@ -10,11 +10,12 @@ import yaml
 from fl import trees
 from fl.code import registry
 from fl.data.batches import Arrays, schedule
-from fl.errors import ConfigError, Where
+from fl.errors import ConfigError, FedloomError, Where
 from fl.method import Setting
 from fl.methods.fedavg import FedAvg
 from fl.methods.perfedavg import PerFedAvg
 from fl.models.cifar_cnn import CifarCNN
+from fl.models.convnet import ConvNet
 from fl.models.lenet import LeNet
 from fl.models.lstm import LSTM
 from fl.models.mobilenet_v3 import MobileNetV3
@@ -48,7 +49,10 @@ def shapes(variables):
 
 @pytest.mark.parametrize(
     "name",
-    ["cifar-cnn", "cnn", "efficientnet-b0", "lenet", "mlp", "mobilenet-v3", "resnet18", "vit"],
+    [
+        *("cifar-cnn", "cnn", "convnet", "densenet100", "efficientnet-b0", "lenet", "logistic"),
+        *("mlp", "mobilenet-v3", "resnet18", "resnet50", "vit"),
+    ],
 )
 def test_logits_of_images_depend_on_no_other_sample(name):
     made = network(registry.find("model", name, Where("")).target(), SMALL, classes=7)
@@ -70,6 +74,32 @@ def test_every_file_says_what_it_is_and_whose(name):
     entry = registry.find("model", name, Where(""))
     assert entry.summary.endswith(".")
     assert entry.citation
+
+
+# ConvNet
+
+
+def test_convnet_is_three_blocks_with_instance_normalisation():
+    made = network(ConvNet(), CIFAR)
+    assert count(ConvNet(), CIFAR, 10) == 3 * 9 * 128 + 2 * 128 * 128 * 9 + 9 * 128 + 20490
+    variables = made.init(0)
+    x = torch.randn(2, *CIFAR, generator=torch.Generator().manual_seed(1))
+    output = made.eval(variables["params"], variables["buffers"], x)
+    assert output.features.shape == (2, 2048)
+    h = x
+    for block in range(3):
+        weight, bias = (variables["params"][f"{4 * block}.{kind}"] for kind in ("weight", "bias"))
+        h = torch.nn.functional.conv2d(h, weight, bias, padding=1)
+        mean, sd = h.mean((2, 3), keepdim=True), h.var((2, 3), keepdim=True, correction=0)
+        h = ((h - mean) / (sd + 1e-5).sqrt()).relu().unflatten(2, (-1, 2)).unflatten(4, (-1, 2))
+        h = h.mean((3, 5))
+    assert torch.allclose(h.flatten(1), output.features, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 7, 32)])
+def test_convnet_refuses_what_is_no_image_or_too_small(shape):
+    with pytest.raises(FedloomError, match="allowed: images of at least 8 x 8"):
+        ConvNet().build(shape, 10)
 
 
 # LeNet

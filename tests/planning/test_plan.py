@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 from fl.cli import main
-from fl.data import materials
 from fl.errors import ConfigError
 from fl.fields import Count, Field
 from fl.planning import plan
+from fl.pytorch import tensorboard
+from fl.study import specs
 from fl.study.expand import expand
 from fl.study.grids import grid
-from fl.train import tensorboard
 
 STUDY: dict[str, Any] = {
     "datasets": [{"synthetic": {"clients": 3, "samples": 30}}],
@@ -669,13 +669,13 @@ def test_weights_of_a_file_are_part_of_a_run_by_their_content(config: Path):
     spec = {"name": "resnet18", "weights": "weights.pth"}
     weights = Path("weights.pth")
     weights.write_bytes(b"one")
-    first = materials._model_code(spec)
+    first = specs._model_code(spec)
     weights.write_bytes(b"two")
     os.utime(weights, (1, 1))
-    assert materials._model_code(spec) != first
+    assert specs._model_code(spec) != first
     weights.write_bytes(b"one")
     os.utime(weights, (2, 2))
-    assert materials._model_code(spec) == first
+    assert specs._model_code(spec) == first
 
 
 def test_every_study_that_comes_along_can_be_planned():

@@ -24,10 +24,10 @@ from fl.report.cells import NOTHING, number, probability, spread
 from fl.report.facts import gather
 from fl.report.latex import tex
 from fl.report.outline import outline
-from fl.report.partitions import read
 from fl.report.plain import markdown
 from fl.results import derived as frames_of
 from fl.results import tables
+from fl.results.partitions import read
 
 
 class Page(HTMLParser):

@@ -15,8 +15,8 @@ from fl.report.cells import Table
 from fl.report.facts import Facts, gather
 from fl.report.names import names
 from fl.report.outline import Fold, Section, blocks, outline
-from fl.report.partitions import read
 from fl.results import tables
+from fl.results.partitions import read
 
 
 def facts_of(results: Path, *runs: dict, **choices) -> Facts:

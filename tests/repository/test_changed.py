@@ -102,11 +102,12 @@ def test_changed_is_what_differs_from_the_fork_committed_or_not(tmp_path: Path) 
 
 def test_no_test_starts_when_the_time_is_over(tmp_path: Path) -> None:
     (tmp_path / "test_slow.py").write_text(
-        "import time\n\ndef test_a(): time.sleep(1)\n\ndef test_b(): assert False\n"
+        "import time\n\nnow = time.monotonic\n\n"
+        "def test_a(): time.monotonic = lambda: now() + 1000\n\ndef test_b(): assert False\n"
     )
     run = (
         "import sys, pytest, changed; "
-        "sys.exit(pytest.main(['-q', 'test_slow.py'], plugins=[changed.Budget(1)]))"
+        "sys.exit(pytest.main(['-q', 'test_slow.py'], plugins=[changed.Budget(900)]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", run],
@@ -117,4 +118,4 @@ def test_no_test_starts_when_the_time_is_over(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
-    assert "left out: 1 chosen tests that 1 s had no room for" in done.stdout
+    assert "left out: 1 chosen tests that 900 s had no room for" in done.stdout

@@ -33,7 +33,7 @@ from fl.data.images import decode, look
 from fl.data.prepared import SPLIT, Writer
 from fl.errors import DataError
 from fl.fields import Count
-from fl.study.places import path_of
+from fl.places import path_of
 
 ENDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 GREY = ("1", "L", "LA")

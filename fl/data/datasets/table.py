@@ -25,7 +25,7 @@ from fl.data.contents import stamp
 from fl.data.download import Source
 from fl.data.prepared import SPLIT, Writer
 from fl.errors import DataError
-from fl.study.places import path_of
+from fl.places import path_of
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 
 from fl.data.holdings import read, validate
+from fl.task import for_any_task
 
 
+@for_any_task
 def file(labels: np.ndarray, *, path: str) -> pd.DataFrame:
     """Read the Parquet table at ``path`` and check it against ``labels`` ``[samples]``.
 

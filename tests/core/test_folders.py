@@ -9,9 +9,9 @@ import planning
 import pytest
 
 from fl.errors import ConfigError, Where
+from fl.places import expand, place
 from fl.planning import plan
 from fl.study import config
-from fl.study.places import expand, place
 
 HERE = Where("config/config.yaml", "store")
 

@@ -1,0 +1,296 @@
+"""Gradient inversion: what can be seen of a client's images in the gradient that it sends?
+
+J. Geiping, H. Bauermeister, H. Dröge, M. Moeller. Inverting Gradients: How easy is it to break
+privacy in federated learning? NeurIPS 2020. arXiv:2003.14053.
+
+The attacker knows the model, the labels and the mean gradient of one batch, and looks for images
+whose gradient has the same direction, by 1 - cosine + tv x total variation, with Adam on the signs
+of the gradient, from noise, in the box of values that the client's images have; its rate falls to a
+tenth after 3/8, 5/8 and 7/8 of the steps, as in the released code. Batch normalisation is in
+evaluation mode, a weaker defence than batch statistics.
+
+Runs whose trace ``local`` holds images that clients train on in place of their own (FedLGD) are
+attacked on these too: PSNR and SSIM are then between what is found and the virtual images, and
+`leak` is the highest PSNR between what is found and any of the client's real images of the class,
+which is what a person would mind. On real data it is defined alike. LPIPS (R. Zhang et al. CVPR
+2018) is told where its package and the weights of AlexNet are on this machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl import rng
+from fl.analyses.membership import models
+from fl.analysis import Panel, Result, Source, first_seeds, keys
+from fl.errors import FedloomError
+from fl.fields import Bound, Count, Index, NonNegative, Positive, Seed
+from fl.report.drawing import Look, axes_of, pictured
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+    from fl.simulation.simulate import Simulation
+
+LOCAL = "local"
+"""The trace of images that clients train on, [rounds, clients, classes x kept, ...]."""
+ALEXNET = "alexnet-owt-7be5be79.pth"
+FALLS = (3 / 8, 5 / 8, 7 / 8)
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """client: whose batch. batch: images in it, of the first classes, 32 at most. model: that of
+    the `first` round, or the `final` one. steps: of the attack. lr: of Adam. tv: weight of total
+    variation. seed: of all draws.
+    """
+
+    client: Index = 0
+    batch: Annotated[int, Bound(low=1, high=32)] = 4
+    model: Literal["first", "final"] = "final"
+    steps: Count = 1000
+    lr: Positive = 0.1
+    tv: NonNegative = 1e-2
+    seed: Seed = 0
+
+    weights: ClassVar = True
+    """It reads the runs' final weights."""
+
+    def read(self, runs: Sequence[Source]) -> Result:
+        """PSNR, SSIM and leak by setting, method, data and seed; the images side by side."""
+        shown = {run.run for run in first_seeds(runs)}
+        rows: list[dict[str, Any]] = []
+        panels: list[Panel] = []
+        distance, note = perceptual()
+        for run in runs:
+            simulation = run.simulation()
+            variables = self._variables(run, simulation)
+            for data, x, y in self._batches(run, simulation):
+                found = inverted(self, variables, simulation, x, y)
+                scores = self._scores(simulation, x, found, y, distance)
+                rows.append({**keys(run), "data": data, **scores})
+                if run.run in shown:
+                    panels.append(self._panel(run, simulation, data, x, found))
+        names = {"psnr": "PSNR", "ssim": "SSIM", "leak": "leak (PSNR to real)"}
+        if distance:
+            names["lpips"] = "LPIPS"
+        columns = [*(keys(runs[0]) if runs else ()), "data", *names]
+        return Result(
+            table=pd.DataFrame(rows, columns=columns),
+            columns=names,
+            caption=(
+                f"Gradient inversion of one batch of {self.batch} images of client {self.client}, "
+                f"{self.steps} steps on the {self.model} model. PSNR and SSIM: between what is "
+                "found and what was trained on; leak: the highest PSNR to a real image of the "
+                "class, mean over the batch. Low is private."
+            ),
+            panels=tuple(panels),
+            figure="Above what was trained on, below what the attack finds; the run of the lowest "
+            "seed.",
+            notes=(note,) if note else (),
+        )
+
+    def _variables(self, run: Source, simulation: Simulation) -> dict[str, Any]:
+        if self.model == "first":
+            return simulation.network.init(rng.torch_seed(run.seed, "init"))
+        own = [
+            variables
+            for _, client, variables in models(run.weights(), simulation, self.client + 1)
+            if client == self.client
+        ]
+        if not own:
+            problem = f"client: is {self.client}, and the run has no such client"
+            raise FedloomError(f"{problem}; allowed: one of the clients that take part")
+        return own[0]
+
+    def _batches(self, run: Source, simulation: Simulation) -> list[tuple[str, Tensor, Tensor]]:
+        """What is attacked: images, normalised, and their labels, one class after another."""
+        held = simulation.held.samples["train"][self.client]
+        if len(simulation.arrays.shape) != 3:
+            raise FedloomError(
+                f"inversion: inputs have shape {simulation.arrays.shape}; allowed: images"
+            )
+        if len(held) < self.batch:
+            raise FedloomError(
+                f"batch: is {self.batch}, and client {self.client} has {len(held)} training "
+                f"samples; allowed: at most {len(held)} there"
+            )
+        labels = simulation.arrays.labels(torch.from_numpy(held)).numpy()
+        order = rng.generator(self.seed, "inversion").permutation(len(held))
+        index = torch.from_numpy(held[order[spread(labels[order])][: self.batch]])
+        batches = [("real", simulation.arrays.inputs(index), simulation.arrays.labels(index))]
+        traces = run.traces()
+        if LOCAL in traces:
+            images = traces[LOCAL][-1, self.client]
+            classes = simulation.classes
+            y = torch.arange(classes).repeat_interleave(len(images) // classes)
+            if len(images) < self.batch:
+                raise FedloomError(
+                    f"batch: is {self.batch}, and the run keeps {len(images)} virtual images of a "
+                    f"client; allowed: at most {len(images)}, or more of them (kept)"
+                )
+            chosen = torch.from_numpy(spread(y.numpy())[: self.batch].copy())
+            batches.append(("virtual", images[chosen], y[chosen]))
+        return batches
+
+    def _scores(
+        self,
+        simulation: Simulation,
+        x: Tensor,
+        found: Tensor,
+        y: Tensor,
+        distance: Callable[[Tensor, Tensor], float] | None,
+    ) -> dict[str, float]:
+        held = torch.from_numpy(simulation.held.samples["train"][self.client])
+        labels, pixels = simulation.arrays.labels(held), simulation.arrays.pixels
+        real = pixels(simulation.arrays.inputs(held)).clamp(0, 1)
+        truth, guess = pixels(x).clamp(0, 1), pixels(found).clamp(0, 1)
+        pairs = list(zip(truth, guess, strict=True))
+        leaks = []
+        for image, label in zip(guess, y, strict=True):
+            own = real[labels == label]
+            leaks.append(max((psnr(one, image) for one in own), default=float("nan")))
+        scores = {
+            "psnr": float(np.mean([psnr(*pair) for pair in pairs])),
+            "ssim": float(np.mean([ssim(*pair) for pair in pairs])),
+            "leak": float(np.mean(leaks)),
+        }
+        return {**scores, "lpips": distance(truth, guess)} if distance else scores
+
+    def _panel(
+        self, run: Source, simulation: Simulation, data: str, x: Tensor, found: Tensor
+    ) -> Panel:
+        rows = [np.asarray(simulation.arrays.pixels(one).clamp(0, 1)) for one in (x, found)]
+        alt = f"{len(x)} {data} images of client {self.client}, and below what was found of them"
+        picture = side_by_side(rows)
+        return Panel(run.setting, run.method, f"{data} data", f"{alt}, seed {run.seed}.", picture)
+
+
+def spread(labels: np.ndarray) -> np.ndarray:
+    """Places in an order that goes round the classes: the first of each, the second of each, ..."""
+    seen: dict[int, int] = {}
+    turn = []
+    for label in labels.tolist():
+        turn.append(seen.get(label, 0))
+        seen[label] = turn[-1] + 1
+    return np.lexsort((labels, np.array(turn)))
+
+
+def gradient(
+    variables: dict[str, Any], simulation: Simulation, x: Tensor, y: Tensor, nested: bool
+) -> list[Tensor]:
+    """Of the batch's mean cross-entropy, by parameter; ``nested``: differentiable in x."""
+    params = {name: p.detach().requires_grad_() for name, p in variables["params"].items()}
+    output = simulation.network.eval(params, variables["buffers"], x)
+    loss = F.cross_entropy(output.outputs, y)
+    return list(torch.autograd.grad(loss, list(params.values()), create_graph=nested))
+
+
+def apart(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """1 - cosine of two gradients, each as one vector."""
+    pairs = list(zip(a, b, strict=True))
+    inner = torch.stack([(r * s).sum() for r, s in pairs]).sum()
+    lengths = [torch.stack([t.square().sum() for t in one]).sum().sqrt() for one in (a, b)]
+    return 1 - inner / (lengths[0] * lengths[1]).clamp(min=1e-30)
+
+
+def total_variation(x: Tensor) -> Tensor:
+    """Mean absolute difference of neighbours, down plus across."""
+    down, across = x[..., 1:, :] - x[..., :-1, :], x[..., 1:] - x[..., :-1]
+    return down.abs().mean() + across.abs().mean()
+
+
+def inverted(
+    attack: Inversion, variables: dict[str, Any], simulation: Simulation, x: Tensor, y: Tensor
+) -> Tensor:
+    """The images that the attack finds for the gradient of a batch."""
+    target = gradient(variables, simulation, x, y, nested=False)
+    draw = torch.Generator().manual_seed(rng.torch_seed(attack.seed, "inversion"))
+    guess = torch.randn(x.shape, generator=draw, dtype=torch.float64).to(x.dtype)
+    box = [x.amin((0, 2, 3), keepdim=True), x.amax((0, 2, 3), keepdim=True)]
+    guess.requires_grad_()
+    adam = torch.optim.Adam([guess], lr=attack.lr)
+    falls = [int(attack.steps * share) for share in FALLS]
+    schedule = torch.optim.lr_scheduler.MultiStepLR(adam, falls, gamma=0.1)
+    best, least = guess.detach().clone(), float("inf")
+    for _ in range(attack.steps):
+        distance = apart(gradient(variables, simulation, guess, y, nested=True), target)
+        loss = distance + attack.tv * total_variation(guess)
+        if loss.item() < least:
+            best, least = guess.detach().clone(), loss.item()
+        [slope] = torch.autograd.grad(loss, [guess])
+        guess.grad = slope.sign()
+        adam.step()
+        schedule.step()
+        with torch.no_grad():
+            guess.clamp_(*box)
+    return best
+
+
+def psnr(truth: Tensor, guess: Tensor) -> float:
+    """10 log10 (1 / mean squared error) of images from 0 to 1, decibels; at most 100."""
+    error = float((truth - guess).square().mean())
+    return 100.0 if error < 1e-10 else float(-10 * np.log10(error))
+
+
+def ssim(truth: Tensor, guess: Tensor) -> float:
+    """Structural similarity of two images [channels, height, width] from 0 to 1.
+
+    Z. Wang et al. Image Quality Assessment. IEEE Transactions on Image Processing 2004.
+    """
+    from skimage.metrics import structural_similarity
+
+    window = min(7, *truth.shape[1:])
+    window -= 1 - window % 2
+    measure: Any = structural_similarity
+    found = measure(
+        *(truth.numpy(), guess.numpy()), win_size=window, data_range=1.0, channel_axis=0
+    )
+    return float(found)
+
+
+def perceptual() -> tuple[Callable[[Tensor, Tensor], float] | None, str]:
+    """LPIPS of two batches from 0 to 1, and what to say where it cannot be had; never fetched."""
+    path = Path(torch.hub.get_dir()) / "checkpoints" / ALEXNET
+    missing = [
+        name
+        for name, there in (
+            ("the package lpips", importlib.util.find_spec("lpips") is not None),
+            (f"AlexNet's weights ({path})", path.is_file()),
+        )
+        if not there
+    ]
+    if missing:
+        return None, f"LPIPS was not measured: {' and '.join(missing)} not on this machine"
+    lpips: Any = importlib.import_module("lpips")
+    network = lpips.LPIPS(net="alex", verbose=False).double()
+
+    @torch.no_grad()
+    def distance(truth: Tensor, guess: Tensor) -> float:
+        coloured = [one.expand(-1, 3, -1, -1) for one in (truth, guess)]
+        pair = [2 * F.interpolate(one, (64, 64)) - 1 for one in coloured]
+        return float(network(*pair).mean())
+
+    return distance, ""
+
+
+@pictured
+def side_by_side(look: Look, rows: Sequence[np.ndarray]) -> Canvas:
+    """Rows of images [n, channels, height, width] from 0 to 1, one row below the other."""
+    canvas, axes = axes_of(0.4 + 3.7 * len(rows) / max(4, len(rows[0])))
+    lines = [np.concatenate(list(np.moveaxis(row, 1, -1)), axis=1) for row in rows]
+    whole = np.concatenate(lines, axis=0)
+    whole = np.repeat(whole, 3, axis=2) if whole.shape[2] == 1 else whole[..., :3]
+    axes.imshow(whole, interpolation="nearest")
+    axes.set_axis_off()
+    return canvas

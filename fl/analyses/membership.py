@@ -1,0 +1,254 @@
+"""Membership inference: can one tell from a model whether it was trained on a sample?
+
+N. Carlini, S. Chien, M. Nasr, S. Song, A. Terzis, F. Tramer. Membership Inference Attacks From
+First Principles. IEEE S&P 2022. arXiv:2112.03570, in the form that Huang et al. give it: Federated
+Learning on Virtual Heterogeneous Data with Local-Global Dataset Distillation. TMLR 2024.
+arXiv:2303.02278 (figure 6).
+
+Members are training samples of a client, whatever a method trains on in their place; the others are
+its test samples, as many. What is known of a sample is the length of the loss's gradient at it, or
+the loss, as a logarithm. Two Gaussian kernel densities are put to what is known of members and of
+others, and their ratio is the attack's score. Densities are of one half of the samples and scores
+of the other, and then the other way around, so that no sample speaks for itself. The paper's
+densities are of all; there are no shadow models in either. The model is in evaluation mode.
+
+The area under the ROC curve is 0.5, and the true positive rate at 1 % of false ones is 0.01, where
+the model gives nothing away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl import rng
+from fl.analysis import Panel, Result, Source, first_seeds, keys
+from fl.fields import Count, Seed
+from fl.report.drawing import Look, axes_of, pictured
+from fl.schema import GLOBAL, PERSONAL
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+    from fl.simulation.simulate import Simulation
+
+CHUNK = 64
+FALSE = 0.01
+"""The share of false positives at which true ones are told."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """by: what is known of a sample, the length of its `gradient` or its `loss`. samples: members
+    and others of a client, so many of each at most. clients: those that are attacked, at most.
+    shown: clients whose curves are drawn. seed: of all draws.
+    """
+
+    by: Literal["gradient", "loss"] = "gradient"
+    samples: Count = 200
+    clients: Count = 10
+    shown: Count = 2
+    seed: Seed = 0
+
+    weights: ClassVar = True
+    """It reads the runs' final weights."""
+
+    def read(self, runs: Sequence[Source]) -> Result:
+        """Area and true positives by setting, method, stage and seed; curves of some clients."""
+        chosen = {run.run for run in first_seeds(runs)}
+        rows: list[dict[str, Any]] = []
+        panels: list[Panel] = []
+        notes: dict[str, None] = {}
+        for run in runs:
+            simulation = run.simulation()
+            found: dict[str, list[tuple[float, float, float]]] = {}
+            for stage, client, variables in models(run.weights(), simulation, self.clients):
+                drawn = self._samples(simulation, client)
+                if drawn is None:
+                    notes[f"client {client} has fewer than 4 training or test samples"] = None
+                    continue
+                members, others = drawn
+                member, other = (
+                    self._known(variables, simulation, part) for part in (members, others)
+                )
+                scores = ratios(member, other, self.seed)
+                curve = roc(*scores)
+                right = accuracy(variables, simulation, others)
+                seen = found.setdefault(stage, [])
+                if run.run in chosen and len(seen) < self.shown:
+                    panels.append(self._panel(run, stage, client, curve))
+                seen.append((area(*scores), true_positives(*curve), right))
+            for stage, values in found.items():
+                auc, tpr, right = np.mean(values, axis=0)
+                rows.append(
+                    {**keys(run), "stage": stage, "area": auc, "tpr": tpr, "accuracy": right}
+                )
+        columns = [*(keys(runs[0]) if runs else ()), "stage", "area", "tpr", "accuracy"]
+        known = "length of the loss's gradient" if self.by == "gradient" else "loss"
+        return Result(
+            table=pd.DataFrame(rows, columns=columns),
+            columns={
+                "area": "area under ROC",
+                "tpr": "TPR at 1 % FPR",
+                "accuracy": "accuracy of others",
+            },
+            caption=(
+                f"Membership inference by the {known}: likelihood ratio of two kernel densities, "
+                f"for up to {self.samples} training and as many test samples of each of up to "
+                f"{self.clients} clients; mean over clients. Beside it the model's accuracy on the "
+                "test samples. 0.5 and 0.01 are those of a guess."
+            ),
+            panels=tuple(panels),
+            figure=(
+                "ROC curves of the first clients, by the run of the lowest seed; the diagonal is a "
+                "guess."
+            ),
+            notes=tuple(notes),
+        )
+
+    def _samples(self, simulation: Simulation, client: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Members and others of a client, as many of either."""
+        held = [simulation.held.samples[split][client] for split in ("train", "test")]
+        count = min(self.samples, *map(len, held))
+        if count < 4:
+            return None
+        draw = rng.generator(self.seed, "membership", client)
+        members, others = (draw.choice(own, count, replace=False) for own in held)
+        return members, others
+
+    def _known(
+        self, variables: dict[str, Any], simulation: Simulation, samples: np.ndarray
+    ) -> np.ndarray:
+        values = known(variables, simulation, samples, gradient=self.by == "gradient")
+        return np.asarray(np.log(np.maximum(values, 1e-30)))
+
+    def _panel(self, run: Source, stage: str, client: int, curve: Curve) -> Panel:
+        title = f"client {client}"
+        alt = f"ROC curve of membership inference on {title}, {stage} model, seed {run.seed}."
+        return Panel(run.setting, run.method, title, alt, drawn(*curve))
+
+
+Curve = tuple[np.ndarray, np.ndarray]
+"""False and true positive rates, ascending."""
+
+
+def models(
+    weights: dict[str, Any], simulation: Simulation, most: int
+) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Stage, client and variables: the shared model, and the own one, of the first clients."""
+    network = simulation.network
+    for client in simulation.held.participants[:most].tolist():
+        for stage in (one for one in (GLOBAL, PERSONAL) if one in weights):
+            whole = weights[stage]
+            yield (
+                stage,
+                client,
+                {
+                    kind: {
+                        name: whole[kind][name] if stage == GLOBAL else whole[kind][name][client]
+                        for name in network.names[kind]
+                    }
+                    for kind in ("params", "buffers")
+                },
+            )
+
+
+def known(
+    variables: dict[str, Any], simulation: Simulation, samples: np.ndarray, gradient: bool
+) -> np.ndarray:
+    """Of every sample the length of the gradient of its cross-entropy, or that, [samples]."""
+    network, arrays = simulation.network, simulation.arrays
+
+    def loss(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        output = network.eval(params, variables["buffers"], x[None])
+        return F.cross_entropy(output.outputs, y[None])
+
+    def length(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        grads = torch.func.grad(loss)(params, x, y)
+        squares = [grad.double().square().sum() for grad in grads.values()]
+        return torch.stack(squares).sum().sqrt()
+
+    each = torch.func.vmap(length if gradient else loss, in_dims=(None, 0, 0))
+    found = []
+    for begin in range(0, len(samples), CHUNK):
+        index = torch.from_numpy(samples[begin : begin + CHUNK])
+        x, y = arrays.inputs(index), arrays.labels(index)
+        found.append(each(variables["params"], x, y).detach().double())
+    return np.asarray(torch.cat(found))
+
+
+@torch.no_grad()
+def accuracy(variables: dict[str, Any], simulation: Simulation, samples: np.ndarray) -> float:
+    """The share of samples that a model gets right."""
+    index = torch.from_numpy(samples)
+    x, y = simulation.arrays.inputs(index), simulation.arrays.labels(index)
+    outputs = simulation.network.eval(variables["params"], variables["buffers"], x).outputs
+    return float((outputs.argmax(1) == y).double().mean())
+
+
+def ratios(members: np.ndarray, others: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Log likelihood ratios of members and of others, each by densities of the other half."""
+    draw = rng.generator(seed, "halves")
+    halves = []
+    for values in (members, others):
+        first = np.zeros(len(values), bool)
+        first[draw.permutation(len(values))[: len(values) // 2]] = True
+        halves.append(first)
+    found = [np.zeros(len(members)), np.zeros(len(others))]
+    for side in (True, False):
+        fitted = [
+            values[half == side] for values, half in zip((members, others), halves, strict=True)
+        ]
+        for values, half, into in zip((members, others), halves, found, strict=True):
+            at = values[half != side]
+            into[half != side] = log_density(fitted[0], at) - log_density(fitted[1], at)
+    return found[0], found[1]
+
+
+def log_density(sample: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Of a Gaussian kernel density of a sample, by Scott's width; flat where it has no spread.
+
+    D. W. Scott. Multivariate Density Estimation. Wiley, 1992.
+    """
+    width = np.std(sample, ddof=1) * len(sample) ** (-1 / 5)
+    if not width > 0:
+        return np.zeros(len(at))
+    apart = -0.5 * ((at[:, None] - sample) / width) ** 2
+    top = apart.max(axis=1, keepdims=True)
+    total = np.log(np.exp(apart - top).mean(axis=1)) + top[:, 0]
+    return np.asarray(total - np.log(width * np.sqrt(2 * np.pi)))
+
+
+def roc(members: np.ndarray, others: np.ndarray) -> Curve:
+    """False and true positive rates over all thresholds, from (0, 0) to (1, 1)."""
+    steps = np.unique(np.concatenate([members, others]))[::-1]
+    true = [(members[:, None] >= steps).mean(0), (others[:, None] >= steps).mean(0)]
+    return np.concatenate([[0.0], true[1]]), np.concatenate([[0.0], true[0]])
+
+
+def area(members: np.ndarray, others: np.ndarray) -> float:
+    """The chance that a member's score is above another sample's; equal ones count a half."""
+    more = (members[:, None] > others).mean() + 0.5 * (members[:, None] == others).mean()
+    return float(more)
+
+
+def true_positives(false: np.ndarray, true: np.ndarray) -> float:
+    """The largest true positive rate at a false one of at most 1 %."""
+    return float(true[false <= FALSE].max())
+
+
+@pictured
+def drawn(look: Look, false: np.ndarray, true: np.ndarray) -> Canvas:
+    """The curve, and the diagonal."""
+    canvas, axes = axes_of(2.9)
+    axes.plot([0, 1], [0, 1], color=look.muted, lw=0.8, ls="--")
+    axes.plot(false, true, color=look.colour(0), lw=1.4)
+    axes.set(xlabel="false positives", ylabel="true positives", xlim=(0, 1), ylim=(0, 1))
+    return canvas

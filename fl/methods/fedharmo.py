@@ -1,0 +1,101 @@
+"""FedHarmo (HarmoFL): images get the mean amplitude of all clients, and steps seek flat minima.
+
+Jiang, Wang, Dou. HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on
+Heterogeneous Medical Images. AAAI 2022. arXiv:2112.10775.
+
+The slides on FedFA+ call it FedHarmo. Clients of the first round send the mean amplitude of their
+images, and the mean of those, weighted by samples, is every image's from then on, in tests too. The
+released code fixes the amplitude after the
+first round as well, but takes it from a client's first batch (its momentum is cut to 0), trains the
+first round by each client's own, and replaces the mean of an image only: ``spectrum: mean``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fl import trees
+from fl.errors import FedloomError
+from fl.fields import NonNegative
+from fl.method import Averaging, Exchange, Method, Predictor, Setting, Sweep, only
+from fl.parts.amplitude import Spectrum, amplitude, with_amplitude
+from fl.parts.sharpness import at_worst
+from fl.recipe import recipe, shared
+from fl.schema import GLOBAL
+from fl.term import Batch
+from fl.trees import Tree
+
+AMPLITUDE = "amplitude"
+
+
+@dataclass(frozen=True)
+class FedHarmo:
+    """alpha: degree of the weight perturbation (the released code: .05).
+
+    spectrum: amplitudes that are replaced: the `whole`, or the `mean` of an image's pixels alone.
+    """
+
+    alpha: NonNegative = 0.05
+    spectrum: Spectrum = "whole"
+
+    title: ClassVar = "FedHarmo"
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """FedSAM on images that are brought to one amplitude."""
+        network, shape = setting.network, setting.shape
+        if len(shape) != 3:
+            given = ", ".join(map(str, shape))
+            raise FedloomError(
+                f"fedharmo: inputs are of shape ({given}); allowed: images, (channels, height, "
+                "width)"
+            )
+        base = recipe(setting)
+        local = only(base)
+
+        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            server, client = base.init(variables)
+            return {**server, AMPLITUDE: trees.leaves(server)[0].new_ones(shape)}, client
+
+        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+            weight = batch["weight"]
+            total = (amplitude(batch["x"]) * weight.reshape(-1, 1, 1, 1)).sum(0)
+            return {AMPLITUDE: total, "count": weight.sum()}
+
+        def end(
+            server: Tree, client: Tree, sent: Tree, seen: Tree
+        ) -> tuple[dict[str, Any], dict[str, Any]]:
+            return dict(client), {AMPLITUDE: seen[AMPLITUDE] / seen["count"].clamp(min=1)}
+
+        def gather(
+            server: Tree, clients: Tree, uploads: Tree, n: Tensor
+        ) -> tuple[dict[str, Any], dict[str, Any]]:
+            return {**server, **trees.mean(uploads, n)}, dict(clients)
+
+        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+            x = with_amplitude(batch["x"], server[AMPLITUDE], self.spectrum)
+            return local.loss(server, work, {**batch, "x": x})
+
+        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+            x = with_amplitude(x, variables[AMPLITUDE], self.spectrum)
+            return network.eval(variables["params"], variables["buffers"], x).outputs
+
+        def view(server: Tree, client: Tree | None) -> dict[str, Any]:
+            return {**shared(server, None), AMPLITUDE: server[AMPLITUDE]}
+
+        first = Exchange(
+            (Sweep(look, end),),
+            Averaging(gather),
+            due=lambda round_: round_ == 1,
+            send=lambda server: {},
+        )
+        return replace(
+            base,
+            init=init,
+            before=(first,),
+            passes=(at_worst(replace(local, loss=loss), self.alpha),),
+            views={GLOBAL: Predictor(view, predict)},
+        )

@@ -1,0 +1,131 @@
+"""FedMix: samples are mixed, to first order, with the mean sample of a client that is drawn.
+
+Yoon, Shin, Hwang, Yang. FedMix: Approximation of Mixup under Mean Augmented Federated Learning.
+ICLR 2021. arXiv:2107.00233.
+
+Clients send the mean of all their inputs and labels (the paper's M_k = all, as in its main table);
+the server sends all of them on. At each step one is drawn. By the paper's proposition the loss is
+(1 - lambda) l(f(x'), y) + lambda l(f(x'), y_g) + lambda <dl/dx', x_g>, with x' = (1 - lambda) x and
+the derivative that of l(f(x'), y), here the mean over the batch of all three. The derivative is of
+a look at the batch of its own, which moves no running statistics. Where only some clients take part
+in a round, means are known of those who did so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad
+
+from fl import keyed, trees
+from fl.errors import FedloomError
+from fl.fields import Share
+from fl.method import Exchange, Method, Setting, Sweep, only
+from fl.parts.losses import classification, weighted_mean
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+from fl.term import Batch, Forward
+from fl.trees import Tree
+
+MEANS = "means"
+WHICH = 0
+"""Stream of a batch's keys."""
+
+
+@dataclass(frozen=True)
+class FedMix:
+    """lam: lambda, the part of the mean sample (the paper: .05 for CIFAR-10, .1 for CIFAR-100, .2
+    for FEMNIST).
+    """
+
+    lam: Share = 0.05
+
+    title: ClassVar = "FedMix"
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg on the mixed loss, after an exchange that brings the means."""
+        if setting.network.of_tokens:
+            raise FedloomError("fedmix: inputs are tokens; allowed: numbers, which can be averaged")
+        base = recipe(setting, terms=(self.mixed,))
+        local, shape, classes = only(base), setting.shape, setting.classes
+
+        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            server, client = base.init(variables)
+            like, clients = trees.leaves(variables["params"])[0], setting.clients
+            means = {
+                "x": like.new_zeros((clients, *shape)),
+                "y": like.new_zeros((clients, classes)),
+                "known": like.new_zeros(clients),
+            }
+            return {**server, MEANS: means}, client
+
+        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+            weight = batch["weight"]
+            labels = F.one_hot(batch["y"], classes).to(weight.dtype)
+            return {
+                "x": torch.tensordot(weight, batch["x"], dims=1),
+                "y": weight @ labels,
+                "known": weight.sum(),
+            }
+
+        def end(
+            server: Tree, client: Tree, sent: Tree, seen: Tree
+        ) -> tuple[dict[str, Any], dict[str, Any]]:
+            count = seen["known"].clamp(min=1)
+            means = {"x": seen["x"] / count, "y": seen["y"] / count}
+            return dict(client), {**means, "known": (seen["known"] > 0).to(count.dtype)}
+
+        def gather(
+            server: Tree, clients: Tree, uploads: Tree, n: Tensor
+        ) -> tuple[dict[str, Any], dict[str, Any]]:
+            means = trees.put(server[MEANS], clients["id"], uploads)
+            return {**server, MEANS: means}, dict(clients)
+
+        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+            return local.loss(server, work, {**batch, "x": (1 - self.lam) * batch["x"]})
+
+        everybody = setting.training.participation == 1 and not setting.training.stragglers
+        before = Exchange(
+            (Sweep(look, end),),
+            gather,
+            due=lambda round_: round_ == 1 or not everybody,
+            send=lambda server: {},
+        )
+        draws = replace(local.draws, keyed=True)
+        step = replace(local, loss=loss, draws=draws)
+        return replace(base, init=init, before=(before,), passes=(step,))
+
+    def mixed(self, forward: Forward) -> Tensor:
+        """The loss, for a batch whose inputs are scaled by 1 - lambda."""
+        batch, outputs, means = forward.batch, forward.output.outputs, forward.shared[MEANS]
+        chosen = drawn(means["known"], batch["key"][0])
+        x, y = means["x"][chosen], means["y"][chosen]
+        own = classification(outputs, batch)
+        other = weighted_mean(-(F.log_softmax(outputs, -1) * y).sum(-1), batch)
+        along = (slope(forward) * x).sum()
+        return (1 - self.lam) * own + self.lam * (other + along)
+
+
+def drawn(known: Tensor, key: Tensor) -> Tensor:
+    """One of the places [K] that are known, drawn by a key; the first if none is."""
+    number = (keyed.uniform(key, WHICH) * known.sum()).floor()
+    return ((known.cumsum(0) > number) & (known > 0)).to(torch.int64).argmax(0, keepdim=True)
+
+
+def slope(forward: Forward) -> Tensor:
+    """The derivative of the batch's mean cross-entropy by its inputs, [b, ...]."""
+    batch, network = forward.batch, forward.network
+
+    def value(x: Tensor) -> Tensor:
+        seen = network.train(
+            forward.params, forward.work["buffers"], x, nested=True, key=batch.get("key")
+        )
+        return classification(seen.outputs, batch)
+
+    found: Tensor = grad(value)(batch["x"])
+    return found

@@ -1,0 +1,94 @@
+"""FedRobust: clients train against an affine shift of their inputs that is made to hurt.
+
+Reisizadeh, Farnia, Pedarsani, Jadbabaie. Robust Federated Learning: The Case of Affine Distribution
+Shifts. NeurIPS 2020. arXiv:2006.08907.
+
+As in algorithm 1: every step goes down in w and, at the same point, up in the client's own (Lambda,
+delta), which stay with the client; tests are on inputs as they are. Clients are weighted by their
+samples, where the paper counts them alike. The training loss that is told has the penalty taken
+off.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fl import trees
+from fl.errors import FedloomError
+from fl.fields import NonNegative, Positive
+from fl.method import BESIDE, Method, Setting, only
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+from fl.term import Batch
+from fl.trees import Rate, Tree
+
+LARGEST = 4096
+"""Numbers of an input up to which a full matrix is held by every client."""
+
+
+@dataclass(frozen=True)
+class FedRobust:
+    """lam: lambda, of the penalty lambda (||Lambda - I||^2 + ||delta||^2). eta2: rate of the steps
+    up; the run's own rate is that of the steps down.
+
+    matrix: Lambda is `full`, as in the paper, or `diagonal`, for inputs too large for that.
+    """
+
+    lam: NonNegative = 1.0
+    eta2: Positive = 0.01
+    matrix: Literal["full", "diagonal"] = "full"
+
+    title: ClassVar = "FedRobust"
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg on f_k(w; Lambda x + delta) - lambda (||Lambda - I||^2 + ||delta||^2)."""
+        size = math.prod(setting.shape)
+        if setting.network.of_tokens:
+            raise FedloomError("fedrobust: inputs are tokens; allowed: numbers, which can shift")
+        if self.matrix == "full" and size > LARGEST:
+            raise FedloomError(
+                f"fedrobust: matrix is 'full', of {size} x {size} numbers; allowed: diagonal, or "
+                f"inputs of at most {LARGEST} numbers"
+            )
+
+        def still(variables: Tree) -> dict[str, Any]:
+            like = trees.leaves(variables["params"])[0]
+            ones = like.new_ones(size)
+            matrix = torch.diag(ones) if self.matrix == "full" else ones
+            return {"matrix": matrix, "shift": torch.zeros_like(ones)}
+
+        base = recipe(setting, beside=still)
+        local = only(base)
+
+        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+            own = work["params"][BESIDE]
+            x = shifted(batch["x"], own["matrix"], own["shift"])
+            value, aux = local.loss(server, work, {**batch, "x": x})
+            return value - self.lam * strength(own["matrix"], own["shift"]), aux
+
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+            after = local.update(server, work, grads, aux, lr)
+            up = trees.apply(lambda p, g: p + self.eta2 * g, work["params"][BESIDE], grads[BESIDE])
+            return {**after, "params": {**after["params"], BESIDE: up}}
+
+        return replace(base, passes=(replace(local, loss=loss, update=update),))
+
+
+def shifted(x: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
+    """Lambda x + delta for x [b, ...], of d numbers each; Lambda [d, d] or its diagonal [d]."""
+    flat = x.flatten(1)
+    turned = flat @ matrix.T if matrix.dim() == 2 else flat * matrix
+    return (turned + shift).reshape(x.shape)
+
+
+def strength(matrix: Tensor, shift: Tensor) -> Tensor:
+    """||Lambda - I||^2 + ||delta||^2, a scalar."""
+    ones = torch.ones_like(shift)
+    same = torch.diag(ones) if matrix.dim() == 2 else ones
+    return (matrix - same).square().sum() + shift.square().sum()

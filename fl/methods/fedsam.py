@@ -1,0 +1,36 @@
+"""FedSAM: FedAvg whose clients step by the gradient at the worst point nearby.
+
+Qu, Li, Duan, Liu, Tang, Lu. Generalized Federated Learning via Sharpness Aware Minimization. ICML
+2022. arXiv:2206.02618.
+
+Clients are weighted by their samples, where the paper's algorithm counts them alike, and the
+server's rate is 1. As in the released code of Caldarola, Caputo and Ciccone (ECCV 2022), running
+statistics of batch normalisation move in both looks at a batch. The training loss that is told is
+that of the perturbed weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from fl.fields import NonNegative
+from fl.method import Method, Setting, only
+from fl.parts.sharpness import at_worst
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+
+
+@dataclass(frozen=True)
+class FedSAM:
+    """rho: how far away the gradient is taken; 0 is FedAvg."""
+
+    rho: NonNegative = 0.05
+
+    title: ClassVar = "FedSAM"
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg on max f(w + e) over ||e|| <= rho, to first order."""
+        base = recipe(setting)
+        return replace(base, passes=(at_worst(only(base), self.rho),))

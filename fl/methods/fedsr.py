@@ -1,0 +1,135 @@
+"""FedSR: simple representations, drawn from a distribution that is held near 0 and near its class.
+
+Nguyen, Torr, Lim. FedSR: A Simple and Effective Domain Generalization Method for Federated
+Learning. NeurIPS 2022.
+
+A linear layer on the model's features gives mean and deviation of a representation as wide as they
+are, which goes into the model's classifier; in the released code it stands in place of the model's
+last layer, and its width is free. As there, the reference distributions r(z|y) and their scale stay
+with the client, and the losses are those of one draw. Tests are by the mean representation, where
+the released code averages probabilities over draws.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl import keyed, rng, trees
+from fl.fields import NonNegative
+from fl.method import BESIDE, Method, Predictor, Setting, only
+from fl.parts.heads import head_of, outputs, width
+from fl.parts.losses import classification, weighted_mean
+from fl.recipe import recipe, shared
+from fl.schema import GLOBAL
+from fl.term import Forward
+from fl.trees import Tree
+
+ENCODER = "encoder"
+NOISE = 0
+"""Stream of a sample's key."""
+
+
+@dataclass(frozen=True)
+class FedSR:
+    """alpha_l2r: weight of the norm of representations; alpha_cmi: that of the conditional mutual
+    information of representation and sample, given the class, as the KL divergence from r(z|y).
+    """
+
+    alpha_l2r: NonNegative = 0.01
+    alpha_cmi: NonNegative = 0.001
+
+    title: ClassVar = "FedSR"
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg of a model with a probabilistic layer."""
+        network = setting.network
+
+        def beside(variables: Tree) -> dict[str, Any]:
+            like = trees.leaves(variables["params"])[0]
+            size = width(network, variables["params"])
+            table = like.new_zeros((setting.classes, size))
+            reference = {"mu": table, "sigma": table + 1, "scale": like.new_ones(())}
+            return {ENCODER: encoder(size, setting.seed, like), "reference": reference}
+
+        base = recipe(setting, terms=(self.term,), beside=beside)
+        local = only(base)
+
+        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            server, client = base.init(variables)
+            own = dict(client[BESIDE])
+            return {**server, ENCODER: own.pop(ENCODER)}, {**client, BESIDE: own}
+
+        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+            own = {ENCODER: server[ENCODER], **client[BESIDE]}
+            return local.begin(server, {**client, BESIDE: own})
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            kept, upload = local.end(server, client, work)
+            own = dict(kept[BESIDE])
+            trained = own.pop(ENCODER)
+            return {**kept, BESIDE: own}, {**upload, ENCODER: trained}
+
+        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+            seen = network.eval(variables["params"], variables["buffers"], x)
+            mean, _ = distribution(variables[ENCODER], seen.features.flatten(1))
+            return outputs(head_of(network, variables["params"]), mean)
+
+        def view(server: Tree, client: Tree | None) -> dict[str, Any]:
+            return {**shared(server, None), ENCODER: server[ENCODER]}
+
+        step = replace(local, begin=begin, end=end, draws=replace(local.draws, keyed=True))
+        views = {GLOBAL: Predictor(view, predict)}
+        return replace(base, init=init, passes=(step,), views=views)
+
+    def term(self, forward: Forward) -> Tensor:
+        """CE + alpha_l2r E||z|| + alpha_cmi KL(p(z|x) || r(z|y)), the mean over the batch."""
+        own, batch = forward.beside, forward.batch
+        mu, sigma = distribution(own[ENCODER], forward.output.features.flatten(1))
+        z = mu + sigma * normal(batch["key"], mu)
+        logits = outputs(head_of(forward.network, forward.params), z)
+        norms = weighted_mean(z.norm(dim=1), batch)
+        apart = weighted_mean(divergence(mu, sigma, own["reference"], batch["y"]), batch)
+        simple = self.alpha_l2r * norms + self.alpha_cmi * apart
+        return classification(logits, batch) + simple
+
+
+def encoder(size: int, seed: int, like: Tensor) -> dict[str, Tensor]:
+    """A linear layer from ``size`` features to twice as many, initialised as PyTorch does."""
+    draw = torch.Generator().manual_seed(rng.torch_seed(seed, "fedsr"))
+    bound = 1 / math.sqrt(size)
+
+    def uniform(*shape: int) -> Tensor:
+        made = torch.rand(*shape, generator=draw, dtype=torch.float64) * 2 - 1
+        return (made * bound).to(like)
+
+    return {"weight": uniform(2 * size, size), "bias": uniform(2 * size)}
+
+
+def distribution(layer: Tree, features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of the representation, [b, d] each, of features [b, d]."""
+    both = F.linear(features, layer["weight"], layer["bias"])
+    size = features.shape[1]
+    return both[:, :size], F.softplus(both[:, size:])
+
+
+def normal(key: Tensor, like: Tensor) -> Tensor:
+    """Standard normal numbers [b, d] by keys [b]."""
+    # Away from 0, whose normal number would be infinite.
+    uniform = keyed.uniform(key, NOISE, tuple(like.shape[1:])).clamp(min=1e-12)
+    return (math.sqrt(2) * torch.erfinv(2 * uniform - 1)).to(like.dtype)
+
+
+def divergence(mu: Tensor, sigma: Tensor, reference: Tree, labels: Tensor) -> Tensor:
+    """KL(N(c mu, (c sigma)^2) || r(z|y)) of every sample, [b], with the client's scale c."""
+    wide = F.softplus(reference["sigma"])[labels]
+    centre, scale = reference["mu"][labels], reference["scale"]
+    own, spread = mu * scale, sigma * scale
+    ratio = (spread.square() + (own - centre).square()) / (2 * wide.square())
+    return (wide.log() - spread.log() + ratio - 0.5).sum(1)

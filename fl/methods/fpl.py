@@ -1,0 +1,106 @@
+"""FPL: features are pulled to clusters of the prototypes that clients send, and to their mean.
+
+Huang, Ye, Shi, Li, Du. Rethinking Federated Learning with Domain Shift: A Prototype View. CVPR
+2023.
+
+Prototypes are a class's mean features on a client, clustered by FINCH; as in the released code by
+its coarsest partition with more than one cluster, and the distance to a class's mean cluster is the
+mean square over features. Prototypes are of the model just trained, in evaluation mode; in the
+released code they are means of what the steps of the last epoch saw. A round's prototypes are of
+its own clients; a class that none of them holds has none, and its samples are not pulled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.fields import Positive
+from fl.method import Method, Setting
+from fl.network import Network
+from fl.parts.anchored import anchored_after
+from fl.parts.first_neighbours import finch, means
+from fl.parts.heads import width
+from fl.parts.losses import cross_entropy, weighted_mean
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+from fl.term import Forward
+from fl.trees import Tree, leaves
+
+
+@dataclass(frozen=True)
+class FPL:
+    """tau: temperature of the contrast with clusters (the released code: .02)."""
+
+    tau: Positive = 0.02
+
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg with two more terms, whose clients send prototypes beside their models."""
+        base = recipe(setting, terms=(cross_entropy, self.pulled))
+        drawn = max(1, round(setting.training.participation * setting.participants))
+        # First neighbours leave no cluster of one, so that there are at most half as many.
+        most = max(1, drawn // 2)
+
+        def start(network: Network, variables: Tree, classes: int) -> Tensor:
+            size = width(network, variables["params"])
+            return leaves(variables["params"])[0].new_zeros((classes, most, size))
+
+        def gather(old: Tensor, sent: Tree) -> Tensor:
+            return clustered(sent["means"], sent["counts"], old)
+
+        return anchored_after(base, setting, gather, start=start)
+
+    def pulled(self, forward: Forward) -> Tensor:
+        """The contrast with clusters of all classes, and the distance to the class's mean one."""
+        features, clusters = forward.output.features.flatten(1), forward.shared["anchors"]
+        labels = forward.batch["y"]
+        losses = contrast(features, labels, clusters, self.tau)
+        return weighted_mean(losses + distance(features, labels, clusters), forward.batch)
+
+
+def clustered(prototypes: Tensor, counts: Tensor, like: Tensor) -> Tensor:
+    """Clusters of every class, like ``like`` [C, most, d], zeros where there is none.
+
+    prototypes: of clients, [K, C, d]; counts: [K, C].
+    """
+    found = torch.zeros_like(like)
+    for label, held in enumerate((counts > 0).T):
+        own = prototypes[held, label]
+        if len(own):
+            centres = means(own, finch(own).to(own.device))
+            # In an order of their own, whatever that of clients is.
+            found[label, : len(centres)] = centres[centres.sum(1).argsort()]
+    return found
+
+
+def there(clusters: Tensor) -> Tensor:
+    """Which clusters are some, [C, most]: the others are zeros."""
+    return (clusters != 0).any(-1)
+
+
+def contrast(features: Tensor, labels: Tensor, clusters: Tensor, tau: float) -> Tensor:
+    """-log of the share of the own class's clusters in exp(cos(z, c) / tau), [b]; 0 without one."""
+    some = there(clusters)
+    similar = torch.einsum(
+        "bd,cmd->bcm", F.normalize(features, dim=-1), F.normalize(clusters, dim=-1)
+    )
+    # Finite, so that a class without a cluster gives no infinity whose gradient is not a number.
+    least = torch.finfo(similar.dtype).min / 4
+    similar = torch.where(some, similar / tau, least)
+    own = similar[torch.arange(len(labels), device=labels.device), labels]
+    losses = similar.flatten(1).logsumexp(1) - own.logsumexp(1)
+    return torch.where(some.any(-1)[labels], losses, 0)
+
+
+def distance(features: Tensor, labels: Tensor, clusters: Tensor) -> Tensor:
+    """The mean square over features of z less the mean of its class's clusters, [b]."""
+    some = there(clusters)
+    centre = clusters.sum(1) / some.sum(1).clamp(min=1)[:, None].to(clusters.dtype)
+    apart = (features - centre[labels]).square().mean(-1)
+    return torch.where(some.any(-1)[labels], apart, 0)

@@ -1,0 +1,126 @@
+"""VHL: clients train beside images of an untrained generator, one and the same for all of them.
+
+Tang, Zhang, Shi, He, Han, Chu. Virtual Homogeneity Learning: Defending against Data Heterogeneity
+in Federated Learning. ICML 2022. arXiv:2206.02465.
+
+Every step takes a batch of virtual images beside the client's own: cross-entropy of both, and
+supervised contrast over the features of both, so that a class's samples go where its virtual ones
+are, which this contrast does not move; another one, of virtual images alone, does. All weights are
+those of the released code's experiments.
+
+The generator is our own small network in the manner of StyleGAN, with random weights from
+`generator_seed` (`fl.parts.generator`); the released code draws from a StyleGAN-v2 of its own,
+whose classes' noise it spreads by an optimisation. As in FedLGD's comparison virtual images have
+the classes of the task, where the released code may add classes for them. The images go to all
+clients before round 1, and stay with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fl import keyed, trees
+from fl.fields import Count, NonNegative, Positive, Seed
+from fl.method import Exchange, Method, Setting, Sweep, only
+from fl.parts.generator import generated
+from fl.parts.losses import classification, cross_entropy
+from fl.parts.supervised import supervised_contrast
+from fl.parts.virtual import check_images, labels
+from fl.recipe import recipe, shared
+from fl.schema import GLOBAL
+from fl.term import Forward, Term
+from fl.trees import Tree
+
+IMAGES = "virtual"
+STREAM = keyed.stream_of("virtual batch")
+
+
+@dataclass(frozen=True)
+class VHL:
+    """images: virtual ones of every class. batch: virtual ones in a step. alpha: weight of their
+    cross-entropy. lam: weight of the contrast. virtual_lam: weight of that of virtual images alone.
+    tau: temperature of both. generator_seed: of the generator's weights and latents, whatever the
+    run's.
+    """
+
+    images: Count = 100
+    batch: Count = 128
+    alpha: NonNegative = 1.0
+    lam: NonNegative = 1.0
+    virtual_lam: NonNegative = 0.1
+    tau: Positive = 0.07
+    generator_seed: Seed = 0
+
+    title: ClassVar = "VHL"
+    stages: ClassVar = (GLOBAL,)
+    short: ClassVar[dict[str, Any]] = {"images": 3, "batch": 4, "lam": 0.5}
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg with one more term, and an exchange that sends the images."""
+        check_images(setting)
+        base = recipe(setting, terms=(cross_entropy, self.term(setting.classes)))
+        part = only(base)
+
+        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            server, client = base.init(variables)
+            like = trees.leaves(variables["params"])[0]
+            made = generated(self.generator_seed, setting.classes, self.images, setting.shape)
+            images = made.to(like)
+            return {**server, IMAGES: images}, {**client, IMAGES: torch.zeros_like(images)}
+
+        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+            return {**part.begin(server, client), IMAGES: client[IMAGES]}
+
+        def look(server: Tree, client: Tree, sent: Tree, batch: Any) -> dict[str, Any]:
+            return {"samples": batch["weight"].sum()}
+
+        def end(
+            server: Tree, client: Tree, sent: Tree, seen: Tree
+        ) -> tuple[dict[str, Any], dict[str, Any]]:
+            return {**client, IMAGES: server[IMAGES]}, {}
+
+        first = Exchange(
+            (Sweep(look, end, split="none"),),
+            lambda server, clients, uploads, n: (dict(server), dict(clients)),
+            due=lambda round_: round_ == 1,
+            send=lambda server: {IMAGES: server[IMAGES]},
+            everyone=True,
+        )
+        step = replace(part, begin=begin, draws=replace(part.draws, keyed=True))
+        return replace(
+            base,
+            init=init,
+            passes=(step,),
+            before=(first,),
+            send=lambda server: {kind: server[kind] for kind in ("params", "buffers")},
+            views={GLOBAL: shared},
+        )
+
+    def term(self, classes: int) -> Term:
+        """What a virtual batch adds to the loss of the client's own."""
+
+        def added(forward: Forward) -> Tensor:
+            batch, images = forward.batch, forward.work[IMAGES]
+            key = keyed.derived(batch["key"][0], STREAM)
+            place = keyed.uniform(key, 0, (self.batch,)) * len(images)
+            chosen = place.long()
+            x, y = images[chosen], labels(classes, self.images, images)[chosen]
+            keys = key + torch.arange(self.batch, device=x.device)
+            passed = forward.network.train(forward.params, forward.work["buffers"], x, key=keys)
+            ones = torch.ones_like(x[:, 0, 0, 0])
+            loss = classification(passed.outputs, {"y": y, "weight": ones})
+            own, others = forward.output.features.flatten(1), passed.features.flatten(1)
+            contrast = supervised_contrast(
+                torch.cat([own, others.detach()]),
+                torch.cat([batch["y"], y]),
+                self.tau,
+                torch.cat([batch["weight"], ones]),
+            )
+            apart = supervised_contrast(others, y, self.tau)
+            return self.alpha * loss + self.lam * contrast + self.virtual_lam * apart
+
+        return added

@@ -1,0 +1,45 @@
+"""ConvNet: three blocks of convolution, instance normalisation, ReLU and average pooling.
+
+B. Zhao, K. R. Mopuri, H. Bilen. Dataset Condensation with Gradient Matching. ICLR 2021.
+arXiv:2006.05929 (section 3.1, after Gidaris and Komodakis, CVPR 2018). The network of most work on
+data set distillation, that of FedLGD (table 9) included.
+
+As in the released code, instance normalisation is group normalisation of one channel a group, with
+a scale and a shift. That code pads images of one channel by 3 in the first layer; this does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from fl.errors import FedloomError
+from fl.fields import Count
+
+
+@dataclass(frozen=True)
+class ConvNet:
+    """width: channels of each block; depth: blocks, each of which halves height and width."""
+
+    width: Count = 128
+    depth: Count = 3
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Logits for images of shape (channels, height, width), of 2^depth pixels at least."""
+        if len(shape) != 3 or min(shape[1:]) >> self.depth == 0:
+            raise FedloomError(
+                f"convnet: inputs of shape {shape} have too few pixels for depth {self.depth}; "
+                f"allowed: images of at least {2**self.depth} x {2**self.depth}"
+            )
+        depth, height, width = shape
+        blocks: list[nn.Module] = []
+        for _ in range(self.depth):
+            blocks += [
+                nn.Conv2d(depth, self.width, 3, padding=1),
+                nn.GroupNorm(self.width, self.width),
+                nn.ReLU(),
+                nn.AvgPool2d(2),
+            ]
+            depth, height, width = self.width, height // 2, width // 2
+        return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(depth * height * width, classes))

@@ -1,0 +1,145 @@
+"""Methods whose clients share anchors, the mean feature of every class (`fl.parts.anchors`).
+
+Anchors come to the server in an exchange of their own before clients train, or along with what
+clients send after training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from fl.errors import FedloomError
+from fl.method import BESIDE, KINDS, Aggregate, Averaging, Exchange, Method, Pass, Setting, Sweep
+from fl.network import Network
+from fl.parts.anchors import local_anchors, look_at, no_anchors
+from fl.term import Batch
+from fl.trees import Tree
+
+ANCHORS = "anchors"
+"""In the server's tree, [classes, features]: zero where there is none (yet)."""
+ROUND, TRAINED = "anchors' round", "anchors' model"
+"""In the server's tree the round that is on; in a client's, for a moment, what it just trained."""
+
+Gather = Callable[[Tensor, Tree], Tensor]
+"""(anchors before, what clients send, see `fl.parts.anchors.local_anchors`) -> anchors."""
+Start = Callable[[Network, Tree, int], Tensor]
+"""(network, first variables, classes) -> what there is before there are anchors."""
+Told = tuple[dict[str, Any], dict[str, Any]]
+
+
+def anchored_before(method: Method, setting: Setting, gather: Gather, first: int) -> Method:
+    """The method with an exchange before that renews the anchors, from round ``first`` on.
+
+    They are of the model that is sent, completed by weights of the client's own. gather: makes
+    them one of all clients.
+    """
+    network, classes = setting.network, setting.classes
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+        return look_at(network, _whole(network, client, server), batch, classes)
+
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> Told:
+        return dict(client), local_anchors(seen)
+
+    def renew(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> Told:
+        anchors = gather(server[ANCHORS], uploads)
+        return {**server, ANCHORS: anchors}, dict(clients)
+
+    made = _with(method, setting, (ANCHORS,), method.aggregate, no_anchors)
+    before = Exchange(
+        (Sweep(look, end),), renew, due=lambda round_: round_ >= first, send=made.send
+    )
+    return replace(made, before=(*method.before, before))
+
+
+def anchored_after(
+    method: Method, setting: Setting, gather: Gather, first: int = 1, start: Start = no_anchors
+) -> Method:
+    """The method whose clients send anchors of what they just trained along with the rest.
+
+    They guide in the next round; none does before round ``first``. gather: as above; start: what
+    the server has before there are any.
+    """
+    network, classes = setting.network, setting.classes
+    *others, last = method.passes
+    if isinstance(last, Sweep):
+        raise FedloomError(
+            "anchors: the method looks at its samples after training already; allowed: a method "
+            "that ends a round with training"
+        )
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+        return look_at(network, client[TRAINED], batch, classes)
+
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> Told:
+        kept = {key: leaf for key, leaf in client.items() if key != TRAINED}
+        return kept, {**sent, ANCHORS: local_anchors(seen)}
+
+    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> Told:
+        rest = {key: leaf for key, leaf in uploads.items() if key != ANCHORS}
+        after, kept = method.aggregate(server, clients, rest, n)
+        # Guiding begins in the round that `first` names: none by those of rounds before.
+        soon = server[ROUND] + 1 >= first
+        anchors = gather(server[ANCHORS], uploads[ANCHORS]) * soon
+        return {**after, ANCHORS: anchors, ROUND: server[ROUND] + 1}, kept
+
+    made = _with(method, setting, (ANCHORS, ROUND), aggregate, start)
+    return replace(made, passes=(*others, _remembering(last), Sweep(look, end)))
+
+
+def _with(
+    method: Method, setting: Setting, keys: tuple[str, ...], aggregate: Aggregate, start: Start
+) -> Method:
+    """The method whose server keeps ``keys`` and sends its anchors."""
+    network, inner = setting.network, method.send
+
+    def init(variables: Tree) -> Told:
+        server, client = method.init(variables)
+        if ANCHORS in server:
+            raise FedloomError("anchors: there are some already; allowed: to add them once")
+        _whole(network, client, server)
+        anchors = start(network, variables, setting.classes)
+        new = {ANCHORS: anchors, ROUND: anchors.new_ones(())}
+        return {**server, **{key: new[key] for key in keys}}, client
+
+    def send(server: Tree) -> dict[str, Any]:
+        found = inner(server) if inner else {k: v for k, v in server.items() if k != ROUND}
+        return {**found, ANCHORS: server[ANCHORS]}
+
+    def keeping(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> Told:
+        after, kept = aggregate(server, clients, uploads, n)
+        return {**after, **{key: server[key] for key in keys if key not in after}}, kept
+
+    marked = Averaging(keeping) if isinstance(aggregate, Averaging) else keeping
+    return replace(method, init=init, aggregate=marked, send=send)
+
+
+def _remembering(part: Pass) -> Pass:
+    """The pass, whose client holds on to what it trained."""
+
+    def end(server: Tree, client: Tree, work: Tree) -> Told:
+        if "frozen" not in work:
+            raise FedloomError(
+                "anchors: the method trains two models; allowed: one that trains one"
+            )
+        kept, upload = part.end(server, client, work)
+        params = {**work["frozen"], **work["params"]}
+        params.pop(BESIDE, None)
+        return {**kept, TRAINED: {"params": params, "buffers": work["buffers"]}}, upload
+
+    return replace(part, end=end)
+
+
+def _whole(network: Network, client: Tree, server: Tree) -> dict[str, Any]:
+    """The server's model, completed by the client's own weights."""
+    found = {kind: {**client.get(kind, {}), **server.get(kind, {})} for kind in KINDS}
+    if len(found["params"]) < len(network.names["params"]):
+        raise FedloomError(
+            "anchors: neither the server nor the client has a whole model; allowed: a method with "
+            "a shared model or one of the client's own"
+        )
+    return found

@@ -1,0 +1,65 @@
+"""Distances that distil a data set into few images: between gradients, and between features.
+
+B. Zhao, K. R. Mopuri, H. Bilen. Dataset Condensation with Gradient Matching. ICLR 2021.
+arXiv:2006.05929 (section 2.3 and its code, for gradients); B. Zhao, H. Bilen. Dataset Condensation
+with Distribution Matching. WACV 2023. arXiv:2110.04181 (equation 4, for features).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+EPSILON = 1e-6
+"""Added to the product of two lengths, so that a row of zeros is at distance 1."""
+
+
+def gradient_distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """sum over tensors and rows of 1 - <r, s> / (|r| |s| + 1e-6); a scalar, 0 without a row.
+
+    a, b: gradients of the same weights in the same order. A row is what stands at one index of
+    dimension 0, as a vector: the weights that lead to one output. Tensors of one dimension (biases,
+    scales of a normalisation) count nothing.
+    """
+    pairs = [(r.flatten(1), s.flatten(1)) for r, s in zip(a, b, strict=True) if r.dim() > 1]
+    if not pairs:
+        return torch.zeros(())
+    return torch.stack([_apart(r, s) for r, s in pairs]).sum()
+
+
+def _apart(r: Tensor, s: Tensor) -> Tensor:
+    inner = (r * s).sum(-1)
+    return (1 - inner / (_length(r) * _length(s) + EPSILON)).sum()
+
+
+def _length(rows: Tensor) -> Tensor:
+    """Of every row, with the gradient 0 where it is 0."""
+    square = rows.square().sum(-1)
+    there = square > 0
+    return torch.where(there, square, 1).sqrt() * there
+
+
+def distribution_distance(real: Sequence[Tensor], virtual: Sequence[Tensor]) -> Tensor:
+    """sum over classes of || mean of real features - mean of virtual ones ||^2, a scalar.
+
+    real, virtual: by class the features [n, d] of its images, of which there may be as many as one
+    likes of either kind. A class without real features counts nothing.
+    """
+    means = [(r.mean(0), v.mean(0)) for r, v in zip(real, virtual, strict=True) if len(r)]
+    if not means:
+        return torch.zeros(())
+    return torch.stack([(r - v).square().sum() for r, v in means]).sum()
+
+
+def stacked_distribution_distance(real: Tensor, virtual: Tensor, weight: Tensor) -> Tensor:
+    """`distribution_distance` of all classes at once.
+
+    real: features [classes, n, d]; virtual: [classes, m, d]; weight: of the real ones, [classes, n]
+    with 0 for what does not count.
+    """
+    total = weight.sum(1)
+    mean = (real * weight.unsqueeze(-1)).sum(1) / total.clamp(min=1).unsqueeze(-1)
+    apart = (mean - virtual.mean(1)).square().sum(-1)
+    return torch.where(total > 0, apart, 0).sum()

@@ -1,0 +1,55 @@
+"""FINCH: clusters without a number to set, by each point's first neighbour.
+
+Sarfraz, Sharma, Stiefelhagen. Efficient Parameter-free Clustering Using First Neighbor Relations.
+CVPR 2019. arXiv:1902.11266.
+
+Written here, as the step is a few lines and the authors' package brings scikit-learn with it, and
+approximate neighbours, which tens of prototypes have no use for.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def finch(points: Tensor) -> Tensor:
+    """The coarsest partition of points [n, d] by cosines that has more than one cluster (one, where
+    the first already has one): cluster numbers from 0, int64 [n], in host memory.
+
+    Points are joined with their nearest ones, then the means of clusters, as long as at least two
+    clusters fewer come out of it.
+    """
+    points = points.detach().cpu()
+    labels, fewer = joined(points), 2
+    while fewer > 1:
+        count = int(labels.max()) + 1
+        coarser = joined(means(points, labels))[labels]
+        fewer = count - int(coarser.max()) - 1
+        if fewer < 1 or int(coarser.max()) == 0:
+            break
+        labels = coarser
+    return labels
+
+
+def joined(points: Tensor) -> Tensor:
+    """Cluster numbers [n] of points that are linked by first neighbours, of any length of chain."""
+    count = len(points)
+    if count == 1:
+        return torch.zeros(1, dtype=torch.int64)
+    unit = F.normalize(points.double(), dim=1)
+    apart = 1 - unit @ unit.T
+    apart.fill_diagonal_(torch.inf)
+    groups = list(range(count))
+    for one, other in enumerate(apart.argmin(1).tolist()):
+        old, new = groups[one], groups[other]
+        groups = [new if group == old else group for group in groups]
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    return torch.tensor([numbers[group] for group in groups])
+
+
+def means(points: Tensor, labels: Tensor) -> Tensor:
+    """The mean point of every cluster, [clusters, d]."""
+    member = F.one_hot(labels).to(points.dtype)
+    return (member.T @ points) / member.sum(0)[:, None]

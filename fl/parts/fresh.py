@@ -1,0 +1,45 @@
+"""Freshly initialised weights of a network inside a step, by a key.
+
+The weights of linear and convolutional layers and their biases are uniform within 1 / sqrt(fan in),
+as PyTorch draws them: K. He et al. Delving Deep into Rectifiers. ICCV 2015, with a gain of
+1 / sqrt(3). All others are what a new network has, such as the ones and zeros of a normalisation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from fl import keyed
+from fl.network import Network
+
+STREAM = keyed.stream_of("fresh weights")
+
+
+def fresh(network: Network) -> Callable[[Tensor], dict[str, Any]]:
+    """What gives, for one key, the parameters of a new network by name."""
+    like = network.init(0)["params"]
+    bounds = {name: _bound(name, like) for name in like}
+
+    def made(key: Tensor) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for number, (name, tensor) in enumerate(like.items()):
+            bound = bounds[name]
+            if bound is None:
+                found[name] = tensor.to(key.device)
+                continue
+            draw = keyed.uniform(keyed.derived(key, STREAM), number, tuple(tensor.shape))
+            found[name] = ((2 * draw - 1) * bound).to(tensor.dtype)
+        return found
+
+    return made
+
+
+def _bound(name: str, params: dict[str, Tensor]) -> float | None:
+    """Of the uniform distribution of a parameter; None for one that is not drawn."""
+    owner = params.get(f"{name.removesuffix('bias')}weight") if name.endswith("bias") else None
+    tensor = params[name] if owner is None else owner
+    return 1 / math.sqrt(tensor[0].numel()) if tensor.dim() > 1 else None

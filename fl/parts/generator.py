@@ -1,0 +1,68 @@
+"""Images of an untrained generator: noise with structure that differs from class to class.
+
+After T. Karras et al. Analyzing and Improving the Image Quality of StyleGAN. CVPR 2020.
+arXiv:1912.04958, whose untrained network VHL draws from. This is a small one of our own, with
+random weights from a seed: a layer that maps latents to styles, a constant of 4 x 4, and for each
+doubling of the side a convolution whose weights are scaled by the style and normalised again, with
+noise, a leaky ReLU and a skip to the image's channels. The mean of a class's latents and of its
+noise in each layer are the class's own.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+STYLE, WIDTH, SIDE = 64, 32, 4
+"""Numbers of a style, channels of the layers, and the side of the constant."""
+MEANS, SPREAD, NOISE = 0.3, 0.3, 0.1
+"""Deviation of the classes' mean latents, of latents around them, and of noise, over all layers."""
+
+
+def generated(seed: int, classes: int, count: int, shape: tuple[int, ...]) -> Tensor:
+    """Images of every class, float32 [classes x count, channels, height, width], ordered by class.
+
+    Mean 0 and deviation 1 over all of them, channel by channel.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    depth, height, width = shape
+    layers = max(1, math.ceil(math.log2(max(height, width) / SIDE)))
+
+    def normal(*size: int, sd: float = 1.0) -> Tensor:
+        return torch.randn(*size, generator=draw) * sd
+
+    means, levels = normal(classes, STYLE, sd=MEANS), F.normalize(normal(classes, layers), dim=1)
+    constant, mapping = normal(1, WIDTH, SIDE, SIDE), normal(STYLE, STYLE, sd=STYLE**-0.5)
+    weights = [
+        [normal(*size, sd=STYLE**-0.5) for size in ((STYLE, WIDTH), (STYLE, WIDTH))]
+        + [normal(WIDTH, WIDTH, 3, 3), normal(depth, WIDTH, sd=WIDTH**-0.5)]
+        for _ in range(layers)
+    ]
+    found = []
+    for c in range(classes):
+        z = means[c] + normal(count, STYLE, sd=SPREAD)
+        style = F.leaky_relu(z * z.square().mean(1, keepdim=True).rsqrt() @ mapping, 0.2)
+        x, image = constant.expand(count, -1, -1, -1), torch.zeros(count, depth, SIDE, SIDE)
+        for layer, (first, second, kernel, colours) in enumerate(weights):
+            x = F.interpolate(x, scale_factor=2.0, mode="bilinear")
+            image = F.interpolate(image, scale_factor=2.0, mode="bilinear")
+            x = modulated(x, 1 + style @ first, kernel)
+            noise = normal(count, 1, *x.shape[-2:], sd=NOISE / layers)
+            x = F.leaky_relu(x + levels[c, layer] + noise, 0.2)
+            image = image + torch.einsum("ndhw,cd,nd->nchw", x, colours, 1 + style @ second)
+        found.append(image)
+    images = F.interpolate(torch.cat(found), (height, width), mode="bilinear", antialias=True)
+    return (images - images.mean((0, 2, 3), keepdim=True)) / images.std((0, 2, 3), keepdim=True)
+
+
+def modulated(x: Tensor, style: Tensor, kernel: Tensor) -> Tensor:
+    """A convolution whose weights [out, in, 3, 3] are scaled by each image's style [n, in] and then
+    brought to length 1 for every output.
+    """
+    own = kernel * style[:, None, :, None, None]
+    own = own * (own.square().sum((2, 3, 4), keepdim=True) + 1e-8).rsqrt()
+    joined = F.conv2d(x.flatten(0, 1)[None], own.flatten(0, 1), padding=1, groups=len(x))
+    return joined[0].unflatten(0, (len(x), -1))

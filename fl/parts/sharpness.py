@@ -1,0 +1,48 @@
+"""Steps by the gradient at the worst point nearby: sharpness-aware minimisation.
+
+Foret, Kleiner, Mobahi, Neyshabur. Sharpness-Aware Minimization for Efficiently Improving
+Generalization. ICLR 2021. arXiv:2010.01412.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from fl import trees
+from fl.method import Pass
+from fl.term import Batch
+from fl.trees import Tree
+
+LEAST = 1e-12
+"""What the norm of a gradient is at least, to divide by."""
+
+
+def at_worst(part: Pass, radius: float) -> Pass:
+    """The pass, whose loss and gradient are those at w + radius g/||g||, with g the gradient at w.
+
+    No gradient is taken through g. Both looks at the batch move running statistics, one after the
+    other, and draw the same random numbers.
+    """
+
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        def before(params: Tree) -> tuple[Tensor, Tree]:
+            return part.loss(server, {**work, "params": params}, batch)
+
+        still = trees.apply(Tensor.detach, work["params"])
+        uphill, first = grad(before, has_aux=True)(still)
+        uphill = trees.apply(Tensor.detach, uphill)
+        scale = radius / norm(uphill).clamp(min=LEAST)
+        worst = trees.apply(lambda w, g: w + scale * g, work["params"], uphill)
+        return part.loss(server, {**work, "params": worst, "buffers": first["buffers"]}, batch)
+
+    return replace(part, loss=loss)
+
+
+def norm(tree: Tree) -> Tensor:
+    """The Euclidean norm of all leaves together, a scalar."""
+    return torch.stack([leaf.square().sum() for leaf in trees.leaves(tree)]).sum().sqrt()

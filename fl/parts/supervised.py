@@ -1,0 +1,33 @@
+"""Supervised contrast: samples of one class are drawn together, all others apart.
+
+P. Khosla et al. Supervised Contrastive Learning. NeurIPS 2020. arXiv:2004.11362 (equation 2).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def supervised_contrast(
+    features: Tensor, labels: Tensor, tau: float = 0.07, weight: Tensor | None = None
+) -> Tensor:
+    """The mean over anchors i of -mean over positives p of log softmax over all others of
+    <z_i, z_p> / tau; a scalar.
+
+    features: [n, d], normalised to length 1 here. labels: [n]; positives are the other samples of
+    the anchor's label, and an anchor without one counts 0. weight: [n]; samples with 0 are neither
+    anchors nor others.
+    """
+    z = F.normalize(features, dim=1)
+    there = torch.ones_like(z[:, 0]) if weight is None else weight.to(z.dtype)
+    others = there * (1 - torch.eye(len(z), dtype=z.dtype, device=z.device))
+    logits = z @ z.T / tau
+    # What is not compared must be nowhere near the largest, and not infinite: 0 * inf is no number.
+    logits = torch.where(others > 0, logits, torch.finfo(z.dtype).min)
+    log_share = logits - logits.logsumexp(1, keepdim=True)
+    positive = others * (labels[:, None] == labels)
+    count = positive.sum(1)
+    each = -(torch.where(positive > 0, log_share, 0)).sum(1) / count.clamp(min=1)
+    return (each * there).sum() / there.sum().clamp(min=1)

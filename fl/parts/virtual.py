@@ -1,0 +1,240 @@
+"""Virtual images: a few per class that stand for a client's own, as leaves of its tree.
+
+C.-Y. Huang, R. Jin, C. Zhao, D. Xu, X. Li. Federated Learning on Virtual Heterogeneous Data with
+Local-Global Dataset Distillation. TMLR 2024. arXiv:2303.02278 (sections 3.3.1 and 5.1), after
+B. Zhao, H. Bilen. Dataset Condensation with Distribution Matching. WACV 2023. arXiv:2110.04181.
+
+Images are what a network sees, normalised, and ordered by class, as many of each: [classes x count,
+channels, height, width].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fl import keyed
+from fl.errors import FedloomError
+from fl.method import COUNTS, Draws, Pass, Setting, Sweep
+from fl.parts.distillation import stacked_distribution_distance
+from fl.parts.fresh import fresh
+from fl.parts.gaussian import gaussian
+from fl.parts.optimizers import sgd
+from fl.parts.siamese import drawn, siamese
+from fl.term import Batch
+from fl.trees import Rate, Tree
+
+Start = Literal["statistics", "noise", "real"]
+"""What virtual images begin as: Gaussian with a client's mean and deviation of every class and
+channel, Gaussian with 0 and 1, or some of the client's own.
+"""
+
+IMAGES = "images"
+START, ORDER, PASSED = map(keyed.stream_of, ("virtual start", "virtual order", "virtual passes"))
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How distribution matching goes: ``real`` images of every class in a step, and the rate and
+    momentum of the virtual ones.
+    """
+
+    real: int
+    lr: float
+    momentum: float
+
+
+def check_images(setting: Setting) -> None:
+    """Raise a `FedloomError` unless inputs are images."""
+    if len(setting.shape) != 3:
+        raise FedloomError(
+            f"the method makes virtual images, and the model's inputs have shape {setting.shape}; "
+            "allowed: a data set of images, (channels, height, width)"
+        )
+
+
+def admit(count: int) -> Callable[[Tensor, Tensor], None]:
+    """What raises a `FedloomError` unless every client has ``count`` samples of every class."""
+
+    def check(counts: Tensor, clients: Tensor) -> None:
+        for client in clients.tolist():
+            least, label = (int(found) for found in counts[client].min(0))
+            if least == 0:
+                raise FedloomError(
+                    f"client {client} has no training sample of class {label}, which virtual "
+                    "images would stand for; allowed: a partition in which every client has every "
+                    "class (min_per_class)"
+                )
+            if least < count:
+                raise FedloomError(
+                    f"images: is {count}, and client {client} has {least} training samples of "
+                    f"class {label}; allowed: at most {int(counts[clients].min())} here"
+                )
+
+    return check
+
+
+def labels(classes: int, count: int, like: Tensor) -> Tensor:
+    """Of virtual images, [classes x count]."""
+    return torch.arange(classes, device=like.device).repeat_interleave(count)
+
+
+def nothing(setting: Setting, variables: Tree, count: int) -> Tensor:
+    """Images of zeros, what a client has before it begins."""
+    like = next(iter(variables["params"].values()))
+    return like.new_zeros(setting.classes * count, *setting.shape)
+
+
+def statistics(setting: Setting, count: int, start: Start) -> Sweep:
+    """A look at all samples, after which a client has its first virtual images.
+
+    The server's tree has a ``key``, int64.
+    """
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+        x, weight = batch["x"].double().flatten(2), batch["weight"].double()
+        classes = torch.arange(setting.classes, device=x.device)
+        mine = (batch["y"][:, None] == classes).double() * weight[:, None]
+        sums = {"total": x.sum(2), "square": x.square().sum(2)}
+        found = {name: mine.T @ each for name, each in sums.items()}
+        return {**found, "pixels": mine.sum(0) * x.shape[2]}
+
+    def end(
+        server: Tree, client: Tree, sent: Tree, seen: Tree
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        key = keyed.derived(server["key"], START) + client["id"]
+        shape = (setting.classes, count, *setting.shape)
+        images = gaussian(key, 0, shape)
+        if start == "statistics":
+            pixels = seen["pixels"].clamp(min=1)[:, None]
+            mean = seen["total"] / pixels
+            sd = (seen["square"] / pixels - mean.square()).clamp(min=0).sqrt()
+            images = images * sd[:, None, :, None, None] + mean[:, None, :, None, None]
+        like = client[IMAGES]
+        return {**client, IMAGES: images.flatten(0, 1).to(like.dtype)}, {}
+
+    return Sweep(look, end)
+
+
+def some_of_its_own(count: int) -> Pass:
+    """One step after which a client's virtual images are ``count`` of its own of every class."""
+
+    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        return {"params": {IMAGES: client[IMAGES]}}
+
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        return 0 * work["params"][IMAGES].sum(), {"seen": batch["x"]}
+
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+        return {"params": {IMAGES: aux["seen"]}}
+
+    draws = Draws(per_class=count, steps=lambda round_: 1)
+    return Pass(begin, loss, update, _keep, draws)
+
+
+def _keep(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {**client, IMAGES: work["params"][IMAGES]}, {}
+
+
+def distribution_matching(
+    setting: Setting,
+    matching: Matching,
+    steps: Callable[[int], int],
+    network: Literal["new", "shared"],
+) -> Pass:
+    """Steps that draw the features of virtual images to those of a client's own, class by class.
+
+    In every step all classes go through the network at once, a `new` one that is drawn for it, or
+    the `shared` one as the server sent it; the real and the virtual images of a class with the same
+    random change. Real images are drawn without repetition: where a client has fewer of a class
+    than are asked for, all of them.
+    """
+    net, made, optimizer = setting.network, fresh(setting.network), sgd(matching.momentum)
+    classes, buffers = setting.classes, setting.network.init(0)["buffers"]
+
+    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        params = {IMAGES: client[IMAGES]}
+        work = {"params": params, "optimizer": optimizer.init(params), COUNTS: client[COUNTS]}
+        return {**work, "buffers": dict(server["buffers"] if network == "shared" else buffers)}
+
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        key = batch["key"]
+        params = server["params"] if network == "shared" else made(key[0])
+        change = drawn(key.reshape(classes, -1)[:, 0])
+
+        def features(x: Tensor, keys: Tensor) -> Tensor:
+            changed = siamese(x.unflatten(0, (classes, -1)), change).flatten(0, 1)
+            return net.train(params, work["buffers"], changed, key=keys).features.flatten(1)
+
+        virtual = work["params"][IMAGES]
+        with torch.no_grad():
+            real = features(batch["x"], key)
+        keys = keyed.derived(key[0], PASSED) + torch.arange(len(virtual), device=key.device)
+        seen = features(virtual, keys).unflatten(0, (classes, -1))
+        # Samples come in whole permutations of the class: what is past the first repeats.
+        weight = batch["weight"].unflatten(0, (classes, -1))
+        first = torch.arange(weight.shape[1], device=key.device) < work[COUNTS][:, None]
+        weight = weight * first
+        real = real.unflatten(0, (classes, -1))
+        return stacked_distribution_distance(real, seen, weight), {}
+
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+        params, state = optimizer.step(work["params"], grads, work["optimizer"], matching.lr)
+        return {**work, "params": params, "optimizer": state}
+
+    draws = Draws(per_class=matching.real, steps=steps, keyed=True)
+    return Pass(begin, loss, update, _keep, draws)
+
+
+Virtual = Callable[[Tree], tuple[Tensor, Tensor]]
+"""Of a work tree, the images that are trained on and their labels."""
+
+
+def on_images(
+    part: Pass, setting: Setting, images: Virtual, count: int, due: Callable[[int], bool]
+) -> Pass:
+    """A pass in the rounds that are due whose batches are of ``count`` virtual images.
+
+    They come in an order of their own for every epoch; what the last batch of one lacks is filled
+    up with others that weigh nothing. The batch of the client's samples gives size and keys.
+    """
+    training = setting.training
+    size = training.batch_size
+    whole = count // size if training.drop_last and count > size else math.ceil(count / size)
+    length = training.local_steps or whole * (training.local_epochs or 1)
+    if part.refreshes:
+        raise FedloomError(
+            "terms: one of them adapts to batches of a client's samples now and then, and the "
+            "method trains on virtual images; allowed: terms that adapt after every step (update)"
+        )
+
+    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        work = part.begin(server, client)
+        return {**work, "step": torch.zeros_like(client["id"])}
+
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        key, step = batch["key"], work["step"]
+        epoch, place = step // whole, step % whole
+        # A round's first key is its step's less what steps have counted since.
+        draw = keyed.derived(key[0] - step * size, ORDER) + epoch
+        order = keyed.uniform(draw, 0, (count,)).argsort()
+        at = place * size + torch.arange(size, device=key.device)
+        x, y = images(work)
+        chosen = order[at % count]
+        weight = (at < count).to(x.dtype)
+        drawn_batch = {"x": x[chosen], "y": y[chosen], "weight": weight, "key": key}
+        if part.reference:
+            with torch.no_grad():
+                drawn_batch["reference"] = part.reference(server, work, drawn_batch)
+        return part.loss(server, work, drawn_batch)
+
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+        return {**part.update(server, work, grads, aux, lr), "step": work["step"] + 1}
+
+    draws = Draws(steps=lambda round_: length if due(round_) else 0, keyed=True)
+    return replace(part, begin=begin, loss=loss, update=update, draws=draws, reference=None)

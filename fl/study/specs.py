@@ -1,0 +1,160 @@
+"""What a run's spec names, made: its model, its method, its simulation, and the code of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from fl.code import identity, registry
+from fl.code.registry import entry_of
+from fl.data.materials import (
+    dataset_id,
+    partition,
+    partition_id,
+    prepare,
+    supply,
+    task_entry,
+    task_of,
+)
+from fl.errors import FedloomError, Where
+from fl.files import sha256
+from fl.task import DEFAULT
+
+if TYPE_CHECKING:
+    import torch
+
+    from fl.data.prepared import Prepared
+    from fl.method import Method, Setting
+    from fl.simulation.assembly import Composed, Parts
+    from fl.simulation.simulate import Simulation
+
+Spec = Mapping[str, Any]
+"""A run's whole spec; of a part of it, ``{"name": ..., key: value, ...}``."""
+
+
+def parts_of(spec: Spec) -> Parts:
+    """What a run's spec names, made with its values."""
+    from fl.simulation.assembly import Parts
+
+    return Parts(entry_of("model", spec["model"])[1], _method(spec), task_of(spec["dataset"]))
+
+
+def build(spec: Spec, setting: Setting) -> Method:
+    """The method of a run's spec, or of one without a model, see `fl.simulation.assembly.build`.
+
+    Raises `FedloomError` where the method would train as if features that are to be altered were
+    not.
+    """
+    from fl.simulation.assembly import build
+
+    made = build(_method(spec), setting)
+    drawn = [part.draws for one in made.exchanges for part in one.passes if hasattr(part, "draws")]
+    if spec.get("features") and not any(draws.keyed for draws in drawn):
+        name = spec["method"]["name"]
+        allowed = "none, as the method is not made by fl.recipe.recipe"
+        raise FedloomError(f"{name}: features are set; allowed: {allowed}")
+    return made
+
+
+def _method(spec: Spec) -> Composed:
+    from fl.simulation.assembly import Composed
+
+    return Composed(
+        entry_of("method", spec["method"])[1],
+        tuple(entry_of("term", term)[1] for term in spec["terms"]),
+        tuple(entry_of("alteration", one)[1] for one in spec.get("features", ())),
+    )
+
+
+def assemble(spec: Spec, bundle: Mapping[str, Any], device: torch.device) -> Simulation:
+    """The simulation that a run's spec describes; missing data and partitions are made."""
+    from fl.simulation.assembly import assemble
+
+    return assemble(spec, parts_of(spec), *_dealt(spec, bundle), device)
+
+
+def _dealt(spec: Spec, bundle: Mapping[str, Any]) -> tuple[Prepared, pd.DataFrame]:
+    """The data set and the partition of a run."""
+    root, results = Path(bundle["data"]), Path(bundle["results"])
+    given = supply(spec["dataset"], bundle["sources"], bundle["lock"])
+    prepared = prepare(spec["dataset"], root, given)
+    return prepared, partition(spec["partition"], spec["dataset"], root, results)
+
+
+def domains_of(spec: Spec, bundle: Mapping[str, Any]) -> list[str]:
+    """The domain of most of each client's training samples; none where the data set has none."""
+    prepared, table = _dealt(spec, bundle)
+    if prepared.domain is None or not prepared.domains:
+        return []
+    train = table[(table["split"] == "train").to_numpy(bool)]
+    kinds = pd.Series(np.asarray(prepared.domain)[train["sample"].to_numpy()], train.index)
+    most = kinds.groupby(train["client"]).agg(lambda own: int(np.bincount(own).argmax()))
+    return [prepared.domains[kind] for kind in most.sort_index()]
+
+
+def code(spec: Spec) -> dict[str, str]:
+    """What a run of that spec is computed by and on: code hashes and the ids of its data."""
+    dataset = dataset_id(spec["dataset"])
+    added = {
+        f"{key} {one['name']}": identity.code(_entry_file(kind, one))
+        for key, kind, one in _added(spec)
+    }
+    task = task_entry(spec["dataset"])
+    if task.name != DEFAULT:  # That one is part of the core.
+        added["task"] = identity.code(task.file)
+    return {
+        **added,
+        "core": identity.code(identity.CORE),
+        "method": identity.code(_file("method", spec)),
+        "model": _model_code(spec["model"]),
+        "dataset": dataset,
+        "partition": partition_id(spec["partition"], dataset),
+    }
+
+
+def _added(spec: Spec) -> Iterator[tuple[str, str, Spec]]:
+    """What a study adds to the method: as `code` calls it, its kind, its spec."""
+    yield from (("term", "term", term) for term in spec["terms"])
+    yield from (("features", "alteration", one) for one in spec.get("features", ()))
+
+
+def _model_code(spec: Spec) -> str:
+    """The code of a model, and the content of a weights file of the user's own."""
+    code = identity.code(_entry_file("model", spec))
+    weights = spec.get("weights")
+    if not isinstance(weights, str) or not Path(weights).is_file():
+        return code
+    return identity.digest([code, _content(weights, Path(weights).stat().st_mtime_ns)])
+
+
+@cache
+def _content(path: str, changed: int) -> str:
+    return sha256(Path(path))
+
+
+def code_files(spec: Spec) -> dict[str, str]:
+    """Every source file behind a run of that spec, with its hash."""
+    kinds = {
+        "method": "method",
+        "model": "model",
+        "dataset": "data set",
+        "partition": "partition scheme",
+    }
+    roots = [identity.CORE, identity.PREPARED, identity.DEALT]
+    roots += [_file(kind, spec, key) for key, kind in kinds.items()]
+    roots += [_entry_file(kind, one) for _, kind, one in _added(spec)]
+    roots.append(task_entry(spec["dataset"]).file)
+    return {name: found for root in roots for name, found in identity.files(root).items()}
+
+
+def _file(kind: str, spec: Spec, key: str = "") -> Path:
+    return _entry_file(kind, spec[key or kind])
+
+
+def _entry_file(kind: str, spec: Spec) -> Path:
+    return registry.find(kind, spec["name"], Where("the spec")).file

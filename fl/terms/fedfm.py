@@ -1,0 +1,49 @@
+"""FedFM's feature matching beside any method: features are guided to anchors of all clients.
+
+Ye, Ni, Xu, Wang, Chen, Eldar. FedFM: Anchor-based Feature Matching for Data Heterogeneity in
+Federated Learning. IEEE Transactions on Signal Processing 2023. arXiv:2210.07615.
+
+The method `fedfm` is FedAvg with this term, `fedfm-lite` is FedAvg with its `lite` form; what they
+say of anchors holds here. Anchors are of the shared model, completed by what stays with the client;
+where there is no shared model, of the client's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fl.fields import Count, NonNegative, Positive
+from fl.method import Method, Setting
+from fl.parts.anchored import anchored_after, anchored_before
+from fl.parts.anchors import Averaged, Guiding, averaged, guide
+from fl.term import Attached
+
+
+@dataclass(frozen=True)
+class Matching:
+    """lam: lambda, weight of the guiding loss. tau: its temperature. first: the first round that
+    is guided.
+
+    loss: `contrastive` (CG) or `squared` (l2) distance to the own class's anchor.
+    anchors: weighted by clients' samples of the class, or every client alike.
+    lite: whether anchors travel with the models, and so are of the round before.
+    """
+
+    lam: NonNegative = 50.0
+    tau: Positive = 0.1
+    first: Count = 21
+    loss: Guiding = "contrastive"
+    anchors: Averaged = "weighted"
+    lite: bool = False
+
+    title: ClassVar = "FedFM"
+
+    def build(self, setting: Setting) -> Attached:
+        """The guiding loss, and anchors for it on the server."""
+        attached = anchored_after if self.lite else anchored_before
+
+        def attach(method: Method) -> Method:
+            return attached(method, setting, averaged(self.anchors), self.first)
+
+        return Attached(guide(self.lam, self.tau, self.loss), attach)

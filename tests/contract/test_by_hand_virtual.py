@@ -1,0 +1,363 @@
+"""FedLGD and VHL beside what they do written out: images, which rounds do what, and refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from contract import worlds
+from torch import Tensor
+
+from fl import trees
+from fl.errors import FedloomError
+from fl.method import COUNTS, Setting
+from fl.methods.fedlgd import ANCHORS, FedLGD
+from fl.parts import matching, siamese, virtual
+from fl.parts.distillation import distribution_distance, gradient_distance
+from fl.parts.fresh import fresh
+from fl.parts.generator import generated
+from fl.parts.harmony import mmd
+from fl.parts.losses import supervised_contrast
+from fl.parts.virtual import IMAGES, Matching
+from fl.simulation import engine
+from fl.simulation.assembly import computing
+from fl.study import specs
+from fl.training import Training
+
+SHAPE = (1, 4, 4)
+C = worlds.CLASSES
+MANY = (40, 30, 50, 40)
+"""Samples of four clients that hold several of every class."""
+
+
+def world(values: dict[str, Any] | None = None, **training: Any) -> Any:
+    return worlds.world("fedlgd", "cnn", values, **training)
+
+
+def after(simulation: Any, rounds: int) -> Any:
+    state = simulation.begin()
+    for number in range(1, rounds + 1):
+        state, _ = engine.run_round(simulation.method, state, simulation.plan(number), "loop")
+    return state
+
+
+# Local images
+
+
+def test_first_images_are_normal_with_each_classes_mean_and_deviation() -> None:
+    simulation = world({"images": 2, "warmup": 0, "times": 0})
+    many = virtual.statistics(_setting(simulation), 2000, "statistics")
+    held = torch.from_numpy(simulation.held.samples["train"][2])
+    batch = simulation.arrays.batch(held, torch.ones_like(held))
+    server = {"key": torch.tensor(3)}
+    client = {"id": torch.tensor(2), IMAGES: torch.zeros(1, dtype=torch.float64)}
+    images = many.end(server, client, {}, many.look(server, client, {}, batch))[0][IMAGES]
+    for c in range(C):
+        own, made = batch["x"][batch["y"] == c], images.reshape(C, -1)[c]
+        assert made.mean().item() == pytest.approx(own.mean().item(), abs=0.05)
+        assert made.std().item() == pytest.approx(own.std(correction=0).item(), rel=0.03)
+    other = many.end(
+        server, {**client, "id": torch.tensor(1)}, {}, many.look(server, client, {}, batch)
+    )
+    assert not torch.equal(other[0][IMAGES], images)
+
+
+def _setting(simulation: Any) -> Any:
+
+    return Setting(simulation.network, simulation.training, C, 4, SHAPE, 5)
+
+
+def test_real_first_images_are_the_clients_own() -> None:
+    simulation = world({"images": 1, "initial": "real", "warmup": 0}, participation=0.5)
+    state = after(simulation, 1)
+    for client, held in enumerate(simulation.held.samples["train"]):
+        x, y = (
+            f(torch.from_numpy(held)) for f in (simulation.arrays.inputs, simulation.arrays.labels)
+        )
+        for c, image in enumerate(state.clients[IMAGES][client]):
+            assert any(image.equal(own) for own in x[y == c]), "also of who was not drawn"
+
+
+def test_a_step_of_distribution_matching_by_hand() -> None:
+    simulation, real = world(), 6
+    part = virtual.distribution_matching(
+        _setting(simulation), Matching(real, 0.5, 0.5), lambda _: 1, "new"
+    )
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(C * real, *SHAPE, generator=draw, dtype=torch.float64)
+    images = torch.randn(C * 2, *SHAPE, generator=draw, dtype=torch.float64)
+    counts, key = torch.tensor([6, 4, 9]), torch.arange(100, 100 + C * real)
+    work = part.begin({}, {IMAGES: images, COUNTS: counts})
+    work["params"][IMAGES].requires_grad_()
+    batch = {"x": x, "weight": torch.ones(C * real, dtype=torch.float64), "key": key}
+    loss, aux = part.loss({}, work, batch)
+    [grad] = torch.autograd.grad(loss, [images])
+    stepped = part.update({}, work, {IMAGES: grad}, aux, 0.0)["params"][IMAGES]
+
+    net, change = simulation.network, siamese.drawn(key.reshape(C, real)[:, 0])
+    params, buffers = fresh(net)(key[0]), net.init(0)["buffers"]
+
+    def features(groups: list[Tensor]) -> list[Tensor]:
+        changed = []
+        for c, group in enumerate(groups):
+            own = siamese.Change(*(part[c : c + 1] for part in change))
+            changed.append(siamese.siamese(group[None], own)[0])
+        found = net.train(params, buffers, torch.cat(changed)).features.flatten(1)
+        return list(found.split([len(group) for group in groups]))
+
+    # The network has batch normalisation: statistics are over all that is seen, repeats included.
+    seen = [f[:n] for f, n in zip(features(list(x.split(real))), [6, 4, 6], strict=True)]
+    by_hand = images.detach().clone().requires_grad_()
+    expected = distribution_distance([f.detach() for f in seen], features(list(by_hand.split(2))))
+    [expected_grad] = torch.autograd.grad(expected, [by_hand])
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(stepped, (by_hand - 0.5 * expected_grad).detach())
+
+
+def test_fresh_weights_are_distributed_as_a_new_networks() -> None:
+    network = world().network
+    made, like = fresh(network), network.init(0)["params"]
+    drawn = trees.stack([made(torch.tensor(i)) for i in range(300)])
+    usual = trees.stack([network.init(i)["params"] for i in range(300)])
+    for name in like:
+        mine, theirs = drawn[name], usual[name]
+        assert mine.dtype == theirs.dtype
+        assert mine.std().item() == pytest.approx(theirs.std().item(), rel=0.1, abs=1e-12), name
+        assert mine.abs().max().item() == pytest.approx(theirs.abs().max().item(), rel=0.1), name
+
+
+# Global images
+
+
+def test_gradient_matching_by_hand() -> None:
+    simulation = world()
+    variables = simulation.network.init(1)
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randn(C * 2, *SHAPE, generator=draw, dtype=torch.float64)
+    y = virtual.labels(C, 2, images)
+    target = trees.apply(
+        lambda p: torch.randn(p.shape, generator=draw, dtype=p.dtype), variables["params"]
+    )
+    how: dict[str, Any] = {"lr": 0.3, "momentum": 0.5, "key": torch.tensor(7)}
+    found = matching.matched(simulation.network, variables, images, y, target, steps=3, **how)
+
+    module = worlds.module("cnn").double().train()
+    module.load_state_dict({**variables["params"], **variables["buffers"]})
+    x = images.clone().requires_grad_()
+    optimizer = torch.optim.SGD([x], lr=0.3, momentum=0.5)
+    distances = []
+    for _ in range(3):
+        weights = list(module.parameters())
+        loss = F.cross_entropy(module(x), y)
+        grads = torch.autograd.grad(loss, weights, create_graph=True)
+        distance = gradient_distance(grads, trees.leaves(target))
+        distances.append(distance.item())
+        optimizer.zero_grad()
+        distance.backward()
+        optimizer.step()
+    torch.testing.assert_close(found, x.detach())
+    assert distances[2] < distances[0]
+
+
+def test_tau_is_an_arithmetic_sequence_from_the_first_round_on() -> None:
+    method = FedLGD()
+    assert [r for r in range(1, 101) if method.distils(r)] == list(range(1, 47, 5))
+    assert [r for r in range(1, 101) if method._refreshes(r)] == list(range(6, 47, 5))
+    assert not any(FedLGD(times=0).distils(r) for r in range(1, 9))
+
+
+def test_images_move_in_the_rounds_of_tau_alone_and_reach_everyone_after() -> None:
+    simulation = world({"every": 2, "times": 2, "warmup": 1}, rounds=5, participation=0.5)
+    state, method = simulation.begin(), simulation.method
+    moved: list[int] = []
+    for number in range(1, 6):
+        plan, before = simulation.plan(number), state
+        state, _ = engine.run_round(method, state, plan, "stacked")
+        if not state.server[IMAGES].equal(before.server[IMAGES]):
+            moved.append(number)
+        for client in range(4):
+            assert state.clients[ANCHORS][client].equal(before.server[IMAGES])
+            same = state.clients[IMAGES][client].equal(before.clients[IMAGES][client])
+            refreshed = number == 3 and client in plan.clients.tolist()
+            assert same != (number == 1 or refreshed)
+    assert moved == [1, 3]
+
+
+def test_what_is_matched_is_the_rounds_update_by_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = world(participation=1.0)
+    seen: dict[str, Any] = {}
+
+    def spied(network: Any, variables: Any, images: Any, y: Any, target: Any, **how: Any) -> Any:
+        seen.update(target=target, variables=variables, how=how)
+        return images
+
+    monkeypatch.setattr("fl.methods.fedlgd.matched", spied)
+    begun = simulation.begin()
+    state, _ = engine.run_round(simulation.method, begun, simulation.plan(1), "loop")
+    for name, old in begun.server["params"].items():
+        expected = (old - state.server["params"][name]) / 0.1
+        torch.testing.assert_close(seen["target"][name], expected)
+        assert seen["variables"]["params"][name].equal(old)
+
+
+# Training on images
+
+
+def test_an_epoch_is_every_virtual_image_once() -> None:
+    """Local and global ones, in an order of the round's own; the last batch is filled up."""
+    values = {"images": 3, "global_images": 2, "times": 0, "warmup": 0}
+    simulation = world(values, participation=1.0, sizes=MANY)
+    state = after(simulation, 1)
+    plan = simulation.plan(2)
+    part, schedule = simulation.method.passes[2], plan.schedules[2]
+    assert plan.schedules[:2] == (None, None)
+    assert schedule.steps.tolist() == [4] * 4  # 15 images in batches of 8, two epochs.
+    client = trees.take(state.clients, 1)
+    server = simulation.method.send(state.server)
+    work = part.begin(server, client)
+    seen: list[Tensor] = []
+
+    def caught(params: Any, buffers: Any, x: Tensor, **rest: Any) -> Any:
+        seen.append(x)
+        return original(params, buffers, x, **rest)
+
+    original, weights = simulation.network.train, []
+    keys = torch.from_numpy(schedule.keys()[1])
+    simulation.network.train = caught
+    for step in range(4):
+        batch = simulation.arrays.batch(
+            torch.from_numpy(schedule.index[1, step]), torch.ones(8), keys[step]
+        )
+        part.loss(server, work, batch)
+        work["step"] = work["step"] + 1
+    del simulation.network.train
+    batches, everything = seen[::2], torch.cat([client[IMAGES], client[ANCHORS]])
+    for epoch in (batches[:2], batches[2:]):
+        counted = torch.cat(epoch)[:15]
+        order = [int((everything == x).flatten(1).all(1).nonzero()) for x in counted]
+        assert sorted(order) == list(range(15))
+        weights.append(order)
+    assert weights[0] != weights[1]
+
+
+def test_mmd_by_hand() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(n, 3, generator=draw, dtype=torch.float64) for n in (5, 4))
+    weight = torch.tensor([1.0, 1, 1, 1, 0], dtype=torch.float64)
+    both = torch.cat([x[:4], y])
+    apart = torch.cdist(both, both).square()
+    scale = apart.sum() / (8 * 7)
+    kernel = sum(torch.exp(-apart / (scale * 2.0**i)) for i in range(-2, 3))
+    expected = kernel[:4, :4].mean() + kernel[4:, 4:].mean() - 2 * kernel[:4, 4:].mean()
+    torch.testing.assert_close(mmd(x, y, weight), expected)
+    assert abs(mmd(x[:4], x[:4], weight[:4]).item()) < 1e-12
+
+
+@pytest.mark.parametrize("regulariser", ["contrastive", "mmd"])
+def test_the_regulariser_moves_training_and_by_lambda(regulariser: str) -> None:
+    given = {"warmup": 0, "times": 0, "regulariser": regulariser}
+    states = [after(world({**given, "lam": lam}), 2).server["params"] for lam in (0.0, 0.0, 2.0)]
+    assert worlds.same(states[0], states[1])
+    assert worlds.distance(states[0], states[2]) > 1e-4
+
+
+def test_traces_are_images_of_every_class() -> None:
+    simulation = world({"images": 3, "kept": 2}, sizes=MANY)
+    state = after(simulation, 1)
+    kept = simulation.method.trace_clients(state.clients)["local"]
+    by_class = state.clients[IMAGES].reshape(4, C, 3, *SHAPE)
+    assert kept.equal(by_class[:, :, :2].reshape(4, C * 2, *SHAPE))
+    assert simulation.method.trace(state.server)["global"].equal(state.server[IMAGES])
+
+
+# VHL
+
+
+def test_virtual_images_of_a_generator_differ_by_class_and_follow_the_seed() -> None:
+    images = generated(3, 4, 50, (3, 14, 10))
+    assert images.shape == (200, 3, 14, 10)
+    assert images.equal(generated(3, 4, 50, (3, 14, 10)))
+    assert not images.equal(generated(4, 4, 50, (3, 14, 10)))
+    torch.testing.assert_close(images.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(images.std((0, 2, 3)), torch.ones(3))
+    flat = images.flatten(1)
+    means = flat.unflatten(0, (4, 50)).mean(1)
+    assert torch.cdist(flat, means).argmin(1).eq(virtual.labels(4, 50, flat)).float().mean() > 0.9
+
+
+def test_vhl_adds_a_virtual_batch_and_contrasts() -> None:
+    values = {"images": 3, "batch": 5, "alpha": 0.7, "lam": 0.3, "virtual_lam": 0.2, "tau": 0.5}
+    simulation = worlds.world("vhl", "cnn", values, participation=1.0)
+    method, plan = simulation.method, simulation.plan(1)
+    state, _ = engine.run_round(method, simulation.begin(), plan, "loop")
+    virtual_images = state.server["virtual"]
+    assert all(one.equal(virtual_images) for one in state.clients["virtual"])
+    [part], schedule = method.passes, plan.schedules[0]
+    server = method.send(state.server)
+    work = part.begin(server, trees.take(state.clients, 0))
+    key = torch.from_numpy(schedule.keys()[0, 0])
+    index, weight = (torch.from_numpy(one[0, 0]) for one in (schedule.index, schedule.weight))
+    batch = simulation.arrays.batch(index, weight, key)
+    passes: list[Any] = []
+    original = simulation.network.train
+
+    def caught(params: Any, buffers: Any, x: Tensor, **rest: Any) -> Any:
+        passes.append((x, original(params, buffers, x, **rest)))
+        return passes[-1][1]
+
+    simulation.network.train = caught
+    loss, _ = part.loss(server, work, batch)
+    del simulation.network.train
+    (_, own), (x, other) = passes
+    y = torch.tensor([int((virtual_images == one).flatten(1).all(1).nonzero()) // 3 for one in x])
+    z = torch.cat([own.features, other.features])
+    expected = (
+        F.cross_entropy(own.outputs, batch["y"])
+        + 0.7 * F.cross_entropy(other.outputs, y)
+        + 0.3 * supervised_contrast(z, torch.cat([batch["y"], y]), 0.5)
+        + 0.2 * supervised_contrast(other.features, y, 0.5)
+    )
+    assert bool(weight.all())
+    torch.testing.assert_close(loss, expected)
+
+
+# Refusals
+
+
+def test_more_images_than_samples_are_refused() -> None:
+    with pytest.raises(FedloomError, match="images: is 2, and client 1 has 1 training samples of"):
+        world({"images": 2}).begin()
+
+
+def test_a_client_without_a_class_is_refused() -> None:
+    check = virtual.admit(1)
+    counts = torch.tensor([[3, 1], [5, 0]])
+    with pytest.raises(FedloomError, match="client 1 has no training sample of class 1"):
+        check(counts, torch.tensor([0, 1]))
+    check(counts, torch.tensor([0]))
+
+
+@pytest.mark.parametrize("method", ["fedlgd", "vhl"])
+def test_inputs_that_are_no_images_are_refused(method: str) -> None:
+
+    network = computing(lambda: worlds.module("mlp"), Training())
+    spec = {"method": {"name": method, **worlds.entry(method).parse({}, None)}, "terms": []}
+    with pytest.raises(FedloomError, match="inputs have shape \\(6,\\); allowed: a data set of im"):
+        specs.build({**spec, "features": []}, Setting(network, Training(), C, 4, (6,)))
+
+
+def test_terms_that_draw_samples_of_their_own_are_refused() -> None:
+    terms = [("mk-mmd", {"layers": ["2"], "update": "periodic"})]
+    with pytest.raises(FedloomError, match="trains on virtual images; allowed: terms that adapt"):
+        worlds.world("fedlgd", "cnn", terms=terms)
+    worlds.run(worlds.world("fedlgd", "cnn", terms=[("cosine", {"layers": ["2"]})]))
+
+
+def test_a_client_draws_no_random_number_twice() -> None:
+    """Steps of one round have keys of their own, so that no two networks are the same."""
+    plan = world().plan(1)
+    schedule = plan.before[0][1]
+    assert len(np.unique(schedule.keys())) == schedule.keys().size

@@ -1,0 +1,114 @@
+"""Clients that do part of a round's work, with every method and on both backends."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from contract import worlds
+from contract.worlds import world
+
+from fl.code import registry
+from fl.data.stragglers import shares, shortened, stragglers
+from fl.errors import ConfigError, Where
+from fl.fields import parse
+from fl.training import Training
+
+METHODS = [name for name in registry.names("method") if world(name).method.passes]
+HALF = {"stragglers": 0.5, "participation": 1.0, "local_epochs": 4}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stacked_is_loop_where_clients_work_unequally_long(method: str) -> None:
+    simulation = world(method, rounds=1, **HALF)
+    loop, rows = worlds.run(simulation, "loop")
+    stacked, stacked_rows = worlds.run(simulation, "stacked")
+    assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
+    assert worlds.rows_agree(stacked_rows, rows, 1e-10)
+
+
+def late_in(round_: int, clients: list[int], **training: Any) -> tuple[set[int], list[Fraction]]:
+    settings = Training(**{"local_epochs": 4, **training})
+    late = stragglers(clients, settings, 5, round_)
+    return late, shares(clients, late, settings, 5, round_)
+
+
+def test_a_straggler_does_the_beginning_of_its_work() -> None:
+    everybody = world("fedavg", **{**HALF, "stragglers": 0.0}).plan(1)
+    plan = world("fedavg", **HALF).plan(1)
+    late, done = late_in(1, [0, 1, 2, 3], stragglers=0.5)
+    assert len(late) == 2
+    [whole], [part] = everybody.schedules, plan.schedules
+    assert whole is not None
+    assert part is not None
+    assert part.steps.tolist() == [int(n * s) for n, s in zip(whole.steps, done, strict=True)]
+    for row, steps in enumerate(part.steps):
+        assert np.array_equal(part.index[row, :steps], whole.index[row, :steps])
+
+
+def test_a_pass_of_another_length_is_shortened_alike() -> None:
+    plan = world("fedrep", values={"head_epochs": 8}, **HALF).plan(1)
+    _, done = late_in(1, [0, 1, 2, 3], stragglers=0.5)
+    head, body = plan.schedules
+    assert head is not None
+    assert body is not None
+    sizes = -(-np.array(worlds.SIZES) // 8)
+    assert head.steps.tolist() == [n * 8 * s for n, s in zip(sizes, done, strict=True)]
+    assert body.steps.tolist() == [n * 4 * s for n, s in zip(sizes, done, strict=True)]
+
+
+def test_dropped_stragglers_take_no_part() -> None:
+    late, _ = late_in(2, [0, 1, 2, 3], stragglers=0.5)
+    plan = world("fedavg", **HALF, partial_work="dropped").plan(2)
+    assert plan.clients.tolist() == [k for k in range(4) if k not in late]
+    assert len(plan.n) == len(plan.schedules[0].steps) == 2
+    _, rows = worlds.run(world("fedavg", **HALF, partial_work="dropped"))
+    trained = rows[rows["split"] == "train"].groupby("round").size()
+    assert trained.tolist() == [2, 2]
+
+
+def test_who_straggles_is_drawn_by_seed_client_and_round() -> None:
+    clients = list(range(200))
+    rounds = [late_in(t, clients, stragglers=0.9)[0] for t in (1, 2)]
+    assert [len(late) for late in rounds] == [180, 180]
+    assert rounds[0] != rounds[1]
+    assert rounds[0] == late_in(1, clients[::-1], stragglers=0.9)[0]
+    _, done = late_in(1, clients, stragglers=1.0)
+    assert {share * 4 for share in done} == {1, 2, 3, 4}
+    _, turned = late_in(1, clients[::-1], stragglers=1.0)
+    assert turned == done[::-1]
+
+
+def test_somebody_always_gets_done_where_the_rest_is_dropped() -> None:
+    late, _ = late_in(1, [3, 4], stragglers=0.9, partial_work="dropped")
+    assert len(late) == 1
+    assert late_in(1, [3], stragglers=0.9, partial_work="dropped")[0] == set()
+
+
+def test_steps_are_cut_as_epochs_are() -> None:
+    steps = Training(local_epochs=None, local_steps=10)
+    assert shortened(steps, Fraction(1, 4)).local_steps == 3
+    assert shortened(Training(local_epochs=10), Fraction(1, 4)).local_epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        (
+            {"stragglers": 1.0, "partial_work": "dropped"},
+            "leaves nobody to train; allowed: below 1, or partial_work: kept",
+        ),
+        ({"stragglers": 0.5}, "local_epochs is 1, of which there is no part; allowed: partial_wo"),
+        ({"stragglers": 0.5, "local_steps": 1}, "local_steps is 1, of which there is no part"),
+    ],
+)
+def test_what_leaves_nobody_or_nothing_to_do_is_refused(
+    values: dict[str, Any], problem: str
+) -> None:
+    where = Where("studies/a.yaml", "training")
+    with pytest.raises(ConfigError) as caught:
+        Training.settle(parse(Training, values, where), where)
+    assert str(caught.value).startswith("studies/a.yaml: training.stragglers: is ")
+    assert problem in str(caught.value)
