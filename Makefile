@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 
-.PHONY: help demo fixtures-demo test test-fast test-changed test-lowest check format bench lock clean synthetic synthetic-full
+.PHONY: help demo fixtures-demo test test-fast test-changed test-lowest check format bench lock clean fedl2p synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
 define install
@@ -34,6 +34,11 @@ synthetic: $(VENV)/run.stamp ## two columns of published tables, beside what is 
 synthetic-full: $(VENV)/run.stamp ## the same with every method on three data sets each: many hours, goes on where it was stopped
 	$(BIN)/python -m fl plan $(subst $(comma), ,$(FULL))
 	$(BIN)/snakemake --keep-going --config studies=$(FULL)
+
+fedl2p: $(VENV)/run.stamp ## learnt personalisation on digits and five domains of them
+	$(BIN)/snakemake --config studies=fedl2p-digits,fedl2p-digits-domains
+	$(BIN)/python -m fl show fedl2p-digits
+	$(BIN)/python -m fl show fedl2p-digits-domains
 
 fixtures-demo: $(VENV)/run.stamp ## a tiny study over generated files of every published data set
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fixtures_demo.py
@@ -76,6 +81,7 @@ bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast 
 	$(if $(PEERS),OMP_NUM_THREADS=1 $(PEERS_VENV)/bin/python -m bench.peers)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.arithmetic
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.together
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.hypergradients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_clients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.constraints
