@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 
-.PHONY: help demo fixtures-demo test test-fast test-changed test-lowest check format bench lock clean fedl2p synthetic synthetic-full
+.PHONY: help demo fedl2p fedprox fedsac fixtures-demo test test-fast test-changed test-lowest check format bench lock clean synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
 define install
@@ -39,6 +39,16 @@ fedl2p: $(VENV)/run.stamp ## learnt personalisation on digits and five domains o
 	$(BIN)/snakemake --config studies=fedl2p-digits,fedl2p-digits-domains
 	$(BIN)/python -m fl show fedl2p-digits
 	$(BIN)/python -m fl show fedl2p-digits-domains
+
+fedprox: $(VENV)/run.stamp ## figures 1 and 2 of FedProx on its synthetic sets, in short: 42 runs
+	$(BIN)/snakemake --config studies=fedprox-figure1,fedprox-figure2
+	$(BIN)/python -m fl show fedprox-figure1
+	$(BIN)/python -m fl show fedprox-figure2
+
+fedsac: $(VENV)/run.stamp ## FedSaC and twelve other methods on digits: is complementarity worth anything?
+	$(BIN)/snakemake --config studies=fedsac-digits,fedsac-digits-domains
+	$(BIN)/python -m fl show fedsac-digits
+	$(BIN)/python -m fl show fedsac-digits-domains
 
 fixtures-demo: $(VENV)/run.stamp ## a tiny study over generated files of every published data set
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fixtures_demo.py
@@ -85,6 +95,8 @@ bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast 
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_clients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.constraints
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.feature_methods
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.cooperation
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.partitions
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.data cifar10
 

@@ -23,8 +23,8 @@ from fl.errors import ConfigError, DataError, FedloomError, Where
 from fl.files import parse_json
 from fl.planning.plan_check import check_bundle
 from fl.pytorch.memory import exhausted
-from fl.schema import GLOBAL
-from fl.simulation import assembly, simulate
+from fl.schema import GLOBAL, PERSONAL
+from fl.simulation import assembly, simulate, train_on
 from fl.simulation.backends import TOGETHER
 from fl.simulation.simulate import Simulation
 from fl.store import checkpoint
@@ -170,6 +170,8 @@ class _Job:
                     )
                 else:
                     simulation = specs.assemble(spec, self._bundle, device)
+                    if isinstance(spec.get("train_on"), str):
+                        simulation = train_on.images(simulation, self._images(spec["train_on"]))
                     memory.check(simulation)
                     found[run] = simulation
         return found
@@ -177,12 +179,19 @@ class _Job:
     def _weights(self, run: str, device: torch.device) -> dict[str, Any] | None:
         """The stored model that a run starts from, if it does."""
         start = self._members[run]["start"]
-        if not start:
+        if not start or self._members[run]["spec"].get("train_on") == start:
             return None
         weights = self._store.weights(start, device)
         if not isinstance(weights.get(GLOBAL), dict):
             raise DataError(f"{self._store.place(start)}: its weights are of no shared model")
         return dict(weights[GLOBAL])
+
+    def _images(self, run: str) -> torch.Tensor:
+        """The stored images of every client, [clients, classes x count, ...]."""
+        found = self._store.weights(run, torch.device("cpu")).get(PERSONAL, {}).get("images")
+        if found is None:
+            raise DataError(f"{self._store.place(run)}: has no images to train on")
+        return torch.as_tensor(found)
 
     def _start(self, simulations: Mapping[str, Simulation], weights: Mapping[str, Any]) -> None:
         """Begin and train; of runs that cannot begin together, each by itself."""

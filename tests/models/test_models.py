@@ -51,8 +51,8 @@ def shapes(variables):
 @pytest.mark.parametrize(
     "name",
     [
-        *("cifar-cnn", "cnn", "convnet", "densenet100", "efficientnet-b0", "lenet", "logistic"),
-        *("mlp", "mobilenet-v3", "resnet18", "resnet-cifar", "resnet50", "vit"),
+        *("cifar-cnn", "cnn", "convnet", "densenet100", "digits-cnn", "efficientnet-b0", "lenet"),
+        *("logistic", "mlp", "mobilenet-v3", "resnet18", "resnet-cifar", "resnet50", "vit"),
     ],
 )
 def test_logits_of_images_depend_on_no_other_sample(name):

@@ -14,7 +14,8 @@ from fl.method import Method
 from fl.network import Network
 from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL
 from fl.simulation.engine import State
-from fl.simulation.evaluate import Held, balanced_accuracy, evaluate, reweighted_accuracy
+from fl.simulation.evaluate import Held, evaluate, reweighted_accuracy
+from fl.tasks.classification import balanced_accuracy
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 NETWORK = Network(lambda: nn.Linear(3, 3, bias=False), torch.float64)
