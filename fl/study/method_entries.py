@@ -77,7 +77,9 @@ class Entries:
                 )
                 spec = {"method": point.spec, "terms": point.terms, "features": point.features}
                 try:
-                    stage.rehearse(specs.build(spec, setting), setting, spec)
+                    made, light = specs.build(spec, setting), _light(point, spec)
+                    made = made if light is spec else specs.build(light, setting)
+                    stage.rehearse(made, setting, light)
                 except TooFew as error:
                     problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
                     problem += f"{dataset.text} ({error})"
@@ -202,3 +204,9 @@ class Entries:
         own = config.execution(shared, defaults.get("execution"), defaults_at / "execution")
         at = self._where / "methods" / label / "execution"
         return config.execution(own, self._given[label].get("execution"), at)
+
+
+def _light(point: Point, spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec with those values of hyper-parameters under which the method takes least time."""
+    short = declared(point.entry.target).short
+    return {**spec, "method": {**spec["method"], **short}} if short else spec
