@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 
-.PHONY: help demo fixtures-demo test test-fast test-changed test-lowest check format bench lock clean fedlgd synthetic synthetic-full
+.PHONY: help demo fedprox fixtures-demo test test-fast test-changed test-lowest check format bench lock clean fedlgd synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
 define install
@@ -38,6 +38,11 @@ fedlgd: $(VENV)/run.stamp ## FedLGD and eight others on virtual images of five s
 synthetic-full: $(VENV)/run.stamp ## the same with every method on three data sets each: many hours, goes on where it was stopped
 	$(BIN)/python -m fl plan $(subst $(comma), ,$(FULL))
 	$(BIN)/snakemake --keep-going --config studies=$(FULL)
+
+fedprox: $(VENV)/run.stamp ## figures 1 and 2 of FedProx on its synthetic sets, in short: 42 runs
+	$(BIN)/snakemake --config studies=fedprox-figure1,fedprox-figure2
+	$(BIN)/python -m fl show fedprox-figure1
+	$(BIN)/python -m fl show fedprox-figure2
 
 fixtures-demo: $(VENV)/run.stamp ## a tiny study over generated files of every published data set
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fixtures_demo.py
@@ -84,6 +89,7 @@ bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast 
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.constraints
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.distillation
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.feature_methods
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.partitions
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.data cifar10
 

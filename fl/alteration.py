@@ -40,6 +40,10 @@ class Alteration:
     start(variables) -> state: what every client begins with; it stays with the client.
     adapt(state, seen) -> state: after every step, given by layer what was seen; it may be called
         with a leading client dimension on every leaf. None: the state stays as it is.
+    before(batch) -> batch: what the pass is to see in place of the batch, for ONE client: other
+        inputs, mixed labels (`fl.mixed_labels`), or under a key of its own what `apply` is to
+        know at every layer. ``batch["key"]`` no other alteration has. Reference models see samples
+        as they are.
     """
 
     name: str
@@ -47,6 +51,7 @@ class Alteration:
     apply: Callable[[str, Tensor, Batch, Tree], tuple[Tensor, dict[str, Any]]]
     start: Callable[[Tree], dict[str, Any]] = stateless
     adapt: Callable[[Tree, Tree], dict[str, Any]] | None = None
+    before: Callable[[Batch], Batch] | None = None
 
 
 class Alterations:
@@ -61,12 +66,22 @@ class Alterations:
             for one in given
             for layer in one.layers
         }
+        self._own = {one.name: keyed.stream_of(one.name) for one in given}
+        self.keyed = bool(given)
 
     def start(self, variables: Tree) -> dict[str, Any]:
         """What a client's tree has of them; {} where none has a state."""
         states = {one.name: one.start(variables) for one in self._given}
         kept = {name: state for name, state in states.items() if state}
         return {STATES: kept} if kept else {}
+
+    def before(self, batch: Batch) -> Batch:
+        """What a pass sees in place of a batch."""
+        for one in self._given:
+            if one.before:
+                key = keyed.derived(batch["key"], self._own[one.name])
+                batch = {**one.before({**batch, "key": key}), "key": batch["key"]}
+        return batch
 
     def functions(
         self, states: Tree, batch: Batch

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from fl.alteration import Alteration
 from fl.network import Network
-from fl.term import Adaptive, Batch, Term
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION
+from fl.term import Adaptive, Batch, Forward, Term
 from fl.training import Training
-from fl.trees import Rate, Tree
+from fl.trees import Rate, Tree, without
 
 View = Callable[[Tree, Tree | None], dict[str, Any]]
 """(server, client) -> the variables to evaluate; the shared view is asked without a client."""
@@ -29,7 +31,7 @@ class Setting:
     clients: all of them, whose ids run from 0; away: how many of them take part in no round; shape:
     of one input; seed: the run's, for what a method draws before round 1; terms: loss terms that
     the study adds to the method's own, see `fl.recipe.recipe`; alterations: what it does to
-    features in training, see `fl.alteration`.
+    features in training, see `fl.alteration`; task: of the data set.
     """
 
     network: Network
@@ -41,6 +43,7 @@ class Setting:
     terms: tuple[Term | Adaptive, ...] = ()
     alterations: tuple[Alteration, ...] = ()
     away: int = 0
+    task: Task = CLASSIFICATION
 
     @property
     def participants(self) -> int:
@@ -167,6 +170,12 @@ class Averaging:
         return self.aggregate(server, clients, uploads, n)
 
 
+KINDS = ("params", "buffers")
+"""What a network's variables are, and where they are in a server's tree and a client's."""
+
+BESIDE = "beside"
+"""Among the parameters of a client: those beside the network's, see `fl.recipe.recipe`."""
+
 REAL = "real"
 """A split: a client's own training samples, also where it trains on others in their place."""
 
@@ -174,7 +183,13 @@ GIVEN = "given"
 """In a client's tree: what the server made for this client alone, and sends it."""
 
 COUNTS = "counts"
-"""In every client's tree from the start: its training samples of each class, int64 [classes]."""
+"""In every client's tree from the start: its training samples of each class, int64 [classes]; zeros
+where the task does not count any.
+"""
+
+
+MODALITY = "modality"
+"""In a client's tree, where clients differ in it: the number of its modality, int64."""
 
 
 @dataclass(frozen=True)
@@ -249,6 +264,7 @@ class Method:
     admit(counts, clients)
         Raises `FedloomError` where the method cannot do with what clients hold: training samples
         of every client by class, int64 [clients, classes], and the ids of those that may take part.
+    modals: what it is for clients of each modality, where they differ in it.
     """
 
     init: Callable[[Tree], tuple[dict[str, Any], dict[str, Any]]]
@@ -261,12 +277,52 @@ class Method:
     trace: Callable[[Tree], dict[str, Tensor]] | None = None
     trace_clients: Callable[[Tree], dict[str, Tensor]] | None = None
     admit: Callable[[Tensor, Tensor], None] | None = None
+    modals: tuple[Modal, ...] = ()
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         """All of a round, in their order."""
         last = Exchange(self.passes, self.aggregate, send=self.send, give=self.give)
         return (*self.before, last)
+
+
+@dataclass(frozen=True)
+class Modal:
+    """A method for the clients of one modality.
+
+    foreign: the names of the weights that they do not hold. apart: whether the modalities share
+    nothing, so that each has a server of its own, under its ``name``; else there is one, which
+    averages (`Averaging`), each weight over those who hold it.
+    """
+
+    name: str
+    method: Method
+    foreign: frozenset[str]
+    apart: bool
+
+    def of(self, tree: Tree) -> dict[str, Any]:
+        """A tree, or a stack, without the weights that these clients do not hold."""
+        return without(tree, self.foreign)
+
+    def server(self, server: Tree) -> dict[str, Any]:
+        """What these clients' server is of the run's."""
+        return dict(server[self.name]) if self.apart else self.of(server)
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A term that needs more of its method than a place in the loss: something that the server
+    keeps, an exchange of its own.
+
+    attach(method) -> method: the method, whose loss has the term, with what the term needs.
+    """
+
+    term: Term
+    attach: Callable[[Method], Method]
+
+    def __call__(self, forward: Forward) -> Tensor:
+        """The term."""
+        return self.term(forward)
 
 
 def steps_of(method: Method) -> tuple[Pass, ...]:
@@ -290,12 +346,13 @@ class Declared:
     stages: the views that it has; the one variable that every method needs. title: its name in
     tables, where that is not the class's. alone: clients learn nothing from each other, so those
     held out of training may train too. starts: it begins from a stored model, ``start:`` of its
-    entry; distils: its views have ``images`` of every class, which others may train on;
-    goes_on: the methods whose result that must be (none: any with a shared model). validates:
-    every participant needs validation samples. training: values of training keys that it sets
-    where a study does not. sends_own: a client goes on with weights of its own and sends them
-    too. short: hyper-parameters under which a run of two rounds shows all that it does, for
-    tests of every method.
+    entry; distils: its views have ``images`` of every class, which others may train on; goes_on:
+    the methods whose result that must be (none: any with a shared model). validates: every
+    participant needs validation samples. training: values of training keys that it sets where a
+    study does not. sends_own: a client goes on with weights of its own and sends them too. short:
+    hyper-parameters under which a run of two rounds shows all that it does, for tests of every
+    method. modalities: its server does nothing but average what is sent, so that clients of
+    several modalities can share one.
     """
 
     stages: tuple[str, ...]
@@ -308,6 +365,7 @@ class Declared:
     training: Mapping[str, Any] = field(default_factory=dict)
     sends_own: bool = False
     short: Mapping[str, Any] = field(default_factory=dict)
+    modalities: bool = False
 
 
 def declared(target: Any) -> Declared:

@@ -57,6 +57,7 @@ class Network:
     *body*. batch_norm: those of batch normalisation, running statistics included. random: whether
     a pass in training mode draws random numbers (dropout, stochastic depth): what its layers tell,
     and after `probe` what it does. of_tokens: whether inputs are whole numbers that it looks up.
+    blocks: layers that the module names as its stages, by an attribute ``blocks``; mostly none.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Network:
         self._surrounded: set[str] = set()
         self._around: Around = PLAIN
         self.of_tokens = bool(self.layers(nn.Embedding))
+        self.blocks: tuple[str, ...] = tuple(getattr(self._module, "blocks", ()))
 
     def layers(self, *kinds: type[nn.Module]) -> list[str]:
         """The names of the layers of these kinds, in the module's order."""

@@ -13,17 +13,14 @@ from torch import Tensor
 from fl import trees
 from fl.alteration import STATES, Alterations
 from fl.errors import FedloomError
-from fl.method import Averaging, Draws, Method, Pass, Refresh, Setting, View
+from fl.method import BESIDE, KINDS, Averaging, Draws, Method, Pass, Refresh, Setting, View
 from fl.network import Network, Output
-from fl.parts.losses import cross_entropy
+from fl.parts.losses import task_loss
 from fl.parts.optimizers import Optimizer, optimizer
 from fl.schema import GLOBAL, PERSONAL
+from fl.task import Task
 from fl.term import SHARED, Adaptive, Batch, Beside, Forward, Periodic, Reference, Term
 from fl.trees import Rate, Tree
-
-KINDS = ("params", "buffers")
-BESIDE = "beside"
-"""In a client's tree: parameters beside the network's, see `recipe`."""
 
 Predicate = Callable[[str], bool]
 """Which weights, by their name in the module."""
@@ -63,7 +60,7 @@ class Phase:
 def recipe(
     setting: Setting,
     *,
-    terms: tuple[Term, ...] = (cross_entropy,),
+    terms: tuple[Term, ...] = (task_loss,),
     local: Predicate = nothing,
     phases: tuple[Phase, ...] = (Phase(),),
     keep_optimizer: bool = False,
@@ -98,6 +95,7 @@ def recipe(
         phases,
         keep_optimizer,
         beside,
+        setting.task,
     )
     names = [name for kind in KINDS for name in setting.network.names[kind]]
     passes = tuple(map(parts.make, phases))
@@ -117,6 +115,7 @@ class _Parts:
     phases: tuple[Phase, ...]
     keep_optimizer: bool
     beside: Callable[[Tree], dict[str, Any]] | None
+    task: Task
 
     @property
     def references(self) -> list[Reference]:
@@ -146,7 +145,7 @@ class _Parts:
             self.loss,
             self.update,
             self.end,
-            Draws(epochs=phase.epochs, keyed=bool(self.alterations.layers)),
+            Draws(epochs=phase.epochs, keyed=self.alterations.keyed),
             refreshes,
             reference,
         )
@@ -176,11 +175,12 @@ class _Parts:
 
     def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
         params, own = self._apart(work)
+        batch = self.alterations.before(batch)
         alter, met = self.alterations.functions(work.get(STATES, {}), batch)
         output = self.network.train(
             params, work["buffers"], batch["x"], key=batch.get("key"), alter=alter
         )
-        forward = Forward(self.network, output, params, server, work, batch, own)
+        forward = Forward(self.network, output, params, server, work, batch, own, self.task)
         values, seen = [term(forward) for term in self.plain], {}
         for term in self.adaptive:
             value, seen[term.name] = term.term(forward, work["terms"][term.name])

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from fl.network import Network, Output
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION
 from fl.trees import Tree
 
-if TYPE_CHECKING:
-    from fl.method import Method
-
 Batch = Mapping[str, Any]
-"""One client's batch: ``x`` [b, ...], ``y`` [b] and ``weight`` [b] (0 leaves a sample out); where
-the network is random, or the pass asks for them, also ``key`` [b], see `fl.keyed`; where a pass has
-reference models, also ``reference``, see `fl.method.Pass`.
+"""One client's batch: ``x`` [b, ...], ``y`` [b] (masks: [b, height, width]) and ``weight`` [b] (0
+leaves a sample out); where the network is random, or the pass asks for them, also ``key`` [b], see
+`fl.keyed`; where a pass has reference models, also ``reference``, see `fl.method.Pass`.
 """
 
 
@@ -34,7 +33,7 @@ class Forward:
     ``params`` are without those that stay local. work: the client's tree of this round, where a
     method keeps what only it knows. batch: the samples, see `Batch`; what `Beside` terms
     asked of reference models is in ``batch["reference"]``. beside: parameters beside the network's,
-    see `fl.recipe.recipe`.
+    see `fl.recipe.recipe`. task: whose loss a method minimises, see `fl.parts.losses.task_loss`.
     """
 
     network: Network
@@ -44,6 +43,7 @@ class Forward:
     work: Tree
     batch: Batch
     beside: Tree = field(default_factory=dict)
+    task: Task = CLASSIFICATION
 
 
 Term = Callable[[Forward], Tensor]
@@ -90,22 +90,6 @@ class Adaptive:
     adapt: Callable[[Tree, Tree], dict[str, Any]]
     refresh: Periodic | None = None
     reference: Reference | None = None
-
-
-@dataclass(frozen=True)
-class Attached:
-    """A term that needs more of its method than a place in the loss: something that the server
-    keeps, an exchange of its own.
-
-    attach(method) -> method: the method, whose loss has the term, with what the term needs.
-    """
-
-    term: Term
-    attach: Callable[[Method], Method]
-
-    def __call__(self, forward: Forward) -> Tensor:
-        """The term."""
-        return self.term(forward)
 
 
 @dataclass(frozen=True)

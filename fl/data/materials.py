@@ -12,14 +12,16 @@ import pandas as pd
 
 from fl import data
 from fl.code import identity, registry
-from fl.code.registry import entry_of
+from fl.code.registry import Entry, entry_of
 from fl.data import PUBLISHED, Supply, holdings, raw_name
 from fl.data.dealt import deal
 from fl.data.distance import domain_distances
 from fl.data.lock import Lock
+from fl.data.modality import Modality
 from fl.data.prepared import Prepared
 from fl.errors import Where
 from fl.files import write_json, write_table
+from fl.task import DEFAULT, Task
 
 Spec = Mapping[str, Any]
 """``{"name": ..., key: value, ...}`` of a data set or a partition scheme.
@@ -27,6 +29,24 @@ Spec = Mapping[str, Any]
 That of a data set which is read from files of the user's own has their ``content``
 (`fl.study.own_files`).
 """
+
+
+def task_entry(dataset: Spec) -> Entry:
+    """The registry's entry for the task that a data set says it has."""
+    _, found = entry_of("data set", dataset)
+    return registry.find("task", getattr(found, "task", DEFAULT), Where(dataset["name"]) / "task")
+
+
+def task_of(dataset: Spec) -> Task:
+    """The task of a data set."""
+    found: Task = task_entry(dataset).make({})
+    return found
+
+
+def modalities_of(dataset: Spec) -> tuple[Modality, ...]:
+    """The kinds of input that a data set has of every sample; none, where there is but one."""
+    found: tuple[Modality, ...] = getattr(entry_of("data set", dataset)[1], "modalities", ())
+    return found
 
 
 def dataset_id(spec: Spec) -> str:
@@ -43,7 +63,7 @@ def dataset_id(spec: Spec) -> str:
 def partition_id(spec: Spec, dataset: str) -> str:
     """``dirichlet-<hash>``: the spec, the scheme's code, the data set, a user's own table."""
     entry = registry.find("partition scheme", spec["name"], Where("the spec"))
-    brought = holdings.content_hash(holdings.read(spec["path"])) if "path" in spec else ""
+    brought = holdings.content_hash(holdings.brought(spec)) if "path" in spec else ""
     code = [identity.code(entry.file), identity.code(identity.DEALT)]
     return f"{entry.name}-{identity.digest([dict(spec), code, dataset, brought])}"
 
@@ -88,17 +108,21 @@ def partition(
     folder = results / "partitions" / partition_id(spec, dataset_id(dataset))
     path = folder / "partition.parquet"
     if not (folder / "partition.json").exists():
-        _make_partition(spec, prepare(dataset, root, supply), folder)
+        counted = task_of(dataset).counted
+        _make_partition(spec, prepare(dataset, root, supply), folder, counted)
     return holdings.read(path)
 
 
-def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
+def _make_partition(spec: Spec, prepared: Prepared, folder: Path, counted: bool) -> None:
+    """counted: whether samples are counted by class; else all are told as one."""
     entry = registry.find("partition scheme", spec["name"], Where("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
     table = deal(entry.target, values, prepared, entry.name)
     folder.mkdir(parents=True, exist_ok=True)
     holdings.write(table, folder / "partition.parquet")
-    statistics = holdings.statistics(table, prepared.y, len(prepared.classes))
+    classes = list(prepared.classes) if counted else ["samples"]
+    labels = prepared.y if counted else np.zeros_like(prepared.y)
+    statistics = holdings.statistics(table, labels, len(classes))
     write_table(folder / "statistics.parquet", statistics)
     _measure_domains(table, prepared, folder)
     about = {
@@ -107,7 +131,7 @@ def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
         "params": values,
         "notes": table.attrs.get("notes", []),
         "unseen": holdings.unseen(table).tolist(),
-        "classes": list(prepared.classes),
+        "classes": classes,
     }
     write_json(folder / "partition.json", about)
 

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from fl import keyed
 from fl.alteration import Alteration
-from fl.errors import FedloomError
 from fl.fields import Bound, Share
 from fl.method import Setting
+from fl.parts.partners import check_images, is_drawn, partners
+from fl.task import ANY
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -46,6 +47,7 @@ class MixStyle:
     alpha: Annotated[float, Bound(low=0.001, high=2)] = 0.1
 
     title: ClassVar = "MixStyle"
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Alteration:
         """Without a state."""
@@ -53,29 +55,13 @@ class MixStyle:
         def apply(
             layer: str, features: Tensor, batch: Batch, state: Tree
         ) -> tuple[Tensor, dict[str, Any]]:
-            if features.dim() != 4:
-                shape = ", ".join(map(str, features.shape[1:]))
-                raise FedloomError(
-                    f"features.mixstyle.layers: {layer} gives [b, {shape}]; allowed: layers that "
-                    "give images, [b, channels, height, width]"
-                )
-            # By the first sample's key alone: whoever else is in the batch.
-            altered = keyed.uniform(batch["key"][0], WHETHER) < self.p
+            check_images(features, "features.mixstyle.layers", layer)
+            altered = is_drawn(batch["key"], WHETHER, self.p)
             own = keyed.beta(batch["key"], HOW_MUCH, self.alpha, self.alpha).to(features.dtype)
-            mixed = mix(features, partners(batch["key"], batch["weight"]), own)
+            mixed = mix(features, partners(batch["key"], batch["weight"], PARTNER), own)
             return torch.where(altered, mixed, features), {}
 
         return Alteration("mixstyle", self.layers, apply)
-
-
-def partners(key: Tensor, weight: Tensor) -> Tensor:
-    """A permutation [b] of the samples that weigh something, drawn by keys [b]; others stay."""
-    place = torch.arange(len(key), device=key.device)
-    there = weight > 0
-    # Both orders begin with the samples that weigh something and end with the others as they stand.
-    shuffled = torch.where(there, keyed.uniform(key, PARTNER), 1.0 + place).argsort(stable=True)
-    ordered = torch.where(there, place, len(key) + place).argsort(stable=True)
-    return shuffled[ordered.argsort(stable=True)]
 
 
 def mix(features: Tensor, partner: Tensor, own: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from fl.parts.given import on_given
 from fl.parts.mixing import cosines, flat
 from fl.recipe import everything, recipe, select
 from fl.schema import PERSONAL
+from fl.task import ANY
 from fl.trees import Tree
 
 
@@ -48,6 +49,7 @@ class CFL:
 
     title: ClassVar = "CFL"
     stages: ClassVar = (PERSONAL,)
+    tasks: ClassVar = ANY
     short: ClassVar[dict[str, Any]] = {"after": 1}
 
     def build(self, setting: Setting) -> Method:

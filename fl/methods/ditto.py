@@ -14,11 +14,12 @@ from typing import ClassVar
 
 from fl.fields import NonNegative
 from fl.method import Method, Setting
-from fl.parts.losses import cross_entropy
+from fl.parts.losses import task_loss
 from fl.parts.pair import pair
 from fl.parts.proximal import proximal
 from fl.recipe import everything, recipe
 from fl.schema import GLOBAL, PERSONAL
+from fl.task import ANY
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,12 @@ class Ditto:
     keep_optimizer: bool = True
 
     stages: ClassVar = (GLOBAL, PERSONAL)
+    tasks: ClassVar = ANY
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """FedAvg paired with Local under a proximal term."""
-        terms = (cross_entropy, proximal(self.lam))
+        terms = (task_loss, proximal(self.lam))
         return pair(
             recipe(replace(setting, terms=()), keep_optimizer=self.keep_optimizer),
             recipe(setting, terms=terms, local=everything, keep_optimizer=self.keep_optimizer),

@@ -20,11 +20,12 @@ from torch import Tensor
 from fl.fields import NonNegative, Positive, Share
 from fl.method import GIVEN, Method, Setting, only
 from fl.parts.given import on_given
-from fl.parts.losses import cross_entropy
+from fl.parts.losses import task_loss
 from fl.parts.mixing import cosines, mix, squared_distances
 from fl.parts.proximal import proximal
 from fl.recipe import everything, recipe, select
 from fl.schema import PERSONAL
+from fl.task import ANY
 from fl.trees import Tree
 
 
@@ -46,11 +47,12 @@ class FedAMP:
 
     title: ClassVar = "FedAMP"
     stages: ClassVar = (PERSONAL,)
+    tasks: ClassVar = ANY
     sends_own: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """Local under a proximal term to what the server mixed for the client."""
-        terms = (cross_entropy, proximal(self.lam / self.alpha))
+        terms = (task_loss, proximal(self.lam / self.alpha))
         base = recipe(setting, terms=terms, local=everything)
         local = on_given(only(base))
 

@@ -15,6 +15,7 @@ from typing import ClassVar
 from fl.method import Method, Setting
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class FedAvg:
     """FedAvg (algorithm 1) has no hyper-parameters beyond those of training."""
 
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """The sample-weighted mean of locally trained models."""

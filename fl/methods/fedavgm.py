@@ -17,6 +17,7 @@ from fl.method import Averaging, Method, Setting
 from fl.parts.sending import all_but
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
 from fl.trees import Tree
 
 
@@ -28,6 +29,8 @@ class FedAvgM:
     eta: Positive = 1.0
 
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """v <- beta v + (w - mean_k w_k);  w <- w - eta v."""

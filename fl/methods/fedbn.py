@@ -13,6 +13,7 @@ from fl.errors import FedloomError
 from fl.method import Method, Setting
 from fl.recipe import recipe, within
 from fl.schema import PERSONAL
+from fl.task import ANY
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class FedBN:
     """FedBN (algorithm 1) has no hyper-parameters of its own."""
 
     stages: ClassVar = (PERSONAL,)
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg over everything but batch normalisation."""

@@ -20,11 +20,12 @@ from torch import Tensor
 from fl import trees
 from fl.fields import Positive
 from fl.method import Method, Setting, View, only
-from fl.parts.losses import cross_entropy
+from fl.parts.losses import task_loss
 from fl.parts.proximal import proximal
 from fl.parts.sending import all_but
 from fl.recipe import recipe, shared
 from fl.schema import GLOBAL
+from fl.task import ANY
 from fl.term import Forward
 from fl.trees import Tree
 
@@ -41,10 +42,11 @@ class FedDyn:
 
     title: ClassVar = "FedDyn"
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with two more terms; clients keep g_k, the server keeps h."""
-        terms = (cross_entropy, against_drift, proximal(self.alpha))
+        terms = (task_loss, against_drift, proximal(self.alpha))
         base = recipe(setting, terms=terms)
         local, everybody = only(base), setting.participants
 

@@ -20,11 +20,12 @@ from torch import Tensor
 from fl import trees
 from fl.fields import NonNegative
 from fl.method import Averaging, Method, Setting, only
-from fl.parts.losses import cross_entropy
+from fl.parts.losses import task_loss
 from fl.parts.path import check_sgd, length, started, stepped
 from fl.parts.proximal import proximal
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
 from fl.trees import Rate, Tree
 
 
@@ -36,11 +37,12 @@ class FedNova:
 
     title: ClassVar = "FedNova"
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """w <- w - tau_eff sum_k p_k (w - w_k) / tau_k, equation 8, tau with the rate in it."""
         check_sgd(setting, "fednova")
-        base = recipe(setting, terms=(cross_entropy, *([proximal(self.mu)] if self.mu else [])))
+        base = recipe(setting, terms=(task_loss, *([proximal(self.mu)] if self.mu else [])))
         local, momentum = only(base), setting.training.momentum
 
         def begin(server: Tree, client: Tree) -> dict[str, Any]:

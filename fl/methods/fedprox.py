@@ -17,17 +17,17 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fl import trees
 from fl.fields import Count, NonNegative, Positive
 from fl.method import Averaging, Exchange, Method, Setting, Sweep
-from fl.parts.losses import cross_entropy
+from fl.parts.losses import task_loss
 from fl.parts.proximal import proximal
 from fl.parts.sending import all_but
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
 from fl.term import Batch, Forward
 from fl.trees import Tree
 
@@ -49,12 +49,14 @@ class FedProx:
     patience: Count = 5
 
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more loss term."""
         if not self.adapt:
-            return recipe(setting, terms=(cross_entropy, proximal(self.mu)))
-        base, network = recipe(setting, terms=(cross_entropy, weighted)), setting.network
+            return recipe(setting, terms=(task_loss, proximal(self.mu)))
+        base, network = recipe(setting, terms=(task_loss, weighted)), setting.network
 
         def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
             server, client = base.init(variables)
@@ -63,8 +65,8 @@ class FedProx:
 
         def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
             output = network.eval(server["params"], server["buffers"], batch["x"])
-            losses = F.cross_entropy(output.outputs, batch["y"], reduction="none")
-            return {"loss": (losses * batch["weight"]).sum(), "count": batch["weight"].sum()}
+            count = batch["weight"].sum()
+            return {"loss": setting.task.loss(output.outputs, batch) * count, "count": count}
 
         def end(
             server: Tree, client: Tree, sent: Tree, seen: Tree

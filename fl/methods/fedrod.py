@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fl.method import COUNTS, Method, Predictor, Setting, View, only
+from fl.method import BESIDE, COUNTS, Method, Predictor, Setting, View, only
 from fl.parts import heads
 from fl.parts.losses import classification
-from fl.recipe import BESIDE, recipe, shared
+from fl.recipe import recipe, shared
 from fl.schema import GLOBAL, PERSONAL
 from fl.term import Forward
 from fl.trees import Tree

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from fl import keyed, rng, trees
 from fl.fields import NonNegative
-from fl.method import Method, Predictor, Setting, only
+from fl.method import BESIDE, Method, Predictor, Setting, only
 from fl.parts.heads import head_of, outputs, width
 from fl.parts.losses import classification, weighted_mean
-from fl.recipe import BESIDE, recipe, shared
+from fl.recipe import recipe, shared
 from fl.schema import GLOBAL
 from fl.term import Forward
 from fl.trees import Tree

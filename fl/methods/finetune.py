@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from fl.method import Method, Setting
 from fl.recipe import everything, recipe
 from fl.schema import PERSONAL
+from fl.task import ANY
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class FineTune:
     keep_optimizer: bool = True
 
     stages: ClassVar = (PERSONAL,)
+    tasks: ClassVar = ANY
+    modalities: ClassVar = True
     alone: ClassVar = True
     starts: ClassVar = True
     training: ClassVar[dict[str, Any]] = {"rounds": 5, "local_epochs": 1}

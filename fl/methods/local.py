@@ -14,6 +14,7 @@ from typing import ClassVar
 from fl.method import Method, Setting
 from fl.recipe import everything, recipe
 from fl.schema import PERSONAL
+from fl.task import ANY
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Local:
     keep_optimizer: bool = True
 
     stages: ClassVar = (PERSONAL,)
+    tasks: ClassVar = ANY
+    modalities: ClassVar = True
     alone: ClassVar = True
 
     def build(self, setting: Setting) -> Method:

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from fl.fields import NonNegative
 from fl.method import Method, Setting, only
-from fl.parts.losses import cross_entropy
+from fl.parts.losses import task_loss
 from fl.parts.proximal import proximal
 from fl.recipe import everything, personal, recipe, select, shared
 from fl.schema import GLOBAL, PERSONAL
+from fl.task import ANY
 from fl.trees import Tree
 
 
@@ -35,11 +36,12 @@ class MRMTL:
 
     title: ClassVar = "MR-MTL"
     stages: ClassVar = (GLOBAL, PERSONAL)
+    tasks: ClassVar = ANY
     sends_own: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """Local under a proximal term to the server's tree, which is the mean of what is sent."""
-        terms = (cross_entropy, proximal(self.lam))
+        terms = (task_loss, proximal(self.lam))
         base = recipe(setting, terms=terms, local=everything, keep_optimizer=self.keep_optimizer)
         local = only(base)
 

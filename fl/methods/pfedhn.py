@@ -27,6 +27,7 @@ from fl.parts.given import on_given
 from fl.parts.optimizers import sgd
 from fl.recipe import recipe
 from fl.schema import PERSONAL
+from fl.task import ANY
 from fl.trees import Tree
 
 
@@ -48,6 +49,7 @@ class PFedHN:
 
     title: ClassVar = "pFedHN"
     stages: ClassVar = (PERSONAL,)
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """Local training of generated weights; ``aggregate`` trains what generates them."""

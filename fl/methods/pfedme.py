@@ -21,10 +21,11 @@ from torch import Tensor
 
 from fl import trees
 from fl.fields import Count, NonNegative, Positive
-from fl.method import Averaging, Method, Setting, only
-from fl.parts.losses import cross_entropy
-from fl.recipe import KINDS, everything, personal, recipe, select, shared
+from fl.method import KINDS, Averaging, Method, Setting, only
+from fl.parts.losses import task_loss
+from fl.recipe import everything, personal, recipe, select, shared
 from fl.schema import GLOBAL, PERSONAL
+from fl.task import ANY
 from fl.term import Forward, Term
 from fl.trees import Rate, Tree
 
@@ -45,11 +46,12 @@ class PFedMe:
 
     title: ClassVar = "pFedMe"
     stages: ClassVar = (GLOBAL, PERSONAL)
+    tasks: ClassVar = ANY
     sends_own: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """Local on repeated batches, beside a copy of the shared model that is sent."""
-        base = recipe(setting, terms=(cross_entropy, near(self.lam)))
+        base = recipe(setting, terms=(task_loss, near(self.lam)))
         local = only(base)
 
         def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -22,6 +22,7 @@ from fl.method import Method, Setting, only
 from fl.parts.path import check_sgd, length, started, stepped
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
 from fl.trees import Rate, Tree
 
 
@@ -33,6 +34,7 @@ class Scaffold:
 
     title: ClassVar = "SCAFFOLD"
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg on gradients g + c - c_k, with c and c_k in the server's and the client's tree."""

@@ -20,10 +20,9 @@ from torch import Tensor
 
 from fl import rng
 from fl.fields import Count
-from fl.method import Exchange, Method, Pass, Predictor, Setting, Sweep
+from fl.method import KINDS, Exchange, Method, Pass, Predictor, Setting, Sweep
 from fl.parts import virtual
 from fl.parts.virtual import IMAGES, Matching, Start
-from fl.recipe import KINDS
 from fl.schema import PERSONAL
 from fl.trees import Tree
 

@@ -9,12 +9,12 @@ convolution of stride 1 in place of the 7x7 one of stride 2, and no max-pooling.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import nn
 
 from fl.fields import Count
-from fl.parts.projection import classifier
+from fl.parts.normalisation import Norm
+from fl.parts.resnets import Stem, resnet
 
 
 @dataclass(frozen=True)
@@ -23,33 +23,17 @@ class ResNet18:
 
     weights: `imagenet` for torchvision's from the user's cache, a file of such, or nothing.
     projection: width of a projection head before the classifier, as MOON has it (there 256), or
-    nothing.
+    nothing. norm: what normalises.
     """
 
-    stem: Literal["cifar", "imagenet"] = "cifar"
+    stem: Stem = "cifar"
     weights: str | None = None
     projection: Count | None = None
+    norm: Norm = "batch"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for images of shape (channels, height, width), from 512 features."""
-        from fl.pytorch.vision import pretrained, torchvision
+        from fl.pytorch.vision import torchvision
 
-        depth, _, _ = shape
-        network: nn.Module = torchvision.models.resnet18()
-        if self.weights is not None:
-            pretrained(network, self.weights, torchvision.models.ResNet18_Weights.DEFAULT)
-        head = classifier(512, classes, self.projection)
-        network.fc = nn.Sequential(*head) if self.projection else head[0]
-        if self.stem == "cifar":
-            network.conv1 = _convolution(depth, 3, stride=1)
-            network.maxpool = nn.Identity()
-        elif depth != 3:
-            network.conv1 = _convolution(depth, 7, stride=2)
-        return network
-
-
-def _convolution(depth: int, kernel: int, stride: int) -> nn.Conv2d:
-    """A first convolution to 64 channels, initialised as torchvision does."""
-    layer = nn.Conv2d(depth, 64, kernel, stride, padding=kernel // 2, bias=False)
-    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-    return layer
+        make, published = torchvision.models.resnet18, torchvision.models.ResNet18_Weights.DEFAULT
+        return resnet(make, published, self, shape, classes)

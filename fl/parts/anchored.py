@@ -13,10 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from fl.errors import FedloomError
-from fl.method import Aggregate, Averaging, Exchange, Method, Pass, Setting, Sweep
+from fl.method import BESIDE, KINDS, Aggregate, Averaging, Exchange, Method, Pass, Setting, Sweep
 from fl.network import Network
 from fl.parts.anchors import local_anchors, look_at, no_anchors
-from fl.recipe import BESIDE, KINDS
 from fl.term import Batch
 from fl.trees import Tree
 

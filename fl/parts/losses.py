@@ -1,15 +1,17 @@
-"""The loss of classification, and means over a batch: what every objective begins with."""
+"""The loss of the task at hand, which every objective begins with."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fl.term import Batch, Forward
+from fl.task import weighted_mean
+from fl.tasks.classification import loss as classification
+from fl.term import Forward
+
+__all__ = ["MOVED", "classification", "cross_entropy", "task_loss", "weighted_mean"]
 
 MOVED = {
     "Adaptive": "fl.term",
@@ -35,17 +37,11 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(MOVED[name]), name)
 
 
-def weighted_mean(values: Tensor, batch: Batch) -> Tensor:
-    """sum_i w_i v_i / sum_i w_i over the batch, for one value per sample, [b]; 0 without weight."""
-    total = batch["weight"].sum()
-    return (values * batch["weight"]).sum() / torch.where(total > 0, total, 1)
-
-
-def classification(outputs: Tensor, batch: Batch) -> Tensor:
-    """The weighted mean cross-entropy of ``outputs``, [b, classes]."""
-    return weighted_mean(F.cross_entropy(outputs, batch["y"], reduction="none"), batch)
+def task_loss(forward: Forward) -> Tensor:
+    """What the task of the data set minimises: cross-entropy, where samples have classes."""
+    return forward.task.loss(forward.output.outputs, forward.batch)
 
 
 def cross_entropy(forward: Forward) -> Tensor:
-    """sum_i w_i CE(z_i, y_i) / sum_i w_i, the weighted mean over the batch."""
+    """sum_i w_i CE(z_i, y_i) / sum_i w_i, the weighted mean over the batch: for class labels."""
     return classification(forward.output.outputs, forward.batch)

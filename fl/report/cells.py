@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from fl.schema import SHARES
+
 MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 NOTHING = DASH
 """Stands where there is no number."""
-
-SHARES = ("accuracy", "balanced_accuracy")
-"""Metrics that are fractions of one and are shown in percent."""
 
 
 @dataclass(frozen=True)

@@ -103,28 +103,31 @@ def grid_table(facts: Facts) -> Table | None:
 
 
 def partition_table(facts: Facts) -> Table | None:
-    """Sizes and label skew of every partition, in one line each."""
+    """Sizes and label skew of every partition, in one line each; no skew where there are masks."""
+    parts = list(facts.partitions.values())
+    if not parts:
+        return None
+    by_class = any(part.by_class for part in parts)
     rows = []
-    for part in facts.partitions.values():
+    for part in parts:
         sizes = np.sum([counts.sum(axis=1) for counts in part.counts.values()], axis=0)
         train = part.statistics[part.statistics["split"] == "train"]
-        means = [train[c].mean() for c in ("label_entropy", "majority_share", "emd")]
-        span = f"{sizes.min()}{DASH}{sizes.max()}"
-        counts = [str(len(part.clients)), str(len(part.classes)), str(sizes.sum())]
-        texts = [*counts, span, *(decimal(m) for m in means)]
-        rows.append(Row(Cell(part.title), tuple(Cell(t) for t in texts)))
-    if not rows:
-        return None
-    caption = (
-        "Partitions: samples of all splits together. Of the clients' training splits, mean over "
-        "clients: label entropy (nats), share of the most frequent class, and earth mover's "
-        "distance (EMD) to the labels of all samples, 0 to 2."
-    )
-    columns = (
-        *("clients", "classes", "samples", "samples\nper client"),
-        *("label\nentropy", "majority\nshare", "EMD"),
-    )
-    return Table("partitions", caption, "Partition", columns, (Group("", tuple(rows)),))
+        texts = [str(len(part.clients)), str(sizes.sum()), f"{sizes.min()}{DASH}{sizes.max()}"]
+        if by_class:
+            texts.insert(1, str(len(part.classes)))
+            texts += [decimal(train[c].mean()) for c in SKEW]
+        rows.append(Row(Cell(part.title), tuple(Cell(text) for text in texts)))
+    caption = "Partitions: samples of all splits together."
+    columns = ["clients", "samples", "samples\nper client"]
+    if by_class:
+        caption += (
+            " Of the clients' training splits, mean over clients: label entropy (nats), share of "
+            "the most frequent class, and earth mover's distance (EMD) to the labels of all "
+            "samples, 0 to 2."
+        )
+        columns.insert(1, "classes")
+        columns += ["label\nentropy", "majority\nshare", "EMD"]
+    return Table("partitions", caption, "Partition", tuple(columns), (Group("", tuple(rows)),))
 
 
 def distances_table(part: Partition) -> Table | None:
@@ -146,6 +149,9 @@ def distances_table(part: Partition) -> Table | None:
     return Table("distances", caption, "Domain", tuple(names), (Group("", tuple(rows)),))
 
 
+SKEW = {"label_entropy": "entropy", "majority_share": "majority share", "emd": "EMD"}
+"""Of a client's labels, with what tables call it."""
+
 LISTED = 200
 """Clients that are listed one by one; of more, a table says how they are spread."""
 
@@ -153,11 +159,12 @@ LISTED = 200
 def holdings_table(part: Partition) -> Table:
     """Every client of a partition, or quantiles over them: its sizes and its label skew."""
     train = part.statistics[part.statistics["split"] == "train"].set_index("client")
-    skew = train[["label_entropy", "majority_share", "emd"]].reindex(part.clients)
+    skew = train[list(SKEW) if part.by_class else []].reindex(part.clients)
     sizes = {split: part.counts[split].sum(axis=1) for split in ("train", "val", "test")}
     frame = pd.DataFrame(sizes, index=skew.index).join(skew)
-    columns = ("train", "val", "test", "entropy", "majority share", "EMD")
-    caption = f"{part.title}: samples per client, and label skew of its training split"
+    columns = ("train", "val", "test", *(SKEW.values() if part.by_class else ()))
+    caption = f"{part.title}: samples per client"
+    caption += ", and label skew of its training split" if part.by_class else ""
     if len(frame) <= LISTED:
         rows = [
             _holding(str(client), row)
@@ -184,9 +191,9 @@ SPREAD = {
 
 
 def _holding(name: str, values: Iterable[float]) -> Row:
-    """Three numbers of samples and three of skew."""
+    """Three numbers of samples, and three of skew where there are classes."""
     digits = (0, 0, 0, 2, 2, 2)
-    cells = (Cell(decimal(float(v), d)) for v, d in zip(values, digits, strict=True))
+    cells = (Cell(decimal(float(v), d)) for v, d in zip(values, digits, strict=False))
     return Row(Cell(name), tuple(cells))
 
 

@@ -155,9 +155,10 @@ def _partitions(facts: Facts) -> Section:
     panels = []
     for part in parts:
         total = sum(int(counts.sum()) for counts in part.counts.values())
+        kinds = f" of {len(part.classes)} classes" if part.by_class else ""
         alt = (
-            f"{part.title}: {len(part.clients)} clients hold {total} samples of "
-            f"{len(part.classes)} classes; the table of clients gives the sizes."
+            f"{part.title}: {len(part.clients)} clients hold {total} samples{kinds}; the table of "
+            "clients gives the sizes."
         )
         panels.append(Panel(part.title, alt, figures.holdings(part)))
     caption = (

@@ -29,6 +29,11 @@ class Partition:
     unseen: tuple[int, ...] = ()
     distances: pd.DataFrame | None = None
 
+    @property
+    def by_class(self) -> bool:
+        """Whether samples are counted by class; masks are not."""
+        return len(self.classes) > 1
+
     def majority(self, together: bool = False) -> pd.Series:
         """Per client that is trained on, the share of its test samples, or of those of all of them
         together, in its most frequent training class.

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fl import fields
 from fl.errors import ConfigError, DataError, Where
 from fl.fields import Bound, Count, Index, NonNegative, Positive, Seed
-from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, SPLITS, UNSEEN
+from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-SHARES = ("accuracy", "balanced_accuracy")
-"""Metrics that are shares, from 0 to 1."""
 LARGEST = 2**31 - 1
 """Of rounds and clients: tables have 32 bits for them."""
 
@@ -48,7 +46,7 @@ class _Spec:
     terms: list[dict[str, Any]]
     seed: Seed
     start: str | None = None
-    test: Literal["own", "global"] = "own"
+    test: Literal["own", "global", "reweighted"] = "own"
     train_on: str | Count | None = None
     features: list[dict[str, Any]] = field(default_factory=list)
 

@@ -13,20 +13,21 @@ from fl.code import registry
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.fields import Count
 from fl.method import Setting, declared
-from fl.network import Network
 from fl.simulation.simulate import DTYPES as WEIGHTS
-from fl.study import config, partition_fit, specs
-from fl.study.components import Choice
+from fl.study import config, modal_check, partition_fit, specs, task_check
+from fl.study.components import Choice, Seen
 from fl.study.config import Execution, Study
-from fl.study.points import Point, points
+from fl.study.points import ADDED, Point, points
 from fl.study.rehearsal import Stage, TooFew, told
+from fl.task import Task
 from fl.training import Training
 
 
 class Entries:
     """The method entries of a study, checked against each other (`ConfigError`).
 
-    points: by label, every point of an entry's grid. executions: by label, how it is computed.
+    points: by label, every point of an entry's grid. executions: by label, how it is computed;
+    execution: where it says nothing else.
     """
 
     def __init__(self, folder: Path, study: Study, where: Where, execution: Execution) -> None:
@@ -43,22 +44,32 @@ class Entries:
         }
         if study.baseline is not None and study.baseline not in self._given:
             raise unknown(where / "baseline", "entry", study.baseline, self._given)
-        self._study, self._stages = study, dict[tuple[str, str], Stage]()
+        self._study, self._stages = study, dict[tuple[str, str, str], Stage]()
         for label in self._given:
             self._check_ancestors(label)
             self._check_precision(label)
         for label in study.best.rows if study.best else ():
             if label not in self._given:
                 raise unknown(where / "best" / "rows" / label, "entry", label, self._given)
-        shared = config.execution(execution, study.execution, where / "execution")
-        self.executions = {label: self._execution(label, shared) for label in self._given}
+        self.execution = config.execution(execution, study.execution, where / "execution")
+        self.executions = {label: self._execution(label) for label in self._given}
 
-    def check(self, network: Network, dataset: Choice, model: Choice, scheme: Choice) -> None:
+    def check(
+        self,
+        networks: Mapping[str, Seen],
+        dataset: Choice,
+        model: Choice,
+        scheme: Choice,
+        task: Task,
+    ) -> None:
         """Refuse (`ConfigError`) a method that cannot be built for a model or cannot train it, a
         batch that nothing can fill, or a grid that nothing can be chosen from.
         """
         data = dataset.entry.make(dataset.values)
-        stage = self._stages.setdefault((dataset.text, model.text), Stage(network, data))
+        stages = {
+            name: self._stages.setdefault((dataset.text, model.text, name), Stage(*seen))
+            for name, seen in networks.items()
+        }
         for label, found in self.points.items():
             at = self._where / "methods" / label
             if len(found) > 1 and not partition_fit.validates(scheme.spec):
@@ -68,18 +79,26 @@ class Entries:
             if declared(target).validates and not partition_fit.validates(scheme.spec):
                 problem = f"learns by validation samples, of which {scheme.text} has none"
                 raise ConfigError(at, problem, "a partition with val > 0")
+            self._check_task(label, task, dataset)
             for point in found:
                 training = Training(**point.training)
                 self._check_batch(label, training.batch_size, data.size, dataset)
                 away = int(partition_fit.holds_out(scheme.spec))
-                setting = Setting(
-                    *(network, training, data.classes), clients=2, shape=data.shape, away=away
-                )
                 spec = {"method": point.spec, "terms": point.terms, "features": point.features}
                 try:
-                    made, light = specs.build(spec, setting), _light(point, spec)
-                    made = made if light is spec else specs.build(light, setting)
-                    stage.rehearse(made, setting, light)
+                    if len(networks) > 1:
+                        alone = {name: network for name, (network, _) in networks.items()}
+                        modal_check.check_method(point.entry, alone)
+                    for name, (network, inputs) in networks.items():
+                        setting = Setting(
+                            *(network, training, inputs.classes),
+                            clients=2,
+                            shape=inputs.shape,
+                            away=away,
+                            task=task,
+                        )
+                        light = _light(point, spec)
+                        stages[name].rehearse(specs.composed(light), setting, light)
                 except TooFew as error:
                     problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
                     problem += f"{dataset.text} ({error})"
@@ -92,6 +111,19 @@ class Entries:
                     problem = f"{point.entry.name} cannot train {model.text} on {dataset.text}"
                     allowed = "a method, terms and training keys that fit this model and its inputs"
                     raise ConfigError(at, f"{problem} ({told(error)})", allowed) from None
+
+    def _check_task(self, label: str, task: Task, dataset: Choice) -> None:
+        """Whether a method, and what is added to it, goes with the labels of a data set."""
+        at, found = self._where / "methods" / label, self.points[label]
+        task_check.check(found[0].entry, task, dataset, at)
+        for key, kind in ADDED.items():
+            for spec in getattr(found[0], key):
+                there = at / key / spec["name"]
+                task_check.check(registry.find(kind, spec["name"], there), task, dataset, there)
+        for moved in {point.training["augmentation"] for point in found} - {"none"}:
+            if not task.augmented:
+                problem = f"is {moved}, but {dataset.text} has {task.given}, which would stay"
+                raise self._wrong(label, "augmentation", problem, "none")
 
     def _check_batch(self, label: str, batch: int, size: int | None, dataset: Choice) -> None:
         """Whether a batch is of no more samples than there are; the default one is, of any set."""
@@ -197,11 +229,11 @@ class Entries:
                 allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[other]]
                 raise self._wrong(label, "precision", problem, ", ".join(allowed))
 
-    def _execution(self, label: str, shared: Execution) -> Execution:
+    def _execution(self, label: str) -> Execution:
         """How an entry is computed: as the study, the method or the entry says, the last wins."""
         name = self.points[label][0].entry.name
         defaults, defaults_at = config.method_defaults(self._folder, name)
-        own = config.execution(shared, defaults.get("execution"), defaults_at / "execution")
+        own = config.execution(self.execution, defaults.get("execution"), defaults_at / "execution")
         at = self._where / "methods" / label / "execution"
         return config.execution(own, self._given[label].get("execution"), at)
 

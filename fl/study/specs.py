@@ -7,15 +7,29 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from fl.code import identity, registry
 from fl.code.registry import entry_of
-from fl.data.materials import dataset_id, partition, partition_id, prepare, supply
-from fl.errors import FedloomError, Where
+from fl.data.materials import (
+    dataset_id,
+    modalities_of,
+    partition,
+    partition_id,
+    prepare,
+    supply,
+    task_entry,
+    task_of,
+)
+from fl.errors import Where
 from fl.files import sha256
+from fl.task import DEFAULT
 
 if TYPE_CHECKING:
     import torch
 
+    from fl.data.prepared import Prepared
     from fl.method import Method, Setting
     from fl.simulation.assembly import Composed, Parts
     from fl.simulation.simulate import Simulation
@@ -28,27 +42,23 @@ def parts_of(spec: Spec) -> Parts:
     """What a run's spec names, made with its values."""
     from fl.simulation.assembly import Parts
 
-    return Parts(entry_of("model", spec["model"])[1], _method(spec))
+    return Parts(
+        entry_of("model", spec["model"])[1],
+        composed(spec),
+        task_of(spec["dataset"]),
+        modalities_of(spec["dataset"]),
+    )
 
 
 def build(spec: Spec, setting: Setting) -> Method:
-    """The method of a run's spec, or of one without a model, see `fl.simulation.assembly.build`.
-
-    Raises `FedloomError` where the method would train as if features that are to be altered were
-    not.
-    """
+    """The method of a run's spec, or of one without a model, see `fl.simulation.assembly.build`."""
     from fl.simulation.assembly import build
 
-    made = build(_method(spec), setting)
-    drawn = [part.draws for one in made.exchanges for part in one.passes if hasattr(part, "draws")]
-    if spec.get("features") and not any(draws.keyed for draws in drawn):
-        name = spec["method"]["name"]
-        allowed = "none, as the method is not made by fl.recipe.recipe"
-        raise FedloomError(f"{name}: features are set; allowed: {allowed}")
-    return made
+    return build(composed(spec), setting)
 
 
-def _method(spec: Spec) -> Composed:
+def composed(spec: Spec) -> Composed:
+    """What the method of a run's spec is composed of."""
     from fl.simulation.assembly import Composed
 
     return Composed(
@@ -62,11 +72,26 @@ def assemble(spec: Spec, bundle: Mapping[str, Any], device: torch.device) -> Sim
     """The simulation that a run's spec describes; missing data and partitions are made."""
     from fl.simulation.assembly import assemble
 
+    return assemble(spec, parts_of(spec), *_dealt(spec, bundle), device)
+
+
+def domains_of(spec: Spec, bundle: Mapping[str, Any]) -> list[str]:
+    """The domain of most of each client's training samples; none where the data set has none."""
+    prepared, table = _dealt(spec, bundle)
+    if prepared.domain is None or not prepared.domains:
+        return []
+    train = table[(table["split"] == "train").to_numpy(bool)]
+    kinds = pd.Series(np.asarray(prepared.domain)[train["sample"].to_numpy()], train.index)
+    most = kinds.groupby(train["client"]).agg(lambda own: int(np.bincount(own).argmax()))
+    return [prepared.domains[kind] for kind in most.sort_index()]
+
+
+def _dealt(spec: Spec, bundle: Mapping[str, Any]) -> tuple[Prepared, pd.DataFrame]:
+    """The data set and the partition of a run."""
     root, results = Path(bundle["data"]), Path(bundle["results"])
     given = supply(spec["dataset"], bundle["sources"], bundle["lock"])
     prepared = prepare(spec["dataset"], root, given)
-    table = partition(spec["partition"], spec["dataset"], root, results)
-    return assemble(spec, parts_of(spec), prepared, table, device)
+    return prepared, partition(spec["partition"], spec["dataset"], root, results)
 
 
 def code(spec: Spec) -> dict[str, str]:
@@ -76,6 +101,9 @@ def code(spec: Spec) -> dict[str, str]:
         f"{key} {one['name']}": identity.code(_entry_file(kind, one))
         for key, kind, one in _added(spec)
     }
+    task = task_entry(spec["dataset"])
+    if task.name != DEFAULT:  # That one is part of the core.
+        added["task"] = identity.code(task.file)
     return {
         **added,
         "core": identity.code(identity.CORE),
@@ -117,6 +145,7 @@ def code_files(spec: Spec) -> dict[str, str]:
     roots = [identity.CORE, identity.PREPARED, identity.DEALT]
     roots += [_file(kind, spec, key) for key, kind in kinds.items()]
     roots += [_entry_file(kind, one) for _, kind, one in _added(spec)]
+    roots.append(task_entry(spec["dataset"]).file)
     return {name: found for root in roots for name, found in identity.files(root).items()}
 
 
@@ -125,4 +154,4 @@ def _file(kind: str, spec: Spec, key: str = "") -> Path:
 
 
 def _entry_file(kind: str, spec: Spec) -> Path:
-    return registry.find(kind, spec["name"], Where("the spec")).file
+    return registry.file(kind, spec["name"], Where("the spec"))

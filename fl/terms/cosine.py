@@ -20,6 +20,7 @@ from fl.fields import NonNegative
 from fl.method import Setting
 from fl.parts.drift import Drift
 from fl.parts.losses import weighted_mean
+from fl.task import ANY
 from fl.term import Beside, Forward
 
 
@@ -34,6 +35,7 @@ class Cosine:
     mu: NonNegative = 0.1
 
     title: ClassVar = "Cos. Sim."
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Beside:
         """The weighted mean over the batch, summed over layers."""

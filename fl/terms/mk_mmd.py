@@ -26,6 +26,7 @@ from fl.parts.mmd import (
     optimal_kernel_weights,
     optimal_kernel_weights_cvxpy,
 )
+from fl.task import ANY
 from fl.term import Adaptive, Forward, Periodic
 from fl.trees import Tree
 
@@ -62,6 +63,7 @@ class MKMMD:
     solver: Literal["exact", "cvxpy"] = "exact"
 
     title: ClassVar = "MK-MMD"
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Adaptive:
         """The term, with the kernel weights of every layer as its state."""

@@ -23,6 +23,7 @@ from fl.parts.distances import three_distances
 from fl.parts.drift import Drift, check_batch, one_by_one, where_apart, widths
 from fl.parts.mmd import DeepKernel
 from fl.parts.optimizers import adamw
+from fl.task import ANY
 from fl.term import Adaptive, Forward, Periodic
 from fl.trees import Tree
 
@@ -57,6 +58,7 @@ class MMDD:
     normalise: bool = False
 
     title: ClassVar = "MMD-D"
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Adaptive:
         """The term, with a kernel and its optimizer for every layer as its state."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fl import trees
 from fl.errors import FedloomError
+from fl.method import Setting
 from fl.methods.fedlgd import ANCHORS, FedLGD
 from fl.parts import matching, siamese, virtual
 from fl.parts.distillation import distribution_distance, gradient_distance
@@ -22,6 +23,9 @@ from fl.parts.harmony import mmd
 from fl.parts.losses import supervised_contrast
 from fl.parts.virtual import IMAGES, Matching
 from fl.simulation import engine
+from fl.simulation.assembly import computing
+from fl.study import specs
+from fl.training import Training
 
 SHAPE = (1, 4, 4)
 C = worlds.CLASSES
@@ -62,7 +66,6 @@ def test_first_images_are_normal_with_each_classes_mean_and_deviation() -> None:
 
 
 def _setting(simulation: Any) -> Any:
-    from fl.method import Setting
 
     return Setting(simulation.network, simulation.training, C, 4, SHAPE, 5)
 
@@ -340,10 +343,6 @@ def test_a_client_without_a_class_is_refused() -> None:
 
 @pytest.mark.parametrize("method", ["fedlgd", "vhl"])
 def test_inputs_that_are_no_images_are_refused(method: str) -> None:
-    from fl.method import Setting
-    from fl.simulation.assembly import computing
-    from fl.study import specs
-    from fl.training import Training
 
     network = computing(lambda: worlds.module("mlp"), Training())
     spec = {"method": {"name": method, **worlds.entry(method).parse({}, None)}, "terms": []}

@@ -307,7 +307,8 @@ HYPER = [
 @pytest.mark.parametrize(("method", "key", "value"), HYPER)
 def test_a_hyper_parameter_out_of_bounds_is_refused(method: str, key: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
-        worlds.entry(method).parse({key: value}, Where("studies/a.yaml", f"methods.{method}"))
+        given = {**DECLARED[method].short, key: value}
+        worlds.entry(method).parse(given, Where("studies/a.yaml", f"methods.{method}"))
     message = str(caught.value)
     assert message.startswith(f"studies/a.yaml: methods.{method}.{key}: ")
     assert repr(value) in message

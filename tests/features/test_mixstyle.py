@@ -8,9 +8,10 @@ import torch
 
 from fl import keyed
 from fl.alteration import Alteration
-from fl.features.mixstyle import EPS, MixStyle, mix, partners
+from fl.features.mixstyle import EPS, PARTNER, MixStyle, mix
 from fl.method import Setting
 from fl.network import Network
+from fl.parts.partners import partners
 from fl.training import Training
 
 X = torch.tensor([[[[1.0, 3.0]]], [[[10.0, 30.0]]], [[[5.0, 5.0]]]], dtype=torch.float64)
@@ -45,7 +46,7 @@ def test_no_gradient_goes_through_styles() -> None:
 
 def test_partners_are_a_permutation_of_what_weighs_something() -> None:
     weight = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])
-    seen = [tuple(partners(torch.arange(5) + 5 * i, weight).tolist()) for i in range(3000)]
+    seen = [tuple(partners(torch.arange(5) + 5 * i, weight, PARTNER).tolist()) for i in range(3000)]
     assert {one[1] for one in seen} == {1} and {one[4] for one in seen} == {4}
     counts = [seen.count(one) for one in set(seen)]
     assert len(counts) == 6, "all orders of three"

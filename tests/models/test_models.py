@@ -50,15 +50,8 @@ def shapes(variables):
 @pytest.mark.parametrize(
     "name",
     [
-        "cifar-cnn",
-        "cnn",
-        "convnet",
-        "efficientnet-b0",
-        "lenet",
-        "mlp",
-        "mobilenet-v3",
-        "resnet18",
-        "vit",
+        *("cifar-cnn", "cnn", "convnet", "densenet100", "digits-cnn", "efficientnet-b0", "lenet"),
+        *("logistic", "mlp", "mobilenet-v3", "resnet18", "resnet50", "vit"),
     ],
 )
 def test_logits_of_images_depend_on_no_other_sample(name):

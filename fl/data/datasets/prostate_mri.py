@@ -23,9 +23,9 @@ and are left out. The order is this reader's, by ``seed``: FedFA's is not publis
 are asserted but its very slices are not known. Slices of one volume fall into several splits there,
 and so they do here.
 
-``mask`` is what a segmentation is learned from. The label ``y`` says whether the slice shows the
-gland; by what is left out all do. ``empty: true`` keeps the slices without it, too, as class 0: a
-task for a classifier, beyond the papers.
+The task is the segmentation of the gland, ``mask``. ``task: classification`` asks instead whether a
+slice shows it, which ``empty: true`` makes a question by keeping the slices that do not: beyond the
+papers.
 
 Memory: one volume as numbers of eight bytes, three times over: 101 MB for 24 slices
 (`python -m bench.data prostate-mri`).
@@ -37,7 +37,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -72,11 +72,13 @@ Case = tuple[str, str]
 class ProstateMri:
     """Slices of 3 x 384 x 384 pixels with masks of 384 x 384, in six domains.
 
+    task: what is learned, the gland's mask or whether a slice shows it.
     empty: keep the slices without the gland.
     seed: of the order in which a site's slices are divided.
     complete: hold what is read to the published sizes; false reads a subset.
     """
 
+    task: Literal["segmentation", "classification"] = "segmentation"
     empty: bool = False
     seed: Index = 0
     complete: bool = True

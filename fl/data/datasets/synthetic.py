@@ -15,10 +15,15 @@ import numpy as np
 
 from fl.data.download import Source
 from fl.data.prepared import Writer
+from fl.errors import DataError
 from fl.fields import Count, Index, NonNegative, Positive
 from fl.rng import generator
 
 INPUTS, HIDDEN, CLASSES = 60, 20, 10
+LEAST = 50
+"""Samples that a client has at least where their number is drawn."""
+LARGEST = 10**9
+"""Samples over all clients: of 60 inputs each, they take 240 GB."""
 
 Layer = tuple[np.ndarray, np.ndarray]
 """A weight matrix ``[out, in]`` and a bias ``[out]``."""
@@ -40,6 +45,8 @@ class Synthetic:
     clients: how many there are.
     samples: of each client; null draws whole numbers from lognormal(4, 2) and adds 50.
     temperature: T, by which the hidden layer is divided; of two layers only.
+    iid: all clients have inputs of one distribution, with v_k = 0, and one labelling network, that
+        of client 0: FedProx's Synthetic-IID.
     seed: of everything that is drawn.
 
     The defaults are those of the two-layer set. FedProx's is ``generator: one-layer``, ``clients:
@@ -52,6 +59,7 @@ class Synthetic:
     clients: Count = 8
     samples: Count | None = 5000
     temperature: Positive = 2.0
+    iid: bool = False
     seed: Index = 0
 
     shape: ClassVar[tuple[int, ...]] = (INPUTS,)
@@ -66,16 +74,28 @@ class Synthetic:
 
     @property
     def size(self) -> int:
-        """How many samples there are, over all clients."""
-        return sum(self.sizes())
+        """How many samples there are, over all clients.
+
+        Raises:
+            DataError: If they are more than `LARGEST`.
+        """
+        found = self.clients * (LEAST if self.samples is None else self.samples)
+        if found <= LARGEST and self.samples is None:
+            found = sum(self.sizes())
+        if found > LARGEST:
+            raise DataError(
+                f"synthetic: {self.clients:,} clients would hold {found:,} samples or more;"
+                f" allowed: {LARGEST:,} samples over all clients"
+            )
+        return found
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[samples, 60]``, y int64 and client int32 ``[samples]``."""
-        sizes = self.sizes()
-        inputs = [self.inputs(k, size) for k, size in enumerate(sizes)]
-        writer.save("x", np.concatenate(inputs))
-        writer.save("y", np.concatenate([self.label(k, x) for k, x in enumerate(inputs)]))
-        writer.save("client", np.repeat(np.arange(self.clients, dtype=np.int32), sizes))
+        for client, size in enumerate(self.sizes()):
+            x = self.inputs(client, size)
+            writer.append("x", x)
+            writer.append("y", self.label(client, x))
+            writer.append("client", np.full(size, client, np.int32))
         writer.describe([str(label) for label in range(self.classes)])
 
     def sizes(self) -> list[int]:
@@ -83,18 +103,18 @@ class Synthetic:
         if self.samples is not None:
             return [self.samples] * self.clients
         drawn = generator(self.seed, "synthetic sizes").lognormal(4.0, 2.0, self.clients)
-        return [int(size) + 50 for size in drawn]
+        return [int(size) + LEAST for size in drawn]
 
     def inputs(self, client: int, size: int) -> np.ndarray:
         """A client's inputs, float32 ``[size, 60]``."""
         rng = generator(self.seed, "synthetic inputs", client)
-        mean = rng.normal(rng.normal(0.0, self.beta), 1.0, INPUTS)
+        mean = rng.normal(rng.normal(0.0, self.beta), 1.0, INPUTS) * (not self.iid)
         sd = np.arange(1, INPUTS + 1) ** -0.6
         return (mean + sd * rng.standard_normal((size, INPUTS))).astype(np.float32)
 
     def layers(self, client: int) -> list[Layer]:
         """A client's labelling network, from the input on."""
-        rng = generator(self.seed, "synthetic weights", client)
+        rng = generator(self.seed, "synthetic weights", 0 if self.iid else client)
         hidden = [HIDDEN] if self.generator == "two-layer" else []
         widths = [INPUTS, *hidden, self.classes]
         layers = []

@@ -17,8 +17,10 @@ from fl.data.split import LEAST, NOBODY, require
 from fl.errors import DataError
 from fl.fields import Count, Index
 from fl.rng import generator
+from fl.task import for_any_task
 
 
+@for_any_task
 @scheme
 def domain(
     labels: np.ndarray,

@@ -8,8 +8,10 @@ from fl.data.scheme import Holders, scheme
 from fl.data.split import check_clients
 from fl.fields import Count, Index
 from fl.rng import generator
+from fl.task import for_any_task
 
 
+@for_any_task
 @scheme
 def homogeneous(labels: np.ndarray, *, clients: Count, seed: Index) -> Holders:
     """Deal the samples class by class, so that every client has the population's class shares.

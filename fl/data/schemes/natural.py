@@ -6,8 +6,10 @@ import numpy as np
 
 from fl.data.scheme import Holders, scheme
 from fl.errors import DataError
+from fl.task import for_any_task
 
 
+@for_any_task
 @scheme
 def natural(labels: np.ndarray, groups: np.ndarray | None) -> Holders:
     """Keep the clients that the data came from: writers, hospitals, experiments.

@@ -1,0 +1,63 @@
+"""Mixup: inputs and labels are mixed with those of another sample of the batch.
+
+Zhang, Cisse, Dauphin, Lopez-Paz. mixup: Beyond Empirical Risk Minimization. ICLR 2018.
+arXiv:1710.09412.
+
+As in the released code lambda is one number for the batch, partners are a permutation, and the loss
+is lambda of that with the own label and 1 - lambda of that with the partner's. Losses beside
+cross-entropy see the sample's own label; reference models see samples as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from torch import Tensor
+
+from fl import keyed
+from fl.alteration import Alteration
+from fl.errors import FedloomError
+from fl.fields import Bound
+from fl.method import Setting
+from fl.mixed_labels import mixed, remember
+from fl.parts.partners import partners
+from fl.term import Batch
+from fl.trees import Tree
+
+PARTNER, HOW_MUCH = range(2)
+"""Streams of a batch's keys."""
+
+
+@dataclass(frozen=True)
+class Mixup:
+    """alpha: lambda is drawn from Beta(alpha, alpha); 1 is the paper's for CIFAR."""
+
+    alpha: Annotated[float, Bound(low=0.001, high=2)] = 1.0
+
+    def build(self, setting: Setting) -> Alteration:
+        """Without layers: what goes into the model is altered. Raises `FedloomError` for tokens."""
+        if setting.network.of_tokens:
+            raise FedloomError(
+                "features.mixup: inputs are tokens; allowed: inputs that are numbers"
+            )
+
+        def before(batch: Batch) -> Batch:
+            partner, own = chosen(batch, self.alpha)
+            return remember({**batch, "x": mixed(batch["x"], partner, own)}, partner, own)
+
+        return Alteration("mixup", (), unaltered, before=before)
+
+
+def chosen(batch: Batch, alpha: float) -> tuple[Tensor, Tensor]:
+    """Partners [b], and lambda for each sample [b], the same of all; what fills stays alone."""
+    key: Tensor = batch["key"]
+    partner = partners(key, batch["weight"], PARTNER)
+    return partner, keyed.beta(key[0], HOW_MUCH, alpha, alpha).expand(len(key))
+
+
+def unaltered(
+    layer: str, features: Tensor, batch: Batch, state: Tree
+) -> tuple[Tensor, dict[str, Any]]:
+    """Features as they are."""
+    return features, {}

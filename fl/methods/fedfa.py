@@ -1,0 +1,45 @@
+"""FedFA^l: features are augmented as much as their channel statistics vary over clients.
+
+Zhou, Konukoglu. FedFA: Federated Feature Augmentation. ICLR 2023. arXiv:2301.12995. FedFA^l of
+Zhou, Yuan, Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
+
+A variance over clients is that of each channel, as in the papers; the released code takes one over
+clients and channels, so that every channel weighs 1. As in that code, not the papers, variances
+over space and batch are unbiased, and running means move only when a batch is augmented. Models are
+averaged by samples here; there, every client alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fl.fields import Share
+from fl.method import Method, Setting
+from fl.parts.augmented_layers import Fusion, exchanged, federated
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+
+
+@dataclass(frozen=True)
+class FedFA:
+    """layers: names of the model's modules after which features are augmented; they give images.
+
+    p: probability that a batch is, at each layer apart. statistics_momentum: of the running means
+    of statistics. fusion: a channel's variance is multiplied by 1 plus its weight among channels
+    (`adaptive`), or plus its variance over clients (`direct`; the papers give it no formula).
+    """
+
+    layers: tuple[str, ...] = ()
+    p: Share = 0.5
+    statistics_momentum: Share = 0.99
+    fusion: Fusion = "adaptive"
+
+    title: ClassVar = "FedFA^l"
+    stages: ClassVar = (GLOBAL,)
+    short: ClassVar[dict[str, Any]] = {"layers": ["0", "4"], "p": 0.8, "statistics_momentum": 0.5}
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg whose clients augment features, and send what they saw of them."""
+        base = recipe(federated(setting, self.layers, self.p, self.statistics_momentum))
+        return exchanged(base, setting, self.layers, self.fusion)

@@ -1,0 +1,42 @@
+"""FedFA^h: histograms of features are held to those over all clients.
+
+Zhou, Yuan, Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
+
+No code of it is released, and we had slides of the paper: what they leave open is decided here.
+Features are what goes into the classifier, brought to the range of the bins by the logistic
+function; bins and their temperature are those of Eastwood et al. (ICLR 2022), whose soft bins they
+are. Divergences are the mean over channels, where the slides' notation adds them up: a constant
+that lambda takes in. The histogram of all clients is their plain mean, of the round before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from fl.fields import Bound, NonNegative, Positive
+from fl.method import Method, Setting
+from fl.parts.aligned_features import align, aligned, check_batches
+from fl.parts.losses import cross_entropy
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+
+
+@dataclass(frozen=True)
+class FedFAH:
+    """lam: lambda, weight of the divergence. bins: of a channel's histogram; tau: how soft their
+    edges are, in the range from 0 to 1.
+    """
+
+    lam: NonNegative = 0.1
+    bins: Annotated[int, Bound(low=2)] = 8
+    tau: Positive = 0.01
+
+    title: ClassVar = "FedFA^h"
+    stages: ClassVar = (GLOBAL,)
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg with one more term, whose clients send histograms beside their models."""
+        check_batches(setting, "fedfa-h")
+        terms = (cross_entropy, align(self.lam, self.bins, self.tau))
+        return aligned(recipe(setting, terms=terms), setting, self.bins, self.tau)

@@ -1,0 +1,44 @@
+"""FedFA+: FedFA^l and FedFA^h at once, features augmented and their histograms aligned.
+
+Zhou, Yuan, Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
+
+See `fl.methods.fedfa` and `fl.methods.fedfa_h` for what differs from the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from fl.fields import Bound, NonNegative, Positive, Share
+from fl.method import Method, Setting
+from fl.parts.aligned_features import align, aligned, check_batches
+from fl.parts.augmented_layers import Fusion, exchanged, federated
+from fl.parts.losses import cross_entropy
+from fl.recipe import recipe
+from fl.schema import GLOBAL
+
+
+@dataclass(frozen=True)
+class FedFAPlus:
+    """layers, p, statistics_momentum, fusion: as in FedFA^l. lam, bins, tau: as in FedFA^h."""
+
+    layers: tuple[str, ...] = ()
+    p: Share = 0.5
+    statistics_momentum: Share = 0.99
+    fusion: Fusion = "adaptive"
+    lam: NonNegative = 0.1
+    bins: Annotated[int, Bound(low=2)] = 8
+    tau: Positive = 0.01
+
+    title: ClassVar = "FedFA+"
+    stages: ClassVar = (GLOBAL,)
+    short: ClassVar[dict[str, Any]] = {"layers": ["0", "4"], "p": 0.8, "statistics_momentum": 0.5}
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg whose clients augment features, align them, and send what they saw of them."""
+        check_batches(setting, "fedfa-plus")
+        augmenting = federated(setting, self.layers, self.p, self.statistics_momentum)
+        base = recipe(augmenting, terms=(cross_entropy, align(self.lam, self.bins, self.tau)))
+        sharing = exchanged(base, setting, self.layers, self.fusion)
+        return aligned(sharing, setting, self.bins, self.tau)

@@ -1,0 +1,27 @@
+"""Multinomial logistic regression: one linear layer, a convex objective.
+
+The model of FedProx's own experiments on Synthetic, MNIST and FEMNIST (Li et al. MLSys 2020.
+arXiv:1812.06127).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """zero: whether weights begin at zero, so that every seed begins alike."""
+
+    zero: bool = False
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Logits for flattened inputs of ``shape``."""
+        linear = nn.Linear(math.prod(shape), classes)
+        if self.zero:
+            nn.init.zeros_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        return nn.Sequential(nn.Flatten(), linear)

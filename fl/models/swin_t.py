@@ -1,0 +1,74 @@
+"""Swin-T, torchvision's hierarchical transformer, for inputs of about 224 or 32 pixels.
+
+Liu, Lin, Cao, Hu, Wei, Zhang, Lin, Guo. Swin Transformer: Hierarchical Vision Transformer Using
+Shifted Windows. ICCV 2021. arXiv:2103.14030.
+
+Its blocks are `block1`, the embedded patches, and `block2` to `block5`, the four stages, as images
+[b, channels, height, width].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from fl.fields import Share
+
+DEPTHS, HEADS, WIDTH = [2, 2, 6, 2], [3, 6, 12, 24], 96
+
+AFTER = {0: "block1", 1: "block2", 3: "block3", 5: "block4", 7: "block5"}
+"""By the place of a layer in torchvision's sequence; between stages patches are merged."""
+
+
+@dataclass(frozen=True)
+class SwinT:
+    """stem: `imagenet`, patches of 4x4 and windows of 7x7, for about 224 pixels; `cifar`, patches
+    of 2x2 and windows of 4x4, for about 32. weights: as in `resnet18`, of the former.
+
+    stochastic_depth: probability that a layer of the last stage is left out for a sample; it grows
+    evenly from 0.
+    """
+
+    stem: Literal["imagenet", "cifar"] = "imagenet"
+    weights: str | None = None
+    stochastic_depth: Share = 0.2
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Logits for images of shape (channels, height, width), from 768 features."""
+        from fl.pytorch.vision import pretrained, torchvision
+
+        patch, window = ([4, 4], [7, 7]) if self.stem == "imagenet" else ([2, 2], [4, 4])
+        if self.weights is not None and self.stem != "imagenet":
+            raise ValueError("stem is cifar, but weights are of patches of 4x4")
+        made: Any = torchvision.models.SwinTransformer(
+            patch, WIDTH, DEPTHS, HEADS, window, stochastic_depth_prob=self.stochastic_depth
+        )
+        if self.weights is not None:
+            pretrained(made, self.weights, torchvision.models.Swin_T_Weights.DEFAULT)
+        if shape[0] != 3:
+            made.features[0][0] = nn.Conv2d(shape[0], WIDTH, patch[0], patch[0])
+        return _Swin(made, classes)
+
+
+class _Swin(nn.Module):
+    """Torchvision's layers, with places between stages where features have the form of images."""
+
+    blocks = tuple(AFTER.values())
+
+    def __init__(self, made: Any, classes: int) -> None:
+        super().__init__()
+        self.features, self.norm = made.features, made.norm
+        for name in self.blocks:
+            self.add_module(name, nn.Identity())
+        self.head = nn.Linear(made.head.in_features, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, layer in enumerate(self.features):
+            x = layer(x)
+            if number in AFTER:
+                block = self.get_submodule(AFTER[number])
+                x = block(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        classified: Tensor = self.head(self.norm(x).mean((1, 2)))
+        return classified

@@ -1,0 +1,80 @@
+"""U-Net with batch normalisation, which gives a class to each pixel of an image.
+
+O. Ronneberger, P. Fischer and T. Brox. U-Net: Convolutional Networks for Biomedical Image
+Segmentation. MICCAI 2015. arXiv:1505.04597.
+
+As in the released code of HarmoFL and FedFA: convolutions are padded, so that an image keeps its
+size, have no bias and are followed by batch normalisation; the first level has 32 channels in place
+of 64. An alteration of features goes where FedFA has its layers: ``pool1`` to ``pool4`` and
+``bottleneck``. There is no classifier that could stay local: the last layer is a convolution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fl.fields import Count
+
+
+@dataclass(frozen=True)
+class UNet:
+    """width: channels of the first level, doubled at each one below. levels: how often height and
+    width are halved; both have to be divisible that often.
+    """
+
+    width: Count = 32
+    levels: Count = 4
+
+    tasks: ClassVar[tuple[str, ...]] = ("segmentation",)
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Logits [b, classes, height, width] for images of shape (channels, height, width)."""
+        channels, height, width = shape
+        side = 2**self.levels
+        if height % side or width % side:
+            raise ValueError(f"height and width must be divisible by {side}")
+        return _UNet(self, channels, classes)
+
+
+class _UNet(nn.Module):
+    def __init__(self, choices: UNet, channels: int, classes: int) -> None:
+        super().__init__()
+        widths = [choices.width * 2**level for level in range(choices.levels + 1)]
+        self.levels = range(1, choices.levels + 1)
+        for level, before in zip(self.levels, [channels, *widths], strict=False):
+            self.add_module(f"encoder{level}", _block(before, widths[level - 1]))
+            self.add_module(f"pool{level}", nn.MaxPool2d(2))
+        self.bottleneck = _block(widths[-2], widths[-1])
+        for level in reversed(self.levels):
+            above, below = widths[level - 1], widths[level]
+            self.add_module(f"up{level}", nn.ConvTranspose2d(below, above, 2, stride=2))
+            self.add_module(f"decoder{level}", _block(2 * above, above))
+        self.classifier = nn.Conv2d(widths[0], classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        beside = {}
+        for level in self.levels:
+            beside[level] = self.get_submodule(f"encoder{level}")(x)
+            x = self.get_submodule(f"pool{level}")(beside[level])
+        x = self.bottleneck(x)
+        for level in reversed(self.levels):
+            x = torch.cat([self.get_submodule(f"up{level}")(x), beside[level]], dim=1)
+            x = self.get_submodule(f"decoder{level}")(x)
+        classified: Tensor = self.classifier(x)
+        return classified
+
+
+def _block(before: int, after: int) -> nn.Sequential:
+    """Two convolutions, each with batch normalisation and ReLU."""
+    layers: list[nn.Module] = []
+    for width in (before, after):
+        layers += [
+            nn.Conv2d(width, after, 3, padding=1, bias=False),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+        ]
+    return nn.Sequential(*layers)

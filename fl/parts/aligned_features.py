@@ -1,0 +1,88 @@
+"""Features held to the histograms that they have over all clients: FedFA^h.
+
+See `fl.parts.histograms` for the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl import trees
+from fl.errors import FedloomError
+from fl.method import COUNTS, Averaging, Method, Pass, Setting, Sweep, steps_of
+from fl.parts.each_alike import parted, plain
+from fl.parts.histograms import sums, symmetric_kl
+from fl.term import Batch, Forward, Term
+from fl.trees import Tree
+
+HISTOGRAM = "histogram"
+"""In the server's tree: [channels, bins] over all clients; zeros before there is one."""
+
+FEWEST = 2
+"""Samples of which there is a histogram."""
+
+
+def check_batches(setting: Setting, method: str) -> None:
+    """Raise `FedloomError` for batches that are too small to have a histogram."""
+    if (size := setting.training.batch_size) < FEWEST:
+        raise FedloomError(
+            f"{method}: batch_size is {size}, and a histogram of one sample says nothing of a "
+            f"distribution; allowed: at least {FEWEST}"
+        )
+
+
+def align(lam: float, bins: int, tau: float) -> Term:
+    """lam times the symmetric KL of the batch's histogram and that of all clients, the mean over
+    channels; 0 of a batch with fewer than two samples that weigh something.
+    """
+
+    def term(forward: Forward) -> Tensor:
+        target = forward.shared[HISTOGRAM]
+        total, count = sums(forward.output.features, forward.batch["weight"], bins, tau)
+        apart = symmetric_kl(total / count.clamp(min=1), target).mean()
+        return torch.where((count >= FEWEST) & (target.sum() > 0), lam * apart, 0)
+
+    return term
+
+
+def aligned(base: Method, setting: Setting, bins: int, tau: float) -> Method:
+    """A method with the term `align`, whose clients send histograms of the features of the model
+    that they just trained, in evaluation mode. A client with fewer than two samples counts as if
+    its histogram were the one that it was sent.
+    """
+    network = setting.network
+
+    def features(variables: Tree, x: Tensor) -> Tensor:
+        return network.eval(variables["params"], variables["buffers"], x).features
+
+    def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        server, client = base.init(variables)
+        like = trees.leaves(variables["params"])[0]
+        with torch.no_grad():
+            seen = features(variables, like.new_zeros((1, *setting.shape)))
+        return {**server, HISTOGRAM: like.new_zeros((seen.shape[1], bins))}, client
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+        total, count = sums(features(sent, batch["x"]), batch["weight"], bins, tau)
+        return {"sums": total, "count": count}
+
+    def end(
+        server: Tree, client: Tree, sent: Tree, seen: Tree
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        own = seen["sums"] / seen["count"].clamp(min=1)
+        told = torch.where(seen["count"] >= FEWEST, own, server[HISTOGRAM])
+        return dict(client), {**sent, HISTOGRAM: parted({"own": told}, client[COUNTS].sum())}
+
+    def aggregate(
+        server: Tree, clients: Tree, uploads: Tree, n: Tensor
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        models = {key: leaf for key, leaf in uploads.items() if key != HISTOGRAM}
+        mean, kept = base.aggregate(server, clients, models, n)
+        return {**mean, HISTOGRAM: plain(trees.mean(uploads[HISTOGRAM], n))["own"]}, kept
+
+    passes: tuple[Pass | Sweep, ...] = (*steps_of(base), Sweep(look, end))
+    return replace(base, init=init, passes=passes, aggregate=Averaging(aggregate))

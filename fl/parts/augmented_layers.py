@@ -1,0 +1,198 @@
+"""Layers whose channel statistics are augmented, and what clients tell each other of these.
+
+See `fl.parts.feature_statistics` for the papers. A layer's features are augmented with a
+probability drawn for each batch; while they are, the client follows the batch means of channel
+means and deviations. From these the server knows how much each channel varies over clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fl import trees
+from fl.alteration import STATES, Alteration
+from fl.errors import FedloomError
+from fl.fields import Share
+from fl.method import COUNTS, Averaging, Method, Setting, only
+from fl.parts.each_alike import parted, plain
+from fl.parts.feature_statistics import (
+    adaptive_weights,
+    augment,
+    batch_mean,
+    followed,
+    moments,
+)
+from fl.parts.gaussian import gaussian
+from fl.parts.partners import check_images, is_drawn
+from fl.term import Batch
+from fl.trees import Tree
+
+Fusion = Literal["adaptive", "direct"]
+NAME = "fedfa"
+STATISTICS = "statistics"
+"""In the server's tree: by layer, running mean and sd of clients, and their variances."""
+
+WHETHER, NOISE = range(2)
+"""Streams of a layer's keys."""
+
+Change = Callable[[Tensor, Tensor, Batch], Tensor]
+"""(features [b, c, h, w], noise [2, b, c], batch) -> features."""
+
+
+def channels(setting: Setting, layers: tuple[str, ...]) -> dict[str, int]:
+    """How many channels the layers give, or where none is named the model's own blocks, seen in a
+    pass over zeros.
+
+    Raises `FedloomError` where there is none, for a layer that the model does not have or use, and
+    for one that gives no images.
+    """
+    network, found = setting.network, dict[str, int]()
+    layers = layers or network.blocks
+    if not layers:
+        raise FedloomError("layers: is empty, and the model names no blocks; allowed: some layers")
+
+    def note(layer: str, features: Tensor) -> Tensor:
+        check_images(features, "layers", layer)
+        found[layer] = features.shape[1]
+        return features
+
+    network.alter(layers)
+    variables = network.init(0)
+    dtype = torch.int64 if network.of_tokens else trees.leaves(variables["params"])[0].dtype
+    x = torch.zeros((2, *setting.shape), dtype=dtype)
+    alter = {layer: partial(note, layer) for layer in layers}
+    with torch.no_grad():
+        network.train(
+            variables["params"], variables["buffers"], x, key=torch.arange(2), alter=alter
+        )
+    if unused := [layer for layer in layers if layer not in found]:
+        raise FedloomError(
+            f"layers: a pass does not use {unused[0]}; allowed: a layer that it uses"
+        )
+    return found
+
+
+def drawn(setting: Setting, layers: tuple[str, ...], p: float, change: Change) -> Setting:
+    """The setting with an alteration more: with probability p a batch's features are changed, at
+    each layer apart. Raises as `channels` does.
+    """
+
+    def apply(
+        layer: str, features: Tensor, batch: Batch, state: Tree
+    ) -> tuple[Tensor, dict[str, Any]]:
+        return _changed(features, batch, p, change), {}
+
+    return _with(setting, Alteration(NAME, tuple(channels(setting, layers)), apply))
+
+
+def federated(setting: Setting, layers: tuple[str, ...], p: float, momentum: Share) -> Setting:
+    """The setting with the alteration of FedFA^l, whose state `exchanged` brings and fetches."""
+
+    def apply(
+        layer: str, features: Tensor, batch: Batch, state: Tree
+    ) -> tuple[Tensor, dict[str, Any]]:
+        given, weight = state[layer], batch["weight"]
+
+        def change(x: Tensor, noise: Tensor, batch: Batch) -> Tensor:
+            gammas = given["gamma_mean"], given["gamma_sd"]
+            return augment(x, noise[0], noise[1], *gammas, weight=weight)
+
+        found = moments(features.detach())
+        mean, sd = (batch_mean(statistic, weight) for statistic in found)
+        met = is_drawn(batch["key"], WHETHER, p).to(mean.dtype)
+        return _changed(features, batch, p, change), {"mean": mean, "sd": sd, "met": met}
+
+    def adapt(state: Tree, seen: Tree) -> dict[str, Any]:
+        after = {}
+        for layer, given in state.items():
+            running = {key: given[key] for key in ("mean", "sd")}
+            after[layer] = {**given, **followed(running, seen[layer], seen[layer]["met"], momentum)}
+        return after
+
+    return _with(setting, Alteration(NAME, tuple(channels(setting, layers)), apply, adapt=adapt))
+
+
+def exchanged(base: Method, setting: Setting, layers: tuple[str, ...], fusion: Fusion) -> Method:
+    """A method made with the setting of `federated`, whose clients send their running means.
+
+    The server's are their plain means over clients, and its variances those over clients: the
+    weights of channels. Before round 1 means are 0, deviations and variances 1, as in the released
+    code.
+    """
+    sizes, local = channels(setting, layers), only(base)
+
+    def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        server, client = base.init(variables)
+        one = trees.leaves(variables["params"])[0].new_ones(())
+        begun = {"mean": one * 0, "sd": one, "mean_variance": one, "sd_variance": one}
+        known = {
+            layer: {key: value.repeat(size) for key, value in begun.items()}
+            for layer, size in sizes.items()
+        }
+        return {**server, STATISTICS: known}, client
+
+    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        work = local.begin(server, client)
+        state = {layer: _given(known, fusion) for layer, known in server[STATISTICS].items()}
+        return {**work, STATES: {**work.get(STATES, {}), NAME: state}}
+
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        states = dict(work[STATES])
+        apart = {
+            layer: {key: ran[key] - server[STATISTICS][layer][key] for key in ("mean", "sd")}
+            for layer, ran in states.pop(NAME).items()
+        }
+        rest = {key: leaf for key, leaf in work.items() if key != STATES}
+        client, upload = local.end(server, client, {**rest, **({STATES: states} if states else {})})
+        seen = {"apart": apart, "square": trees.apply(torch.square, apart)}
+        return client, {**upload, STATISTICS: parted(seen, client[COUNTS].sum())}
+
+    def aggregate(
+        server: Tree, clients: Tree, uploads: Tree, n: Tensor
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        told = plain(trees.mean(uploads[STATISTICS], n))
+        models = {key: leaf for key, leaf in uploads.items() if key != STATISTICS}
+        mean, kept = base.aggregate(server, clients, models, n)
+        known = {
+            layer: _renewed(old, told["apart"][layer], told["square"][layer])
+            for layer, old in server[STATISTICS].items()
+        }
+        return {**mean, STATISTICS: known}, kept
+
+    step = replace(local, begin=begin, end=end)
+    return replace(base, init=init, passes=(step,), aggregate=Averaging(aggregate))
+
+
+def _with(setting: Setting, one: Alteration) -> Setting:
+    return replace(setting, alterations=(one, *setting.alterations))
+
+
+def _changed(features: Tensor, batch: Batch, p: float, change: Change) -> Tensor:
+    shape = (2, features.shape[1])
+    noise = gaussian(batch["key"], NOISE, shape).to(features.dtype).movedim(-2, 0)
+    changed = change(features, noise, batch)
+    return torch.where(is_drawn(batch["key"], WHETHER, p), changed, features)
+
+
+def _given(known: Tree, fusion: Fusion) -> dict[str, Any]:
+    """A layer's state at the beginning of a round, from what the server sent."""
+    weigh = adaptive_weights if fusion == "adaptive" else torch.clone
+    gammas = {f"gamma_{key}": weigh(known[f"{key}_variance"]) for key in ("mean", "sd")}
+    return {"mean": known["mean"], "sd": known["sd"], **gammas}
+
+
+def _renewed(old: Tree, apart: Tree, square: Tree) -> dict[str, Any]:
+    """What the server knows of a layer. Variances are (1/M) sum_m (t_m - mean)^2, computed around
+    the mean of before, which is near: little is lost to rounding.
+    """
+    means = {key: old[key] + apart[key] for key in ("mean", "sd")}
+    variances = {
+        f"{key}_variance": (square[key] - apart[key].square()).clamp(min=0) for key in apart
+    }
+    return {**means, **variances}

@@ -1,0 +1,26 @@
+"""Plain means over clients, where uploads are averaged by samples.
+
+A server that knows uploads by their weighted mean alone (`fl.method.Averaging`) need not hold them
+all at once. What should count alike of every client is divided by its samples before, and the mean
+by the mean of 1 / n afterwards: sum_k (n_k/N) (t_k/n_k) / sum_k (n_k/N) (1/n_k) = mean_k t_k.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fl import trees
+from fl.trees import Tree
+
+
+def parted(tree: Tree, samples: Tensor) -> dict[str, Any]:
+    """What a client of that many samples sends of a tree; one without any weighs nothing."""
+    share = 1 / samples.clamp(min=1).to(trees.leaves(tree)[0].dtype)
+    return {"share": share, "values": trees.apply(lambda leaf: leaf * share, tree)}
+
+
+def plain(mean: Tree) -> dict[str, Any]:
+    """The plain mean of the trees, from the weighted mean of what clients sent."""
+    return trees.apply(lambda leaf: leaf / mean["share"], mean["values"])

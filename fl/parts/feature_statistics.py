@@ -1,0 +1,98 @@
+"""Channel statistics of features: drawn anew in training, and compared between clients.
+
+Zhou, Konukoglu. FedFA: Federated Feature Augmentation. ICLR 2023. arXiv:2301.12995, and its sequel,
+Zhou, Yuan, Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
+
+Every function may have any dimensions before those that are named.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl import trees
+from fl.trees import Tree
+
+EPS = 1e-6
+"""Beside variances, as in the released code."""
+
+
+def moments(x: Tensor, eps: float = EPS) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel over space, [b, c] each, of x [b, c, h, w].
+
+    The deviation is the root of the unbiased variance, of one pixel 0, plus ``eps``.
+    """
+    pixels = x.shape[-2] * x.shape[-1]
+    variance = x.var((-2, -1), correction=min(1, pixels - 1))
+    return x.mean((-2, -1)), (variance + eps).sqrt()
+
+
+def restyled(x: Tensor, mean: Tensor, sd: Tensor, new_mean: Tensor, new_sd: Tensor) -> Tensor:
+    """(x - mean) / sd * new_sd + new_mean of x [b, c, h, w]; the four are [b, c]."""
+    scale = new_sd / sd
+    shift = new_mean - mean * scale
+    return x * scale[..., None, None] + shift[..., None, None]
+
+
+def batch_mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The mean [c] of values [b, c] over samples that weigh something; all where there is no
+    ``weight`` [b]. 0 of no sample.
+    """
+    if weight is None:
+        return values.mean(-2)
+    share = weight.to(values.dtype)[..., None]
+    return (values * share).sum(-2) / share.sum(-2).clamp(min=1)
+
+
+def batch_variance(values: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The unbiased variance [c] of values [b, c], as `batch_mean`; 0 of fewer than two samples."""
+    if weight is None:
+        return values.var(-2, correction=min(1, values.shape[-2] - 1))
+    share = weight.to(values.dtype)[..., None]
+    apart = values - batch_mean(values, weight)[..., None, :]
+    return (apart.square() * share).sum(-2) / (share.sum(-2) - 1).clamp(min=1)
+
+
+def augment(
+    x: Tensor,
+    noise_mean: Tensor,
+    noise_sd: Tensor,
+    gamma_mean: Tensor,
+    gamma_sd: Tensor,
+    eps: float = EPS,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """Features whose channel means and deviations are drawn anew, around what they are.
+
+    x: [b, c, h, w]; noise_mean, noise_sd: standard normal numbers, [b, c]; gamma_mean, gamma_sd:
+    what other clients add, [c]. The variance of a statistic is (gamma + 1) times its variance over
+    the batch (plus ``eps``), that of samples that weigh something where there is a ``weight`` [b].
+    Gradients go through all statistics, as in the released code.
+    """
+    mean, sd = moments(x, eps)
+    drawn = []
+    for statistic, noise, gamma in ((mean, noise_mean, gamma_mean), (sd, noise_sd, gamma_sd)):
+        spread = ((gamma + 1) * (batch_variance(statistic, weight) + eps)).sqrt()
+        drawn.append(statistic + noise * spread[..., None, :])
+    return restyled(x, mean, sd, *drawn)
+
+
+def adaptive_weights(variance: Tensor, eps: float = EPS) -> Tensor:
+    """C t / sum t with t = 1 / (1 + 1 / (variance + eps)), for variances over clients [C]: how much
+    more a channel's statistic may vary; 1 on average.
+    """
+    t = 1 / (1 + 1 / (variance + eps))
+    return t * (variance.shape[-1] / t.sum(-1, keepdim=True))
+
+
+def followed(running: Tree, seen: Tree, met: Tensor, momentum: float) -> dict[str, Any]:
+    """Running means [c] after a batch whose own are ``seen``, where it was ``met`` (1 or 0)."""
+
+    def follow(old: Tensor, new: Tensor) -> Tensor:
+        after = momentum * old + (1 - momentum) * new
+        return torch.where(trees.align(met, old) > 0, after, old)
+
+    return trees.apply(follow, running, seen)

@@ -1,0 +1,48 @@
+"""Soft histograms of features, and how far two of them are apart.
+
+Zhou, Yuan, Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
+
+Soft bins are those of Yang, Garcia Morillo, Hospedales. Deep Neural Decision Trees. 2018.
+arXiv:1806.06988. Eastwood, Mason, Williams, Schölkopf align features by them: Source-Free
+Adaptation to Measurement Shift via Bottom-Up Feature Restoration. ICLR 2022. arXiv:2107.05446.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+EPS = 1e-6
+"""Beside shares of a histogram, so that an empty bin has a logarithm."""
+
+
+def rows(features: Tensor) -> Tensor:
+    """Features [b, c, ...] as [b, positions, c]: a pixel of a map counts as a sample does."""
+    return features.flatten(2).movedim(1, -1) if features.dim() > 2 else features[:, None]
+
+
+def soft_bins(values: Tensor, bins: int, tau: float) -> Tensor:
+    """How much of each value is in each of ``bins`` bins, [..., bins], adding up to 1.
+
+    The logistic function brings values to the range from 0 to 1, which the bins share equally;
+    softmax((l u - sum_{j<l} j / bins) / tau), l = 1, 2, ..., tends to bins with sharp edges as tau
+    tends to 0.
+    """
+    u = values.sigmoid()[..., None]
+    number = torch.arange(bins, dtype=values.dtype, device=values.device)
+    return (((number + 1) * u - (number / bins).cumsum(-1)) / tau).softmax(-1)
+
+
+def sums(features: Tensor, weight: Tensor, bins: int, tau: float) -> tuple[Tensor, Tensor]:
+    """Of features [b, c, ...]: sums of `soft_bins` [c, bins] over samples and positions, and the
+    weight of all samples.
+    """
+    found = soft_bins(rows(features), bins, tau).mean(1)
+    weight = weight.to(features.dtype)
+    return torch.einsum("b,bcl->cl", weight, found), weight.sum()
+
+
+def symmetric_kl(p: Tensor, q: Tensor) -> Tensor:
+    """(KL(p || q) + KL(q || p)) / 2 of histograms [..., bins]: [...]."""
+    apart = (p + EPS).log() - (q + EPS).log()
+    return ((p - q) * apart).sum(-1) / 2

@@ -1,0 +1,37 @@
+"""What alterations have in common: whether a batch is altered, whom a sample is mixed with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fl import keyed
+from fl.errors import FedloomError
+
+
+def is_drawn(key: Tensor, stream: int, p: float) -> Tensor:
+    """Whether a batch with keys [b] is altered, with probability p: a scalar.
+
+    By the first sample's key alone: whoever else is in the batch.
+    """
+    return keyed.uniform(key[0], stream) < p
+
+
+def partners(key: Tensor, weight: Tensor, stream: int) -> Tensor:
+    """A permutation [b] of the samples that weigh something, drawn by keys [b]; others stay."""
+    place = torch.arange(len(key), device=key.device)
+    there = weight > 0
+    # Both orders begin with the samples that weigh something and end with the others as they stand.
+    shuffled = torch.where(there, keyed.uniform(key, stream), 1.0 + place).argsort(stable=True)
+    ordered = torch.where(there, place, len(key) + place).argsort(stable=True)
+    return shuffled[ordered.argsort(stable=True)]
+
+
+def check_images(features: Tensor, where: str, layer: str) -> None:
+    """Raise `FedloomError` unless a layer, named by the key ``where``, gives [b, c, h, w]."""
+    if features.dim() != 4:
+        shape = ", ".join(map(str, features.shape[1:]))
+        raise FedloomError(
+            f"{where}: {layer} gives [b, {shape}]; allowed: layers that give images, "
+            "[b, channels, height, width]"
+        )

@@ -1,0 +1,113 @@
+"""A class for each pixel of an image.
+
+M. Jiang, Z. Wang and Q. Dou. HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on
+Heterogeneous Medical Images. AAAI 2022. arXiv:2112.10775 (loss and metric, which FedFA took over).
+
+The loss is the mean of two: cross-entropy, the mean over all pixels of the batch, and the soft Dice
+loss of F. Milletari, N. Navab and S.-A. Ahmadi (V-Net. 3DV 2016), in which overlaps and volumes are
+summed over the batch before they are divided, class by class, the background being one of them.
+
+``dice`` is the mean over a client's images of the Dice coefficient of each image (not that of
+overlaps summed over images), which is itself the mean over classes, the background included, as in
+the released code of HarmoFL and FedFA. ``foreground_dice`` leaves the background, class 0, out. A
+class that is neither in an image's mask nor predicted counts as found, 1; that code counts 0, but
+leaves out the images in which it happens. There is no majority class to compare with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fl.task import Task, weighted_mean
+
+SMOOTH = 1e-5
+"""Pixels added to both sides of a Dice coefficient, so that 0 / 0 is 1."""
+
+
+def loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    """(cross-entropy + soft Dice loss) / 2 of outputs [b, classes, h, w] and masks y [b, h, w]."""
+    entropy, overlap, volume = _soft(outputs, batch["y"])
+    weight = batch["weight"][:, None]
+    return (
+        weighted_mean(entropy, batch) + _missed((weight * overlap).sum(0), (weight * volume).sum(0))
+    ) / 2
+
+
+def _soft(outputs: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each image its mean cross-entropy [b], and by class the overlap of probabilities and mask,
+    and the volume of both, [b, classes].
+    """
+    entropy = F.cross_entropy(outputs, masks, reduction="none").mean((1, 2))
+    shares, members = outputs.softmax(1), _members(masks, outputs)
+    volume = shares.sum((2, 3)) + members.sum((2, 3))
+    return entropy, (shares * members).sum((2, 3)), volume
+
+
+def _members(masks: Tensor, outputs: Tensor) -> Tensor:
+    """1 where a pixel is of a class, [b, classes, h, w]."""
+    classes = torch.arange(outputs.shape[1], device=masks.device)[:, None, None]
+    return (masks[:, None] == classes).to(outputs.dtype)
+
+
+def _dice(overlap: Tensor, volume: Tensor) -> Tensor:
+    """2 |A and B| / (|A| + |B|)."""
+    return (2 * overlap + SMOOTH) / (volume + SMOOTH)
+
+
+def _missed(overlap: Tensor, volume: Tensor) -> Tensor:
+    """The soft Dice loss of sums by class, [classes]."""
+    return 1 - _dice(overlap, volume).mean()
+
+
+def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """What the loss sums over images, and each image's Dice by class, [b, classes]."""
+    entropy, overlap, volume = _soft(outputs, labels)
+    found = _members(outputs.argmax(1), outputs)
+    wanted = _members(labels, outputs)
+    hit = (found * wanted).sum((2, 3))
+    dice = _dice(hit, found.sum((2, 3)) + wanted.sum((2, 3)))
+    return {"entropy": entropy, "overlap": overlap, "volume": volume, "dice": dice}
+
+
+def conclude(seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
+    """The loss over all images as one batch, and means over images of Dice."""
+    entropy, overlap, volume, dice = (
+        seen[key].double() for key in ("entropy", "overlap", "volume", "dice")
+    )
+    return {
+        "loss": float((entropy.mean() + _missed(overlap.sum(0), volume.sum(0))) / 2),
+        "dice": float(dice.mean()),
+        "foreground_dice": float(dice[:, 1:].mean()),
+    }
+
+
+def invent(count: int, classes: int, shape: tuple[int, ...]) -> np.ndarray:
+    """The classes in turn over the pixels, [count, h, w]."""
+    height, width = shape[-2:]
+    return np.arange(count * height * width).reshape(count, height, width) % classes
+
+
+SEGMENTATION = Task(
+    name="segmentation",
+    given="masks",
+    labels="mask",
+    metrics=("dice", "foreground_dice"),
+    chunk=16,
+    loss=loss,
+    look=look,
+    conclude=conclude,
+    invent=invent,
+    counted=False,
+    augmented=False,
+)
+
+
+def segmentation() -> Task:
+    """The task."""
+    return SEGMENTATION

@@ -1,0 +1,202 @@
+"""What holds of a task other than classification, for every method that serves it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from contract import worlds
+
+from fl import fields
+from fl.code import registry
+from fl.data.batches import Arrays
+from fl.errors import Where
+from fl.method import Setting, declared
+from fl.schema import GLOBAL, UNSEEN
+from fl.simulation import engine, simulate
+from fl.simulation.assembly import computing
+from fl.simulation.evaluate import Held
+from fl.simulation.simulate import DTYPES, Simulation
+from fl.study import specs
+from fl.task import Task, serves
+from fl.train import costs
+from fl.training import Training
+
+SEGMENTATION: Task = registry.find("task", "segmentation", Where("test")).make({})
+METHODS = [one.name for one in registry.entries("method") if serves(one.target, SEGMENTATION.name)]
+SHAPE, CLASSES = (1, 4, 4), 2
+WHERE = Where("test")
+
+every_method = pytest.mark.parametrize("method", METHODS)
+
+
+def data(sizes: tuple[int, ...] = worlds.SIZES, away: tuple[int, ...] = ()) -> Any:
+    """Images whose bright pixels are the mask, a little more for each client."""
+    draw, first = np.random.default_rng(3), 0
+    splits: dict[str, list[np.ndarray]] = {"train": [], "val": [], "test": [], UNSEEN: []}
+    for client, size in enumerate(sizes):
+        last = UNSEEN if client in away else "test"
+        counts = {"train": size, "val": 0, "test": 0, UNSEEN: 0, last: 6}
+        for split, count in counts.items():
+            splits[split].append(np.arange(first, first + count))
+            first += count
+    owner = np.repeat(np.arange(len(sizes)), [size + 6 for size in sizes])
+    masks = draw.random((first, *SHAPE[1:])) < 0.2 + 0.1 * owner[:, None, None]
+    x = masks[:, None] + draw.normal(0, 0.3, (first, *SHAPE)) + owner[:, None, None, None] / 4
+    return x, masks.astype(np.uint8), Held(splits, away)
+
+
+def world(method: str, seed: int = 5, away: tuple[int, ...] = (), **training: Any) -> Simulation:
+    """A method on masks and a U-Net of one level; ``away``: clients that are held out."""
+    found = registry.find("method", method, WHERE)
+    target = declared(found.target)
+    given = {**worlds.TRAINING, "local_epochs": 1, **training}
+    settled = Training(**Training.settle(fields.parse(Training, given, WHERE), WHERE))
+    _, model = registry.entry_of("model", {"name": "unet", "width": 2, "levels": 1})
+    network = computing(lambda: model.build(SHAPE, CLASSES), settled)
+    x, masks, held = data(away=() if target.alone else away)
+    setting = Setting(
+        *(network, settled, CLASSES, held.clients, SHAPE, seed),
+        away=len(held.away),
+        task=SEGMENTATION,
+    )
+    spec = {"method": {"name": method, **found.parse(target.short, WHERE)}, "terms": []}
+    return Simulation(
+        method=specs.build(spec, setting),
+        network=network,
+        training=settled,
+        arrays=Arrays(x, masks, worlds.NORMALISATION, dtype=DTYPES[settled.precision]),
+        held=held,
+        classes=CLASSES,
+        seed=seed,
+        task=SEGMENTATION,
+    )
+
+
+def test_the_methods_that_the_prostate_study_compares_serve_masks() -> None:
+    assert {"local", "fedavg", "fedavgm", "fedprox", "fedbn", "ditto", "finetune"} <= set(METHODS)
+    assert not {"fedproto", "fedfm", "fedrod", "knn-per", "fedrep"} & set(METHODS)
+
+
+@every_method
+def test_stacked_is_loop_and_dice_is_reported(method: str) -> None:
+    simulation = world(method, away=(3,))
+    loop, rows = worlds.run(simulation, "loop")
+    stacked, stacked_rows = worlds.run(simulation, "stacked")
+    assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
+    assert worlds.rows_agree(stacked_rows, rows, 1e-10)
+    assert worlds.distance(worlds.tree(loop), worlds.tree(simulation.begin())) > 1e-3
+    scored = rows[rows["split"] != "train"]
+    assert set(scored["metric"]) == {"loss", "dice", "foreground_dice"}
+    assert scored.loc[scored["metric"] != "loss", "value"].between(0, 1).all()
+    has_model = GLOBAL in simulation.method.views and simulation.held.away
+    assert (UNSEEN in set(scored["split"])) == bool(has_model)
+
+
+@every_method
+def test_seeds_of_one_stack_are_the_runs_that_they_are_alone(method: str) -> None:
+    runs = {seed: world(method, seed=seed) for seed in (5, 6)}
+    begun = {seed: run.begin() for seed, run in runs.items()}
+    together = list(simulate.lockstep(runs, begun, 0, "stacked"))
+    for seed, run in runs.items():
+        state, rows = worlds.run(run, "loop")
+        assert worlds.distance(worlds.tree(together[-1][seed].state), worlds.tree(state)) < 1e-10
+        found = pd.concat([done[seed].rows for done in together], ignore_index=True)
+        assert worlds.rows_agree(found, rows, 1e-10)
+
+
+@every_method
+def test_half_of_the_rounds_and_then_the_rest_are_all_rounds(method: str) -> None:
+    simulation = world(method, rounds=2)
+    first = next(simulate.rounds(simulation, simulation.begin(), 0, "stacked"))
+    [second] = simulate.rounds(simulation, first.state, 1, "stacked")
+    assert worlds.same(worlds.tree(second.state), worlds.tree(worlds.run(simulation, "stacked")[0]))
+
+
+@every_method
+def test_the_order_of_participants_does_not_matter(method: str) -> None:
+    simulation = world(method, participation=1.0)
+    plan, begun = simulation.plan(1), simulation.begin()
+    straight, losses = engine.run_round(simulation.method, begun, plan, "stacked")
+    turned, others = engine.run_round(simulation.method, begun, plan.take([2, 0, 3, 1]), "stacked")
+    assert worlds.distance(worlds.tree(turned), worlds.tree(straight)) < 1e-12
+    torch.testing.assert_close(others, losses[[2, 0, 3, 1]], rtol=0, atol=1e-12)
+
+
+def test_fedavg_costs_two_models_and_learns_the_mask() -> None:
+    training = {"optimizer": "adamw", "lr": 0.05, "momentum": 0.0, "local_epochs": 2}
+    simulation = world("fedavg", rounds=15, schedule="constant", evaluate_every=15, **training)
+    state, rows = worlds.run(simulation, "stacked")
+    weights = simulation.begin().server
+    size = sum(t.numel() * t.element_size() for kind in weights.values() for t in kind.values())
+    found = costs.measure(simulation, state)
+    assert (found.bytes_down, found.bytes_up) == (size, size)
+    dice = rows[(rows["metric"] == "foreground_dice") & (rows["split"] == "test")]
+    assert dice["value"].mean() > 0.7
+    assert (simulation.counts() == 0).all()
+
+
+# The loss and the metrics
+
+
+def by_hand(p: np.ndarray, masks: np.ndarray, eps: float = 1e-5) -> tuple[float, float]:
+    """The loss of HarmoFL's formula over images that all count, and its Dice, in plain loops."""
+    n, classes, h, w = p.shape
+    entropy = -np.mean(
+        [np.log(p[i, masks[i, r, c], r, c]) for i in range(n) for r in range(h) for c in range(w)]
+    )
+    soft, hard = 0.0, 0.0
+    for k in range(classes):
+        of_k = (masks == k).astype(float)
+        soft += (2 * (p[:, k] * of_k).sum() + eps) / (p[:, k].sum() + of_k.sum() + eps)
+        found = (p.argmax(1) == k).astype(float)
+        hard += np.mean(
+            [
+                2 * (f * m).sum() / (f.sum() + m.sum() + eps)
+                for f, m in zip(found, of_k, strict=True)
+            ]
+        )
+    return (entropy + 1 - soft / classes) / 2, hard / classes
+
+
+def outputs_and_masks() -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    outputs = torch.randn(5, 3, 4, 6, generator=draw, dtype=torch.float64)
+    return outputs, torch.arange(5 * 24).reshape(5, 4, 6) * 7 % 3
+
+
+def test_the_loss_and_dice_are_those_of_the_formula() -> None:
+    outputs, masks = outputs_and_masks()
+    loss, dice = by_hand(outputs.softmax(1).numpy(), masks.numpy())
+    batch = {"y": masks, "weight": torch.ones(5, dtype=torch.float64)}
+    assert float(SEGMENTATION.loss(outputs, batch)) == pytest.approx(loss, abs=1e-12)
+    found = SEGMENTATION.conclude(SEGMENTATION.look(outputs, masks), 3)
+    assert found["loss"] == pytest.approx(loss, abs=1e-12)
+    assert found["dice"] == pytest.approx(dice, abs=1e-5)
+
+
+def test_images_without_weight_do_not_count() -> None:
+    outputs, masks = outputs_and_masks()
+    whole = {"y": masks, "weight": torch.tensor([1, 1, 0, 1, 0], dtype=torch.float64)}
+    kept = whole["weight"].bool()
+    some = {"y": masks[kept], "weight": whole["weight"][kept]}
+    assert torch.equal(SEGMENTATION.loss(outputs, whole), SEGMENTATION.loss(outputs[kept], some))
+    nothing = {"y": masks, "weight": torch.zeros(5, dtype=torch.float64)}
+    assert float(SEGMENTATION.loss(outputs, nothing)) == 0.0
+
+
+def test_a_class_that_is_nowhere_is_found() -> None:
+    masks = torch.zeros(1, 2, 2, dtype=torch.int64)
+    right = torch.stack([torch.ones(1, 2, 2), -torch.ones(1, 2, 2)], dim=1)
+    assert SEGMENTATION.conclude(SEGMENTATION.look(right, masks), 2)["foreground_dice"] == 1.0
+    wrong = SEGMENTATION.conclude(SEGMENTATION.look(-right, masks), 2)
+    assert wrong["dice"] == pytest.approx(0, abs=1e-5)
+
+
+def test_an_image_of_odd_size_is_refused() -> None:
+    _, model = registry.entry_of("model", {"name": "unet", "width": 2, "levels": 2})
+    with pytest.raises(ValueError, match="divisible by 4"):
+        model.build((1, 6, 8), 2)

@@ -1,0 +1,117 @@
+"""A study of masks, from generated volumes to its report; and what does not go with masks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import planning
+import pytest
+from sources import prostate_mri
+
+from fl.cli import main
+from fl.errors import ConfigError
+from fl.planning import plan
+from fl.study import specs
+
+SET = {"name": "prostate-mri", "task": "segmentation", "empty": False, "seed": 0, "complete": False}
+STUDY: dict[str, Any] = {
+    "datasets": [{"prostate-mri": {"complete": False}}],
+    "partitions": [{"natural": {"val": "published", "test": "published"}}],
+    "models": [{"unet": {"width": 1, "levels": 1}}],
+    "training": {"rounds": 1, "local_steps": 1, "batch_size": 4, "optimizer": "adamw", "lr": 0.001},
+    "methods": {"fedavg": None, "fedprox": None, "fedbn": None, "ditto": None},
+}
+
+
+def config(root: Path, **study: Any) -> Path:
+    files = root / "files"
+    files.mkdir()
+    prostate_mri.write(files)
+    settings = {"sources": {"prostate-mri": str(files)}}
+    return planning.write_config(root, {**STUDY, **study}, settings)
+
+
+def test_volumes_become_a_report_of_dice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = config(tmp_path, baseline="fedavg")
+    assert main.main(["plan", "--write", "--config", str(folder)]) == 0
+    bundles = sorted((tmp_path / "results" / "plan" / "bundles").glob("*.json"))
+    assert main.main(["train", *map(str, bundles), "--config", str(folder)]) == 0
+    assert main.main(["report", "tiny", "--config", str(folder)]) == 0
+    rows = pd.read_parquet(tmp_path / "results" / "tables" / "tiny.parquet")
+    scored = rows[(rows["split"] == "test") & (rows["stage"] == "global")]
+    assert set(scored["metric"]) == {"loss", "dice", "foreground_dice"}
+    assert set(scored["client"]) == set(range(6))
+    page = (tmp_path / "results" / "report" / "tiny.html").read_text()
+    assert "Final test dice (%)" in page
+    assert "ajority" not in page
+    assert "label entropy" not in page
+    assert "accuracy" not in page
+    capsys.readouterr()
+    assert main.main(["show", "tiny", "--config", str(folder)]) == 0
+    assert "test dice in %" in capsys.readouterr().out
+
+
+WRONG = {
+    "method": (
+        {"methods": {"fedproto": None}},
+        r"methods\.fedproto: fedproto asks for class labels, but prostate-mri\(.*\) has masks; "
+        r"allowed: cfl, ditto, fedamp, fedavg, ",
+    ),
+    "model": (
+        {"models": ["cnn"]},
+        r"models\.0\.cnn: cnn asks for class labels, but prostate-mri\(.*\) has masks; "
+        "allowed: unet",
+    ),
+    "partition": (
+        {"partitions": [{"dirichlet": {"clients": 6, "alpha": 0.5}}]},
+        r"partitions\.0\.dirichlet: dirichlet asks for class labels, but .* has masks; "
+        "allowed: domain, file, homogeneous, natural",
+    ),
+    "analysis": (
+        {"analyses": ["features"]},
+        r"analyses\.0\.features: features asks for class labels, but .* has masks",
+    ),
+    "metric": (
+        {"metric": "accuracy"},
+        "metric: unknown metric 'accuracy'; allowed: dice, foreground_dice",
+    ),
+    "augmentation": (
+        {"methods": {"fedavg": {"augmentation": "crop-flip"}}},
+        r"methods\.fedavg\.augmentation: is crop-flip, but .* has masks, which would stay; "
+        "allowed: none",
+    ),
+    "model for masks": (
+        {"datasets": ["digits"], "partitions": [{"homogeneous": {"clients": 3}}]},
+        r"models\.0\.unet: unet asks for masks, but digits has class labels; allowed: .*cnn",
+    ),
+    "two tasks": (
+        {"datasets": ["digits", {"prostate-mri": {"complete": False}}]},
+        r"datasets\.1\.prostate-mri: .* is for segmentation, but digits for classification; "
+        "allowed: data sets of one task",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_asks_for_class_labels_is_told_that_there_are_masks(name: str, tmp_path: Path) -> None:
+    study, message = WRONG[name]
+    with pytest.raises(ConfigError, match=message):
+        plan.make(config(tmp_path, **study))
+
+
+def test_only_runs_of_masks_are_named_by_the_code_of_their_task() -> None:
+    unet = {"name": "unet", "width": 2, "levels": 2}
+    spec = {
+        "dataset": SET,
+        "partition": {"name": "natural"},
+        "model": unet,
+        "method": {"name": "fedavg"},
+        "terms": [],
+    }
+    assert "task" in specs.code(spec)
+    assert "task" not in specs.code({**spec, "dataset": {**SET, "task": "classification"}})
+    assert "fl/tasks/segmentation.py" in specs.code_files(spec)
