@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 
-.PHONY: help demo fedprox fixtures-demo test test-fast test-changed test-lowest check format bench lock clean fedlgd synthetic synthetic-full
+.PHONY: help demo fedprox fixtures-demo test test-fast test-changed test-lowest check format bench lock clean fedlgd synthetic synthetic-full fedsac
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
 define install
@@ -43,6 +43,11 @@ fedprox: $(VENV)/run.stamp ## figures 1 and 2 of FedProx on its synthetic sets, 
 	$(BIN)/snakemake --config studies=fedprox-figure1,fedprox-figure2
 	$(BIN)/python -m fl show fedprox-figure1
 	$(BIN)/python -m fl show fedprox-figure2
+
+fedsac: $(VENV)/run.stamp ## FedSaC and twelve other methods on digits: is complementarity worth anything?
+	$(BIN)/snakemake --config studies=fedsac-digits,fedsac-digits-domains
+	$(BIN)/python -m fl show fedsac-digits
+	$(BIN)/python -m fl show fedsac-digits-domains
 
 fixtures-demo: $(VENV)/run.stamp ## a tiny study over generated files of every published data set
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fixtures_demo.py
@@ -90,6 +95,7 @@ bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast 
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.constraints
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.distillation
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.feature_methods
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.cooperation
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.partitions
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.data cifar10
 

@@ -141,13 +141,15 @@ class Sweep:
     end(server, client, sent, seen) -> (client, upload)
         Given the sum over all samples.
     split: whose samples are seen, see `Draws`; a client that has none of it has seen zeros. due: in
-    which rounds it takes place.
+    which rounds it takes place. most: of a client's samples so many at most, drawn anew in every
+    round.
     """
 
     look: Callable[[Tree, Tree, Tree, Batch], dict[str, Any]]
     end: Callable[[Tree, Tree, Tree, Tree], tuple[dict[str, Any], dict[str, Any]]]
     split: str = "train"
     due: Callable[[int], bool] = lambda round_: True
+    most: int | None = None
 
 
 Aggregate = Callable[[Tree, Tree, Tree, Tensor], tuple[dict[str, Any], dict[str, Any]]]

@@ -7,7 +7,7 @@ pFedGraph with one more term. Client i's weights minimise sum_j (w_j - p_j)^2 + 
 beta s_ij w_j over the simplex, with p_j the shares of samples, s_ij the cosine between models and
 c_ij the cosine of the mean principal angle between the k directions in which the clients' features
 vary most, so that alike features count against each other. Features are what goes into the
-classifier, of all training samples, by the trained model in evaluation mode.
+classifier, of training samples, by the trained model in evaluation mode.
 
 Where the paper and the released code differ, the paper's side is the default. Of the paper: the
 client's regulariser, which holds it to its mixture (`regulariser`), its weight 1 (`lam`; the code:
@@ -61,7 +61,9 @@ class FedSaC:
     similarity: cosines of what models `moved` from the common initialisation, or of their
     `weights`. alike: a cosine above it counts as 1. layers: names of modules whose parameters are
     compared; none: all. principal_angles: by `svd`, or `greedy` pairs of directions.
-    centred: whether directions are those of the features less their mean.
+    centred: whether directions are those of the features less their mean. samples: how many of a
+    client's samples are looked at for them, drawn anew in every round; null: all, as in the code
+    (appendix E of the paper: some do where there are many, and cost less than the rest of a round).
     collaborators: how many of a round's clients are drawn to cooperate, the others keep their own
     models; null: all (the paper: 10 of 50 or 100).
     """
@@ -77,6 +79,7 @@ class FedSaC:
     layers: tuple[str, ...] = ()
     principal_angles: Angles = "svd"
     centred: bool = True
+    samples: Count | None = 2048
     collaborators: Count | None = None
 
     title: ClassVar = "FedSaC"
@@ -129,7 +132,7 @@ class FedSaC:
             basis = principal_directions(seen["second"], mean, seen["count"], self.k)
             return dict(client), {**sent, "basis": basis}
 
-        return Sweep(look, end)
+        return Sweep(look, end, most=self.samples)
 
     def compared(self, network: Network) -> list[str]:
         """The parameters of ``layers``. Raises `FedloomError` for a layer that has none."""

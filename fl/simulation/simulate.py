@@ -155,7 +155,7 @@ class Simulation:
             return None
         samples = [self.held.of_splits(draws.split, int(k)) for k in clients]
         if isinstance(part, Sweep):
-            return sweeping(samples)
+            return sweeping(self._some(samples, clients, part.most, round_, purpose))
         if part.draws.steps is not None and not part.draws.steps(round_):
             return None
         by_class = part.draws.per_class is not None
@@ -168,6 +168,23 @@ class Simulation:
             keyed=self.network.random or self.arrays.random,
             refreshes=part.refreshes,
         )
+
+    def _some(
+        self,
+        samples: list[np.ndarray],
+        clients: np.ndarray,
+        most: int | None,
+        round_: int,
+        purpose: str,
+    ) -> list[np.ndarray]:
+        """``most`` of each client's samples at most, in their order."""
+        if most is None:
+            return samples
+        draws = (rng.generator(self.seed, purpose, int(k), round_) for k in clients)
+        return [
+            held if len(held) <= most else np.sort(draw.choice(held, most, replace=False))
+            for held, draw in zip(samples, draws, strict=True)
+        ]
 
     def _participants(self, round_: int) -> tuple[np.ndarray, Work]:
         """Who takes part, in ascending order, and how much of the work each of them does; ()

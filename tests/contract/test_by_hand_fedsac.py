@@ -135,6 +135,19 @@ def spying(aggregate: Any, seen: dict[str, Any]) -> Any:
     return spied
 
 
+def test_directions_may_be_of_some_samples_drawn_anew() -> None:
+    simulation = world("fedsac", values={"samples": 6}, participation=1.0)
+    drawn = [simulation.plan(number).schedules[1] for number in (1, 2)]
+    seen = []
+    for schedule in drawn:
+        assert schedule is not None
+        assert schedule.weight.sum((1, 2)).tolist() == [6, 5, 6, 6]
+        seen.append(schedule.index[0][schedule.weight[0]])
+        assert set(seen[-1]) < set(simulation.held.samples["train"][0])
+        assert len(set(seen[-1])) == 6
+    assert set(seen[0]) != set(seen[1])
+
+
 def test_layers_restrict_which_weights_are_compared() -> None:
     whole, head = after_one_round(), after_one_round(layers=("3",))
     assert not torch.allclose(whole.server["similarity"], head.server["similarity"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import arithmetic, data, local_steps, partitions
+from bench import arithmetic, cooperation, data, local_steps, partitions
 from bench.workloads import CLASSES, WORKLOADS, Workload
 from fl.code import registry
 from fl.data.prepared import Prepared
@@ -74,3 +74,13 @@ def test_others_are_measured_with_the_same_torch() -> None:
     peers = (ROOT / "bench" / "requirements-peers.txt").read_text().splitlines()
     [torch_version] = [line for line in peers if line.startswith("torch==")]
     assert torch_version in locked
+
+
+def test_cooperation_is_measured_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cooperation, "SAMPLES", 64)
+    monkeypatch.setattr(cooperation, "BATCH", 2)
+    found = cooperation.phases(clients=4, tries=1)
+    assert next(iter(found)) == "local training"
+    assert all(value > 0 for value in found.values())
+    share = cooperation.share({"local training": 9.0, "angles": 0.75, "weights": 0.25})
+    assert share == pytest.approx(0.1)
