@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 
-.PHONY: help demo fedl2p fedprox fedsac fixtures-demo test test-fast test-changed test-lowest check format bench lock clean synthetic synthetic-full
+.PHONY: help demo fedl2p fedlgd fedprox fedsac fixtures-demo test test-fast test-changed test-lowest check \
+	format bench lock clean synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
 define install
@@ -30,6 +31,10 @@ synthetic: $(VENV)/run.stamp ## two columns of published tables, beside what is 
 	$(BIN)/snakemake --config studies=synthetic-0.0,synthetic-0.5
 	$(BIN)/python -m fl show synthetic-0.0
 	$(BIN)/python -m fl show synthetic-0.5
+
+fedlgd: $(VENV)/run.stamp ## FedLGD and eight others on virtual images of five small domains, and attacks on two of them
+	$(BIN)/snakemake --config studies=fedlgd-digits-domains
+	$(BIN)/python -m fl show fedlgd-digits-domains
 
 synthetic-full: $(VENV)/run.stamp ## the same with every method on three data sets each: many hours, goes on where it was stopped
 	$(BIN)/python -m fl plan $(subst $(comma), ,$(FULL))
@@ -95,6 +100,7 @@ bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast 
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_clients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.constraints
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.distillation
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.feature_methods
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.cooperation
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.partitions

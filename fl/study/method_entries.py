@@ -97,7 +97,8 @@ class Entries:
                             away=away,
                             task=task,
                         )
-                        stages[name].rehearse(specs.composed(spec), setting, spec)
+                        light = _light(point, spec)
+                        stages[name].rehearse(specs.composed(light), setting, light)
                 except TooFew as error:
                     problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
                     problem += f"{dataset.text} ({error})"
@@ -235,3 +236,9 @@ class Entries:
         own = config.execution(self.execution, defaults.get("execution"), defaults_at / "execution")
         at = self._where / "methods" / label / "execution"
         return config.execution(own, self._given[label].get("execution"), at)
+
+
+def _light(point: Point, spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec with those values of hyper-parameters under which the method takes least time."""
+    short = declared(point.entry.target).short
+    return {**spec, "method": {**spec["method"], **short}} if short else spec

@@ -362,3 +362,16 @@ def test_a_client_draws_no_random_number_twice() -> None:
     plan = world().plan(1)
     schedule = plan.before[0][1]
     assert len(np.unique(schedule.keys())) == schedule.keys().size
+
+
+def test_a_warm_up_that_fits_into_no_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fl.train import memory
+
+    simulation = world({"warmup": 100, "real": 8})
+    monkeypatch.setattr(memory, "size", lambda: 10**7)
+    memory.check(simulation)
+    monkeypatch.setattr(memory, "size", lambda: 10**5)
+    with pytest.raises(
+        FedloomError, match=r"100 steps of 4 clients with 24 images each .*train_on"
+    ):
+        memory.check(simulation)
