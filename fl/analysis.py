@@ -49,14 +49,18 @@ class Source(Protocol):
 
     def weights(self) -> dict[str, Any]:
         """By stage the final variables, see `fl.simulation.simulate.Simulation.final`; for an
-        analysis whose class says ``weights = True``.
+        analysis whose class says ``weights = True``. Where the study computes on a GPU, they are
+        there.
         """
 
     def simulation(self) -> Simulation:
-        """Its network, its data and who holds which sample, on the CPU."""
+        """Its network, its data and who holds which sample, on the device of `weights`."""
 
     def counts(self) -> np.ndarray:
         """Training samples of every client by class, int64 [clients, classes]."""
+
+    def domains(self) -> list[str]:
+        """The domain of most of each client's training samples; empty where data have none."""
 
 
 @dataclass(frozen=True)

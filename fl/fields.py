@@ -179,8 +179,12 @@ def _strip(hint: Any) -> tuple[Bound | None, Any]:
 
 
 def is_sequence(hint: Any) -> bool:
-    """Whether a value of that annotation is a list."""
-    return typing.get_origin(_strip(hint)[1]) in (tuple, list)
+    """Whether a value of that annotation is a list, or one that may be left out."""
+    hint = _strip(hint)[1]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        options = [one for one in typing.get_args(hint) if one is not type(None)]
+        return all(map(is_sequence, options))
+    return typing.get_origin(hint) in (tuple, list)
 
 
 def _union(options: tuple[Any, ...], given: Any, where: Where) -> Any:

@@ -18,7 +18,7 @@ from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
 from fl.term import Adaptive, Batch, Term
 from fl.training import Training
-from fl.trees import Rate, Tree
+from fl.trees import Rate, Tree, without
 
 View = Callable[[Tree, Tree | None], dict[str, Any]]
 """(server, client) -> the variables to evaluate; the shared view is asked without a client."""
@@ -187,6 +187,10 @@ where the task does not count any.
 """
 
 
+MODALITY = "modality"
+"""In a client's tree, where clients differ in it: the number of its modality, int64."""
+
+
 @dataclass(frozen=True)
 class Exchange:
     """The server sends, clients work and answer, the server draws its conclusion.
@@ -259,6 +263,7 @@ class Method:
     admit(counts, clients)
         Raises `FedloomError` where the method cannot do with what clients hold: training samples
         of every client by class, int64 [clients, classes], and the ids of those that may take part.
+    modals: what it is for clients of each modality, where they differ in it.
     """
 
     init: Callable[[Tree], tuple[dict[str, Any], dict[str, Any]]]
@@ -271,12 +276,36 @@ class Method:
     trace: Callable[[Tree], dict[str, Tensor]] | None = None
     trace_clients: Callable[[Tree], dict[str, Tensor]] | None = None
     admit: Callable[[Tensor, Tensor], None] | None = None
+    modals: tuple[Modal, ...] = ()
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         """All of a round, in their order."""
         last = Exchange(self.passes, self.aggregate, send=self.send, give=self.give)
         return (*self.before, last)
+
+
+@dataclass(frozen=True)
+class Modal:
+    """A method for the clients of one modality.
+
+    foreign: the names of the weights that they do not hold. apart: whether the modalities share
+    nothing, so that each has a server of its own, under its ``name``; else there is one, which
+    averages (`Averaging`), each weight over those who hold it.
+    """
+
+    name: str
+    method: Method
+    foreign: frozenset[str]
+    apart: bool
+
+    def of(self, tree: Tree) -> dict[str, Any]:
+        """A tree, or a stack, without the weights that these clients do not hold."""
+        return without(tree, self.foreign)
+
+    def server(self, server: Tree) -> dict[str, Any]:
+        """What these clients' server is of the run's."""
+        return dict(server[self.name]) if self.apart else self.of(server)
 
 
 def steps_of(method: Method) -> tuple[Pass, ...]:
@@ -304,7 +333,8 @@ class Declared:
     validates: every participant needs validation samples. training: values of training keys that it
     sets where a study does not. sends_own: a client goes on with weights of its own and sends them
     too. short: hyper-parameters under which a run of two rounds shows all that it does, for tests
-    of every method.
+    of every method. modalities: its server does nothing but average what is sent, so that clients
+    of several modalities can share one.
     """
 
     stages: tuple[str, ...]
@@ -316,6 +346,7 @@ class Declared:
     training: Mapping[str, Any] = field(default_factory=dict)
     sends_own: bool = False
     short: Mapping[str, Any] = field(default_factory=dict)
+    modalities: bool = False
 
 
 def declared(target: Any) -> Declared:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 MIXED = "mixed"
@@ -31,7 +31,9 @@ def mixed(values: Tensor, partner: Tensor, own: Tensor) -> Tensor:
 
 def mixed_labels(labels: Tensor, outputs: Tensor, mixes: Sequence[Mix]) -> Tensor:
     """Labels [b] of outputs [b, classes] as shares of classes, [b, classes], after all mixes."""
-    shares = F.one_hot(labels, outputs.shape[1]).to(outputs.dtype)
+    # `one_hot` asks for the values, which nobody has in a gradient within a stack of clients.
+    classes = torch.arange(outputs.shape[1], device=labels.device)
+    shares = (labels[..., None] == classes).to(outputs.dtype)
     for partner, own in mixes:
         shares = mixed(shares, partner, own)
     return shares

@@ -45,7 +45,7 @@ class Training:
     lr: Positive = 0.01
     momentum: Share = 0.0
     weight_decay: NonNegative = 0.0
-    schedule: Literal["constant", "cosine", "exponential", "step"] = "constant"
+    schedule: Literal["constant", "cosine", "exponential", "step", "drops"] = "constant"
     lr_decay: Positive = 1.0
     lr_decay_every: Count = 1
     participation: Annotated[float, Bound(above=0, high=1)] = 1.0
@@ -89,11 +89,16 @@ def learning_rate(training: Training, round_: int) -> float:
     """The rate of round 1, 2, ..., R.
 
     constant: lr. exponential: lr * lr_decay^(t-1). step: lr * lr_decay^floor((t-1)/lr_decay_every).
-    cosine: lr * (1 + cos(pi (t-1)/R)) / 2.
+    cosine: lr * (1 + cos(pi (t-1)/R)) / 2. drops: lr, times lr_decay after half of the rounds, and
+    once more after three quarters.
     """
     done = round_ - 1
     if training.schedule == "cosine":
         return training.lr * (1 + math.cos(math.pi * done / training.rounds)) / 2
+    if training.schedule == "drops":
+        return training.lr * training.lr_decay ** sum(
+            4 * done >= k * training.rounds for k in (2, 3)
+        )
     if training.schedule == "exponential":
         return training.lr * training.lr_decay**done
     if training.schedule == "step":

@@ -8,7 +8,7 @@ dimension on every leaf.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -79,6 +79,24 @@ def take(tree: Tree, index: int | slice | Tensor) -> dict[str, Any]:
 def put(tree: Tree, index: Tensor, values: Tree) -> dict[str, Any]:
     """The stack with the clients at ``index`` replaced by those of ``values``."""
     return apply(lambda t, v: t.index_copy(0, index, v.to(t.dtype)), tree, values)
+
+
+def without(tree: Tree, names: Collection[str]) -> dict[str, Any]:
+    """The tree without what is called by one of the names, at any depth."""
+    return {
+        key: leaf if isinstance(leaf, Tensor) else without(leaf, names)
+        for key, leaf in tree.items()
+        if key not in names
+    }
+
+
+def overlaid(tree: Tree, over: Tree) -> dict[str, Any]:
+    """The leaves of both trees; where both have one, that of ``over``."""
+    found = dict(tree)
+    for key, leaf in over.items():
+        inner = not isinstance(leaf, Tensor)
+        found[key] = overlaid(found.get(key, {}), leaf) if inner else leaf
+    return found
 
 
 def to(tree: Tree, device: torch.device | str) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Features:
         for run in runs:
             simulation = run.simulation()
             samples = self._samples(simulation)
-            labels = simulation.arrays.labels(torch.from_numpy(samples)).numpy()
+            labels = simulation.arrays.labels(torch.from_numpy(samples)).cpu().numpy()
             found: dict[str, list[tuple[float, float]]] = {}
             for stage, client, variables in self._models(run.weights(), simulation):
                 features = features_of(variables, simulation, samples)
@@ -135,7 +135,7 @@ def features_of(
     for begin in range(0, len(samples), CHUNK):
         x = arrays.inputs(torch.from_numpy(samples[begin : begin + CHUNK]))
         found.append(network.eval(own["params"], own["buffers"], x).features.flatten(1))
-    return np.asarray(torch.cat(found).double())
+    return np.asarray(torch.cat(found).double().cpu())
 
 
 def quality(features: np.ndarray, labels: np.ndarray, seed: int) -> tuple[float, float]:

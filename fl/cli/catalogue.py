@@ -31,7 +31,7 @@ def listing(kind: str) -> Iterator[str]:
 
 def details(kind: str, name: str) -> Iterator[str]:
     """What an entry is, whose, what is to be known of it, and every key that configs can say."""
-    entry = registry.find(kind, name, Where("NAME"))
+    entry = registry.declared(kind, name, Where("NAME"))
     yield f"{entry.name}: {entry.summary}"
     if entry.citation:
         yield from ("", *_filled(entry.citation))

@@ -121,12 +121,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _plan(parsed: argparse.Namespace) -> None:
     from fl.cli import summary
-    from fl.planning import plan
+    from fl.planning import kept, plan
 
     if parsed.write:
         found, _ = plan.written(parsed.config, parsed.studies)
     else:
-        found = plan.make(parsed.config, config.asked(parsed.studies))
+        found = kept.asked(parsed.config, config.asked(parsed.studies))
     for line in summary.lines(found, Store(Path(found.settings.store)), parsed.runs):
         say(line)
 
@@ -235,9 +235,9 @@ def _asked(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, Any]]
     if parsed.planned:
         config.check_name(parsed.study, Where("the command line"))
         return settings, _planned(Path(settings.results), "studies", parsed.study)
-    from fl.planning import plan
+    from fl.planning import kept
 
-    return settings, plan.study(parsed.config, parsed.study)
+    return settings, kept.study(parsed.config, parsed.study)
 
 
 def _download(parsed: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ KINDS = {
     "model": "model",
     "dataset": "data set",
     "scheme": "partition scheme",
+    "analysis": "analysis",
 }
 """What can be made, and what the registry calls it."""
 

@@ -229,9 +229,9 @@ def _chosen(parsed: argparse.Namespace, source: Store) -> list[str]:
 
 def _runs_of(folder: Path, studies: list[str]) -> set[str]:
     """The runs that studies need as the config has them now."""
-    from fl.planning import plan
+    from fl.planning import kept
 
-    found = plan.make(folder, studies)
+    found = kept.asked(folder, studies)
     return {member["run"] for bundle in found.bundles.values() for member in bundle["runs"]}
 
 

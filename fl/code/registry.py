@@ -20,6 +20,7 @@ from typing import Any
 
 from fl import fields
 from fl.code import plugins
+from fl.code.declared import dataclass_of
 from fl.errors import ConfigError, Where, unknown
 
 ROOT = plugins.FL
@@ -81,15 +82,39 @@ def names(kind: str) -> list[str]:
 
 def find(kind: str, name: str, where: Where) -> Entry:
     """The entry of that name, or a `ConfigError` at ``where`` with the nearest one suggested."""
+    found = _named(kind, name, where)
+    try:
+        module = importlib.import_module(found)
+    except Exception as error:
+        raise _broken(where, found, error) from error
+    said = _said(kind, name, Path(inspect.getfile(module)), module.__doc__)
+    return Entry(**vars(said), target=_target(module, where))
+
+
+def declared(kind: str, name: str, where: Where) -> Entry:
+    """As `find`, with a target that has the fields and class variables but may have no methods:
+    for who asks what can be said of an entry, and not for the entry. What lies in a plugin is
+    imported, as its author wants to be told what is wrong with it.
+    """
+    place = file(kind, name, where)
+    target = dataclass_of(place) if place.is_relative_to(ROOT) else None
+    if target is None:
+        return find(kind, name, where)
+    text = ast.get_docstring(ast.parse(place.read_bytes()))
+    return Entry(**vars(_said(kind, name, place, text)), target=target)
+
+
+def file(kind: str, name: str, where: Where) -> Path:
+    """Where the entry of that name is defined, or a `ConfigError` as of `find`; not imported."""
+    return _file(_named(kind, name, where))
+
+
+def _named(kind: str, name: str, where: Where) -> str:
+    """The module of the entry of that name."""
     modules = _modules(kind, where)
     if name not in modules:
         raise unknown(where, kind, name, modules)
-    try:
-        module = importlib.import_module(modules[name])
-    except Exception as error:
-        raise _broken(where, modules[name], error) from error
-    said = _said(kind, name, Path(inspect.getfile(module)), module.__doc__)
-    return Entry(**vars(said), target=_target(module, where))
+    return modules[name]
 
 
 def entry_of(kind: str, spec: Mapping[str, Any]) -> tuple[Entry, Any]:

@@ -29,14 +29,18 @@ __all__ = [
 class Dataset(Protocol):
     """A data set: a frozen dataclass whose fields are its config keys, and its reader.
 
-    Its size and shape are known before anything is read, so that a config can be checked. Published
-    sets have a field ``complete``, true by default: what is read is held to the published sizes.
-    ``complete: false`` reads a subset in the same format, whose files and sizes are its own. Sets
-    of tokens have ``tokens``, how many different ones there are. What a user's set reads where it
-    lies, a file or a folder, is its field ``path``; if it reads more than that, ``files`` are all.
-    ``published_splits`` names the
-    splits in which its samples are published, so that a config that asks for another is refused; a
-    data set without that attribute is asked when it is partitioned.
+    Its size and shape are known before anything is read, so that a config can be checked. A data
+    set may also have:
+
+    - ``complete``, a field that is true by default, of published sets: what is read is held to the
+      published sizes. ``complete: false`` reads a subset in the same format, which has files and
+      sizes of its own.
+    - ``tokens``, of sets of tokens: how many different ones there are.
+    - ``path``, a field of a user's own set: the file or folder that it reads where it lies.
+    - ``files``: all files that it reads, if these are more than ``path``.
+    - ``published_splits``: the names of the splits in which its samples are published. A config
+      that asks for another one is refused. A data set without this attribute is asked when it is
+      partitioned.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
@@ -66,8 +70,10 @@ class Dataset(Protocol):
 class Supply:
     """Where the raw files of a data set come from, and what they are held to.
 
-    origin: see `fetch`; lock: the checksums of files whose publisher states none; content: what
-    the user's own files (`own`) must have in them, see `fl.data.contents`.
+    Attributes:
+        origin: See `fetch`.
+        lock: The checksums of files whose publisher states none.
+        content: What the user's own files (`own`) must have in them, see `fl.data.contents`.
     """
 
     origin: str | None = None
@@ -103,10 +109,13 @@ def placed(source: Source, origin: str | None, raw: Path) -> Path | None:
 
 
 def own(dataset: Dataset, origin: str | None) -> dict[str, list[Path]]:
-    """By name, what a data set reads of the user's own: where its ``path`` leads, and files at a
-    ``file:`` address that it states no checksum of.
+    """What a data set reads of the user's own: its ``path``, and files at a ``file:`` address for
+    which it states no checksum.
 
-    Such files may change, and what is made of them is named by their content.
+    Such files may change, so what is made of them is named by their content.
+
+    Returns:
+        The files by name.
     """
     found = {}
     path = getattr(dataset, "path", None)
@@ -121,9 +130,11 @@ def own(dataset: Dataset, origin: str | None) -> dict[str, list[Path]]:
 
 
 def gather(dataset: Dataset, raw: str | Path, supply: Supply = PUBLISHED) -> list[Path]:
-    """The raw files of a data set, fetched into ``raw`` where they are not there already.
+    """The raw files of a data set, fetched into ``raw`` unless they are there already.
 
-    Raises `DataError` also if one of the user's own has not the content that ``supply`` states.
+    Raises:
+        DataError: If a file cannot be had, or if one of the user's own has another content than
+            ``supply`` states.
     """
     users = own(dataset, supply.origin)
     _check(supply.content, {name: content(users[name]) for name in users if name in supply.content})
@@ -160,9 +171,11 @@ def prepare(
 ) -> Prepared:
     """Fetch the sources of ``dataset`` into ``raw``, prepare it in ``folder``, once, and open it.
 
-    A folder that is complete stays as it is. Raises `DataError` if it holds the same data set with
-    other parameters or from other files than the lock says, if it is damaged, or if a source cannot
-    be had.
+    A folder that is complete stays as it is.
+
+    Raises:
+        DataError: If the folder holds the same data set with other parameters, or from other files
+            than the lock says; if it is damaged; or if a source cannot be had.
     """
     folder = Path(folder)
     found = _opened(folder)
@@ -269,7 +282,8 @@ def _check_lock(found: Prepared, dataset: Dataset, supply: Supply) -> None:
 def load(name: str, root: str | Path = "data/prepared") -> Prepared:
     """Open the prepared data set ``root/name``, or the only ``root/name-<hash>`` there is.
 
-    Raises `DataError` that lists what there is if there is none such, or more than one.
+    Raises:
+        DataError: If there is none, or more than one; it lists what there is.
     """
     root = Path(root)
     if (root / name).is_dir():

@@ -49,15 +49,23 @@ DAMAGE = (
 
 
 def entries(archive: Archive, wanted: Wanted | None = None) -> Iterator[tuple[str, BinaryIO]]:
-    """The files in a zip or a tar (plain, gz, bz2, xz): name and content, in the archive's order.
+    """The files in a zip or a tar (plain, gz, bz2, xz), in the archive's order.
 
-    A content is to be read before the next is asked for; folders are passed over. ``archive`` may
-    itself be such a content: that is how an archive within an archive is read (a zip in a tar is
-    held in memory). ``wanted(name)`` says which files to yield.
+    A tar whose end is missing is found out after its last member.
 
-    Raises `DataError` that names the archive, and the member if it is one that is at fault: for
-    what is truncated, corrupt or no archive, and for members that are links or devices, or whose
-    names lead out of a folder. A tar whose end is missing is found out after its last member.
+    Args:
+        archive: A path, or a content that this function has yielded: so an archive inside an
+            archive is read (a zip inside a tar is held in memory).
+        wanted: Says by its name whether to yield a file; by default all are yielded.
+
+    Yields:
+        The name and the content of each file. Read a content before you ask for the next one.
+        Folders are passed over.
+
+    Raises:
+        DataError: For an archive that is truncated, corrupt or no archive, and for members that are
+            links or devices or whose names lead out of a folder. It names the archive, and the
+            member that is at fault.
     """
     title = name_of(archive)
     with ExitStack() as stack:
@@ -97,11 +105,18 @@ def decompressed(path: Path) -> BinaryIO:
 
 
 def unpack(archive: Path, folder: Path, limit: int | None = None) -> Path:
-    """``folder`` with everything that is in ``archive``; one that is there already stays as it is.
+    """Unpack everything in ``archive`` into ``folder``; a folder that is there already stays as it
+    is.
 
-    It gets its name when it is complete. ``limit`` is how many bytes may come out, by default 4 GiB
-    and a hundred times the archive's own size. Raises as `entries` does, for more bytes than that,
-    and `FedloomError` if the disk refuses; nothing is left behind then.
+    The folder gets its name when it is complete.
+
+    Args:
+        limit: How many bytes may come out; by default 4 GiB and a hundred times the archive's own
+            size.
+
+    Raises:
+        DataError: As `entries` does, and for more bytes than ``limit``.
+        FedloomError: If the disk refuses. In each case nothing is left behind.
     """
     if folder.is_dir():
         return folder

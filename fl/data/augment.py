@@ -14,10 +14,14 @@ PAD = 4
 
 
 def crop_flip(x: Tensor, key: Tensor) -> Tensor:
-    """Images [n, channels, height, width], raw, each cropped at random and flipped or not.
+    """Crop each image at random, and flip it or not.
 
-    The crop is of the image's own size from the image with `PAD` zeros on every side, the flip from
-    left to right for every second image. ``key`` int64 [n], see `fl.keyed`.
+    The crop has the image's own size and is taken from the image with `PAD` zeros on every side.
+    Every second image, at random, is flipped from left to right.
+
+    Args:
+        x: Images [n, channels, height, width], raw.
+        key: Of each image, int64 [n], see `fl.keyed`.
     """
     height, width = x.shape[-2:]
     down, right, flip = keyed.uniform(key, 0, (3,)).unbind(-1)

@@ -27,10 +27,12 @@ from fl.training import Training
 class Schedule:
     """The batches of a pass, for K clients of which the longest takes S steps.
 
-    index: sample numbers, int64 [K, S, b]; weight: loss weights, bool [K, S, b];
-    steps: how many of the S each client takes, int64 [K]. Rows past that are zeros.
-    key: of all randomness inside the steps, int64 [K], or None where there is none.
-    extra: the samples of each of the pass's refreshes, sample numbers int64 [K, U, s].
+    Attributes:
+        index: Sample numbers, int64 [K, S, b].
+        weight: Weights in the loss, bool [K, S, b].
+        steps: How many of the S steps each client takes, int64 [K]. Rows after that are zeros.
+        key: Of all randomness inside the steps, int64 [K]; None where there is none.
+        extra: For each of the pass's refreshes the samples that it sees, int64 [K, U, s].
     """
 
     index: np.ndarray
@@ -97,11 +99,17 @@ def schedule(
     keyed: bool = False,
     refreshes: Sequence[Refresh] = (),
 ) -> Schedule:
-    """The batches of one round; ``samples[i]`` are the samples of ``clients[i]``.
+    """The batches of one round.
 
-    draws: how the pass asks for them; work: how much of the pass each client does (all of it, if
-    that is not said); labels, classes: of the samples, where it asks for classes.
-    keyed: whether the steps are random in themselves; refreshes: those of the pass.
+    Args:
+        samples: By client, the samples that it holds.
+        clients: Their ids, in the same order.
+        draws: How the pass asks for samples.
+        work: By client, how much of the pass it does; all of it, if that is not said.
+        labels: By client, the labels of its samples, where the pass asks for classes.
+        classes: How many there are, likewise.
+        keyed: Whether the steps are random in themselves.
+        refreshes: Those of the pass.
     """
     draws = draws or Draws()
     whole = lengthened(training, draws, round_)
@@ -218,11 +226,16 @@ def _epoch(
 class Arrays:
     """The samples of a data set, ready to be gathered into batches on a device.
 
-    ``x`` and ``y`` may be memory maps; labels ``y`` are a number for each sample, or a mask. Sets
-    of up to ``resident`` bytes are copied to the device once; larger ones are gathered batch by
-    batch. Inputs become ``(x * scale - mean) / sd`` in the run's precision, scale, mean and sd per
-    channel or one each; without a normalisation they are tokens, which stay whole numbers (int64).
-    ``augmentation`` names what is done to training batches, see `fl.data.augment`.
+    Inputs become ``(x * scale - mean) / sd`` in the run's precision; scale, mean and sd are one
+    number each, or one for each channel. Without a normalisation inputs are tokens, which stay
+    whole numbers (int64).
+
+    Args:
+        x: Inputs; they may be a memory map, as labels may.
+        y: Labels: a number for each sample, or a mask.
+        augmentation: What is done to training batches, see `fl.data.augment`.
+        resident: Sets of up to so many bytes are copied to the device once; larger ones are
+            gathered batch by batch.
     """
 
     def __init__(
@@ -262,9 +275,11 @@ class Arrays:
         return self._augment is not None
 
     def inputs(self, index: Tensor, key: Tensor | None = None) -> Tensor:
-        """Normalised inputs, [*index.shape, ...], for a tensor of sample numbers.
+        """Normalised inputs, [*index.shape, ...].
 
-        With a ``key`` for each sample they are augmented as training batches are.
+        Args:
+            index: Sample numbers, of any shape.
+            key: Of each sample; with it inputs are augmented as training batches are.
         """
         flat = index.reshape(-1)
         if self._x is not None:

@@ -65,9 +65,16 @@ def require(path: Path, there: Iterable[str], key: str, column: str) -> None:
 def pieces(
     path: Path, columns: Sequence[str], texts: Sequence[str], separator: str = ","
 ) -> Iterator[tuple[int, pd.DataFrame]]:
-    """Up to `ROWS` rows of these columns at a time, with the number of the first.
+    """Read some columns of a table, up to `ROWS` rows at a time.
 
-    ``texts`` are taken as they are written, ``01`` for one. Raises `DataError` for a damaged file.
+    Args:
+        texts: The columns that are taken as they are written, ``01`` for example.
+
+    Yields:
+        The number of the first row of a piece, and the piece.
+
+    Raises:
+        DataError: For a damaged file.
     """
     first = 1
     try:

@@ -16,10 +16,14 @@ def hold(
     source: str,
     things: str = "samples",
 ) -> None:
-    """Raise a `DataError` for the first part of a data set that is not of its published size.
+    """Hold the parts of a data set to their published sizes.
 
-    ``found`` and ``published`` count ``things`` by part (a split, a domain, a class); ``source``
-    says who printed the published ones.
+    Args:
+        found, published: How many ``things`` each part has (a split, a domain, a class).
+        source: Who printed the published numbers.
+
+    Raises:
+        DataError: For the first part that has another size.
     """
     for part in dict.fromkeys([*published, *found]):
         here, there = found.get(part, 0), published.get(part, 0)
@@ -31,10 +35,17 @@ def hold(
 
 
 def enough(sizes: Mapping[str, int], least: int, name: str) -> list[str]:
-    """Who has at least ``least`` samples, sorted; `DataError` if nobody has.
+    """Who has at least ``least`` samples.
 
-    ``sizes`` counts the samples of each client of the data set's own; ``least`` is its key
-    ``min_samples``.
+    Args:
+        sizes: The samples of each client of the data set's own.
+        least: The data set's key ``min_samples``.
+
+    Returns:
+        The clients, sorted.
+
+    Raises:
+        DataError: If nobody has as many.
     """
     kept = sorted(client for client, size in sizes.items() if size >= least)
     if not kept:

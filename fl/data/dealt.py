@@ -17,11 +17,16 @@ Scheme = Callable[..., pd.DataFrame]
 
 
 def deal(scheme: Scheme, values: Mapping[str, Any], prepared: Prepared, name: str) -> pd.DataFrame:
-    """The table ``sample, client, split``: what the scheme makes of labels, ``values`` and what of
-    the data set's own groups, domains and published split it has arguments for.
+    """The partition table ``sample, client, split`` that a scheme makes.
 
-    name: of the partition, in errors. Raises `DataError` for a table that breaks the promises of
-    one, see `fl.data.holdings.validate`.
+    The scheme gets the labels, ``values``, and those of the data set's own groups, domains and
+    published split for which it has arguments.
+
+    Args:
+        name: Of the partition, in errors.
+
+    Raises:
+        DataError: For a table that breaks the promises of one, see `fl.data.holdings.validate`.
     """
     given = {"groups": prepared.client, "domains": prepared.domain, "published": prepared.split}
     wanted = inspect.signature(scheme).parameters

@@ -19,16 +19,21 @@ POOLED = 1000
 
 
 def domain_distances(x: np.ndarray, domains: np.ndarray, chosen: np.ndarray) -> pd.DataFrame:
-    """The unbiased squared MMD of every two domains, one row each: ``domain < other``, ``mmd2``.
+    """The unbiased squared MMD of every two domains.
 
     MMD^2(a, b) = mean_{i != j} k(a_i, a_j) + mean_{i != j} k(b_i, b_j) - 2 mean_{i, j} k(a_i, b_j)
-    with k(u, v) = exp(-|u - v|^2 / (2 s^2)) and s the median distance of two samples, whatever
-    their domains. It is 0 on average where two domains do not differ, so that it may be negative,
-    and 2 at most. It is taken over at most 200 samples of a domain, drawn once and for all, whose
-    inputs, as they are stored, are projected to 64 dimensions by a fixed Gaussian matrix.
+    with k(u, v) = exp(-|u - v|^2 / (2 s^2)), and s the median distance between two samples of any
+    domain. Its mean is 0 where two domains do not differ, so that it may be negative; it is 2 at
+    most. At most 200 samples of a domain are taken, always the same ones. Their inputs, as they are
+    stored, are projected to 64 dimensions by a fixed Gaussian matrix.
 
-    ``x`` ``[samples, ...]``, ``domains`` ``[samples]`` whole numbers, ``chosen`` the samples that
-    count. A domain with fewer than two of them is left out.
+    Args:
+        x: Inputs ``[samples, ...]``.
+        domains: The domain of each sample, whole numbers ``[samples]``.
+        chosen: The samples that count. A domain with fewer than two of them is left out.
+
+    Returns:
+        A row for each two domains: ``domain``, ``other`` (the larger number) and ``mmd2``.
     """
     names, points = [], []
     features = int(np.prod(x.shape[1:]))

@@ -27,11 +27,15 @@ DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 @dataclass(frozen=True)
 class Source:
-    """A raw file: the name it gets, where it comes from and its SHA-256 (hex).
+    """A raw file.
 
-    ``url`` is ``http(s)://...``, ``file:PATH`` or ``package:NAME/PATH``, a file inside an installed
-    Python package; None for a file that only a person can get, as ``note`` says. Without ``sha256``
-    the first copy that is fetched is taken, and recorded where there is a lock file.
+    Attributes:
+        name: The name that it gets.
+        url: ``http(s)://...``, ``file:PATH`` or ``package:NAME/PATH``, a file inside an installed
+            Python package; None for a file that only a person can get.
+        sha256: Its SHA-256 (hex). Without it the first copy that is fetched is taken, and recorded
+            where there is a lock file.
+        note: How a person gets it.
     """
 
     name: str
@@ -45,9 +49,13 @@ def fetch(
 ) -> Path:
     """The path of ``source`` in ``folder``, fetched unless a good copy is there already.
 
-    ``origin``, an http(s) address or a folder, is where the file lies under its name in place of
-    ``source.url``. A file without a checksum of its own is held to ``lock``, or recorded in it.
-    Raises `DataError` if the source cannot be had or is not the file that was expected.
+    Args:
+        origin: An http(s) address or a folder, where the file lies under its name; it takes the
+            place of ``source.url``.
+        lock: A file without a checksum of its own is held to it, or recorded in it.
+
+    Raises:
+        DataError: If the source cannot be had, or is not the file that was expected.
     """
     target = Path(folder) / source.name
     held = source.sha256 or (lock.expected(source.name) if lock else None)

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,8 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fl import parquet
+from fl.data.modality import MODALITY
 from fl.errors import DataError
 from fl.files import disk_errors, parse_json, replacing
+from fl.places import path_of
 from fl.schema import PARTITION_COLUMNS, SPLITS, UNSEEN
 
 INTEGERS = {"sample": np.int64, "client": np.int32}
@@ -29,12 +33,18 @@ NOTES = b"fedloom.notes"
 
 
 def validate(table: pd.DataFrame, labels: np.ndarray, *, source: str) -> None:
-    """Raise a `DataError` for the first thing that makes ``table`` no partition of the data set.
+    """Check that ``table`` is a partition of the data set.
 
-    ``labels`` ``[samples]`` are the data set's; ``source`` (a file or a scheme) opens the message.
     Checked in this order: columns, types, samples out of range or held twice, unknown splits, gaps
-    in the client numbers, clients without train or without test samples, clients that are neither
-    seen nor unseen, nobody who is seen.
+    in the client numbers, clients without train or without test samples, clients that are unseen in
+    some rows only, and whether anybody is seen.
+
+    Args:
+        labels: The data set's, ``[samples]``.
+        source: A file or a scheme, with which the message begins.
+
+    Raises:
+        DataError: For the first thing that is wrong.
     """
     check_columns(table, source)
     _check_samples(table["sample"].to_numpy(), len(labels), source)
@@ -44,6 +54,7 @@ def validate(table: pd.DataFrame, labels: np.ndarray, *, source: str) -> None:
         _fail(source, f"sample {sample} has split {split!r}", ", ".join(SPLITS))
     _check_clients(table, source)
     _check_unseen(table, source)
+    _check_modality(table, source)
 
 
 def _fail(source: str, problem: str, allowed: str) -> None:
@@ -102,6 +113,19 @@ def _check_unseen(table: pd.DataFrame, source: str) -> None:
         _fail(source, f"every client is {UNSEEN}", "at least one that is not")
 
 
+def _check_modality(table: pd.DataFrame, source: str) -> None:
+    if MODALITY not in table:
+        return
+    if table[MODALITY].dtype.kind not in "iu":
+        _fail(source, f"column {MODALITY!r} is {table[MODALITY].dtype}", "whole numbers from 0")
+    kinds = table.groupby("client")[MODALITY].nunique()
+    for client in kinds.index[kinds > 1][:1]:
+        _fail(source, f"client {client} has several modalities", "one for each client")
+    present = np.unique(table[MODALITY].to_numpy())
+    for place in np.flatnonzero(present != np.arange(len(present)))[:1]:
+        _fail(source, f"modality {place} has no clients", "modalities from 0 without gaps")
+
+
 def unseen(table: pd.DataFrame) -> np.ndarray:
     """The clients that are held out of training, in ascending order."""
     if UNSEEN not in table:
@@ -109,11 +133,19 @@ def unseen(table: pd.DataFrame) -> np.ndarray:
     return np.unique(table.loc[table[UNSEEN].to_numpy(), "client"].to_numpy())
 
 
+def brought(scheme: Mapping[str, Any]) -> pd.DataFrame:
+    """The table of a user's own that a scheme names as its ``path``, see `read`."""
+    return read(path_of(scheme["path"]))
+
+
 def read(path: str | Path) -> pd.DataFrame:
-    """The table in a Parquet file, extra columns and notes included.
+    """The table in a Parquet file, with its extra columns and notes.
 
     Whole numbers of another width take the table's types where that changes no value; nothing else
-    is checked (see `validate`). Raises `DataError` if the file cannot be read.
+    is checked (see `validate`).
+
+    Raises:
+        DataError: If the file cannot be read.
     """
     try:
         table, metadata = parquet.read(path)
@@ -139,8 +171,10 @@ def read(path: str | Path) -> pd.DataFrame:
 def write(table: pd.DataFrame, path: str | Path) -> None:
     """Store a table as Parquet: equal tables give equal bytes, and no half-written file remains.
 
-    The notes go into the schema's metadata. Raises `FedloomError` if the
-    disk is full or refuses.
+    The notes go into the schema's metadata.
+
+    Raises:
+        FedloomError: If the disk is full or refuses.
     """
     path = Path(path)
     stored = pa.Table.from_pandas(table, preserve_index=False)
@@ -168,14 +202,16 @@ def content_hash(table: pd.DataFrame) -> str:
     digest.update("\n".join(ordered["split"]).encode())
     if len(away := unseen(table)):
         digest.update(b"\nunseen" + away.astype("<i4").tobytes())
+    if MODALITY in table:
+        digest.update(b"\nmodality" + ordered[MODALITY].to_numpy().astype("<i4").tobytes())
     return digest.hexdigest()
 
 
 def statistics(table: pd.DataFrame, labels: np.ndarray, classes: int) -> pd.DataFrame:
     """How the labels lie in each client's splits: one row per client and split that has samples.
 
-    With n_c samples of class c among the n of a row, and N_c among the N samples of the whole table
-    (all clients and splits: the population):
+    A row has n samples, n_c of them of class c. The whole table (all clients and splits) has N
+    samples, N_c of them of class c.
 
     - ``n``: n
     - ``label_entropy``: -sum_c (n_c/n) ln(n_c/n), in nats
@@ -183,8 +219,14 @@ def statistics(table: pd.DataFrame, labels: np.ndarray, classes: int) -> pd.Data
     - ``emd``: sum_c |n_c/n - N_c/N|, 0 to 2 (Zhao et al. 2018, arXiv:1806.00582)
     - ``class_0`` ..: n_c
 
-    ``labels`` ``[samples]`` are whole numbers in 0..classes-1, else `DataError`. Sorted by client
-    and split (train, val, test).
+    Args:
+        labels: Whole numbers in 0..classes-1, ``[samples]``.
+
+    Returns:
+        The rows, sorted by client and split (train, val, test).
+
+    Raises:
+        DataError: For other labels.
     """
     label = np.asarray(labels)[table["sample"].to_numpy()]
     for row in np.flatnonzero((label < 0) | (label >= classes))[:1]:

@@ -28,13 +28,20 @@ def decode(
     resample: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear",
     name: str = "",
 ) -> np.ndarray:
-    """A picture as uint8 ``[3, height, width]``, or ``[1, height, width]`` for mode ``L``.
+    """A picture as an array.
 
-    ``size`` is (height, width); None keeps the picture's own. ``crop`` is taken first: a box, or
-    the largest square in the middle. Pictures of another mode (Pillow's name: 1, L, P, RGB, RGBA,
-    CMYK, I;16, ...) are converted where ``converts`` names it. Raises `DataError` that names the
-    picture (by ``name``, where it is not a member of an archive) if its mode is another or if it
-    cannot be read.
+    Args:
+        size: (height, width) that it is brought to; None keeps its own.
+        crop: What is cut out first: a box, or the largest square in the middle.
+        converts: The modes that are converted where the picture has one of them in place of
+            ``mode``, by Pillow's names (1, L, P, RGB, RGBA, CMYK, I;16, ...).
+        name: What errors call the picture, where it is not a member of an archive.
+
+    Returns:
+        uint8 ``[3, height, width]``, or ``[1, height, width]`` for mode ``L``.
+
+    Raises:
+        DataError: If its mode is another one, or if it cannot be read.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -55,9 +62,10 @@ def decode(
 
 
 def look(path: Path) -> tuple[str, tuple[int, int]]:
-    """Pillow's name of a picture's mode, and (height, width), by its first bytes alone.
+    """The mode of a picture by Pillow's name, and (height, width); read from its first bytes alone.
 
-    Raises `DataError` if it cannot be read.
+    Raises:
+        DataError: If it cannot be read.
     """
     from PIL import Image, UnidentifiedImageError
 

@@ -17,6 +17,7 @@ from fl.data import PUBLISHED, Supply, holdings, raw_name
 from fl.data.dealt import deal
 from fl.data.distance import domain_distances
 from fl.data.lock import Lock
+from fl.data.modality import Modality
 from fl.data.prepared import Prepared
 from fl.errors import Where
 from fl.files import write_json, write_table
@@ -42,6 +43,12 @@ def task_of(dataset: Spec) -> Task:
     return found
 
 
+def modalities_of(dataset: Spec) -> tuple[Modality, ...]:
+    """The kinds of input that a data set has of every sample; none, where there is but one."""
+    found: tuple[Modality, ...] = getattr(entry_of("data set", dataset)[1], "modalities", ())
+    return found
+
+
 def dataset_id(spec: Spec) -> str:
     """``digits-<hash>``: the spec, the reader's code and the source files' checksums.
 
@@ -56,7 +63,7 @@ def dataset_id(spec: Spec) -> str:
 def partition_id(spec: Spec, dataset: str) -> str:
     """``dirichlet-<hash>``: the spec, the scheme's code, the data set, a user's own table."""
     entry = registry.find("partition scheme", spec["name"], Where("the spec"))
-    brought = holdings.content_hash(holdings.read(spec["path"])) if "path" in spec else ""
+    brought = holdings.content_hash(holdings.brought(spec)) if "path" in spec else ""
     code = [identity.code(entry.file), identity.code(identity.DEALT)]
     return f"{entry.name}-{identity.digest([dict(spec), code, dataset, brought])}"
 

@@ -1,36 +1,49 @@
 """Volumes from NIfTI-1 files, the format that most MRI data sets are published in.
 
-R. W. Cox et al. A (sort of) new image data format standard: NIfTI-1. Human Brain Mapping, 2004; the
-header's layout is that of the reference ``nifti1.h``.
+nibabel reads the header. What the header states is held to what was read before any memory is taken
+for it, as files come from others.
+
+Source:
+    R. W. Cox et al. A (sort of) new image data format standard: NIfTI-1. Human Brain Mapping, 2004.
 """
 
 from __future__ import annotations
 
 import gzip
-import struct
+import logging
+import math
 import zlib
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import numpy as np
 
 from fl.data.archives import name_of
 from fl.errors import DataError
 
-HEADER = 348
-"""Bytes of the header, which its first field states: that tells the byte order."""
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Header
 
 GZIP = b"\x1f\x8b"
+HEADER = 348
+"""Bytes of the header."""
+KINDS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "float32", "float64")
 
-TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4"}
-"""The header's codes of plain types."""
+_quiet = logging.Logger("nibabel", logging.CRITICAL + 1)
+"""For remarks on orientation and voxel sizes, which no array depends on."""
 
 
 def read(stream: BinaryIO) -> np.ndarray:
-    """The volume in a ``.nii`` or ``.nii.gz`` stream, ``[slices, rows, columns]``, scaled.
+    """The volume in a ``.nii`` or ``.nii.gz`` stream.
 
     Axes are in the file's own order, the slowest first, as SimpleITK gives them; no orientation is
-    applied. Values are of the file's type where its header asks for no scaling, else float64.
-    Raises `DataError` that names a file of another kind, or a damaged one.
+    applied.
+
+    Returns:
+        An array ``[slices, rows, columns]``: of the file's type where its header asks for no
+        scaling, else float64.
+
+    Raises:
+        DataError: For a file of another kind and for a damaged one, which it names.
     """
     name, content = name_of(stream), stream.read()
     try:
@@ -38,33 +51,43 @@ def read(stream: BinaryIO) -> np.ndarray:
             content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{name}: is damaged ({error}); get the archive again") from error
-    order = "<" if content[:4] == struct.pack("<i", HEADER) else ">"
-    if len(content) < HEADER or content[:4] != struct.pack(f"{order}i", HEADER):
-        _fail(name, "has no NIfTI-1 header")
-    if content[344:348] != b"n+1\0":
-        _fail(name, f"is of the kind {content[344:348]!r}")
-    return _volume(content, order, name)
-
-
-def _volume(content: bytes, order: str, name: str) -> np.ndarray:
-    dims = struct.unpack_from(f"{order}8h", content, 40)
-    (code,) = struct.unpack_from(f"{order}h", content, 70)
-    start, slope, intercept = struct.unpack_from(f"{order}3f", content, 108)
-    shape = dims[1 : dims[0] + 1]
-    if not 3 <= dims[0] <= 7 or min(shape) < 1 or any(extra != 1 for extra in shape[3:]):
-        _fail(name, f"has the dimensions {list(dims)}")
-    if code not in TYPES:
-        _fail(name, f"has values of type {code}")
-    count, dtype = int(np.prod(shape)), np.dtype(order + TYPES[code])
-    if len(content) < int(start) + count * dtype.itemsize:
+    header, start, scaling = _header(content, name)
+    shape, dtype = header.get_data_shape(), header.get_data_dtype()
+    count = math.prod(shape)
+    if len(content) < start + count * dtype.itemsize:
         raise DataError(f"{name}: is truncated; get the archive again")
-    values = np.frombuffer(content, dtype, count, int(start)).reshape(shape[2::-1])
-    # No scaling where the slope is 0, by the standard, or no number, as some programs write it.
-    if slope == 0 or not np.isfinite(slope) or (slope, intercept) == (1, 0):
+    values = np.frombuffer(content, dtype, count, start).reshape(shape[2::-1])
+    slope, intercept = scaling
+    if (slope, intercept) == (1, 0):
         return values.astype(dtype.newbyteorder("="))
-    return values * slope + intercept
+    return values * np.float64(slope) + intercept
 
 
-def _fail(name: str, problem: str) -> None:
-    types = ", ".join(np.dtype(t).name for t in TYPES.values())
-    raise DataError(f"{name}: {problem}; allowed: one-file NIfTI-1 volumes of {types}")
+def _header(content: bytes, name: str) -> tuple[Nifti1Header, int, tuple[float, float]]:
+    """A header that can be gone by, where the values begin, and slope and intercept."""
+    from nibabel.nifti1 import Nifti1Header
+    from nibabel.spatialimages import HeaderDataError
+
+    if len(content) < HEADER:
+        _fail(name, "has no NIfTI-1 header")
+    try:
+        header = Nifti1Header(content[:HEADER], check=False)
+        if header["sizeof_hdr"] != HEADER:
+            _fail(name, "has no NIfTI-1 header")
+        if header["magic"] != b"n+1":
+            _fail(name, f"is of the kind {content[344:348]!r}")
+        shape = header["dim"][1 : header["dim"][0] + 1]
+        if not 3 <= header["dim"][0] <= 7 or min(shape) < 1 or max(shape[3:], default=1) > 1:
+            _fail(name, f"has the dimensions {header['dim'].tolist()}")
+        header.check_fix(_quiet, 40)
+        if header.get_data_dtype().name not in KINDS:
+            _fail(name, f"has values of type {header.get_data_dtype().name}")
+        slope, intercept = header.get_slope_inter()
+        scaling = (1.0, 0.0) if slope is None else (slope, intercept)
+        return header, int(header.get_data_offset()), scaling
+    except (HeaderDataError, ValueError, OverflowError) as error:
+        _fail(name, f"has a header that nobody can go by ({error})")
+
+
+def _fail(name: str, problem: str) -> NoReturn:
+    raise DataError(f"{name}: {problem}; allowed: one-file NIfTI-1 volumes of {', '.join(KINDS)}")

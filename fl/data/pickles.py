@@ -43,9 +43,12 @@ LEAVES = (*KEYS, np.ndarray, np.generic)
 def load(stream: Path | BinaryIO) -> Any:
     """What is pickled in a file or a stream: arrays, numbers, text, lists, tuples, dictionaries.
 
-    Text of Python 2 and bytearrays become bytes, arrays of objects lists; arrays cannot be written
-    to. Raises `DataError` that names the file and what it asks for if that is anything else, or if
-    the pickle is damaged.
+    Text of Python 2 and bytearrays become bytes; arrays of objects become lists. Arrays cannot be
+    written to.
+
+    Raises:
+        DataError: If the pickle is damaged or asks for anything else; it names the file and what is
+            asked for.
     """
     title = name_of(stream)
     try:

@@ -37,11 +37,15 @@ def known(name: str, names: Mapping[str, Any]) -> str | None:
 def place(
     archive: Path, rows: Mapping[str, Any], x: np.ndarray, read: Reader | None = None
 ) -> None:
-    """Put the image at each path of ``rows`` in ``archive`` at its index of ``x``.
+    """Put images of an archive into an array.
 
-    ``read`` turns a stream into the values of one image; by default it is decoded in colour and
-    brought to the height and width of ``x``. Raises `DataError` if an image is missing or cannot be
-    read.
+    Args:
+        rows: By path in ``archive``, the index of ``x`` where the image belongs.
+        read: Turns a stream into the values of one image. By default it is decoded in colour and
+            brought to the height and width of ``x``.
+
+    Raises:
+        DataError: If an image is missing or cannot be read.
     """
     read = read or (lambda stream: decode(stream, x.shape[-2:], converts=PLAIN))
     missing = dict.fromkeys(rows)

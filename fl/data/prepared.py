@@ -94,9 +94,11 @@ class Writer:
     ) -> None:
         """Name the classes and domains, and say how inputs are normalised.
 
-        Labels and domains index into these names. ``normalisation`` has ``scale``, ``mean`` and
-        ``sd``, each a number or a list with one number per channel; None says that inputs are
-        tokens, whole numbers that stay what they are.
+        Args:
+            classes, domains: The names into which labels and domains index.
+            normalisation: ``scale``, ``mean`` and ``sd``, each a number or a list with one number
+                per channel. None says that inputs are tokens, whole numbers that stay what they
+                are.
         """
         self.description = {
             "classes": list(classes),
@@ -107,10 +109,15 @@ class Writer:
     def finish(self, meta: Mapping[str, Any]) -> None:
         """Write ``dataset.json`` and give the folder its name.
 
-        ``meta`` has ``name``, ``params`` and ``sources`` (each ``name`` and ``sha256``), and may
-        override what `describe` set. Everything is on the disk before the folder is renamed. Where
-        another process was faster, its folder stays. Raises `DataError` if the arrays do not belong
-        together.
+        Everything is on the disk before the folder is renamed. If another process was faster, its
+        folder stays.
+
+        Args:
+            meta: ``name``, ``params`` and ``sources`` (each with ``name`` and ``sha256``); it may
+                override what `describe` set.
+
+        Raises:
+            DataError: If the arrays do not belong together.
         """
         for rows in self._growing.values():
             rows.close()
@@ -137,10 +144,16 @@ class Writer:
 class Prepared:
     """A prepared data set, its arrays mapped from disk and read-only.
 
-    ``x`` ``[samples, ...]``, ``y`` ``[samples]`` in 0..len(classes)-1, and what the data set has of
-    ``client``, ``domain`` and ``split`` ``[samples]``, ``mask`` ``[samples, height, width]`` and
-    ``text`` ``[samples, ...]``; see the module. A model sees ``(x * scale - mean) / sd`` with the
-    three of ``normalisation``, which are numbers or one number per channel, or without it x itself.
+    A model sees ``(x * scale - mean) / sd`` with the three of ``normalisation``, or x itself where
+    that is None.
+
+    Attributes:
+        x: Inputs ``[samples, ...]``.
+        y: Labels ``[samples]`` in 0..len(classes)-1.
+        client, domain, split: ``[samples]`` each, see the module; None where the data set has none.
+        mask: ``[samples, height, width]``, likewise.
+        text: ``[samples, ...]``, likewise.
+        normalisation: ``scale``, ``mean`` and ``sd``, each one number or one for each channel.
     """
 
     folder: Path
@@ -162,8 +175,9 @@ class Prepared:
     def open(cls, folder: str | Path) -> Prepared:
         """Map the arrays of a prepared folder; no array is read.
 
-        Raises `DataError` if the folder is incomplete, or if an array is truncated or not of the
-        type and shape that ``dataset.json`` states.
+        Raises:
+            DataError: If the folder is incomplete, or if an array is truncated or has another type
+                or shape than ``dataset.json`` states.
         """
         folder = Path(folder)
         text = _read_description(folder)

@@ -19,18 +19,25 @@ def follow(
     members: np.ndarray,
     seed: int,
 ) -> tuple[np.ndarray, list[str]]:
-    """Who holds the samples ``members``, given who holds those in ``pool``: ``[members]``, notes.
+    """Deal the samples ``members`` as the samples in ``pool`` are held.
 
-    ``strata``, ``[samples]`` each: numbers of a sample's class within its kind (a domain, a natural
-    client; one kind for all where there are none), and of its kind. Of T members of a stratum, a
-    client that holds n of its N samples in the pool gets T n/N, in whole numbers; what rounding
-    costs a client in one stratum it is owed in the next. What nobody holds in the pool, nobody
-    gets. A class that a kind lacks in the pool is dealt as all of the kind is. A client to whom
-    nothing is due is given one sample of its kind, if possible of a class that it holds; a note
-    says so.
+    Of T members of a stratum, a client that holds n of its N samples in the pool gets T n/N, in
+    whole numbers; what a client loses by rounding in one stratum it is owed in the next. What
+    nobody holds in the pool, nobody gets. A class that a kind lacks in the pool is dealt as the
+    whole kind is. A client to whom nothing is due is given one sample of its kind, if possible of a
+    class that it holds; a note says so.
 
-    ``client`` ``[samples]``: 0..K-1 or `NOBODY`, read in the pool only. Raises `DataError` if there
-    are too few members to give every client one of its kind.
+    Args:
+        client: Who holds each sample, 0..K-1 or `NOBODY`, ``[samples]``; it is read in the pool
+            only.
+        strata: Two numbers of each sample, ``[samples]`` each: of its class within its kind, and of
+            its kind (a domain, a natural client; one kind for all where there are none).
+
+    Returns:
+        Who holds each member, ``[members]``, and the notes.
+
+    Raises:
+        DataError: If there are too few members to give every client one of its kind.
     """
     rng, owner = generator(seed, "published"), np.full(len(members), NOBODY, np.int32)
     fine, coarse = strata

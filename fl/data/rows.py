@@ -15,7 +15,10 @@ from fl.errors import DataError
 class Rows:
     """A ``.npy`` file under construction; it is whole after `close`.
 
-    Only the rows that are being added are in memory, and a full disk raises `OSError`.
+    Only the rows that are being added are in memory.
+
+    Raises:
+        OSError: If the disk is full.
     """
 
     def __init__(self, path: Path, first: np.ndarray) -> None:
@@ -52,9 +55,14 @@ class Rows:
 
 
 def pieces(stream: BinaryIO, rows: int) -> Iterator[tuple[int, int, np.ndarray]]:
-    """A ``.npy`` stream, up to ``rows`` rows at a time: the first row, rows in all, the piece.
+    """A ``.npy`` stream, up to ``rows`` rows at a time.
 
-    Raises `DataError` that names the stream if it is no such array, holds objects, or ends early.
+    Yields:
+        The number of the first row, how many rows there are in all, and the piece.
+
+    Raises:
+        DataError: If the stream is no such array, holds objects, or ends early; it names the
+            stream.
     """
     name = name_of(stream)
     try:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pandas as pd
 
+from fl.data.modality import MODALITY
 from fl.data.published import CODES, follow
 from fl.data.split import LEAST, NOBODY, check, divide, require
 from fl.errors import DataError
@@ -32,9 +33,11 @@ Published = Literal["published"]
 
 @dataclass(frozen=True)
 class Holders:
-    """Who holds what: ``client`` ``[samples]``, in 0..K-1 or `fl.data.split.NOBODY`.
+    """Who holds what.
 
-    notes: what had to be done beyond the scheme's definition.
+    Attributes:
+        client: Of each sample, 0..K-1 or `fl.data.split.NOBODY`, ``[samples]``.
+        notes: What had to be done beyond the scheme's definition.
     """
 
     client: np.ndarray
@@ -49,13 +52,15 @@ class Common:
     samples of the data set's published val or test split, and no others, dealt in the proportions
     in which the rest is held (`fl.data.published.follow`). unseen: clients held out of training,
     drawn by the seed, as a share of them or as their number; ``published``: those that hold no
-    sample of the published train split.
+    sample of the published train split. modalities: of a data set with several kinds of input, how
+    many clients have each, in the data set's order: the first ones the first kind, and so on.
     """
 
     seed: Index = 0
     val: Share | Published = 0.1
     test: Share | Published = 0.2
     unseen: Annotated[float, Bound(low=0, below=1)] | Count | Published = 0.0
+    modalities: tuple[Index, ...] | None = None
 
 
 HINTS = typing.get_type_hints(Common, include_extras=True)
@@ -64,12 +69,17 @@ HINTS = typing.get_type_hints(Common, include_extras=True)
 def scheme(assign: Callable[..., Holders]) -> Callable[..., pd.DataFrame]:
     """The partition scheme ``(labels, ..., published=None, *, own keys, common keys) -> table``.
 
-    ``assign(labels, [domains or groups,] *, own keys[, seed])`` sees the samples to deal and says
-    who holds them. ``published`` ``[samples]`` is the data set's array ``split``, or None. The
-    result is the partition table (sample, client, split) in its canonical order, with a column
-    ``domain`` (int32) if ``assign`` takes domains, and a column ``unseen`` (bool) if a client is.
+    Its result is the partition table (sample, client, split) in its canonical order. It has a
+    column ``domain`` (int32) if ``assign`` takes domains, and a column ``unseen`` (bool) if a
+    client is unseen.
 
-    Raises `DataError` for keys that do not fit the data, beside what ``assign`` raises.
+    Args:
+        assign: ``(labels, [domains or groups,] *, own keys[, seed])``: it sees the samples to deal
+            and says who holds them. The scheme's ``published`` ``[samples]`` is the data set's
+            array ``split``, or None.
+
+    Raises:
+        DataError: By the scheme, for keys that do not fit the data, and what ``assign`` raises.
     """
     name = assign.__name__.replace("_", "-")
     given = inspect.signature(assign).parameters.values()
@@ -131,7 +141,7 @@ def _partition(
     made = build(sample, owner, part, notes)
     if "domains" in kinds and kind is not None:
         made["domain"] = kind[made["sample"]].astype(np.int32)
-    return _with_unseen(name, made, common, split)
+    return _with_modality(name, _with_unseen(name, made, common, split), common)
 
 
 def _array(name: str, key: str, given: np.ndarray | None, labels: np.ndarray) -> np.ndarray | None:
@@ -183,6 +193,18 @@ def build(
     )
     made.attrs["notes"] = list(notes)
     return made
+
+
+def _with_modality(name: str, table: pd.DataFrame, common: Common) -> pd.DataFrame:
+    """The table, with the column `MODALITY` if clients differ in it."""
+    if common.modalities is None:
+        return table
+    clients = int(table["client"].max()) + 1
+    same = sum(common.modalities) == clients and min(common.modalities) > 0
+    allowed = f"numbers of clients, 1 or more, that are {clients} together"
+    require(same, name, "modalities", list(common.modalities), allowed)
+    of_client = np.repeat(np.arange(len(common.modalities), dtype=np.int32), common.modalities)
+    return table.assign(**{MODALITY: of_client[table["client"].to_numpy()]})
 
 
 def _with_unseen(name: str, table: pd.DataFrame, common: Common, split: np.ndarray) -> pd.DataFrame:

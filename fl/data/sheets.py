@@ -21,7 +21,8 @@ SHEET, STRINGS = "xl/worksheets/sheet1.xml", "xl/sharedStrings.xml"
 def rows(stream: BinaryIO) -> list[dict[str, str]]:
     """The rows that have cells, in order: the text of each cell by its column's letters.
 
-    Raises `DataError` that names a file that is no workbook.
+    Raises:
+        DataError: For a file that is no workbook; it names the file.
     """
     name = name_of(stream)
     try:

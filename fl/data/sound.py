@@ -6,6 +6,9 @@ weighted by the periodic Hann window w_n = (1 - cos(2 pi n / 400)) / 2 and fille
 features are log(10^-6 + sum_k F_mk P_k), with 40 triangular filters F_m that rise from 0 at the
 frequency f_m to 1 at f_{m+1} and fall to 0 at f_{m+2}. f_0 .. f_41 lie evenly from 0 to 8,000 Hz
 on the mel scale, 2595 log10(1 + f / 700) (O'Shaughnessy 1987).
+
+No library: torchaudio's latest (2.11) does not load beside torch 2.13, and soundfile takes a file
+that is cut off for a shorter one.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ def read_wav(stream: BinaryIO) -> np.ndarray:
         with wave.open(io.BytesIO(stream.read())) as file:
             found = (file.getframerate(), file.getnchannels(), 8 * file.getsampwidth())
             stated, samples = file.getnframes(), file.readframes(file.getnframes())
-    except (wave.Error, EOFError) as error:
+    except (wave.Error, EOFError, RuntimeError) as error:  # The last of a chunk's stated size.
         raise DataError(f"{name}: is no WAVE file ({error})") from error
     if found != (RATE, 1, 16):
         rate, channels, bits = found

@@ -27,10 +27,14 @@ def require(met: bool, scheme: str, key: str, value: object, allowed: str) -> No
 
 
 def check(scheme: str, labels: np.ndarray, val: float, test: float | None) -> np.ndarray:
-    """``labels`` as an array ``[samples]`` of integers, after checking the shares.
+    """The labels as an array ``[samples]`` of integers, after checking the shares.
 
-    Raises `DataError` if there is not one whole-number label per sample, or if the shares leave no
-    training or no test samples. ``test`` None: test samples come from elsewhere.
+    Args:
+        test: None says that test samples come from elsewhere.
+
+    Raises:
+        DataError: If there is not one whole-number label for each sample, or if the shares leave no
+            training or no test samples.
     """
     labels = np.asarray(labels)
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
@@ -56,10 +60,15 @@ def check_clients(scheme: str, clients: int, samples: int, least: int = LEAST) -
 def choose_classes(
     scheme: str, key: str, rng: np.random.Generator, clients: int, classes: int, each: int
 ) -> np.ndarray:
-    """Which client holds which class: booleans ``[clients, classes]`` with ``each`` in a row.
+    """Which client holds which class.
 
-    Clients choose in turn, at random among the classes with the fewest holders so far. Raises
-    `DataError` that names ``key`` unless there are ``each`` classes.
+    Clients choose in turn, at random among the classes that have the fewest holders so far.
+
+    Returns:
+        Booleans ``[clients, classes]`` with ``each`` of them true in a row.
+
+    Raises:
+        DataError: If there are fewer than ``each`` classes; it names ``key``.
     """
     require(1 <= each <= classes, scheme, key, each, f"1 to {classes}, the classes there are")
     holds = np.zeros((clients, classes), bool)
@@ -86,10 +95,14 @@ def log_gamma(rng: np.random.Generator, alpha: float, size: int) -> np.ndarray:
 
 
 def deal(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Deal each class's samples, shuffled, to clients: the client of each sample, or `NOBODY`.
+    """Deal each class's samples, shuffled, to clients.
 
-    ``counts`` ``[classes, clients]`` says how many each client gets; its rows are the classes that
-    occur in ``labels``, in ascending order.
+    Args:
+        counts: How many each client gets, ``[classes, clients]``; the rows are the classes that
+            occur in ``labels``, in ascending order.
+
+    Returns:
+        The client of each sample, or `NOBODY`.
     """
     client = np.full(len(labels), NOBODY, np.int32)
     for label, row in zip(np.unique(labels), counts, strict=True):
@@ -102,13 +115,19 @@ def deal(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np
 def take(
     left: np.ndarray, size: int, logs: np.ndarray, rng: np.random.Generator | None = None
 ) -> np.ndarray:
-    """Take ``size`` samples from what is ``left`` of each class (changed in place), by shares.
+    """Take ``size`` samples from what is left of each class, by shares.
 
-    ``left`` ``[classes]`` counts; ``logs`` ``[classes]`` are logarithms of shares that need not add
-    up to one, -inf for a class that is not wanted. Whole numbers by largest remainder, equal ones
-    in random order with ``rng``. A class that runs out leaves its share to the others in
-    proportion; where all that are wanted run out, fewer than ``size`` are taken. Returns how many
-    of each class, ``[classes]``.
+    Whole numbers are found by largest remainder; equal remainders are in random order. A class that
+    runs out leaves its share to the others in proportion. Where all classes that are wanted run
+    out, fewer than ``size`` are taken.
+
+    Args:
+        left: Samples of each class, ``[classes]``; changed in place.
+        logs: Logarithms of shares, ``[classes]``. The shares need not add up to one; -inf is for a
+            class that is not wanted.
+
+    Returns:
+        How many of each class are taken, ``[classes]``.
     """
     taken = np.zeros_like(left)
     tie = rng.random(len(left)) if rng else np.zeros(len(left))
@@ -135,15 +154,22 @@ def divide(
     val: float,
     test: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each held sample, its client and its split, an index of `fl.schema.SPLITS`; ``[held]`` each.
+    """Divide the samples of each client into splits.
 
-    ``client`` ``[samples]`` gives each sample its client in 0..K-1, or `NOBODY`. Shares are of a
-    client's own samples, rounded to the nearest count; every client gets at least one train sample,
-    one test sample unless ``test`` is 0, and one val sample unless ``val`` is 0. Which samples a
-    client tests on depends on the seed, ``test`` and the samples it holds: not on ``val``, the
-    scheme or the other clients.
+    Shares are of a client's own samples, rounded to the nearest count. Every client gets at least
+    one train sample, one test sample unless ``test`` is 0, and one val sample unless ``val`` is 0.
+    Which samples a client tests on depends on the seed, on ``test`` and on the samples that it
+    holds; it does not depend on ``val``, the scheme or the other clients.
 
-    Raises `DataError` if a client holds fewer than `LEAST` samples.
+    Args:
+        client: The client of each sample, 0..K-1, or `NOBODY`, ``[samples]``.
+
+    Returns:
+        Each held sample, its client, and its split as an index of `fl.schema.SPLITS`; ``[held]``
+        each.
+
+    Raises:
+        DataError: If a client holds fewer than `LEAST` samples.
     """
     sample = np.flatnonzero(client != NOBODY)
     code = np.unique(labels[sample], return_inverse=True)[1]
@@ -168,9 +194,14 @@ def divide(
 def apportion(totals: np.ndarray, weights: np.ndarray, tie: np.ndarray) -> np.ndarray:
     """Divide each row's total in proportion to its whole-number weights, by largest remainder.
 
-    ``totals`` ``[rows]``, ``weights`` and ``tie`` ``[rows, columns]``; the result has the shape of
-    ``weights``, its rows sum to ``totals``, and no entry exceeds its weight where the total does
-    not exceed the row's sum. Equal remainders are served in ascending order of ``tie``.
+    Args:
+        totals: ``[rows]``.
+        weights: ``[rows, columns]``.
+        tie: ``[rows, columns]``; equal remainders are served in ascending order of it.
+
+    Returns:
+        Whole numbers ``[rows, columns]`` whose rows sum to ``totals``. None exceeds its weight
+        where the total does not exceed the sum of the row's weights.
     """
     share = weights * totals[:, None]
     whole, rest = np.divmod(share, np.maximum(weights.sum(axis=1, keepdims=True), 1))

@@ -50,8 +50,9 @@ def divide(
 ) -> Samples:
     """The samples of all domains, in order: each one's train, val and test samples.
 
-    ``ends(n)`` of a training list of ``n`` says how many at its start train and how many at its end
-    validate; what lies between is left out.
+    Args:
+        ends: Of a training list of ``n``, how many at its start train and how many at its end
+            validate; what lies between is left out.
     """
     path: list[str] = []
     parts = []
@@ -70,9 +71,10 @@ def divide(
 def read(
     archive: Path, domains: Sequence[str], classes: Sequence[str]
 ) -> dict[str, tuple[list[str], list[int]]]:
-    """``{"<domain>_train.pkl": (paths, labels), ...}`` of every list in ``archive``.
+    """The lists in ``archive``: ``{"<domain>_train.pkl": (paths, labels), ...}``.
 
-    Raises `DataError` if a list is missing, or is no list of paths and known classes.
+    Raises:
+        DataError: If a list is missing, or is no list of paths and known classes.
     """
     wanted = {f"{domain}_{part}.pkl": None for domain in domains for part in ("train", "test")}
     found = {

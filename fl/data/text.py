@@ -24,10 +24,10 @@ def encode(words: Sequence[str], known: Mapping[str, int], length: int, other: i
 
 
 def table(stream: BinaryIO, encoding: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a csv file whose cells are all in double quotes, each with its number from 1.
+    """The rows of a CSV file whose cells are all in double quotes, each with its number from 1.
 
-    Raises `DataError` that names the stream for what is no such row, and for a last row that ends
-    early.
+    Raises:
+        DataError: For what is no such row, and for a last row that ends early; it names the stream.
     """
     name, number = name_of(stream), 0
     lines = _Lines(io.TextIOWrapper(stream, encoding, newline=""))

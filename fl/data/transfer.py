@@ -3,6 +3,9 @@
 What has arrived lies in ``.<name>.partial`` beside the target, with a record of the version that it
 is a part of. A later attempt, in this process or another, asks for the rest on the condition that
 the version is still the same (RFC 9110, Range and If-Range), and starts again where it is not.
+
+No library: pooch fetches a broken file from its first byte again, and urllib3's retries end where
+the body of the answer begins.
 """
 
 from __future__ import annotations
@@ -91,8 +94,9 @@ class Again(Exception):
 def download(url: str, target: Path) -> None:
     """Bring ``url`` into the `Partial` of ``target``, whole, going on from what is there.
 
-    Raises `DataError` if the server refuses or stays silent, `FedloomError` if the disk does; both
-    leave what has arrived for the next time.
+    Raises:
+        DataError: If the server refuses or stays silent.
+        FedloomError: If the disk refuses. In both cases what has arrived stays for the next time.
     """
     partial, failures = Partial.of(target), 0
     while True:

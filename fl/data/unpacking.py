@@ -28,9 +28,10 @@ def allowance(archive: Path) -> int:
 
 
 class Room:
-    """A folder that an archive's files are put into, up to ``limit`` bytes in all.
+    """A folder that an archive's files are put into.
 
-    ``limit`` is by default the archive's `allowance`.
+    Args:
+        limit: How many bytes it takes in all; by default the archive's `allowance`.
     """
 
     def __init__(self, folder: Path, archive: Path, limit: int | None = None) -> None:
@@ -39,10 +40,14 @@ class Room:
         self._used = 0
 
     def put(self, name: str, content: BinaryIO, stated: int = 0) -> None:
-        """Write a file; ``stated`` is how many bytes the archive says that it has.
+        """Write a file.
 
-        Raises `DataError` that names archive and member if the path lies outside of the folder, if
-        there can be no file of that name, or if there are more bytes than allowed.
+        Args:
+            stated: How many bytes the archive says that it has.
+
+        Raises:
+            DataError: If the path lies outside of the folder, if there can be no file of that name,
+                or if there are more bytes than allowed; it names archive and member.
         """
         self._hold(name, self._used + stated)
         try:

@@ -11,11 +11,17 @@ from fl.errors import DataError
 
 
 def whole(values: Any, low: int, high: int, name: str, key: str) -> np.ndarray:
-    """A list or an array of numbers as an array of the same shape, each from ``low`` to ``high``.
+    """Whole numbers from ``low`` to ``high``, as an array of the shape of ``values``.
 
     Whole numbers of another type (``3.0``) are taken for what they are. An array of whole numbers
-    keeps its type, everything else becomes int64. Raises `DataError` that names the file ``name``,
-    its ``key``, the first value that is none of these and its place.
+    keeps its type; everything else becomes int64.
+
+    Args:
+        values: A list or an array.
+        name, key: The file and its key that errors name.
+
+    Raises:
+        DataError: For the first value that is no such number; it names its place.
     """
     allowed = f"whole numbers from {low} to {high}"
     if isinstance(values, np.ndarray):

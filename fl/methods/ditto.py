@@ -34,6 +34,7 @@ class Ditto:
 
     stages: ClassVar = (GLOBAL, PERSONAL)
     tasks: ClassVar = ANY
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """FedAvg paired with Local under a proximal term."""

@@ -24,6 +24,7 @@ class FedAvg:
 
     stages: ClassVar = (GLOBAL,)
     tasks: ClassVar = ANY
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """The sample-weighted mean of locally trained models."""

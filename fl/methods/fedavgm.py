@@ -30,6 +30,7 @@ class FedAvgM:
 
     stages: ClassVar = (GLOBAL,)
     tasks: ClassVar = ANY
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """v <- beta v + (w - mean_k w_k);  w <- w - eta v."""

@@ -22,6 +22,7 @@ class FedBABU:
     """FedBABU has no hyper-parameters of its own."""
 
     stages: ClassVar = (GLOBAL,)
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """FedAvg that trains everything but the head."""

@@ -50,6 +50,7 @@ class FedProx:
 
     stages: ClassVar = (GLOBAL,)
     tasks: ClassVar = ANY
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more loss term."""

@@ -34,6 +34,7 @@ class FedRep:
     statistics: Literal["body", "both"] = "body"
 
     stages: ClassVar = (PERSONAL,)
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """Two phases: the local head, then the shared body."""

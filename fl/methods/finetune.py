@@ -28,6 +28,7 @@ class FineTune:
 
     stages: ClassVar = (PERSONAL,)
     tasks: ClassVar = ANY
+    modalities: ClassVar = True
     alone: ClassVar = True
     starts: ClassVar = True
     training: ClassVar[dict[str, Any]] = {"rounds": 5, "local_epochs": 1}

@@ -25,6 +25,7 @@ class Local:
 
     stages: ClassVar = (PERSONAL,)
     tasks: ClassVar = ANY
+    modalities: ClassVar = True
     alone: ClassVar = True
 
     def build(self, setting: Setting) -> Method:

@@ -35,6 +35,7 @@ class MOON:
     second: Literal["contrast", "squared", "none"] = "contrast"
 
     stages: ClassVar = (GLOBAL,)
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term; a client keeps the model that it sent last."""

@@ -11,6 +11,9 @@ finetune, start: perfedavg, rounds: 1, local_steps: 1}``.
 Running statistics of batch normalisation, of which the paper says nothing, are by default those of
 the second half alone: they then belong to the weights after the step, which are the ones that are
 judged and used. PFLlib's code lets both halves move them, one after the other.
+
+Features that a study alters are altered in both halves, by keys of their own; the state of an
+alteration adapts to what was seen in the second one.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from torch import Tensor
 from torch.func import grad
 
 from fl import trees
+from fl.alteration import STATES, Alterations
 from fl.errors import FedloomError
 from fl.fields import Positive
 from fl.method import Method, Setting, only
@@ -62,25 +66,27 @@ class PerFedAvg:
             raise FedloomError(f"perfedavg: batch_size is {size}; allowed: 2 or more, to be cut")
         if setting.terms:
             raise FedloomError("perfedavg: terms are set; allowed: none, as its loss is its own")
-        if setting.alterations:
-            raise FedloomError("perfedavg: features are set; allowed: none, as its loss is its own")
         base, network = recipe(setting), setting.network
-        local = only(base)
+        local, alterations = only(base), Alterations(setting.alterations)
 
         def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
             # Every other sample, so that what fills up a last batch falls to both halves.
-            inner, outer = ({k: v[i::2] for k, v in batch.items()} for i in (0, 1))
+            halves = ({k: v[i::2] for k, v in batch.items()} for i in (0, 1))
+            inner, outer = map(alterations.before, halves)
 
-            def forward(params: Tree, buffers: Tree, half: Batch) -> Output:
-                return network.train(params, buffers, half["x"], nested=True, key=half.get("key"))
+            def forward(params: Tree, buffers: Tree, half: Batch) -> tuple[Output, dict[str, Any]]:
+                alter, met = alterations.functions(work.get(STATES, {}), half)
+                x, key = half["x"], half.get("key")
+                return network.train(params, buffers, x, nested=True, key=key, alter=alter), met
 
             def before(params: Tree) -> tuple[Tensor, Tree]:
-                output = forward(params, work["buffers"], inner)
+                output, _ = forward(params, work["buffers"], inner)
                 return setting.task.loss(output.outputs, inner), output.buffers
 
             def after(params: Tree, buffers: Tree) -> tuple[Tensor, Tree]:
-                output = forward(params, buffers, outer)
-                return setting.task.loss(output.outputs, outer), output.buffers
+                output, met = forward(params, buffers, outer)
+                aux = {"buffers": output.buffers, "met": met}
+                return setting.task.loss(output.outputs, outer), aux
 
             direction, moved = grad(before, has_aux=True)(work["params"])
             if self.order != "second":
@@ -90,7 +96,7 @@ class PerFedAvg:
             if self.order == "free":
                 return self.free(before, after, work["params"], adapted, buffers)
             value, found = after(adapted, buffers)
-            return value, {"buffers": found}
+            return value, dict(found)
 
         return replace(base, passes=(replace(local, loss=loss),))
 
@@ -113,7 +119,7 @@ class PerFedAvg:
         )
         parts = trees.apply(lambda w, m: (w * m.detach()).sum(), params, slope)
         surrogate = torch.stack(trees.leaves(parts)).sum()
-        return value.detach() + surrogate - surrogate.detach(), {"buffers": found}
+        return value.detach() + surrogate - surrogate.detach(), found
 
 
 def _with_value(loss: Any) -> Any:

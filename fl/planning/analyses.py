@@ -11,12 +11,15 @@ id follows from the settled spec, the code and the runs, so that what is there i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl.code import identity
 
 if TYPE_CHECKING:
+    from fl.study.components import Choice
+    from fl.study.config import Execution
     from fl.study.expand import Expansion
 
 RECORD, TABLE = "analysis.json", "table.parquet"
@@ -53,4 +56,14 @@ def planned(expansion: Expansion, runs: Sequence[Mapping[str, Any]]) -> Iterator
             "metric": study.metric,
             "runs": list(runs),
             "bundles": sorted({run["bundle"] for run in runs}),
+            "execution": asdict(_execution(expansion, choice)),
         }
+
+
+def _execution(expansion: Expansion, choice: Choice) -> Execution:
+    """How it is computed, which is no part of what it is: as the study says. Only models need a
+    GPU, which an analysis computes that reads weights.
+    """
+    if getattr(choice.entry.target, "weights", False):
+        return expansion.execution
+    return replace(expansion.execution, device="cpu", gpus=0)

@@ -13,6 +13,7 @@ from fl.code import registry
 from fl.data import holdings
 from fl.data.scheme import Common
 from fl.errors import DataError, FedloomError, Where
+from fl.places import path_of
 from fl.store import run_check
 from fl.store.store import Store
 from fl.study import partition_fit
@@ -49,7 +50,8 @@ def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, i
     makes where nothing is said of it; clients that are unseen by it are taken to be none.
     """
     if "path" in scheme:
-        return _counted(scheme["path"], Path(scheme["path"]).stat().st_mtime_ns)
+        path = path_of(scheme["path"])
+        return _counted(path, path.stat().st_mtime_ns)
     _, found = registry.entry_of("data set", dataset)
     several = scheme.get("clients_per_domain", 0) * len(getattr(found, "domains", ()))
     clients = scheme.get("clients") or several or found.natural or 1
@@ -63,7 +65,7 @@ def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, i
 
 
 @cache
-def _counted(path: str, changed: int) -> tuple[int, int, float]:
+def _counted(path: Path, changed: int) -> tuple[int, int, float]:
     """What `_held` says, of a table that a user brings."""
     table = holdings.read(path)
     train = (table["split"] == "train").sum()

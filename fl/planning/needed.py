@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fl.errors import FedloomError
-from fl.planning import plan
+from fl.planning import kept
 from fl.study import config
 
 
@@ -38,7 +38,7 @@ def look(folder: Path, studies: Iterable[str]) -> Needed:
     found = Needed({}, {})
     for name in studies:
         try:
-            bundles = plan.make(folder, [name]).bundles
+            bundles = kept.asked(folder, [name]).bundles
         except FedloomError as error:
             found.unplanned[name] = error
         else:

@@ -66,7 +66,7 @@ def make(folder: Path, studies: Sequence[str] = ()) -> Plan:
     from fl.study.expand import expand  # imports torch, which a plan that is known does without
     from fl.study.own_files import Own
 
-    settings, wanted, where = _wanted(folder, studies)
+    settings, wanted, where = asked_for(folder, studies)
     own = Own(Path(settings.data), settings.sources, folder / LOCK)
     expansions = [expand(folder, name, where, settings.execution, own) for name in wanted]
     runs = {run.id: run for e in expansions for run in e.runs}
@@ -88,7 +88,11 @@ def make(folder: Path, studies: Sequence[str] = ()) -> Plan:
     )
 
 
-def _wanted(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str], Where]:
+def asked_for(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str], Where]:
+    """The settings of a config folder, the studies named or else its own, and where it names them.
+
+    Raises `ConfigError` for what is wrong with the config of all studies.
+    """
     settings = config.settings(folder)
     config.check_methods(folder)
     where = Where(os.path.relpath(folder / "config.yaml")) / "studies"
@@ -251,23 +255,15 @@ def current(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
 def still(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
     """What `current` says where it makes nothing anew; else empty."""
     studies = config.asked(studies)
-    settings, wanted, _ = _wanted(folder, studies)
+    settings, wanted, _ = asked_for(folder, studies)
     home = Path(settings.results) / "plan"
     try:
         known = summary(home)
     except DataError:
         known = {}
     watched = known.get("watched", {})
-    same = known.get("key") == _key(folder, wanted, settings) and _stands(watched)
+    same = known.get("key") == fingerprint(folder, wanted, settings) and stands(watched)
     return known if same and _whole(home, known) else {}
-
-
-def study(folder: Path, name: str) -> dict[str, Any]:
-    """A study as config has it now: out of ``<results>/plan`` where it stands there, else made."""
-    settings = config.settings(folder)
-    if name in settings.studies and still(folder):
-        return part(Path(settings.results) / "plan", "studies", name)
-    return make(folder, [name]).studies[name]
 
 
 def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, Any]]:
@@ -276,11 +272,11 @@ def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, 
     Raises `FedloomError` where the disk refuses, before anything is planned if it can be told.
     """
     studies = config.asked(studies)
-    settings, wanted, _ = _wanted(folder, studies)
+    settings, wanted, _ = asked_for(folder, studies)
     home = Path(settings.results) / "plan"
     check_writable(home)
     # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
-    key = _key(folder, wanted, settings)
+    key = fingerprint(folder, wanted, settings)
     plan = make(folder, studies)
     for kind, parts in plan.kinds.items():
         for name, content in parts.items():
@@ -324,7 +320,7 @@ def _summary(plan: Plan, key: str) -> dict[str, Any]:
     }
 
 
-def _key(folder: Path, wanted: Sequence[str], settings: Settings) -> str:
+def fingerprint(folder: Path, wanted: Sequence[str], settings: Settings) -> str:
     """A hash over the bytes of all config and code, and what variables in them stand for."""
     config_files = {*folder.rglob("*.yaml"), *folder.rglob("*.csv")}
     code_files = {p for root in plugins.roots().values() for p in root.rglob("*.py")}
@@ -332,7 +328,7 @@ def _key(folder: Path, wanted: Sequence[str], settings: Settings) -> str:
     return identity.digest([list(wanted), asdict(settings), _hashes({*config_files, *code_files})])
 
 
-def _stands(watched: Mapping[str, str]) -> bool:
+def stands(watched: Mapping[str, str]) -> bool:
     """Whether the user's files are as they were."""
     return all(stamp([Path(path)]) == was for path, was in watched.items())
 

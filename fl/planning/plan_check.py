@@ -107,6 +107,7 @@ class _Analysis:
     metric: str
     runs: list[dict[str, Any]]
     bundles: list[str]
+    execution: Execution
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,7 @@ def check_summary(given: Any, where: Where) -> None:
 def check_study(given: Any, where: Where) -> None:
     """``studies/<name>.json``: a study's runs, and what is published beside them."""
     found = shaped(_Study, given, where)
-    for i, one in enumerate(found["runs"]):
-        _check_name(shaped(_StudyRun, one, where / "runs" / i)["run"], where / "runs" / i / "run")
+    _check_runs(found["runs"], where / "runs")
     for i, one in enumerate(found["analyses"]):
         at = where / "analyses" / i
         _check_name(shaped(_StudyAnalysis, one, at)["analysis"], at / "analysis")
@@ -174,11 +174,7 @@ def check_analysis(given: Any, where: Where) -> None:
     found = shaped(_Analysis, given, where)
     check_named(found["spec"], where / "spec")
     _check_name(found["analysis"], where / "analysis")
-    for i, one in enumerate(found["runs"]):
-        at = where / "runs" / i
-        run = shaped(_StudyRun, one, at)
-        for key in ("run", "bundle", "partition_id"):
-            _check_name(run[key], at / key)
+    _check_runs(found["runs"], where / "runs")
 
 
 def check_dataset(given: Any, where: Where) -> None:
@@ -201,6 +197,14 @@ KINDS = {
     "analyses": check_analysis,
 }
 """By the folder in ``results/plan``."""
+
+
+def _check_runs(given: list[dict[str, Any]], where: Where) -> None:
+    """The runs of a study, and those that an analysis reads."""
+    for i, one in enumerate(given):
+        run = shaped(_StudyRun, one, where / i)
+        for key in ("run", "bundle", "partition_id"):
+            _check_name(run[key], where / i / key)
 
 
 def _check_name(run: str, where: Where) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,17 +47,31 @@ def make(planned: Mapping[str, Any], results: Path, store: Path) -> Path:
             f"{planned['analysis']}: its code changed after it was planned; plan again (start "
             "snakemake again, or `python -m fl plan --write`)"
         )
-    runs, left_out = _runs(planned, results, store)
-    result: Result = analysis.read(runs)
+    with _device(planned["execution"]) as device:
+        runs, left_out = _runs(planned, results, store, device)
+        result: Result = analysis.read(runs)
+        executed = {"device": device}
     with files.disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder, planned, result, left_out)
+        _write(folder, {**planned, "executed": executed}, result, left_out)
     log.info("%s: made of %d runs", planned["analysis"], len(runs))
     return folder
 
 
+@contextlib.contextmanager
+def _device(execution: Mapping[str, Any]) -> Iterator[str]:
+    """What models are computed on: as the study's ``execution`` says, claimed as training does."""
+    if execution["device"] == "cpu":  # All that an analysis needs that computes no model.
+        yield "cpu"
+        return
+    from fl.train.devices import claim
+
+    with claim(execution["device"]) as device:
+        yield str(device)
+
+
 def _runs(
-    planned: Mapping[str, Any], results: Path, store: Path
+    planned: Mapping[str, Any], results: Path, store: Path, device: str
 ) -> tuple[list[_Stored], list[str]]:
     """The runs to be read, one for each method, setting and seed, and what was left out."""
     _, runs = tables.collect(planned, store)
@@ -74,17 +89,21 @@ def _runs(
     keep = set(chosen.loc[chosen["state"] == COMPLETE, "run"])
     shared: dict[str, Any] = {}
     known = (one for one in planned["runs"] if one["run"] in keep)
-    return [_Stored(one, results, Store(store), shared) for one in known], left_out
+    return [_Stored(one, results, Store(store), shared, device) for one in known], left_out
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """A run as an analysis sees it, `fl.analysis.Source`; shared: what runs of a bundle share."""
+    """A run as an analysis sees it, `fl.analysis.Source`.
+
+    shared: what runs of a bundle share. device: where models and data are, ``cpu`` or ``cuda:0``.
+    """
 
     planned: Mapping[str, Any]
     results: Path
     store: Store
     shared: dict[str, Any]
+    device: str
 
     @property
     def run(self) -> str:
@@ -106,7 +125,7 @@ class _Stored:
         return self.store.traces(self.run)
 
     def weights(self) -> dict[str, Any]:
-        return self.store.weights(self.run)
+        return self.store.weights(self.run, self.device)
 
     def simulation(self) -> Simulation:
         import torch
@@ -116,7 +135,7 @@ class _Stored:
             bundle = plan.part(self.results / "plan", "bundles", name)
             spec = bundle["runs"][0]["spec"]
             self.shared.clear()  # One at a time, as each holds its data.
-            self.shared[name] = specs.assemble(spec, bundle, torch.device("cpu"))
+            self.shared[name] = specs.assemble(spec, bundle, torch.device(self.device))
         found: Simulation = self.shared[name]
         return found
 
@@ -125,6 +144,10 @@ class _Stored:
         counts = np.zeros((max(found.clients) + 1, len(found.classes)), np.int64)
         counts[list(found.clients)] = found.counts["train"]
         return counts
+
+    def domains(self) -> list[str]:
+        bundle = plan.part(self.results / "plan", "bundles", self.planned["bundle"])
+        return specs.domains_of(bundle["runs"][0]["spec"], bundle)
 
     @cached_property
     def _partition(self) -> partitions.Partition:
@@ -157,7 +180,7 @@ def _write(folder: Path, planned: Mapping[str, Any], result: Result, left_out: l
             }
         )
     record = {
-        **{key: planned[key] for key in ("analysis", "text", "spec", "code")},
+        **{key: planned[key] for key in ("analysis", "text", "spec", "code", "executed")},
         "runs": [one["run"] for one in planned["runs"]],
         "columns": result.columns,
         "caption": result.caption,

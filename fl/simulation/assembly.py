@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +13,11 @@ import torch
 from torch import nn
 
 from fl.data.batches import Arrays
+from fl.data.modality import Modality
 from fl.errors import DataError, FedloomError
 from fl.method import Method, Setting, declared
 from fl.network import Network
+from fl.simulation import modal
 from fl.simulation.evaluate import OWN, Held
 from fl.simulation.simulate import DTYPES, Simulation
 from fl.task import Task
@@ -31,12 +34,13 @@ Spec = Mapping[str, Any]
 @dataclass(frozen=True)
 class Parts:
     """What a run's spec names, made with its values: instances of the registry's classes, and the
-    task that its data set says.
+    task and the modalities that its data set says.
     """
 
     model: Any
     method: Composed
     task: Task = CLASSIFICATION
+    modalities: tuple[Modality, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,36 +59,79 @@ def assemble(
     training = Training(**spec["training"])
     # Who learns nothing from others may train where nobody else does: unseen clients personalise.
     alone = declared(parts.method.method).alone
-    dtype, held = DTYPES[training.precision], Held.of(table, spec.get("test", OWN), alone)
+    held = Held.of(table, spec.get("test", OWN), alone)
     check_validated(parts.method.method, held)
-    shape, classes = prepared.x.shape[1:], len(prepared.classes)
-    network = computing(lambda: parts.model.build(shape, classes), training)
-    arrays = Arrays(
-        *(
-            prepared.x,
-            _labels(prepared, parts.task),
-            _normalisation(prepared, training),
-            device,
-            dtype,
-        ),
-        augmentation=training.augmentation,
+    classes, labels = len(prepared.classes), _labels(prepared, parts.task)
+    dtype, normalisation = DTYPES[training.precision], _normalisation(prepared, training)
+
+    def simulation(make: Make, kind: Modality, held: Held) -> Simulation:
+        network = computing(make, training)
+        x = getattr(prepared, kind.array)
+        arrays = Arrays(
+            *(x, labels, None if kind.tokens else normalisation, device, dtype),
+            augmentation=training.augmentation,
+        )
+        network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=device)))
+        seed = spec["seed"]
+        return _simulation(parts, network, training, arrays, held, classes, seed)
+
+    if held.modality is None:
+        only = Modality("x", "x", prepared.x.shape[1:])
+        return simulation(lambda: parts.model.build(only.shape, classes), only, held)
+    shapes = {kind.name: kind.shape for kind in parts.modalities}
+
+    def whole() -> Any:
+        return parts.model.build(shapes, classes)
+
+    def one(name: str) -> nn.Module:
+        found: nn.Module = whole().of(name)
+        return found
+
+    modals = tuple(
+        simulation(partial(one, kind.name), kind, held.of_modality(number))
+        for number, kind in enumerate(parts.modalities)
     )
-    network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=device)))
-    away = len(held.away)
+    network = modal.together(computing(whole, training), [alone.network for alone in modals])
+    return _simulation(
+        parts, network, training, modals[0].arrays, held, classes, spec["seed"], modals
+    )
+
+
+Make = Callable[[], nn.Module]
+
+
+def _simulation(
+    parts: Parts,
+    network: Network,
+    training: Training,
+    arrays: Arrays,
+    held: Held,
+    classes: int,
+    seed: int,
+    modals: tuple[Simulation, ...] = (),
+) -> Simulation:
+    """``modals``: those of each modality, for the method that trains all of them."""
     setting = Setting(
-        *(network, training, classes, held.clients, shape, spec["seed"]),
-        away=away,
+        *(network, training, classes, held.clients, arrays.shape, seed),
+        away=len(held.away),
         task=parts.task,
     )
+    method = build(parts.method, setting)
+    if modals:
+        names = [kind.name for kind in parts.modalities]
+        apart = not declared(parts.method.method).modalities
+        alone = [(one.method, one.network) for one in modals]
+        method = modal.several(method, network, dict(zip(names, alone, strict=True)), apart)
     return Simulation(
-        method=build(parts.method, setting),
+        method=method,
         network=network,
         training=training,
         arrays=arrays,
         held=held,
         classes=classes,
-        seed=spec["seed"],
+        seed=seed,
         task=parts.task,
+        modals=modals,
     )
 
 
@@ -141,10 +188,9 @@ def _normalisation(prepared: Prepared, training: Training) -> dict[str, Any] | N
 
 def reseeded(like: Simulation, spec: Spec, parts: Parts) -> Simulation:
     """The simulation of a spec that differs from that of ``like`` in its seed only, on its data."""
-    held, shape = like.held, like.arrays.shape
-    setting = Setting(
-        *(like.network, like.training, like.classes, held.clients, shape, spec["seed"]),
-        away=len(held.away),
-        task=like.task,
+    modals = tuple(reseeded(one, spec, parts) for one in like.modals)
+    return _simulation(
+        *(parts, like.network, like.training, like.arrays, like.held, like.classes),
+        spec["seed"],
+        modals,
     )
-    return replace(like, method=build(parts.method, setting), seed=spec["seed"])

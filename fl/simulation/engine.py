@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fl import trees
 from fl.data.batches import Arrays, Schedule, together
-from fl.method import COUNTS, GIVEN, Averaging, Exchange, Method, Pass, Refresh, Sweep
+from fl.method import COUNTS, GIVEN, MODALITY, Averaging, Exchange, Method, Pass, Refresh, Sweep
 from fl.simulation import compiled
 from fl.simulation.backends import BACKENDS, TOGETHER, Cohort
 from fl.simulation.sweeps import sweep
@@ -63,7 +63,8 @@ class Plan:
 
     clients: ids of the participants, int64 [m], in host memory; n: their numbers of training
     samples, [m]; schedules: their batches in each pass, rows in the same order; before: those of
-    the exchanges before, None where one is not due.
+    the exchanges before, None where one is not due. modals: where clients differ in modality, the
+    plan of each one's participants, None where there are none; the schedules are theirs alone.
     """
 
     round: int
@@ -73,6 +74,7 @@ class Plan:
     arrays: Arrays
     lr: float
     before: tuple[Schedules | None, ...] = ()
+    modals: tuple[Plan | None, ...] = ()
     everyone: tuple[Tensor, Tensor] | None = None
 
     def of(self, exchange: Exchange) -> Plan:
@@ -108,16 +110,28 @@ class Plan:
             schedules=some(self.schedules) or (),
             before=tuple(map(some, self.before)),
             everyone=None,
+            modals=tuple(own and own.among(self.clients[index].tolist()) for own in self.modals),
         )
 
+    def among(self, clients: Sequence[int]) -> Plan | None:
+        """The plan of those of some clients that take part, in their order."""
+        own = self.clients.tolist()
+        rows = [own.index(client) for client in clients if client in own]
+        return self.take(rows) if rows else None
 
-def start(method: Method, variables: Tree, counts: Tensor) -> State:
+
+def start(
+    method: Method, variables: Tree, counts: Tensor, modality: np.ndarray | None = None
+) -> State:
     """The state before round 1: every client starts alike, with its ``id`` and class counts.
 
-    counts: training samples of every client by class, int64 [clients, classes].
+    counts: training samples of every client by class, int64 [clients, classes]; modality: of every
+    client, [clients], where they differ in it.
     """
     server, client = method.init(variables)
     stack = trees.repeat(trees.to(client, HOST), len(counts))
+    if modality is not None:
+        stack[MODALITY] = torch.from_numpy(modality)
     return State(server, {**stack, "id": torch.arange(len(counts)), COUNTS: counts})
 
 

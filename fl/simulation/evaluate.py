@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fl import trees
 from fl.data.batches import Arrays
+from fl.data.modality import MODALITY
 from fl.method import Method, Predictor, View
 from fl.network import Network
 from fl.schema import METRIC_COLUMNS, PERSONAL, REWEIGHTED, UNSEEN
@@ -40,12 +41,13 @@ class Held:
     Clients that are unseen have their test samples in the split `UNSEEN`, their validation samples
     in `UNSEEN_VAL`, and none in ``val`` and ``test``. away: clients that take part in no round, in
     ascending order. everywhere: the test samples of all clients, where models are scored on them
-    beside the client's own.
+    beside the client's own. modality: of every client, int64 [clients], where they differ in it.
     """
 
     samples: Mapping[str, list[np.ndarray]]
     away: tuple[int, ...] = ()
     everywhere: np.ndarray | None = None
+    modality: np.ndarray | None = None
 
     @classmethod
     def of(cls, table: pd.DataFrame, test: str = OWN, everybody: bool = False) -> Held:
@@ -71,7 +73,10 @@ class Held:
         if test == UNION:
             by_split["test"] = [union if len(own) else own for own in by_split["test"]]
         without = () if everybody else tuple(away.tolist())
-        return cls(by_split, without, union if test == BOTH else None)
+        modality = None
+        if MODALITY in table:
+            modality = table.groupby("client")[MODALITY].first().to_numpy(np.int64)
+        return cls(by_split, without, union if test == BOTH else None, modality)
 
     def of_splits(self, names: str, client: int) -> np.ndarray:
         """A client's samples of a split, or of several: ``train+val``."""
@@ -79,6 +84,16 @@ class Held:
         wanted = [split, *others, *([UNSEEN_VAL] if "val" in others else [])]
         found = [self.samples[one][client] for one in wanted if one in self.samples]
         return found[0] if len(found) == 1 else np.sort(np.concatenate([NO_SAMPLES, *found]))
+
+    def of_modality(self, modality: int) -> Held:
+        """The same clients, of whom only those of a modality hold samples and take part."""
+        assert self.modality is not None
+        others = np.flatnonzero(self.modality != modality).tolist()
+        samples = {
+            split: [np.zeros(0, np.int64) if k in others else own for k, own in enumerate(held)]
+            for split, held in self.samples.items()
+        }
+        return replace(self, samples=samples, away=tuple(sorted({*self.away, *others})))
 
     @property
     def clients(self) -> int:

@@ -25,7 +25,7 @@ from fl.method import Exchange, Method, Pass, Sweep
 from fl.network import Network
 from fl.pytorch import draws
 from fl.schema import GLOBAL, PERSONAL
-from fl.simulation import engine
+from fl.simulation import engine, modal
 from fl.simulation.engine import Plan, State
 from fl.simulation.evaluate import Held, as_rows, evaluate
 from fl.task import Task
@@ -41,7 +41,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.flo
 class Simulation:
     """What a run needs beside its state.
 
-    classes: number of classes; seed: the run's; task: what labels are, and what is reported; see
+    classes: number of classes; seed: the run's; task: what labels are, and what is reported;
+    modals: where clients differ in modality, what each one's run would be alone; see
     `fl.simulation.engine` for the rest.
     """
 
@@ -53,6 +54,7 @@ class Simulation:
     classes: int
     seed: int
     task: Task = CLASSIFICATION
+    modals: tuple[Simulation, ...] = ()
 
     def begin(self, weights: Tree | None = None) -> State:
         """The state before round 1, from fresh variables or from the stored ones of another run."""
@@ -61,7 +63,7 @@ class Simulation:
         counts = self.counts()
         if self.method.admit:
             self.method.admit(counts, torch.from_numpy(self.held.participants))
-        return engine.start(self.method, variables, counts)
+        return engine.start(self.method, variables, counts, self.held.modality)
 
     def counts(self) -> Tensor:
         """Training samples of every client by class, int64 [clients, classes]; zeros where samples
@@ -80,15 +82,39 @@ class Simulation:
 
     def plan(self, round_: int) -> Plan:
         """Round 1, 2, ..., R: who takes part, and their batches."""
-        (clients, work), everyone = self._participants(round_), self.held.participants
+        clients, work = self._participants(round_)
+        if not self.modals:
+            return self._planned(clients, work, round_)
+        chosen = [np.isin(clients, one.held.participants) for one in self.modals]
+        return Plan(
+            **self._asked(clients, round_),
+            schedules=(),
+            modals=tuple(
+                one._planned(
+                    clients[own], tuple(w for w, k in zip(work, own, strict=False) if k), round_
+                )
+                if own.any()
+                else None
+                for one, own in zip(self.modals, chosen, strict=True)
+            ),
+        )
+
+    def _asked(self, clients: np.ndarray, round_: int) -> dict[str, Any]:
+        """What a plan says of a round beside its batches."""
+        return {
+            "round": round_,
+            "clients": torch.from_numpy(clients),
+            "n": self._sizes(clients),
+            "arrays": self.arrays,
+            "lr": learning_rate(self.training, round_),
+        }
+
+    def _planned(self, clients: np.ndarray, work: Work, round_: int) -> Plan:
+        everyone = self.held.participants
         *before, last = self.method.exchanges
         return Plan(
-            round=round_,
-            clients=torch.from_numpy(clients),
-            n=self._sizes(clients),
+            **self._asked(clients, round_),
             schedules=self._schedules(last, clients, work, round_, ""),
-            arrays=self.arrays,
-            lr=learning_rate(self.training, round_),
             before=tuple(
                 self._schedules(
                     one,
@@ -175,6 +201,10 @@ class Simulation:
 
     def evaluate(self, state: State, round_: int) -> pd.DataFrame:
         """Rows for every client, see `fl.simulation.evaluate.evaluate`."""
+        if self.modals:
+            found = zip(self.method.modals, self.modals, strict=True)
+            rows = [own.evaluate(modal.state_of(one, state), round_) for one, own in found]
+            return pd.concat(rows, ignore_index=True)
         return self._scored(self.method, state, round_)
 
     def _scored(self, method: Method, state: State, round_: int) -> pd.DataFrame:
@@ -197,6 +227,10 @@ class Simulation:
 
     def before(self, weights: Tree) -> pd.DataFrame:
         """Round 0 of a run that starts from a stored model: that model, on every client."""
+        if self.modals:
+            found = zip(self.method.modals, self.modals, strict=True)
+            rows = [own.before(one.of(weights)) for one, own in found]
+            return pd.concat(rows, ignore_index=True)
         view = Method(
             self.method.init, (), self.method.aggregate, {GLOBAL: lambda server, _: dict(server)}
         )
@@ -249,7 +283,7 @@ def lockstep(
         plans = [run.plan(number) for run in runs]
         methods = [run.method for run in runs]
         before = draws.streams()
-        results = engine.run_rounds(methods, list(running.values()), plans, backend)
+        results = modal.run_rounds(methods, list(running.values()), plans, backend)
         if draws.drawn_since(before):
             raise FedloomError(
                 f"round {number} drew from PyTorch's shared random numbers, so that the run would "

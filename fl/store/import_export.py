@@ -40,7 +40,7 @@ class Moved:
 
 def bring(run: str, source: Store, target: Store) -> Moved:
     """Copy a finished run into ``target``, which keeps what it has."""
-    if found := problems(run, source):
+    if found := maintenance.problems(source, run):
         return Moved(run, DAMAGED, "; ".join(found))
     if target.has(run):
         if differing := _differing(run, source, target):
@@ -52,17 +52,6 @@ def bring(run: str, source: Store, target: Store) -> Moved:
         if workspace is None:
             return Moved(run, THERE if target.has(run) else BUSY)
         return Moved(run, NEW if workspace.adopt(source.place(run)) else THERE)
-
-
-def problems(run: str, store: Store) -> list[str]:
-    """What is wrong with a run of a store that others filled, see
-    `fl.store.maintenance.problems`.
-    """
-    if found := maintenance.problems(store, run):
-        return found
-    # The names of the files are the sender's: they must not lead out of the folder.
-    strange = sorted({*store.record(run)["files"]} - {*KEPT})
-    return [f"{store.place(run)}: has a file {name!r}" for name in strange]
 
 
 def _differing(run: str, source: Store, target: Store) -> str:
@@ -87,7 +76,7 @@ def pack(runs: Iterable[str], source: Store, path: Path) -> Iterator[Moved]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with files.replacing(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
             for run in runs:
-                if found := problems(run, source):
+                if found := maintenance.problems(source, run):
                     yield Moved(run, DAMAGED, "; ".join(found))
                     continue
                 for name in (RECORD, *source.record(run)["files"]):

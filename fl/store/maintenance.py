@@ -62,6 +62,7 @@ def problems(store: Store, run: str) -> list[str]:
         named = identity.run(identity.point(record["spec"], record["code"]), record["spec"]["seed"])
         if named != run or record["run"] != run:
             return [f"{place}: is, by what its record says, run {named}"]
+        # Whoever filled the store named them: no name may lead out of the run's folder.
         if strange := sorted({*record["files"]} - {*KEPT}):
             return [f"{place}: has a file {name!r}" for name in strange]
         if METRICS not in record["files"]:

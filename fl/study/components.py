@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from fl import fields
 from fl.code import registry
@@ -98,13 +100,56 @@ def _text(name: str, values: Mapping[str, Any]) -> str:
     return f"{name}({inside})" if inside else name
 
 
-def network(model: Choice, dataset: Choice) -> Network:
-    """The model on that data set, or a `ConfigError` when it does not take its inputs."""
-    data = dataset.entry.make(dataset.values)
+@dataclass(frozen=True)
+class Inputs:
+    """What a model sees of a data set, or of its modality ``name``; see `fl.data.Dataset`."""
+
+    name: str
+    shape: tuple[int, ...]
+    classes: int
+    tokens: int
+
+
+def networks(model: Choice, dataset: Choice, several: bool = False) -> dict[str, Seen]:
+    """The model on that data set, or a `ConfigError` when it does not take its inputs.
+
+    By modality, where there are several; else one, under "".
+    """
+    data, made = dataset.entry.make(dataset.values), model.entry.make(model.values)
+    if not several:
+        inputs = Inputs("", data.shape, data.classes, getattr(data, "tokens", 0))
+        return {"": _seen(model, dataset, lambda: made.build(data.shape, data.classes), inputs)}
+    shapes = {kind.name: kind.shape for kind in data.modalities}
+
+    def one(name: str) -> nn.Module:
+        found: nn.Module = made.build(shapes, data.classes).of(name)
+        return found
+
+    return {
+        kind.name: _seen(
+            *(model, dataset, partial(one, kind.name)),
+            Inputs(kind.name, kind.shape, data.classes, kind.tokens),
+        )
+        for kind in data.modalities
+    }
+
+
+Seen = tuple[Network, Inputs]
+
+
+def parameters(found: Mapping[str, Seen]) -> int:
+    """How many numbers are trained; what modalities share counts once."""
+    weights: dict[str, torch.Tensor] = {}
+    for network, _ in found.values():
+        weights |= network.init(0)["params"]
+    return sum(tensor.numel() for tensor in weights.values())
+
+
+def _seen(model: Choice, dataset: Choice, make: Callable[[], nn.Module], inputs: Inputs) -> Seen:
     try:
-        network = Network(lambda: model.entry.make(model.values).build(data.shape, data.classes))
+        network = Network(make)
         with torch.no_grad():  # Not on "meta", whose first use imports much more of torch.
-            variables, x = network.init(0), _probe(data)
+            variables, x = network.init(0), _probe(inputs)
             network.eval(variables["params"], variables["buffers"], x)
             network.probe(x)
     except FedloomError as error:
@@ -115,20 +160,21 @@ def network(model: Choice, dataset: Choice) -> Network:
             raise ConfigError(model.at, problem, "a smaller model") from None
         raise ConfigError(
             model.at,
-            f"{model.text} does not take the inputs of {dataset.text}, {_inputs(data)} "
+            f"{model.text} does not take the inputs of {dataset.text}, {_told(inputs)} "
             f"({type(error).__name__}: {error})",
             "a model for such inputs",
         ) from None
-    return network
+    return network, inputs
 
 
-def _probe(data: Any) -> torch.Tensor:
+def _probe(inputs: Inputs) -> torch.Tensor:
     """One input: zeros, or for a set of tokens the last of them, which the model must know."""
-    if tokens := getattr(data, "tokens", 0):
-        return torch.full((1, *data.shape), tokens - 1)
-    return torch.zeros(1, *data.shape)
+    if inputs.tokens:
+        return torch.full((1, *inputs.shape), inputs.tokens - 1)
+    return torch.zeros(1, *inputs.shape)
 
 
-def _inputs(data: Any) -> str:
-    tokens = getattr(data, "tokens", 0)
-    return f"of shape {data.shape}" + (f", {tokens} different tokens" if tokens else "")
+def _told(inputs: Inputs) -> str:
+    name = f"{inputs.name} " if inputs.name else ""
+    tokens = f", {inputs.tokens} different tokens" if inputs.tokens else ""
+    return f"{name}of shape {inputs.shape}{tokens}"

@@ -17,8 +17,9 @@ from fl.code import identity
 from fl.data import materials
 from fl.data.contents import stamp
 from fl.errors import Where
-from fl.study import config, partition_fit, specs, task_check
-from fl.study.components import Choice, choices, network
+from fl.places import path_of
+from fl.study import config, modal_check, partition_fit, specs, task_check
+from fl.study.components import Choice, choices, networks, parameters
 from fl.study.config import Execution, Study
 from fl.study.grids import too_many
 from fl.study.method_entries import Entries
@@ -58,7 +59,8 @@ class Expansion:
     """A study's runs.
 
     watched: by path, the `stamp` of the files outside the config behind them. parameters: how many
-    each model has, by its text and by that of the data set. analyses: those asked for.
+    each model has, by its text and by that of the data set. analyses: those asked for. execution:
+    how the study computes where an entry says nothing else.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Expansion:
     watched: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, dict[str, int]] = field(default_factory=dict)
     analyses: list[Choice] = field(default_factory=list)
+    execution: Execution = field(default_factory=Execution)
 
     @property
     def needs_weights(self) -> bool:
@@ -105,28 +108,30 @@ def expand(
     if count > MANY:
         log.warning("%s: planning %s runs, which takes a while", where.file, f"{count:,}")
     runs: dict[tuple[str, str], Run] = {}
-    parameters: dict[str, dict[str, int]] = {model.text: {} for model in models}
+    counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
         for one in (scheme, model):
             task_check.check(one.entry, task, dataset, one.at)
         partition_fit.check_fit(scheme.spec, dataset.spec, scheme.at)
         scheme = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
-        built = network(model, dataset)
-        if dataset.text not in (sizes := parameters[model.text]):
-            sizes[dataset.text] = sum(
-                weights.numel() for weights in built.init(0)["params"].values()
-            )
+        several = modal_check.check(model, dataset, scheme)
+        modal_check.check_analyses(several, analyses)
+        built = networks(model, dataset, several)
+        if dataset.text not in (sizes := counts[model.text]):
+            sizes[dataset.text] = parameters(built)
         entries.check(built, dataset, model, scheme, task)
         place = _Place(entries, study.test, dataset, scheme, model)
         for label, seed in itertools.product(entries.points, study.seeds):
             for run in place.runs(label, seed):
                 runs[run.label, run.id] = run
     files = {
-        s.values["path"]: stamp([Path(s.values["path"])]) for s in schemes if "path" in s.values
+        str(path): stamp([path])
+        for path in (path_of(s.values["path"]) for s in schemes if "path" in s.values)
     }
     watched = {**own.watched, **files}
     found = list(runs.values())
-    return Expansion(name, study, where, found, watched, parameters, analyses)
+    execution = entries.execution
+    return Expansion(name, study, where, found, watched, counts, analyses, execution)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from fl import fields
 from fl.code import registry
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.method import Setting, declared
-from fl.network import Network
 from fl.simulation.simulate import DTYPES as WEIGHTS
-from fl.study import config, partition_fit, specs, task_check
-from fl.study.components import Choice
+from fl.study import config, modal_check, partition_fit, specs, task_check
+from fl.study.components import Choice, Seen
 from fl.study.config import Execution, Study
 from fl.study.points import ADDED, Point, points
 from fl.study.rehearsal import Stage, TooFew, told
@@ -26,7 +25,8 @@ from fl.training import Training
 class Entries:
     """The method entries of a study, checked against each other (`ConfigError`).
 
-    points: by label, every point of an entry's grid. executions: by label, how it is computed.
+    points: by label, every point of an entry's grid. executions: by label, how it is computed;
+    execution: where it says nothing else.
     """
 
     def __init__(self, folder: Path, study: Study, where: Where, execution: Execution) -> None:
@@ -43,24 +43,32 @@ class Entries:
         }
         if study.baseline is not None and study.baseline not in self._given:
             raise unknown(where / "baseline", "entry", study.baseline, self._given)
-        self._study, self._stages = study, dict[tuple[str, str], Stage]()
+        self._study, self._stages = study, dict[tuple[str, str, str], Stage]()
         for label in self._given:
             self._check_ancestors(label)
             self._check_precision(label)
         for label in study.best.rows if study.best else ():
             if label not in self._given:
                 raise unknown(where / "best" / "rows" / label, "entry", label, self._given)
-        shared = config.execution(execution, study.execution, where / "execution")
-        self.executions = {label: self._execution(label, shared) for label in self._given}
+        self.execution = config.execution(execution, study.execution, where / "execution")
+        self.executions = {label: self._execution(label) for label in self._given}
 
     def check(
-        self, network: Network, dataset: Choice, model: Choice, scheme: Choice, task: Task
+        self,
+        networks: Mapping[str, Seen],
+        dataset: Choice,
+        model: Choice,
+        scheme: Choice,
+        task: Task,
     ) -> None:
         """Refuse (`ConfigError`) a method that cannot be built for a model or cannot train it, a
         batch that nothing can fill, or a grid that nothing can be chosen from.
         """
         data = dataset.entry.make(dataset.values)
-        stage = self._stages.setdefault((dataset.text, model.text), Stage(network, data))
+        stages = {
+            name: self._stages.setdefault((dataset.text, model.text, name), Stage(*seen))
+            for name, seen in networks.items()
+        }
         for label, found in self.points.items():
             at = self._where / "methods" / label
             if len(found) > 1 and not partition_fit.validates(scheme.spec):
@@ -75,16 +83,20 @@ class Entries:
                 training = Training(**point.training)
                 self._check_batch(label, training.batch_size, data.size, dataset)
                 away = int(partition_fit.holds_out(scheme.spec))
-                setting = Setting(
-                    *(network, training, data.classes),
-                    clients=2,
-                    shape=data.shape,
-                    away=away,
-                    task=task,
-                )
                 spec = {"method": point.spec, "terms": point.terms, "features": point.features}
                 try:
-                    stage.rehearse(specs.build(spec, setting), setting, spec)
+                    if len(networks) > 1:
+                        alone = {name: network for name, (network, _) in networks.items()}
+                        modal_check.check_method(point.entry, alone)
+                    for name, (network, inputs) in networks.items():
+                        setting = Setting(
+                            *(network, training, inputs.classes),
+                            clients=2,
+                            shape=inputs.shape,
+                            away=away,
+                            task=task,
+                        )
+                        stages[name].rehearse(specs.composed(spec), setting, spec)
                 except TooFew as error:
                     problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
                     problem += f"{dataset.text} ({error})"
@@ -186,10 +198,10 @@ class Entries:
                 allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[other]]
                 raise self._wrong(label, "precision", problem, ", ".join(allowed))
 
-    def _execution(self, label: str, shared: Execution) -> Execution:
+    def _execution(self, label: str) -> Execution:
         """How an entry is computed: as the study, the method or the entry says, the last wins."""
         name = self.points[label][0].entry.name
         defaults, defaults_at = config.method_defaults(self._folder, name)
-        own = config.execution(shared, defaults.get("execution"), defaults_at / "execution")
+        own = config.execution(self.execution, defaults.get("execution"), defaults_at / "execution")
         at = self._where / "methods" / label / "execution"
         return config.execution(own, self._given[label].get("execution"), at)

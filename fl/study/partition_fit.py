@@ -10,6 +10,7 @@ import numpy as np
 from fl.code.registry import entry_of
 from fl.data import holdings
 from fl.errors import ConfigError, DataError, Where
+from fl.places import expand
 
 Spec = Mapping[str, Any]
 """``{"name": ..., key: value, ...}`` of a partition scheme, or of a data set."""
@@ -18,14 +19,14 @@ Spec = Mapping[str, Any]
 def validates(scheme: Spec) -> bool:
     """Whether a partition of that scheme has validation samples to choose a grid's point by."""
     if "path" in scheme:
-        return bool((holdings.read(scheme["path"])["split"] == "val").any())
+        return bool((holdings.brought(scheme)["split"] == "val").any())
     return bool(scheme.get("val", 0))
 
 
 def holds_out(scheme: Spec) -> bool:
     """Whether a partition of that scheme has clients that are held out of training."""
     if "path" in scheme:
-        table = holdings.read(scheme["path"])
+        table = holdings.brought(scheme)
         return "unseen" in table and bool(table["unseen"].any())
     return bool(scheme.get("unseen", 0))
 
@@ -67,8 +68,9 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
         allowed = "another scheme, or a data set that has"
         raise ConfigError(where, f"{dataset['name']} has no clients of its own", allowed)
     if "path" in scheme:
+        expand(scheme["path"], where / "path")  # What is wrong with it is said with its place.
         try:
-            table = holdings.read(scheme["path"])
+            table = holdings.brought(scheme)
             holdings.check_columns(table, scheme["path"])
             size = table["sample"].max() + 1 if found.size is None else found.size
             holdings.validate(table, np.broadcast_to(0, size), source=scheme["path"])

@@ -21,7 +21,9 @@ from fl.data.batches import Arrays, schedule
 from fl.errors import FedloomError
 from fl.method import COUNTS, GIVEN, Draws, Exchange, Method, Pass, Setting
 from fl.network import Network
+from fl.simulation.assembly import Composed, build
 from fl.simulation.loader import ask
+from fl.study.added import Added
 from fl.task import Task
 from fl.trees import Tree, apply
 
@@ -46,15 +48,17 @@ class Stage:
         self._network, self._data = network, data
         self._done: set[str] = set()
 
-    def rehearse(self, method: Method, setting: Setting, spec: Mapping[str, Any]) -> None:
-        """The loss of each pass of a method; nothing for one that differs from one before in
-        fractions only, which decide no shape.
+    def rehearse(self, composed: Composed, setting: Setting, spec: Mapping[str, Any]) -> None:
+        """Build a method and compute the loss of each of its passes; the latter not for one that
+        differs from one before in fractions only, which decide no shape.
 
-        setting: what the method was built for; spec: what of. Raises what the loss raises, and
-        `TooFew` if more samples in a batch would mend it. A loss that is not finite is held against
-        the batch only: where more samples do not mend it, training will tell.
+        spec: what the method is composed of. Raises what building and the loss raise, `TooFew` if
+        more samples in a batch would mend it, and `FedloomError` if the method asks for nothing of
+        what the study adds to it. A loss that is not finite is held against the batch only: where
+        more samples do not mend it, training will tell.
         """
-        size = setting.training.batch_size
+        added = Added(composed)
+        method, size = build(added.composed, setting), setting.training.batch_size
         kind = json.dumps([_shape(spec), min(size, ENOUGH), setting.training.augmentation])
         if kind in self._done:
             return
@@ -62,6 +66,7 @@ class Stage:
         for fewer in sorted({min(size, ENOUGH // 2), min(size, ENOUGH)}):
             trouble = self._trouble(method, setting, fewer)
             if not trouble:
+                added.check(spec)
                 self._done.add(kind)
                 return
         for more in range(size + 1, ENOUGH + 1):

@@ -7,10 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from fl.code import identity, registry
 from fl.code.registry import entry_of
 from fl.data.materials import (
     dataset_id,
+    modalities_of,
     partition,
     partition_id,
     prepare,
@@ -18,13 +22,14 @@ from fl.data.materials import (
     task_entry,
     task_of,
 )
-from fl.errors import FedloomError, Where
+from fl.errors import Where
 from fl.files import sha256
 from fl.task import DEFAULT
 
 if TYPE_CHECKING:
     import torch
 
+    from fl.data.prepared import Prepared
     from fl.method import Method, Setting
     from fl.simulation.assembly import Composed, Parts
     from fl.simulation.simulate import Simulation
@@ -37,27 +42,23 @@ def parts_of(spec: Spec) -> Parts:
     """What a run's spec names, made with its values."""
     from fl.simulation.assembly import Parts
 
-    return Parts(entry_of("model", spec["model"])[1], _method(spec), task_of(spec["dataset"]))
+    return Parts(
+        entry_of("model", spec["model"])[1],
+        composed(spec),
+        task_of(spec["dataset"]),
+        modalities_of(spec["dataset"]),
+    )
 
 
 def build(spec: Spec, setting: Setting) -> Method:
-    """The method of a run's spec, or of one without a model, see `fl.simulation.assembly.build`.
-
-    Raises `FedloomError` where the method would train as if features that are to be altered were
-    not.
-    """
+    """The method of a run's spec, or of one without a model, see `fl.simulation.assembly.build`."""
     from fl.simulation.assembly import build
 
-    made = build(_method(spec), setting)
-    drawn = [part.draws for one in made.exchanges for part in one.passes if hasattr(part, "draws")]
-    if spec.get("features") and not any(draws.keyed for draws in drawn):
-        name = spec["method"]["name"]
-        allowed = "none, as the method is not made by fl.recipe.recipe"
-        raise FedloomError(f"{name}: features are set; allowed: {allowed}")
-    return made
+    return build(composed(spec), setting)
 
 
-def _method(spec: Spec) -> Composed:
+def composed(spec: Spec) -> Composed:
+    """What the method of a run's spec is composed of."""
     from fl.simulation.assembly import Composed
 
     return Composed(
@@ -71,11 +72,26 @@ def assemble(spec: Spec, bundle: Mapping[str, Any], device: torch.device) -> Sim
     """The simulation that a run's spec describes; missing data and partitions are made."""
     from fl.simulation.assembly import assemble
 
+    return assemble(spec, parts_of(spec), *_dealt(spec, bundle), device)
+
+
+def domains_of(spec: Spec, bundle: Mapping[str, Any]) -> list[str]:
+    """The domain of most of each client's training samples; none where the data set has none."""
+    prepared, table = _dealt(spec, bundle)
+    if prepared.domain is None or not prepared.domains:
+        return []
+    train = table[(table["split"] == "train").to_numpy(bool)]
+    kinds = pd.Series(np.asarray(prepared.domain)[train["sample"].to_numpy()], train.index)
+    most = kinds.groupby(train["client"]).agg(lambda own: int(np.bincount(own).argmax()))
+    return [prepared.domains[kind] for kind in most.sort_index()]
+
+
+def _dealt(spec: Spec, bundle: Mapping[str, Any]) -> tuple[Prepared, pd.DataFrame]:
+    """The data set and the partition of a run."""
     root, results = Path(bundle["data"]), Path(bundle["results"])
     given = supply(spec["dataset"], bundle["sources"], bundle["lock"])
     prepared = prepare(spec["dataset"], root, given)
-    table = partition(spec["partition"], spec["dataset"], root, results)
-    return assemble(spec, parts_of(spec), prepared, table, device)
+    return prepared, partition(spec["partition"], spec["dataset"], root, results)
 
 
 def code(spec: Spec) -> dict[str, str]:
@@ -138,4 +154,4 @@ def _file(kind: str, spec: Spec, key: str = "") -> Path:
 
 
 def _entry_file(kind: str, spec: Spec) -> Path:
-    return registry.find(kind, spec["name"], Where("the spec")).file
+    return registry.file(kind, spec["name"], Where("the spec"))

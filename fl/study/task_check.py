@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fl.code import registry
 from fl.code.registry import Entry
 from fl.data import materials
-from fl.errors import ConfigError, Where
+from fl.errors import ConfigError, Where, unknown
 from fl.schema import REWEIGHTED
 from fl.study.components import Choice
 from fl.study.config import Study
@@ -45,7 +45,7 @@ def settled(
         raise ConfigError(where / "test", problem, "own or global")
     given, allowed = study.metric, (*tasks[0].metrics, *([REWEIGHTED] if reweighted else []))
     if given is not None and given not in allowed:
-        raise ConfigError(where / "metric", f"is {given!r}", ", ".join(allowed))
+        raise unknown(where / "metric", "metric", given, allowed)
     for analysis in analyses:
         check(analysis.entry, tasks[0], datasets[0], analysis.at)
     return tasks[0], given or allowed[0]

@@ -19,14 +19,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fl import trees
 from fl.data.batches import Schedule
-from fl.method import COUNTS, GIVEN, Method, Pass, Sweep
+from fl.method import COUNTS, GIVEN, MODALITY, Method, Pass, Sweep
 from fl.simulation.backends import BACKENDS, Cohort
 from fl.simulation.engine import Plan, State
+from fl.simulation.modal import state_of
 from fl.simulation.simulate import Simulation
 from fl.simulation.sweeps import sweep
 from fl.trees import Tree
 
 logger = logging.getLogger(__name__)
+
+KNOWN = ("id", COUNTS, MODALITY, GIVEN)
+"""What a client has of itself, or is only lent."""
 
 ONCE = 2**62
 """A refresh that comes after the first step and, in any round, never again."""
@@ -63,7 +67,12 @@ def recorded(simulation: Simulation, state: State) -> dict[str, Any]:
 
 
 def measure(simulation: Simulation, state: State) -> Costs:
-    """The costs of a run; ``state``: any that it had."""
+    """The costs of a run; ``state``: any that it had.
+
+    Where clients differ in modality, means over them, bytes to the nearest whole one.
+    """
+    if simulation.modals:
+        return _over_modalities(simulation, state)
     simulation = replace(simulation, training=replace(simulation.training, stragglers=0.0))
     rounds = range(1, simulation.training.rounds + 1)
     each = list(_rounds(simulation, state, rounds))
@@ -81,13 +90,40 @@ def measure(simulation: Simulation, state: State) -> Costs:
     )
 
 
+def _over_modalities(simulation: Simulation, state: State) -> Costs:
+    found = [
+        measure(one, state_of(part, state))
+        for part, one in zip(simulation.method.modals, simulation.modals, strict=True)
+    ]
+    shares = np.array([len(one.held.participants) for one in simulation.modals], float)
+    shares /= shares.sum()
+
+    def mean(values: Sequence[float]) -> float:
+        return float(shares @ np.array(values))
+
+    each = [[sizes for n, *sizes in one.traffic for _ in range(n)] for one in found]
+    rounds = [
+        tuple(round(mean(part)) for part in zip(*sizes, strict=True))
+        for sizes in zip(*each, strict=True)
+    ]
+    return Costs(
+        participants=len(simulation.plan(1).clients),
+        traffic=[[len(list(same)), *sizes] for sizes, same in groupby(rounds)],
+        bytes_down=mean([one.bytes_down for one in found]),
+        bytes_up=mean([one.bytes_up for one in found]),
+        flops=mean([one.flops for one in found]),
+        state_client=round(mean([one.state_client for one in found])),
+        state_server=trees.nbytes(state.server),
+    )
+
+
 def _kept(state: State) -> tuple[int, int]:
     """Bytes that a client keeps, and what the server holds for all of them until it sends it.
 
     A client's number and class counts are left out: it has them of itself.
     """
     given = trees.nbytes(state.clients.get(GIVEN, {}))
-    own = {k: leaf for k, leaf in state.clients.items() if k not in ("id", COUNTS, GIVEN)}
+    own = {k: leaf for k, leaf in state.clients.items() if k not in KNOWN}
     return trees.nbytes(own) // len(state.clients["id"]), given
 
 

@@ -1,4 +1,7 @@
-"""How far a run is: one moving line on a terminal, plain lines in a log."""
+"""How far a run is: one moving line on a terminal, plain lines in a log.
+
+No library: into a log tqdm writes its moving line over and over, and rich nothing before the end.
+"""
 
 from __future__ import annotations
 

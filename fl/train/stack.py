@@ -21,7 +21,7 @@ from torch import Tensor
 from fl import trees
 from fl.errors import FedloomError
 from fl.files import disk_errors
-from fl.simulation import engine
+from fl.simulation import modal
 from fl.simulation.engine import State
 from fl.simulation.evaluate import as_rows
 from fl.simulation.simulate import Round, Simulation
@@ -99,7 +99,7 @@ class Course:
     def choose(self) -> None:
         """Settle ``auto`` by a few real steps of all runs."""
         sims = list(self.simulations.values())
-        self.backend, self.trial = engine.choose(
+        self.backend, self.trial = modal.choose(
             [sim.method for sim in sims],
             list(self.states.values()),
             [sim.plan(1) for sim in sims],

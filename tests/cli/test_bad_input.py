@@ -19,6 +19,7 @@ import yaml
 
 from fl.cli import main
 from fl.code import registry
+from fl.data import holdings, materials
 from fl.planning import plan
 
 NATURAL = {"datasets": [{"synthetic": {"clients": 3, "samples": 20}}], "partitions": ["natural"]}
@@ -81,7 +82,7 @@ CASES = {
         {"partitions": [{"homogeneous": {"client": 3}}]},
         key="partitions.0.homogeneous.client",
         value="did you mean 'clients'?",
-        allowed="clients, seed, test, unseen, val",
+        allowed="clients, modalities, seed, test, unseen, val",
     ),
     "key of a model": Bad(
         {"models": [{"mlp": {"hiden": [3]}}]},
@@ -142,6 +143,12 @@ CASES = {
         key="models.0",
         value="unknown model 'mpl' (did you mean 'mlp'?)",
         allowed=", ".join(registry.names("model")),
+    ),
+    "metric": Bad(
+        {"metric": "accurracy"},
+        key="metric",
+        value="unknown metric 'accurracy' (did you mean 'accuracy'?)",
+        allowed="accuracy, balanced_accuracy",
     ),
     "scheme": Bad(
         {"partitions": [{"dirichlett": {"clients": 3, "alpha": 1}}]},
@@ -474,11 +481,28 @@ CASES = {
         value="-0.1",
         allowed="number >= 0",
     ),
-    "features of a method whose loss is its own": Bad(
-        {"methods": {"perfedavg": {"features": {"mixstyle": {"layers": ["0"]}}}}},
-        key="methods.perfedavg",
-        value="with mlp(hidden=[5]): perfedavg: features are set",
+    "terms of a method that trains nothing": Bad(
+        {
+            "methods": {
+                "fedavg": None,
+                "knn-per": {"start": "fedavg", "terms": {"cosine": {"layers": ["1"]}}},
+            }
+        },
+        key="methods.knn-per",
+        value="with mlp(hidden=[5]): knn-per: terms are set, but its loss does not ask for cosine",
         allowed="none, as its loss is its own",
+    ),
+    "clients whose samples nothing holds": Bad(
+        {"datasets": [{"synthetic": {"clients": 2_000_000_000}}]},
+        key="datasets.0.synthetic",
+        value="2,000,000,000 clients would hold 10,000,000,000,000 samples or more",
+        allowed="1,000,000,000 samples over all clients",
+    ),
+    "variable in the path of a partition that is not set": Bad(
+        {"partitions": [{"file": {"path": "$NO_SUCH_FOLDER/mine.parquet"}}]},
+        key="partitions.0.file.path",
+        value="the environment variable 'NO_SUCH_FOLDER' is not set",
+        allowed="a variable that has a value",
     ),
     "styles of what is no image": Bad(
         {"methods": {"fedavg": {"features": {"mixstyle": {"layers": ["1"]}}}}},
@@ -767,6 +791,24 @@ def table() -> pd.DataFrame:
     """160 samples over four clients; every fifth is tested on, every tenth after that is val."""
     split = ["test", "train", "train", "val", "train"] * 32
     return pd.DataFrame({"sample": range(160), "client": [0, 1, 2, 3] * 40, "split": split})
+
+
+@pytest.mark.parametrize("text", ["~/mine.parquet", "$MINE/mine.parquet"])
+def test_a_partition_file_in_a_users_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    config, path = brought(tmp_path, table())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MINE", str(tmp_path))
+    study = config / "studies" / "tiny.yaml"
+    study.write_text(study.read_text().replace(str(path), text))
+    assert main.main(["plan", "--write", "--config", str(config)]) == 0
+    [planned] = (tmp_path / "results" / "plan" / "partitions").glob("*.json")
+    spec = json.loads(planned.read_text())["spec"]
+    materials.prepare(spec, tmp_path / "data")
+    assert main.main(["partition", planned.stem, "--config", str(config)]) == 0
+    made = tmp_path / "results" / "partitions" / planned.stem / "partition.parquet"
+    assert holdings.read(made).equals(holdings.read(path))
 
 
 def test_a_partition_file_that_is_missing(

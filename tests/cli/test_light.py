@@ -14,12 +14,13 @@ import yaml
 from make_results import clients, write_run
 
 from fl.cli import main
-from fl.planning import plan
+from fl.planning import kept, plan
 
 COMMANDS = (
     *("methods", "terms", "features", "models", "datasets", "partitions", "partitions dirichlet"),
     *("datasets cifar10-c", "status", "show tiny", "show tiny --planned", "report tiny"),
-    *("store ls", "tables tiny", "analyses"),
+    *("store ls", "tables tiny", "analyses", "methods fedprox", "methods fedfm", "terms mk-mmd"),
+    *("features mixstyle", "models cnn", "analyses features"),
 )
 SPY = """
 import json, sys
@@ -60,9 +61,37 @@ def spied(folder: Path, *commands: str) -> dict[str, list[Any]]:
 
 
 def test_torch_is_not_imported_where_nothing_is_trained(lab: Path) -> None:
-    told = spied(lab, *COMMANDS, "methods fedprox")
-    assert told.pop("methods fedprox") == [0, True], "the last one does: it is seen"
+    told = spied(lab, *COMMANDS, "plan")
+    assert told.pop("plan") == [0, True], "the last one does, the first time: it is seen"
     assert told == {command: [0, False] for command in COMMANDS}
+
+
+def test_who_plans_again_what_did_not_change_does_not_wait_for_torch(lab: Path) -> None:
+    [planned] = (lab / "results" / "plan" / "bundles").glob("*.json")
+    _, run = (member["run"] for member in json.loads(planned.read_text())["runs"])
+    again = ("plan", "plan tiny --runs", f"explain {run}", "store gc", "plan")
+    assert main.main(["plan", "--config", "config"]) == 0
+    assert main.main(["explain", run, "--config", "config"]) == 0
+    assert spied(lab, *again) == {command: [0, False] for command in again}
+    path = lab / "config" / "studies" / "tiny.yaml"
+    path.write_text(path.read_text().replace("seeds:\n- 0\n", "seeds:\n- 2\n"))
+    assert spied(lab, "plan", "plan tiny --runs") == {
+        "plan": [0, True],
+        "plan tiny --runs": [0, True],
+    }
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"key": 1', None])
+def test_a_kept_plan_that_is_damaged_is_made_anew(
+    lab: Path, damage: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Path("config")
+    made = kept.asked(config)
+    [path] = (lab / "results" / "plan" / "kept").iterdir()
+    whole = path.read_text()
+    path.write_text(whole.replace('"seed": 0', '"seed": 7', 1) if damage is None else damage)
+    assert kept.asked(config).bundles == made.bundles
+    assert path.read_text() == whole
 
 
 def test_a_study_is_read_from_the_plan_until_config_changes(
@@ -72,11 +101,11 @@ def test_a_study_is_read_from_the_plan_until_config_changes(
     made = plan.make(config).studies["tiny"]
     with monkeypatch.context() as patch:
         patch.setattr(plan, "make", lambda *asked: pytest.fail("made anew"))
-        assert plan.study(config, "tiny") == json.loads(json.dumps(made))
+        assert kept.study(config, "tiny") == json.loads(json.dumps(made))
     path = config / "studies" / "tiny.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"seeds": [0, 1, 2]}))
-    assert len(plan.study(config, "tiny")["runs"]) == 3
+    assert len(kept.study(config, "tiny")["runs"]) == 3
     written = json.loads((lab / "results" / "plan" / "studies" / "tiny.json").read_text())
     assert len(written["runs"]) == 2, "asking writes nothing"
     (config / "studies" / "other.yaml").write_text(path.read_text())
-    assert plan.study(config, "other")["study"] == "other", "one that config.yaml does not name"
+    assert kept.study(config, "other")["study"] == "other", "one that config.yaml does not name"

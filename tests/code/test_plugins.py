@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import planning
 import pytest
 import torch
@@ -37,14 +38,17 @@ STUDY: dict[str, Any] = {
         "my-anchor": {"strength": 0.5, "features": {"scaled": {"layers": ["1"]}}},
     },
     "training": {"rounds": 2, "batch_size": 8, "lr": 0.05},
+    "analyses": [{"held-by": {"bars": 2}}],
 }
 
 
 MADE = {
     **{"method": "my-anchor", "model": "small-net", "dataset": "two-clouds", "scheme": "in-steps"},
     "features": "scaled",
+    "analysis": "held-by",
 }
 FILES = (
+    "analyses/held_by.py",
     *("datasets/two_clouds.py", "features/scaled.py", "methods/my_anchor.py"),
     *("models/small_net.py", "schemes/in_steps.py"),
 )
@@ -251,7 +255,12 @@ def test_a_study_of_ones_own_parts_is_trained(lab: Path, tmp_path: Path) -> None
     assert len(accuracy) == 6, "three clients in two rounds"
     record = store.record(found[1]["run"])
     own = {name for name in record["code_files"] if name.startswith(lab.name)}
-    assert own == {f"{lab.name}/{name}" for name in FILES}
+    assert own == {f"{lab.name}/{name}" for name in FILES if "analyses" not in name}
+    [asked] = (tmp_path / "results/plan/analyses").glob("*.json")
+    assert main.main(["analyse", asked.stem]) == 0
+    made = tmp_path / "results/analyses" / asked.stem
+    assert pd.read_parquet(made / "table.parquet")["held"].tolist() == [2.0, 2.0]
+    assert (made / "figure-2.pdf").is_file() and not (made / "figure-3.pdf").exists()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from fl import fields, keyed, trees
 from fl.alteration import STATES, Alteration
 from fl.code import registry
 from fl.errors import FedloomError, Where
-from fl.method import Pass, Setting
+from fl.method import Pass, Setting, only
+from fl.methods.perfedavg import PerFedAvg
 from fl.recipe import recipe
 from fl.simulation import compiled, engine, simulate
 from fl.simulation.simulate import Simulation
@@ -44,7 +45,17 @@ NONE: dict[str, dict[str, Any]] = {
 }
 """Values under which it changes nothing, where there are such."""
 
-BASES = ("fedavg", "ditto", "scaffold", "moon", "fedrod", "pfedme", "fedrep", "fedproto")
+BASES = (
+    "fedavg",
+    "ditto",
+    "scaffold",
+    "moon",
+    "fedrod",
+    "pfedme",
+    "fedrep",
+    "fedproto",
+    "perfedavg",
+)
 """Methods of one pass and of several, with terms, models and parameters beside the network's."""
 
 every = pytest.mark.parametrize("name", FOUND)
@@ -195,10 +206,32 @@ def test_a_layer_that_is_not_there_is_named_with_those_that_are(name: str) -> No
         altered(name, values={"layers": ["body"]})
 
 
-@every
-def test_a_method_with_a_loss_of_its_own_refuses(name: str) -> None:
-    with pytest.raises(FedloomError, match="perfedavg: features are set; allowed: none"):
-        altered(name, "perfedavg")
+def test_perfedavg_alters_each_half_once_and_adapts_to_the_second() -> None:
+    simulation, met = world("perfedavg", "cnn", rounds=1, participation=1.0), list[Tensor]()
+
+    def apply(
+        layer: str, features: Tensor, batch: Batch, state: Tree
+    ) -> tuple[Tensor, dict[str, Any]]:
+        met.append(batch["key"])
+        return features * 1.5, {"key": batch["key"].sum()}
+
+    made = Alteration("noting", LAYERS[:1], apply, lambda variables: {"key": torch.zeros(())},
+                      lambda state, seen: {"key": seen[LAYERS[0]]["key"]})  # fmt: skip
+    setting = Setting(simulation.network, simulation.training, worlds.CLASSES, 4)
+    method = PerFedAvg().build(replace(setting, alterations=(made,)))
+    simulation = replace(simulation, method=method)
+    part, schedule, state = only(method), simulation.plan(1).schedules[0], simulation.begin()
+    assert schedule is not None and schedule.key is not None
+    rows = (schedule.index[0, 0], schedule.weight[0, 0], schedule.keys()[0, 0])
+    batch = simulation.arrays.batch(*map(torch.from_numpy, rows))
+    work = part.begin(state.server, state.client(0, "cpu"))
+    _, aux = part.loss(state.server, work, batch)
+    inner, outer = (
+        keyed.derived(batch["key"][i::2], keyed.stream_of(f"noting {LAYERS[0]}")) for i in (0, 1)
+    )
+    assert len(met) == 2 and torch.equal(met[0], inner) and torch.equal(met[1], outer)
+    after = part.update(state.server, work, work["params"], aux, 0.0)
+    assert after[STATES]["noting"]["key"] == outer.sum()
 
 
 @pytest.mark.skipif(

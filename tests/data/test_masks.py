@@ -77,7 +77,7 @@ WRONG = {
     ),
     "metric": (
         {"metric": "accuracy"},
-        "metric: is 'accuracy'; allowed: dice, foreground_dice",
+        "metric: unknown metric 'accuracy'; allowed: dice, foreground_dice",
     ),
     "augmentation": (
         {"methods": {"fedavg": {"augmentation": "crop-flip"}}},

@@ -101,6 +101,7 @@ def named(content):
         (wav(channels=2), "a.wav: is of 16000 Hz, 2 channel(s), 16 bit"),
         (wav(width=1), "a.wav: is of 16000 Hz, 1 channel(s), 8 bit"),
         (wav(b"\0" * 100)[:-50], "a.wav: is cut off after 25 of 50 samples"),
+        (wav()[:16] + b"\0\0\0\x7f" + wav()[20:], "a.wav: is no WAVE file"),
         (b"RIFF", "a.wav: is no WAVE file"),
         (b"", "a.wav: is no WAVE file"),
         (b"not sound at all", "a.wav: is no WAVE file"),

@@ -53,7 +53,7 @@ def study(folder: Path, name: str = "a", **changes: Any) -> None:
 
 def runs(folder: Path, name: str = "a", **changes: Any) -> list[Any]:
     study(folder, name, **changes)
-    return expand(folder, name, plan._wanted(folder, [name])[2]).runs
+    return expand(folder, name, plan.asked_for(folder, [name])[2]).runs
 
 
 def refused(folder: Path, **changes: Any) -> str:
@@ -683,7 +683,7 @@ def test_every_study_that_comes_along_can_be_planned():
     folder = Path(__file__).parents[2] / "config"
     for path in sorted((folder / "studies").glob("*.yaml")):
         try:
-            found = expand(folder, path.stem, plan._wanted(folder, [path.stem])[2])
+            found = expand(folder, path.stem, plan.asked_for(folder, [path.stem])[2])
         except ConfigError as error:
             assert "weights: " in str(error) and "is not there; fetch https://" in str(error)
         else:

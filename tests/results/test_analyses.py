@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +17,16 @@ import pytest
 import torch
 from torch import nn
 
-from fl.analyses import complementarity, cooperation, features
+from fl.analyses import complementarity, cooperation, features, strategies
 from fl.cli import main
 from fl.data.batches import Arrays
 from fl.network import Network
 from fl.planning import plan
+from fl.results import markers
 from fl.simulation.evaluate import Held
+from fl.store import checkpoint
+from fl.store.checkpoint import load_tree
+from fl.train import devices
 
 SETTING = ("digits", "natural", "mlp")
 
@@ -194,6 +199,56 @@ def test_weights_are_kept_where_an_analysis_reads_them(
     assert {m["keep_weights"] for b in found.bundles.values() for m in b["runs"]} == {kept}
 
 
+def test_it_is_computed_as_the_study_says_under_the_same_name(tmp_path: Path) -> None:
+    def planned(name: str, **execution: Any) -> dict[str, Any]:
+        made = planned_with(tmp_path / name, analyses=ANALYSES, execution=execution)
+        return {key.partition("-")[0]: one for key, one in made.analyses.items()}
+
+    on_cpu, on_gpu = planned("a"), planned("b", device="cuda", gpus=2, memory_mb=9000)
+    for kind in ("features", "cooperation"):
+        assert on_cpu[kind]["analysis"] == on_gpu[kind]["analysis"]
+        assert on_gpu[kind]["execution"]["memory_mb"] == 9000
+    assert markers.gpus(on_gpu["features"]["execution"]) == 2
+    assert markers.gpus(on_gpu["cooperation"]["execution"]) == 0, "it computes no model"
+    assert on_gpu["cooperation"]["execution"]["device"] == "cpu"
+
+
+def loaded(path: Path, seen: list[Any], device: Any) -> dict[str, Any]:
+    seen.append(device)
+    return load_tree(path)
+
+
+def test_what_reads_weights_gets_them_on_the_device_that_was_claimed(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundles = sorted(map(str, (lab / "results/plan/bundles").glob("*.json")))
+    assert main.main(["train", *bundles]) == 0
+    [asked] = (lab / "results/plan/analyses").glob("features-*.json")
+    content = json.loads(asked.read_text())
+    content["execution"]["device"] = "auto"
+    asked.write_text(json.dumps(content))
+    seen: list[Any] = []
+
+    @contextlib.contextmanager
+    def claim(wanted: str) -> Iterator[torch.device]:
+        seen.append(wanted)
+        yield torch.device("cpu", 0)
+        seen.append("given back")
+
+    def read(self: Any, runs: Any) -> Any:
+        seen.append({run.simulation().arrays.device for run in runs})
+        return own(self, runs)
+
+    own = features.Features.read
+    monkeypatch.setattr(devices, "claim", claim)
+    monkeypatch.setattr(features.Features, "read", read)
+    monkeypatch.setattr(checkpoint, "load_tree", lambda path, device: loaded(path, seen, device))
+    assert main.main(["analyse", asked.stem]) == 0
+    assert seen == ["auto", {torch.device("cpu", 0)}, "cpu:0", "cpu:0", "given back"]
+    record = json.loads((lab / "results/analyses" / asked.stem / "analysis.json").read_text())
+    assert record["executed"] == {"device": "cpu:0"}
+
+
 # From runs to the report
 
 
@@ -324,3 +379,63 @@ def test_complementarity_is_read_from_traces_and_drawn() -> None:
         *complementarity.NETWORKS,
     ]
     assert found.panels[1].picture.svg.startswith("<svg")
+
+
+# Strategies
+
+
+def grouped(spread: float) -> tuple[np.ndarray, list[str]]:
+    """Nine clients of three domains, a domain at each corner of a right triangle of sides 1."""
+    draw = np.random.default_rng(0)
+    corners = np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], 3, axis=0)
+    return corners + draw.normal(0, spread, corners.shape), [n for n in "abc" for _ in range(3)]
+
+
+def test_domains_that_lie_apart_are_found_again() -> None:
+    points, domains = grouped(0.01)
+    assert strategies.agreement(points * 3, domains) == 1.0
+    assert strategies.agreement(points * 3, domains[::2] + domains[1::2]) < 0.5
+    assert strategies.agreement(points[::3], ["a", "b", "c"]) == 1.0
+    for few in ([], ["a"] * 9):
+        assert math.isnan(strategies.agreement(points, few))
+    assert math.isnan(strategies.agreement(points[:, :0], domains))
+
+
+def test_distances_between_domains_by_hand() -> None:
+    points = np.array([[0.0], [1.0], [10.0], [14.0], [7.0]])
+    names, found = strategies.distances(points, ["a", "a", "b", "b", "c"])
+    assert names == ["a", "b", "c"]
+    # Own distances 1 and 4; between a and b 10, 14, 9 and 13.
+    assert found[0, 1] == pytest.approx(math.log(11.5 / 2)) == found[1, 0]
+    assert found[0, 0] == pytest.approx(0) == found[1, 1]
+    assert np.isnan(found[2]).all(), "one client has nobody to be near to"
+
+
+def test_strategies_read_the_last_round_of_who_took_part() -> None:
+    points, domains = grouped(0.01)
+    absent = np.zeros((1, 2))
+    now = torch.from_numpy(np.concatenate([points, absent]))
+    rates = torch.where(now[None] > 0.5, 0.0, 1.0)
+    traces = {
+        **{name: torch.stack([now * 0, now]) for name in ("xi", "inputs")},
+        "beta": torch.stack([now, now + 0.5]),
+        "rates": torch.cat([rates, rates]),
+        "round": torch.tensor([1, 2]),
+    }
+    runs = [
+        source(traces=traces, domains=[*domains, "c"]),
+        source(run="r1", method="other", traces={}, domains=[]),
+    ]
+    found = strategies.Strategies().read(runs)
+    [row] = found.table.to_dict("records")
+    assert row["sparsity"] == pytest.approx(6 / 18)
+    assert row["beta"] == pytest.approx(float(points.mean()) + 0.5)
+    assert row["ari_rates"] == 1.0
+    assert found.notes == ("no traces of beta and rates: other",)
+    assert [panel.title for panel in found.panels] == [
+        "share of own statistics, beta",
+        "domains by share of own statistics, beta",
+        "learning rate, eta",
+    ], "rates of a domain are the same, so that nothing is to be divided by"
+    for panel in found.panels:
+        assert panel.picture.svg.startswith("<svg")

@@ -251,9 +251,9 @@ def test_a_record_that_is_a_pipe_or_has_no_end_is_no_run(ours: Store):
     assert ours.runs() == []
     (ours.root / run / "run.json").unlink()
     (ours.root / run / "run.json").write_bytes(b"[" * 100_000)
-    assert import_export.problems(run, ours) != []
+    assert maintenance.problems(ours, run) != []
     os.truncate(ours.root / run / "run.json", 1 << 40)
-    assert "too long for a record" in import_export.problems(run, ours)[0]
+    assert "too long for a record" in maintenance.problems(ours, run)[0]
 
 
 @pytest.mark.parametrize(

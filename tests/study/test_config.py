@@ -199,7 +199,7 @@ def test_sources_of_a_data_set_that_is_not_there(folder: Path) -> None:
 def test_a_study_and_its_place(folder: Path) -> None:
     found, where = config.study(folder, "tiny", ASKED)
     assert where == Where(os.path.relpath(folder / "studies" / "tiny.yaml"))
-    assert (found.seeds, found.metric, found.methods) == ([0], "accuracy", {"fedavg": None})
+    assert (found.seeds, found.metric, found.methods) == ([0], None, {"fedavg": None})
 
 
 def test_an_unknown_study_gets_the_nearest_one(folder: Path) -> None:
@@ -248,14 +248,6 @@ def test_the_largest_seed_fits_into_the_tables(folder: Path) -> None:
 def test_an_unknown_key_of_a_study(folder: Path) -> None:
     message = study_refusal(folder, dataset=["digits"])
     assert message.startswith("dataset: unknown key 'dataset' (did you mean 'datasets'?); allowed")
-
-
-def test_an_unknown_metric(folder: Path) -> None:
-    message = study_refusal(folder, metric="accurracy")
-    assert message == (
-        "metric: unknown value 'accurracy' (did you mean 'accuracy'?); "
-        "allowed: accuracy, balanced_accuracy"
-    )
 
 
 def test_defaults_of_a_method(folder: Path) -> None:

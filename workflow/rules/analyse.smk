@@ -8,16 +8,16 @@ rule analyse:
         f"{RESULTS}/logs/analyse/{{analysis}}.log",
     conda:
         "../envs/fedloom.yaml"
-    threads: PLAN["settings"]["execution"]["threads"]
+    threads: lambda wildcards: analysing(wildcards)["threads"]
     resources:
-        mem_mb=lambda wildcards, attempt: attempt
-        * PLAN["settings"]["execution"]["memory_mb"],
-        runtime=PLAN["settings"]["execution"]["minutes"],
-        slurm_partition=PLAN["settings"]["execution"]["partition"] or "",
+        gpu=lambda wildcards: markers.gpus(analysing(wildcards)),
+        mem_mb=lambda wildcards, attempt: attempt * analysing(wildcards)["memory_mb"],
+        runtime=lambda wildcards: analysing(wildcards)["minutes"],
+        slurm_partition=lambda wildcards: analysing(wildcards)["partition"] or "",
     params:
         fl=FL,
         config=CONFIG,
     message:
-        "analyse {wildcards.analysis}, log {log}"
+        "analyse {wildcards.analysis}, log {log}, gpu={resources.gpu}"
     shell:
         "{params.fl:q} analyse {wildcards.analysis:q} --config {params.config:q} > {log:q} 2>&1"

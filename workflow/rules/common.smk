@@ -135,6 +135,11 @@ def analysis(name):
     return str(analyses.place(Path(RESULTS), name) / analyses.RECORD)
 
 
+def analysing(wildcards):
+    """How an analysis is computed: as its study is, and on a GPU only if it computes models."""
+    return planned("analyses", wildcards.analysis)["execution"]
+
+
 def studied(wildcards):
     """What an analysis reads: its runs, and the data and partitions behind them."""
     bundles = PLAN["analyses"][wildcards.analysis]["bundles"]

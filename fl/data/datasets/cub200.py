@@ -39,6 +39,7 @@ from fl.data import images
 from fl.data.archives import entries
 from fl.data.counts import hold, lacking
 from fl.data.download import Source
+from fl.data.modality import Modality
 from fl.data.prepared import Writer
 from fl.data.text import encode, vocabulary
 from fl.errors import DataError
@@ -101,6 +102,14 @@ class CUB200:
     def shape(self) -> tuple[int, ...]:
         """The shape of a photograph."""
         return (3, self.side, self.side)
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        """Of a client that has one kind of input: photographs, or their captions one after the
+        other.
+        """
+        captions = Modality("text", "text", (CAPTIONS, self.words), self.vocabulary + 1)
+        return Modality("image", "x", self.shape), captions
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[n, 3, side, side]``, y, split and text int32 ``[n, 10, words]``."""

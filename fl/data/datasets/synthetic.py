@@ -15,10 +15,15 @@ import numpy as np
 
 from fl.data.download import Source
 from fl.data.prepared import Writer
+from fl.errors import DataError
 from fl.fields import Count, Index, NonNegative, Positive
 from fl.rng import generator
 
 INPUTS, HIDDEN, CLASSES = 60, 20, 10
+LEAST = 50
+"""Samples that a client has at least where their number is drawn."""
+LARGEST = 10**9
+"""Samples over all clients: of 60 inputs each, they take 240 GB."""
 
 Layer = tuple[np.ndarray, np.ndarray]
 """A weight matrix ``[out, in]`` and a bias ``[out]``."""
@@ -66,16 +71,28 @@ class Synthetic:
 
     @property
     def size(self) -> int:
-        """How many samples there are, over all clients."""
-        return sum(self.sizes())
+        """How many samples there are, over all clients.
+
+        Raises:
+            DataError: If they are more than `LARGEST`.
+        """
+        found = self.clients * (LEAST if self.samples is None else self.samples)
+        if found <= LARGEST and self.samples is None:
+            found = sum(self.sizes())
+        if found > LARGEST:
+            raise DataError(
+                f"synthetic: {self.clients:,} clients would hold {found:,} samples or more;"
+                f" allowed: {LARGEST:,} samples over all clients"
+            )
+        return found
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[samples, 60]``, y int64 and client int32 ``[samples]``."""
-        sizes = self.sizes()
-        inputs = [self.inputs(k, size) for k, size in enumerate(sizes)]
-        writer.save("x", np.concatenate(inputs))
-        writer.save("y", np.concatenate([self.label(k, x) for k, x in enumerate(inputs)]))
-        writer.save("client", np.repeat(np.arange(self.clients, dtype=np.int32), sizes))
+        for client, size in enumerate(self.sizes()):
+            x = self.inputs(client, size)
+            writer.append("x", x)
+            writer.append("y", self.label(client, x))
+            writer.append("client", np.full(size, client, np.int32))
         writer.describe([str(label) for label in range(self.classes)])
 
     def sizes(self) -> list[int]:
@@ -83,7 +100,7 @@ class Synthetic:
         if self.samples is not None:
             return [self.samples] * self.clients
         drawn = generator(self.seed, "synthetic sizes").lognormal(4.0, 2.0, self.clients)
-        return [int(size) + 50 for size in drawn]
+        return [int(size) + LEAST for size in drawn]
 
     def inputs(self, client: int, size: int) -> np.ndarray:
         """A client's inputs, float32 ``[size, 60]``."""

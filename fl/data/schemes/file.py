@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from fl.data.holdings import read, validate
+from fl.places import path_of
 from fl.task import for_any_task
 
 
@@ -13,12 +14,13 @@ from fl.task import for_any_task
 def file(labels: np.ndarray, *, path: str) -> pd.DataFrame:
     """Read the Parquet table at ``path`` and check it against ``labels`` ``[samples]``.
 
-    path: of a Parquet table with the columns `sample` (row in the data set), `client` (0, 1, ...)
-    and `split` (train, val, test); `unseen` (true or false) may mark clients held out of training.
+    path: of a Parquet table; ``~`` and ``$VARIABLES`` are put in. It has the columns `sample` (row
+    in the data set), `client` (0, 1, ...) and `split` (train, val, test); `unseen` (true or false)
+    may mark clients held out of training.
 
     The table keeps its row order and its extra columns. Raises `DataError` for a file that cannot
     be read and for a table that `fl.data.holdings.validate` rejects.
     """
-    table = read(path)
+    table = read(path_of(path))
     validate(table, labels, source=path)
     return table

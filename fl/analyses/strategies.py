@@ -1,0 +1,195 @@
+"""Strategies of personalisation: learnt shares and rates by layer, and how domains show in them.
+
+After figures 2 to 5 and table 6 of: Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated
+Learning to Personalize. NeurIPS 2023. arXiv:2310.02420.
+
+Reads the traces that methods with meta-nets keep (`finetune-l2p`, `l2p`, `fedl2p`), of the last
+evaluated round: ``beta`` and ``rates``, and ``xi`` and ``inputs``, from which they follow. Clients
+that never took part are left out. Clusters are those of scikit-learn's spectral clustering with its
+defaults and discretised labels, as many as there are domains; the adjusted Rand index says how far
+they are the domains of the data, 1 where they are and about 0 by chance.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from fl.analysis import Panel, Result, Source, first_seeds, keys
+from fl.fields import Seed
+from fl.report.drawing import Look, axes_of, pictured
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+SEEN = ("xi", "beta", "inputs", "rates")
+NAMES = {"beta": "share of own statistics, beta", "rates": "learning rate, eta"}
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """seed: of the clustering."""
+
+    seed: Seed = 0
+
+    def read(self, runs: Sequence[Source]) -> Result:
+        """A row for each run that has the traces; pictures of some."""
+        rows: list[dict[str, Any]] = []
+        panels: list[Panel] = []
+        chosen = {run.run for run in first_seeds(runs)}
+        lacking: dict[str, None] = {}
+        for run in runs:
+            traces = run.traces()
+            if not set(SEEN) <= set(traces):
+                lacking[run.method] = None
+                continue
+            last = {name: traces[name][-1].double().numpy() for name in SEEN}
+            there = np.flatnonzero(last["inputs"].any(axis=1))
+            last = {name: found[there] for name, found in last.items()}
+            known = run.domains()
+            domains = [known[client] for client in there] if known else []
+            rows.append({**keys(run), **measured(last, domains, self.seed)})
+            if run.run in chosen:
+                panels += _panels(run, last, domains)
+        columns = [*(keys(runs[0]) if runs else ()), *COLUMNS]
+        without = f"no traces of beta and rates: {', '.join(lacking)}"
+        return Result(
+            table=pd.DataFrame(rows, columns=columns),
+            columns=COLUMNS,
+            caption=(
+                "What meta-nets say, over clients: the share of rates that are 0, the mean share "
+                "of own statistics, and the adjusted Rand index between domains and clusters of "
+                "clients by what the nets are told (xi, x) and what they say (beta, eta)."
+            ),
+            panels=tuple(panels),
+            figure=(
+                "By the run of the lowest seed: beta and eta of each layer over clients (the box "
+                "from the lower to the upper quarter, the line the median, whiskers to 1.5 boxes). "
+                "Maps: how far clients of two domains are apart, the logarithm of the mean "
+                "distance over the geometric mean of both domains' own; above 0 the domains show."
+            ),
+            notes=(without,) if lacking else (),
+        )
+
+
+COLUMNS = {
+    "sparsity": "sparsity",
+    "beta": "mean beta",
+    "ari_xi": "ARI xi",
+    "ari_beta": "ARI beta",
+    "ari_inputs": "ARI x",
+    "ari_rates": "ARI eta",
+}
+
+
+def measured(
+    last: dict[str, np.ndarray], domains: Sequence[str], seed: int = 0
+) -> dict[str, float]:
+    """The numbers of one run. last: by trace [clients, ...]; domains: of each client, or none."""
+    beta, rates = last["beta"], last["rates"]
+    found = {
+        "sparsity": float((rates == 0).mean()) if rates.size else float("nan"),
+        "beta": float(beta.mean()) if beta.size else float("nan"),
+    }
+    return found | {f"ari_{name}": agreement(last[name], domains, seed) for name in SEEN}
+
+
+def agreement(points: np.ndarray, domains: Sequence[str], seed: int = 0) -> float:
+    """The adjusted Rand index of clusters of points [clients, d] and domains; NaN where there are
+    fewer than two domains, fewer clients than domains, or numbers that are not finite.
+    """
+    from sklearn.cluster import SpectralClustering
+    from sklearn.metrics import adjusted_rand_score
+
+    count = len(set(domains))
+    if count < 2 or not points.size or len(points) < count or not np.isfinite(points).all():
+        return float("nan")
+    if len(points) == count:  # As many clusters as clients: each is one of its own.
+        return 1.0 if len(np.unique(points, axis=0)) == count else float("nan")
+    clusters = SpectralClustering(count, assign_labels="discretize", random_state=seed % 2**32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # That the graph falls apart, which is what is hoped for.
+        labels = clusters.fit_predict(points)
+    return float(adjusted_rand_score(list(domains), labels))
+
+
+def distances(points: np.ndarray, domains: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """log(d(j, k) / sqrt(d(j, j) d(k, k))) for the domains, in order of their first client.
+
+    d: mean Euclidean distance between different clients; NaN where a domain has none to compare.
+    """
+    names, kinds = list(dict.fromkeys(domains)), np.array(domains)
+    apart = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    np.fill_diagonal(apart, np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mean = np.array(
+            [[np.nanmean(apart[np.ix_(kinds == a, kinds == b)]) for b in names] for a in names]
+        )
+        own = np.sqrt(np.diag(mean))
+        found = np.log(mean / np.outer(own, own))
+    return names, np.where(np.isfinite(found), found, np.nan)
+
+
+def _panels(run: Source, last: dict[str, np.ndarray], domains: Sequence[str]) -> list[Panel]:
+    panels = []
+    for name, label in NAMES.items():
+        values = last[name]
+        if not values.size:
+            continue
+        alt = f"{label} of {values.shape[1]} layers over {len(values)} clients, seed {run.seed}."
+        panels.append(Panel(run.setting, run.method, label, alt, boxes(values, label)))
+        if len(set(domains)) < 2:
+            continue
+        names, found = distances(values, domains)
+        if np.isfinite(found).any():
+            alt = f"distances between {', '.join(names)} by {label}, seed {run.seed}."
+            picture = distance_map(names, found)
+            panels.append(Panel(run.setting, run.method, f"domains by {label}", alt, picture))
+    return panels
+
+
+@pictured
+def boxes(look: Look, values: np.ndarray, label: str) -> Canvas:
+    """A box for each layer; values [clients, layers]."""
+    canvas, axes = axes_of(2.4)
+    line = {"color": look.ink, "linewidth": 0.8}
+    axes.boxplot(
+        list(values.T),
+        positions=range(1, values.shape[1] + 1),
+        widths=0.7,
+        medianprops={**line, "color": look.colour(1)},
+        boxprops=line,
+        whiskerprops=line,
+        capprops=line,
+        flierprops={"marker": ".", "markersize": 2, "markeredgecolor": look.muted},
+        manage_ticks=False,
+    )
+    axes.set(xlabel="layer", ylabel=label, xlim=(0.3, values.shape[1] + 0.7))
+    return canvas
+
+
+@pictured
+def distance_map(look: Look, names: Sequence[str], found: np.ndarray) -> Canvas:
+    """A square for each two domains, the darker the farther apart, with its number in it."""
+    canvas, axes = axes_of(3.1)
+    known = np.nan_to_num(found)
+    top = max(float(known.max()), 1e-12)
+    shade = np.zeros((*found.shape, 4))
+    shade[..., :3] = (0.20, 0.50, 0.80)
+    shade[..., 3] = np.clip(known / top, 0, 1) * 0.8
+    axes.imshow(shade, interpolation="nearest")
+    for (row, column), value in np.ndenumerate(found):
+        text = f"{value:.2f}" if np.isfinite(value) else ""
+        axes.annotate(text, (column, row), color=look.ink, ha="center", va="center", fontsize=7)
+    axes.set(xticks=range(len(names)), yticks=range(len(names)))
+    axes.set_xticklabels(names, rotation=45, ha="right")
+    axes.set_yticklabels(names)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_tick_params(length=0)
+    return canvas

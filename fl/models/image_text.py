@@ -1,0 +1,87 @@
+"""Features of images by convolutions, or of texts, and a classifier: for clients of either kind.
+
+K. Yan et al. Balancing Similarity and Complementarity for Federated Learning. ICML 2024 (appendix
+B.3).
+
+An image goes through four convolutions, a text through five of different widths side by side (Kim.
+EMNLP 2014), both to ``features`` numbers and from there to a linear classifier. The paper says no
+more than that: here each convolution over images is of 3 x 3 pixels, with batch normalisation, ReLU
+and pooling by 2, and the last one is averaged over the image; what a text's convolutions find, the
+largest value over the text each, goes through a linear layer and ReLU. The captions of a photograph
+are read one after the other.
+
+The classifier is one that all clients share, or one of each modality, and then the modalities have
+nothing in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fl.fields import Count
+from fl.parts.modalities import Several
+
+
+@dataclass(frozen=True)
+class ImageText:
+    """features: what goes into the classifier. classifier: one for all, `shared`, or each
+    modality's `own`. channels: of the first three convolutions over images.
+
+    tokens: how many words there are, numbered from 0; width: of their vectors. kernels: widths of
+    the convolutions over texts, in words; filters: channels of each of them.
+    """
+
+    features: Count = 256
+    classifier: Literal["shared", "own"] = "shared"
+    channels: tuple[Count, ...] = (32, 64, 128)
+    tokens: Count = 5_001
+    width: Count = 128
+    kernels: tuple[Count, ...] = (1, 2, 3, 4, 5)
+    filters: Count = 100
+
+    modalities: ClassVar[tuple[str, ...]] = ("image", "text")
+
+    def build(self, shapes: Mapping[str, tuple[int, ...]], classes: int) -> Several:
+        """For images of shape (channels, height, width); tokens of (length,) or (texts, length)."""
+        extractors = {"image": self._image(shapes["image"]), "text": self._text(shapes["text"])}
+        return Several(extractors, self.features, classes, self.classifier == "shared")
+
+    def _image(self, shape: tuple[int, ...]) -> nn.Module:
+        depth, *sides = shape
+        if min(sides) < 2 ** len(self.channels):
+            raise ValueError(f"images must be at least {2 ** len(self.channels)} pixels wide")
+        layers: list[nn.Module] = []
+        for after in self.channels:
+            layers += [*_convolution(depth, after), nn.MaxPool2d(2)]
+            depth = after
+        layers += [*_convolution(depth, self.features), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        return nn.Sequential(*layers)
+
+    def _text(self, shape: tuple[int, ...]) -> nn.Module:
+        if torch.Size(shape).numel() < max(self.kernels):
+            raise ValueError(f"texts must be at least {max(self.kernels)} words long")
+        return _Text(self)
+
+
+def _convolution(before: int, after: int) -> list[nn.Module]:
+    return [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+
+
+class _Text(nn.Module):
+    def __init__(self, choices: ImageText) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(choices.tokens, choices.width)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(choices.width, choices.filters, kernel) for kernel in choices.kernels
+        )
+        self.features = nn.Linear(len(choices.kernels) * choices.filters, choices.features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = self.embedding(x.flatten(1)).transpose(1, 2)
+        found = [torch.relu(layer(words)).amax(dim=2) for layer in self.convolutions]
+        return torch.relu(self.features(torch.cat(found, dim=1)))

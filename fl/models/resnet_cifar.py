@@ -1,0 +1,62 @@
+"""A small residual network of 6 n + 2 layers for small images, with batch normalisation.
+
+He, Zhang, Ren, Sun. Deep Residual Learning for Image Recognition. CVPR 2016. arXiv:1512.03385.
+
+That of the paper's section 4.2 for CIFAR-10: three stages of n blocks, the last two of half the
+height and width and of twice the channels. Where shapes change, the shortcut is a 1x1 convolution
+with normalisation, as in the paper's larger networks, not padding with zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl.fields import Count
+
+
+@dataclass(frozen=True)
+class ResNetCifar:
+    """blocks: n, of each stage; width: channels of the first stage."""
+
+    blocks: Count = 1
+    width: Count = 16
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Logits for images of shape (channels, height, width), from 4 width features."""
+        depth, _, _ = shape
+        layers: list[nn.Module] = [
+            nn.Conv2d(depth, self.width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(self.width),
+            nn.ReLU(),
+        ]
+        before = self.width
+        for stage, after in enumerate((self.width, 2 * self.width, 4 * self.width)):
+            for block in range(self.blocks):
+                layers.append(Block(before, after, 2 if stage and not block else 1))
+                before = after
+        end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)]
+        return nn.Sequential(*layers, *end)
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions beside a shortcut; ``stride`` is of the first."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        self.first_norm = nn.BatchNorm2d(after)
+        self.second = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(after)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or before != after:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[b, before, h, w] -> [b, after, h / stride, w / stride]."""
+        inner = F.relu(self.first_norm(self.first(x)))
+        return F.relu(self.second_norm(self.second(inner)) + self.shortcut(x))

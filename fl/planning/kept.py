@@ -1,0 +1,68 @@
+"""Plans that were made, kept for who asks next while neither config nor code has changed.
+
+To make a plan takes the import of torch and a pass through every model. What came out is kept in
+``<results>/plan/kept/``, a file for each set of studies that was asked for, as soon as there is a
+``<results>/plan``: until then planning writes nothing. The files decide nothing and may be deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from fl.code import identity
+from fl.errors import FedloomError
+from fl.files import write_bytes
+from fl.planning import plan
+from fl.planning.plan import Plan
+from fl.study import config
+from fl.study.config import Settings
+
+PARTS = tuple(one.name for one in fields(Plan) if one.name != "settings")
+
+
+def asked(folder: Path, studies: Sequence[str] = ()) -> Plan:
+    """The plan of the studies that a config folder asks for, or of those named, as config is now.
+
+    Raises:
+        ConfigError: For anything in the config that is wrong; that is not kept.
+    """
+    settings, wanted, _ = plan.asked_for(folder, studies)
+    path = Path(settings.results) / "plan" / "kept" / f"{identity.digest(wanted)}.json"
+    # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
+    key = plan.fingerprint(folder, wanted, settings)
+    return _read(path, key, settings) or _made(path, key, folder, studies)
+
+
+def study(folder: Path, name: str) -> dict[str, Any]:
+    """A study as config has it now: out of ``<results>/plan`` where it stands there."""
+    settings = config.settings(folder)
+    if name in settings.studies and plan.still(folder):
+        return plan.part(Path(settings.results) / "plan", "studies", name)
+    return asked(folder, [name]).studies[name]
+
+
+def _read(path: Path, key: str, settings: Settings) -> Plan | None:
+    """What is kept, unless it is of another config, damaged, or not there."""
+    found = plan.read(path)
+    parts = found.get("parts")
+    if found.get("key") != key or not isinstance(parts, dict) or {*parts} != {*PARTS}:
+        return None
+    if found.get("digest") != identity.digest(parts) or not plan.stands(parts["watched"]):
+        return None
+    return Plan(settings=settings, **parts)
+
+
+def _made(path: Path, key: str, folder: Path, studies: Sequence[str]) -> Plan:
+    made = plan.make(folder, studies)
+    parts = {name: getattr(made, name) for name in PARTS}
+    kept = {"key": key, "digest": identity.digest(parts), "parts": parts}
+    # Whoever may not write there asks again.
+    with contextlib.suppress(OSError, FedloomError):
+        path.parent.mkdir(exist_ok=True)
+        write_bytes(path, json.dumps(kept).encode())
+    return made

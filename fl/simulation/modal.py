@@ -1,0 +1,229 @@
+"""Rounds of clients that differ in the kind of their input: images here, texts there.
+
+Each modality is trained as a run of its own, by `fl.simulation.engine`: its clients in one stack,
+with a network that has no weight of the others. What one modality has not got it neither trains nor
+sends. What comes back is averaged weight by weight over those who hold it, so that a classifier
+that all share is one, and an extractor that of its modality; or, where the modalities share
+nothing, each has a server of its own (`fl.method.Modal`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl import trees
+from fl.errors import FedloomError
+from fl.method import Averaging, Method, Modal
+from fl.network import Network
+from fl.simulation import engine
+from fl.simulation.backends import TOGETHER
+from fl.simulation.engine import Plan, State
+from fl.trees import Tree
+
+UPLOAD, SAMPLES = "upload", "samples"
+"""What takes the place of a modality's server after its clients' work, where there is one server:
+the mean of what they sent, and how many training samples that is over.
+"""
+
+Done = tuple[State, Tensor]
+
+
+def together(whole: Network, networks: Sequence[Network]) -> Network:
+    """``whole``, the network with the weights of all modalities, told which are heads: no single
+    pass goes through it, so that its last linear layer is not all of them.
+    """
+    whole.head = frozenset().union(*(one.head for one in networks))
+    return whole
+
+
+def check(apart: bool, networks: Mapping[str, Network]) -> None:
+    """Refuse (`FedloomError`) modalities that share weights under a method that cannot share them.
+
+    apart: whether its server does more than average; networks: of each modality, by name.
+    """
+    common = frozenset.intersection(*map(weights, networks.values()))
+    if apart and common:
+        raise FedloomError(
+            f"the server does more than average what is sent, but {' and '.join(networks)} "
+            f"have {', '.join(sorted(common))} in common; allowed: a model whose modalities have "
+            "no weight in common"
+        )
+
+
+def several(
+    whole: Method, network: Network, alone: Mapping[str, tuple[Method, Network]], apart: bool
+) -> Method:
+    """One method of those for each modality, by its name, each with its network.
+
+    whole, network: for all weights together. apart: see `Modal`.
+    """
+    check(apart, {name: own for name, (_, own) in alone.items()})
+    modals = tuple(
+        Modal(name, method, weights(network) - weights(own), apart)
+        for name, (method, own) in alone.items()
+    )
+    if not apart:
+        return replace(whole, modals=modals)
+
+    def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        begun = [one.method.init(one.of(variables)) for one in modals]
+        servers = {one.name: server for one, (server, _) in zip(modals, begun, strict=True)}
+        client: dict[str, Any] = {}
+        for _, own in begun:
+            client = trees.overlaid(client, own)
+        return servers, client
+
+    def view(stage: str, server: Tree, client: Tree | None) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for one in modals:
+            own = None if client is None else one.of(client)
+            found = trees.overlaid(found, one.method.views[stage](server[one.name], own))
+        return found
+
+    def trace(server: Tree) -> dict[str, Tensor]:
+        return {
+            f"{name} of {one.name}": leaf
+            for one in modals
+            if one.method.trace
+            for name, leaf in one.method.trace(server[one.name]).items()
+        }
+
+    views = {
+        stage: lambda server, client, stage=stage: view(stage, server, client)
+        for stage in whole.views
+    }
+    traced = any(one.method.trace for one in modals)
+    return replace(whole, init=init, views=views, trace=trace if traced else None, modals=modals)
+
+
+def weights(network: Network) -> frozenset[str]:
+    """The names of all weights and buffers."""
+    return frozenset(name for kind in network.names.values() for name in kind)
+
+
+def state_of(modal: Modal, state: State) -> State:
+    """What a run's state is for one modality: all clients, without the weights that it lacks."""
+    return State(modal.server(state.server), modal.of(state.clients))
+
+
+def run_rounds(
+    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], backend: str
+) -> list[Done]:
+    """`fl.simulation.engine.run_rounds`, modality by modality where there are several."""
+    if not methods[0].modals:
+        return engine.run_rounds(methods, states, plans, backend)
+    if len(states) > 1 and backend not in TOGETHER:
+        return [
+            run_rounds([method], [state], [plan], backend)[0]
+            for method, state, plan in zip(methods, states, plans, strict=True)
+        ]
+    done: list[list[tuple[Modal, Plan, Done]]] = [[] for _ in states]
+    for number in range(len(methods[0].modals)):
+        for run, modal, plan, result in _trained(methods, states, plans, number, backend):
+            done[run].append((modal, plan, result))
+    runs = zip(methods, states, plans, done, strict=True)
+    return [_together(*run) for run in runs]
+
+
+def _trained(
+    methods: Sequence[Method],
+    states: Sequence[State],
+    plans: Sequence[Plan],
+    number: int,
+    backend: str,
+) -> list[tuple[int, Modal, Plan, Done]]:
+    """The rounds of a modality, in those runs in which any of its clients take part."""
+    found = [
+        (run, method.modals[number], own)
+        for run, (method, plan) in enumerate(zip(methods, plans, strict=True))
+        if (own := plan.modals[number]) is not None
+    ]
+    if not found:
+        return []
+    results = engine.run_rounds(
+        [modal.method if modal.apart else _collecting(modal.method) for _, modal, _ in found],
+        [state_of(modal, states[run]) for run, modal, _ in found],
+        [plan for *_, plan in found],
+        backend,
+    )
+    return [(*one, result) for one, result in zip(found, results, strict=True)]
+
+
+def _collecting(method: Method) -> Method:
+    """The method whose server is left with the mean of what was sent."""
+
+    def collect(
+        server: Tree, clients: Tree, uploads: Tree, n: Tensor
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {UPLOAD: trees.mean(uploads, n), SAMPLES: n.sum()}, dict(clients)
+
+    return replace(method, aggregate=Averaging(collect))
+
+
+def _together(
+    method: Method, state: State, plan: Plan, done: Sequence[tuple[Modal, Plan, Done]]
+) -> Done:
+    """A run's state after all of its modalities, and the participants' losses in their order."""
+    server, home = dict(state.server), dict(state.clients)
+    places, losses = [], []
+    for modal, own, (after, loss) in done:
+        rows = trees.take(after.clients, own.clients)
+        home = trees.overlaid(home, trees.put(modal.of(home), own.clients, rows))
+        if modal.apart:
+            server[modal.name] = after.server
+        places.append((own.clients[:, None] == plan.clients).nonzero()[:, 1])
+        losses.append(loss)
+    if not done[0][0].apart:
+        sent = [(one.server[UPLOAD], one.server[SAMPLES]) for _, _, (one, _) in done]
+        uploads = _over_holders([tree for tree, _ in sent], [n for _, n in sent], state.server)
+        total = torch.stack([n for _, n in sent]).sum(0, keepdim=True)
+        clients = trees.to(trees.take(home, plan.clients), total.device)
+        server, clients = method.aggregate(
+            state.server, clients, trees.apply(lambda leaf: leaf[None], uploads), total
+        )
+        home = trees.put(home, plan.clients, trees.to(clients, engine.HOST))
+    back = torch.cat(places).argsort().to(losses[0].device)
+    return State(server, home), torch.cat(losses)[back]
+
+
+def _over_holders(means: Sequence[Tree], samples: Sequence[Tensor], before: Tree) -> dict[str, Any]:
+    """Each leaf's mean over the modalities that have it, weighted with their samples; the server's
+    own leaf ``before`` where nobody who holds it took part.
+    """
+    found: dict[str, Any] = {}
+    keys = dict.fromkeys(key for tree in means for key in tree)
+    for key in keys:
+        held = [(tree[key], n) for tree, n in zip(means, samples, strict=True) if key in tree]
+        parts, weights = [part for part, _ in held], torch.stack([n for _, n in held])
+        if isinstance(parts[0], Mapping):
+            old = before.get(key, {})
+            found[key] = {**old, **_over_holders(parts, list(weights), old)}
+        else:
+            found[key] = trees.mean({"": torch.stack(parts)}, weights)[""]
+    return found
+
+
+def choose(
+    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], rounds: int
+) -> tuple[str, dict[str, float]]:
+    """`fl.simulation.engine.choose`, by the modality of which most clients take part."""
+    if not methods[0].modals:
+        return engine.choose(methods, states, plans, rounds)
+    sizes = [0 if own is None else len(own.clients) for own in plans[0].modals]
+    most = sizes.index(max(sizes))
+    runs = [
+        (method.modals[most], state, own)
+        for method, state, plan in zip(methods, states, plans, strict=True)
+        if (own := plan.modals[most]) is not None
+    ]
+    return engine.choose(
+        [modal.method for modal, *_ in runs],
+        [state_of(modal, state) for modal, state, _ in runs],
+        [own for *_, own in runs],
+        rounds,
+    )

@@ -1,0 +1,74 @@
+"""Whether a method takes what a study adds to it: terms of its loss, alterations of features.
+
+Those that `fl.recipe.recipe` makes do. A loss written by hand may ask for none, and would train as
+if nothing had been added; that shows when it is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fl.alteration import Alteration
+from fl.errors import FedloomError
+from fl.method import Setting
+from fl.simulation.assembly import Composed
+from fl.term import Adaptive, Beside, Term
+
+KINDS = ("terms", "features")
+"""The keys of an entry and of a spec that add something."""
+
+
+class Added:
+    """A method whose terms and alterations note that they were asked for.
+
+    composed: what to build in place of what was given; it computes the same.
+    """
+
+    def __init__(self, composed: Composed) -> None:
+        self._asked: dict[str, list[_Noting]] = {
+            "terms": [_Noting(one) for one in composed.terms],
+            "features": [_Noting(one) for one in composed.alterations],
+        }
+        terms, features = (tuple(self._asked[kind]) for kind in KINDS)
+        self.composed = replace(composed, terms=terms, alterations=features)
+
+    def check(self, spec: Mapping[str, Any]) -> None:
+        """Refuse (`FedloomError`) what no loss has asked for by now.
+
+        Args:
+            spec: what the method is composed of: its ``method``, ``terms`` and ``features``.
+        """
+        for kind in KINDS:
+            for one, noting in zip(spec.get(kind, ()), self._asked[kind], strict=True):
+                if not noting.asked:
+                    name = spec["method"]["name"]
+                    problem = f"{name}: {kind} are set, but its loss does not ask for {one['name']}"
+                    raise FedloomError(f"{problem}; allowed: none, as its loss is its own")
+
+
+@dataclass
+class _Noting:
+    """A term or an alteration as the registry has it; asked: whether what it builds was called."""
+
+    own: Any
+    asked: bool = field(default=False)
+
+    def build(self, setting: Setting) -> Term | Adaptive | Alteration:
+        built = self.own.build(setting)
+        if isinstance(built, Adaptive):
+            return replace(built, term=self._noted(built.term))
+        if isinstance(built, Beside):
+            return replace(built, term=self._noted(built.term))
+        if isinstance(built, Alteration):
+            before = built.before and self._noted(built.before)
+            return replace(built, apply=self._noted(built.apply), before=before)
+        return self._noted(built)
+
+    def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any) -> Any:
+            self.asked = True
+            return function(*given)
+
+        return noted

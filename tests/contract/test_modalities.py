@@ -1,0 +1,275 @@
+"""Clients of two modalities in one run: images and texts, with one classifier or two."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from contract import worlds
+from torch import Tensor
+
+from fl import fields, trees
+from fl.code import registry
+from fl.data import materials
+from fl.data.modality import MODALITY, Modality
+from fl.errors import FedloomError, Where
+from fl.method import Averaging, declared
+from fl.schema import GLOBAL, PERSONAL, UNSEEN
+from fl.simulation import assembly, modal, simulate
+from fl.simulation.assembly import Parts
+from fl.simulation.engine import State
+from fl.simulation.simulate import Simulation
+from fl.study import specs
+from fl.train import costs
+from fl.training import Training
+
+WHERE = Where("test")
+CLASSES, TOKENS = 3, 7
+SIZES = (13, 5, 20, 9, 8)
+OF_CLIENT = (0, 0, 1, 1, 1)
+"""Images, images, texts, texts, texts."""
+KINDS = (Modality("image", "x", (1, 4, 4)), Modality("text", "text", (4,), TOKENS))
+MODEL = {
+    **{"features": 4, "channels": [2], "tokens": TOKENS, "width": 3, "kernels": [1, 2]},
+    "filters": 2,
+}
+ENTRIES = {one.name: one for one in registry.entries("method")}
+SHARED = [name for name, one in ENTRIES.items() if declared(one.target).modalities]
+APART = ["scaffold", "pfedgraph", "mrmtl", "feddyn"]
+"""Some of those whose server does more than average."""
+
+every_method = pytest.mark.parametrize("method", [*SHARED, *APART])
+
+
+def data(away: tuple[int, ...]) -> tuple[Any, pd.DataFrame]:
+    """The arrays of a prepared set, and who holds what of it."""
+    draw, rows, first = np.random.default_rng(2), [], 0
+    for client, size in enumerate(SIZES):
+        for split, count in {"train": size, "val": 3, "test": 6}.items():
+            rows += [(first + i, client, split) for i in range(count)]
+            first += count
+    table = pd.DataFrame(rows, columns=["sample", "client", "split"])
+    table[MODALITY] = np.array(OF_CLIENT, np.int32)[table["client"]]
+    if away:
+        table[UNSEEN] = table["client"].isin(away)
+    y = draw.integers(0, CLASSES, first)
+    prepared = SimpleNamespace(
+        folder="prepared",
+        x=y[:, None, None, None] + draw.normal(size=(first, 1, 4, 4)),
+        text=(2 * y[:, None] + draw.integers(0, 3, (first, 4))) % TOKENS,
+        y=y,
+        classes=("a", "b", "c"),
+        normalisation=worlds.NORMALISATION,
+    )
+    return prepared, table
+
+
+def world(
+    method: str,
+    seed: int = 5,
+    classifier: str | None = None,
+    away: tuple[int, ...] = (),
+    **training: Any,
+) -> Simulation:
+    """A method on both modalities; the classifier is shared where the method can."""
+    found = ENTRIES[method]
+    about = declared(found.target)
+    given = {**worlds.TRAINING, "local_epochs": 1, **training}
+    settled = Training.settle(fields.parse(Training, given, WHERE), WHERE)
+    shared = classifier or ("shared" if about.modalities else "own")
+    model = registry.find("model", "image-text", WHERE)
+    spec = {
+        "model": {"name": model.name, **model.parse({**MODEL, "classifier": shared}, WHERE)},
+        "method": {"name": method, **found.parse(about.short, WHERE)},
+        "terms": [],
+        "training": settled,
+        "seed": seed,
+    }
+    prepared, table = data(() if about.alone else away)
+    parts = Parts(
+        materials.entry_of("model", spec["model"])[1],
+        specs._method(spec),
+        modalities=KINDS,
+    )
+    return assembly.assemble(spec, parts, prepared, table, torch.device("cpu"))
+
+
+def foreign(simulation: Simulation, client: int) -> frozenset[str]:
+    return simulation.method.modals[OF_CLIENT[client]].foreign
+
+
+def test_who_can_share_a_classifier_averages_in_one_exchange() -> None:
+    assert {"fedavg", "fedprox", "fedrep", "fedbabu", "ditto", "local", "fedavgm"} <= set(SHARED)
+    for name in SHARED:
+        method = world(name).method
+        assert isinstance(method.aggregate, Averaging)
+        assert not method.before and method.give is None
+
+
+@every_method
+def test_stacked_is_loop_to_rounding(method: str) -> None:
+    simulation = world(method, away=(4,))
+    loop, rows = worlds.run(simulation, "loop")
+    stacked, stacked_rows = worlds.run(simulation, "stacked")
+    assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
+    assert worlds.rows_agree(stacked_rows, rows, 1e-10)
+    assert worlds.distance(worlds.tree(loop), worlds.tree(simulation.begin())) > 1e-3
+    scored = rows[(rows["split"] == "test") & (rows["metric"] == "accuracy")]
+    alone = declared(ENTRIES[method].target).alone
+    assert set(scored["client"]) == set(range(5 if alone else 4))
+    has_model = GLOBAL in simulation.method.views and bool(simulation.held.away)
+    assert (UNSEEN in set(rows["split"])) == has_model
+
+
+@every_method
+def test_seeds_of_one_stack_are_the_runs_that_they_are_alone(method: str) -> None:
+    runs = {seed: world(method, seed=seed, participation=0.4) for seed in (5, 6, 7)}
+    begun = {seed: run.begin() for seed, run in runs.items()}
+    together = list(simulate.lockstep(runs, begun, 0, "stacked"))
+    for seed, run in runs.items():
+        state, rows = worlds.run(run, "loop")
+        assert worlds.distance(worlds.tree(together[-1][seed].state), worlds.tree(state)) < 1e-10
+        found = pd.concat([done[seed].rows for done in together], ignore_index=True)
+        assert worlds.rows_agree(found, rows, 1e-10)
+
+
+@every_method
+def test_half_of_the_rounds_and_then_the_rest_are_all_rounds(method: str) -> None:
+    simulation = world(method)
+    first = next(simulate.rounds(simulation, simulation.begin(), 0, "stacked"))
+    [second] = simulate.rounds(simulation, first.state, 1, "stacked")
+    whole, _ = worlds.run(simulation, "stacked")
+    assert worlds.same(worlds.tree(second.state), worlds.tree(whole))
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked"])
+@every_method
+def test_the_order_of_participants_does_not_matter(method: str, backend: str) -> None:
+    simulation = world(method, participation=1.0)
+    plan, begun = simulation.plan(1), simulation.begin()
+
+    def after(plan: Any) -> tuple[State, Tensor]:
+        [done] = modal.run_rounds([simulation.method], [begun], [plan], backend)
+        return done
+
+    order = [3, 0, 4, 2, 1]
+    straight, losses = after(plan)
+    turned, others = after(plan.take(order))
+    assert worlds.distance(worlds.tree(turned), worlds.tree(straight)) < 1e-12
+    torch.testing.assert_close(others, losses[order], rtol=0, atol=1e-12)
+
+
+@every_method
+def test_weights_of_the_other_modality_stay_as_they_began(method: str) -> None:
+    simulation = world(method)
+    begun, (state, _) = simulation.begin(), worlds.run(simulation, "stacked")
+    for client in range(len(SIZES)):
+        lacking = foreign(simulation, client)
+        for before, after in zip(
+            _named(trees.take(begun.clients, client), lacking),
+            _named(trees.take(state.clients, client), lacking),
+            strict=True,
+        ):
+            assert torch.equal(before, after)
+
+
+def _named(tree: Any, names: frozenset[str]) -> list[Tensor]:
+    """All leaves of these names, wherever they are."""
+    found: list[Tensor] = []
+    for key, leaf in tree.items():
+        if not isinstance(leaf, Tensor):
+            found += _named(leaf, names)
+        elif key in names:
+            found.append(leaf)
+    return found
+
+
+def test_a_weight_is_averaged_over_those_who_hold_it() -> None:
+    """By hand, from what each client comes to alone."""
+    simulation = world("fedavg", participation=1.0, rounds=1)
+    state, _ = worlds.run(simulation, "loop")
+    alone = world("local", participation=1.0, rounds=1)
+    own, _ = worlds.run(alone, "loop")
+    for kind in ("params", "buffers"):
+        for name, leaf in state.server[kind].items():
+            if not leaf.is_floating_point():
+                continue
+            holders = [k for k in range(5) if name not in foreign(simulation, k)]
+            n = torch.tensor([SIZES[k] for k in holders], dtype=torch.float64)
+            each = own.clients[kind][name][holders]
+            expected = torch.tensordot(n / n.sum(), each, dims=1)
+            torch.testing.assert_close(leaf, expected, rtol=0, atol=1e-12)
+
+
+def test_with_classifiers_of_their_own_modalities_are_two_federations() -> None:
+    """FedAvg per modality: what one modality learns does not depend on the other's data."""
+    simulation = world("fedavg", classifier="own", participation=1.0)
+    state, _ = worlds.run(simulation, "stacked")
+    for number, part in enumerate(simulation.method.modals):
+        one = simulation.modals[number]
+        begun = modal.state_of(part, simulation.begin())
+        expected, _ = worlds.run(_Begun(one, begun))  # type: ignore[arg-type]
+        assert worlds.distance(part.server(state.server), expected.server) < 1e-12
+
+
+class _Begun:
+    """A simulation that begins with a given state."""
+
+    def __init__(self, simulation: Simulation, state: State) -> None:
+        self._simulation, self._state = simulation, state
+
+    def begin(self) -> State:
+        return self._state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._simulation, name)
+
+
+def test_costs_are_those_of_what_each_client_holds() -> None:
+    simulation = world("fedavg")
+    state, _ = worlds.run(simulation, "stacked")
+    sizes = [
+        sum(trees.nbytes(kind) for kind in part.server(state.server).values())
+        for part in simulation.method.modals
+    ]
+    mean = (2 * sizes[0] + 3 * sizes[1]) / 5
+    found = costs.measure(simulation, state)
+    assert (found.bytes_down, found.bytes_up) == pytest.approx((mean, mean))
+    assert found.traffic == [[2, round(mean), round(mean)]]
+    assert mean < trees.nbytes(state.server)
+    assert found.flops > 0
+
+
+def test_a_modality_without_participants_stays_as_it_is() -> None:
+    simulation = world("fedavg", participation=0.2, rounds=1)
+    begun, (state, _) = simulation.begin(), worlds.run(simulation, "stacked")
+    [own] = [n for n, plan in enumerate(simulation.plan(1).modals) if plan]
+    other = simulation.method.modals[own].foreign
+    assert other
+    before, after = (_named(one.server, other) for one in (begun, state))
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_a_server_that_does_more_than_average_shares_no_classifier() -> None:
+    message = r"server does more than average.*image and text have.*classifier\.weight"
+    with pytest.raises(FedloomError, match=message):
+        world("scaffold", classifier="shared")
+
+
+def test_stored_models_are_of_all_modalities_and_can_be_started_from() -> None:
+    simulation = world("fedavg")
+    state, rows = worlds.run(simulation, "stacked")
+    weights = simulation.final(state)[GLOBAL]
+    tuning = world("finetune")
+    first = tuning.before(weights)
+    last = rows[(rows["round"] == 2) & (rows["split"] != "train")]
+    key = ["client", "split", "metric"]
+    values = [one.set_index(key)["value"].sort_index() for one in (first, last)]
+    pd.testing.assert_series_equal(*values)
+    begun = tuning.begin(weights)
+    [tuned, *_] = simulate.rounds(tuning, begun, 0, "stacked")
+    assert set(tuning.final(tuned.state)) == {PERSONAL}

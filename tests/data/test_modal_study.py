@@ -1,0 +1,130 @@
+"""A study of clients with photographs and clients with captions, from archives to its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import planning
+import pytest
+from sources import cub200
+
+from fl.cli import main as cli
+from fl.data import holdings
+from fl.data.modality import MODALITY
+from fl.data.schemes.homogeneous import homogeneous
+from fl.errors import ConfigError, DataError
+from fl.planning import plan
+
+MODEL = {"image-text": {"tokens": 9, "width": 4, "channels": [2], "filters": 2, "features": 4}}
+STUDY: dict[str, Any] = {
+    "datasets": [{"cub200": cub200.PARAMS}],
+    "partitions": [{"homogeneous": {"clients": 4, "modalities": [2, 2], "val": 0.0}}],
+    "models": [MODEL],
+    "training": {"rounds": 2, "batch_size": 2, "optimizer": "adamw", "lr": 0.001},
+    "methods": {"fedavg": None, "ditto": None},
+}
+
+
+def config(root: Path, **study: Any) -> Path:
+    files = root / "files"
+    files.mkdir()
+    cub200.write(files)
+    return planning.write_config(root, {**STUDY, **study}, {"sources": {"cub200": str(files)}})
+
+
+def test_photographs_and_captions_become_a_report(tmp_path: Path) -> None:
+    own = {"image-text": {**MODEL["image-text"], "classifier": "own"}}
+    folder = config(tmp_path, models=[MODEL, own], seeds=[0, 1])
+    assert cli.main(["plan", "--write", "--config", str(folder)]) == 0
+    bundles = sorted((tmp_path / "results" / "plan" / "bundles").glob("*.json"))
+    assert cli.main(["train", *map(str, bundles), "--config", str(folder)]) == 0
+    assert cli.main(["report", "tiny", "--config", str(folder)]) == 0
+    rows = pd.read_parquet(tmp_path / "results" / "tables" / "tiny.parquet")
+    assert set(rows.loc[rows["split"] == "test", "client"]) == {0, 1, 2, 3}
+    assert rows["value"].notna().all()
+    [path] = (tmp_path / "results" / "partitions").glob("*/partition.parquet")
+    table = holdings.read(path)
+    assert table.groupby("client")[MODALITY].first().tolist() == [0, 0, 1, 1]
+    costs = pd.read_parquet(tmp_path / "results" / "tables" / "tiny.runs.parquet")
+    assert (costs["bytes_down"] < costs["state_server"]).all()
+
+
+def homogeneously(**keys: Any) -> dict[str, Any]:
+    return {"partitions": [{"homogeneous": {"clients": 4, **keys}}]}
+
+
+WRONG = {
+    "a modality without clients": (
+        homogeneously(modalities=[4, 0]),
+        r"partitions\.0\.homogeneous\.modalities: is \[4, 0\]: no client has text; "
+        "allowed: 1 or more for image and text each",
+    ),
+    "too few numbers": (
+        homogeneously(modalities=[4]),
+        r"modalities: is \[4\]; allowed: 2 numbers of clients, for image and text",
+    ),
+    "other clients": (
+        homogeneously(modalities=[2, 3]),
+        r"modalities: is \[2, 3\], 5 clients; allowed: 4 together",
+    ),
+    "text clients with an image model": (
+        {"models": ["cnn"]},
+        r"models\.0\.cnn: cnn takes one kind of input, but clients 2 to 3 of homogeneous\(.*\) "
+        "have text, where others have image; allowed: image-text",
+    ),
+    "a model of both where all have images": (
+        homogeneously(),
+        r"models\.0\.image-text: image-text\(.*\) is for clients that have image or text, but with "
+        r"homogeneous\(clients=4\) all have the same",
+    ),
+    "a set of one kind": (
+        {"datasets": ["digits"], "models": ["cnn"]},
+        r"modalities: is \[2, 2\], but digits has one kind of input; allowed: none",
+    ),
+    "a server that mixes models": (
+        {"methods": {"pfedgraph": None}},
+        r"methods\.pfedgraph: with image-text\(.*\): the server does more than average what is "
+        "sent, but image and text have classifier.bias, classifier.weight in common",
+    ),
+    "too few words": (
+        {"models": [{"image-text": {**MODEL["image-text"], "tokens": 5}}]},
+        r"models\.0\.image-text: .* does not take the inputs of cub200\(.*\), text of shape",
+    ),
+    "an analysis of one network": (
+        {"analyses": ["features"]},
+        r"analyses\.0\.features: features looks into one model, but clients have several",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_go_with_two_modalities_is_refused(name: str, tmp_path: Path) -> None:
+    study, message = WRONG[name]
+    with pytest.raises(ConfigError, match=message):
+        plan.make(config(tmp_path, **study))
+
+
+def test_classifiers_of_their_own_let_any_method_in(tmp_path: Path) -> None:
+    own = {"image-text": {**MODEL["image-text"], "classifier": "own"}}
+    methods = {"pfedgraph": None, "feddyn": None}
+    found = plan.make(config(tmp_path, models=[own], methods=methods))
+    assert len(found.bundles) == 2
+
+
+def test_the_modality_of_a_client_is_part_of_a_table(tmp_path: Path) -> None:
+    labels = np.zeros(20, int)
+    plain = homogeneous(labels, clients=4)
+    both, other = (homogeneous(labels, clients=4, modalities=m) for m in ((2, 2), (1, 3)))
+    assert len({holdings.content_hash(table) for table in (plain, both, other)}) == 3
+    holdings.write(both, tmp_path / "table.parquet")
+    assert holdings.read(tmp_path / "table.parquet")[MODALITY].equals(both[MODALITY])
+    holdings.validate(both, labels, source="t")
+    with pytest.raises(DataError, match=r"modalities is \[3, 2\]; allowed: .*4 together"):
+        homogeneous(labels, clients=4, modalities=(3, 2))
+    with pytest.raises(DataError, match="t: modality 0 has no clients"):
+        holdings.validate(both.assign(modality=both[MODALITY] + 1), labels, source="t")
+    with pytest.raises(DataError, match="t: client 0 has several modalities"):
+        holdings.validate(both.assign(modality=np.arange(20) % 2), labels, source="t")
