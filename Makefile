@@ -36,7 +36,7 @@ synthetic-full: $(VENV)/run.stamp ## the same with every method on three data se
 	$(BIN)/snakemake --keep-going --config studies=$(FULL)
 
 fedsac: $(VENV)/run.stamp ## FedSaC and twelve other methods on digits: is complementarity worth anything?
-	$(BIN)/snakemake --config studies=fedsac-digits,fedsac-digits-domains
+	$(BIN)/snakemake --config cluster=true studies=fedsac-digits,fedsac-digits-domains
 	$(BIN)/python -m fl show fedsac-digits
 	$(BIN)/python -m fl show fedsac-digits-domains
 
