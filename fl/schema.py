@@ -35,8 +35,14 @@ UNSEEN = "unseen"
 their test samples: means over clients of ``test`` are over the clients that are trained on.
 """
 
+REWEIGHTED = "reweighted_accuracy"
+"""Accuracy on the test samples of all clients, each class weighted by its share among the client's
+own training samples, where a study asks for it (``test: reweighted``). Validation samples have
+none: what is chosen by them is chosen by accuracy.
+"""
+
 GLOBAL, PERSONAL = "global", "personal"
 """Stages: the shared model before personalisation, and a client's own model after it."""
 
-SHARES = ("accuracy", "balanced_accuracy", "dice", "foreground_dice")
+SHARES = ("accuracy", "balanced_accuracy", REWEIGHTED, "dice", "foreground_dice")
 """Metrics that are shares, from 0 to 1; reports show them in percent."""

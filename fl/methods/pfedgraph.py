@@ -18,26 +18,20 @@ are at most 200 clients: row i has the weights of client i's mixture, zeros if i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fl import trees
 from fl.fields import NonNegative, Positive
-from fl.method import GIVEN, KINDS, Method, Setting, only
-from fl.parts.alignment import alignment, inclination
-from fl.parts.losses import task_loss
-from fl.parts.mixing import cosines, directions, mix, pfedgraph_weights
-from fl.parts.sending import all_but
-from fl.recipe import everything, recipe, select
+from fl.method import Method, Setting
+from fl.parts.cooperation import WEIGHTS, Regulariser, cooperating
+from fl.parts.mixing import ALIKE, alike_above, cosines, pfedgraph_weights
 from fl.schema import PERSONAL
 from fl.task import ANY
 from fl.trees import Tree
-
-MOST = 200
-"""Clients of which the graph is kept: its size grows with their square."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class PFedGraph:
 
     lam: Positive = 0.8
     mu: NonNegative = 0.01
-    regulariser: Literal["mixture", "models", "released"] = "mixture"
+    regulariser: Regulariser = "mixture"
 
     title: ClassVar = "pFedGraph"
     stages: ClassVar = (PERSONAL,)
@@ -61,59 +55,10 @@ class PFedGraph:
 
     def build(self, setting: Setting) -> Method:
         """Local whose models are mixed after every round."""
-        mixture = self.regulariser == "mixture"
-        mu = -self.mu if self.regulariser == "released" else self.mu
-        traced = setting.clients <= MOST
-        held = alignment(mu, "received") if mixture else inclination(mu, "received")
-        terms, own = (task_loss, held), all_but(*KINDS)
-        base = recipe(setting, terms=terms, local=everything)
-        local = only(base)
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
-            server, client = base.init(variables)
-            nowhere = trees.apply(torch.zeros_like, variables["params"])
-            given = {**select(client, everything), **({} if mixture else {"toward": nowhere})}
-            origin = {"origin": variables["params"]}
-            if traced:
-                like = trees.leaves(variables["params"])[0]
-                origin["cooperation"] = torch.zeros((setting.clients,) * 2, device=like.device)
-            return {**server, **origin}, {**own(client), GIVEN: given, "trained": variables}
-
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
-            given = client[GIVEN]
-            received = given["params" if mixture else "toward"]
-            return {**local.begin(server, {**client, **given}), "received": received}
-
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
-            kept, _ = local.end(server, client, work)
-            trained = select(kept, everything)
-            return {**own(kept), "trained": trained}, trained
-
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def weigh(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> dict[str, Tensor]:
             moved = trees.apply(torch.sub, uploads["params"], server["origin"])
-            similarity = cosines(moved)
-            similarity = torch.where(similarity > 0.9, 1.0, similarity)
-            weights = pfedgraph_weights(n / n.sum(), similarity, self.lam)
-            mixed = mix(weights, uploads)
-            if not mixture:
-                mixed["toward"] = mix(weights, directions(uploads["params"]))
-            kept = dict(server)
-            if traced:
-                ids, graph = clients["id"], torch.zeros_like(server["cooperation"])
-                graph[ids[:, None], ids] = weights.to(graph)
-                kept["cooperation"] = graph
-            return kept, {**clients, GIVEN: mixed}
+            similarity = alike_above(cosines(moved), ALIKE)
+            return {WEIGHTS: pfedgraph_weights(n / n.sum(), similarity, self.lam)}
 
-        views = {PERSONAL: lambda server, client: dict(client["trained"])}
-        return Method(
-            *(init, (replace(local, begin=begin, end=end),), aggregate, views),
-            send=all_but("origin", "cooperation"),
-            trace=cooperation if traced else None,
-        )
-
-
-def cooperation(server: Tree) -> dict[str, Tensor]:
-    """The collaboration graph, float32 [clients, clients]."""
-    return {"cooperation": server["cooperation"]}
+        return cooperating(setting, weigh, mu=self.mu, regulariser=self.regulariser)

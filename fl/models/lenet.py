@@ -25,19 +25,24 @@ SMALLEST = 16
 class LeNet:
     """6 and 16 channels of 5x5, each pooled by 2, then 120, 84, classes.
 
+    enlarge: how many times as high and wide images are made first, bilinearly: 2 for 8 x 8 pixels.
     projection: width of a projection head before the classifier, as MOON has it (there 256), or
     nothing.
     """
 
+    enlarge: Count = 1
     projection: Count | None = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for images of shape (channels, height, width), from 16 pixels high and wide."""
         depth, height, width = shape
-        if min(height, width) < SMALLEST:
-            raise ValueError(f"images must be at least {SMALLEST} x {SMALLEST}")
-        rows, columns = (((size - 4) // 2 - 4) // 2 for size in (height, width))
+        sides = height * self.enlarge, width * self.enlarge
+        if min(sides) < SMALLEST:
+            raise ValueError(f"images must be at least {SMALLEST} x {SMALLEST}, once enlarged")
+        rows, columns = (((size - 4) // 2 - 4) // 2 for size in sides)
+        first = [nn.Upsample(scale_factor=self.enlarge, mode="bilinear")]
         return nn.Sequential(
+            *(first if self.enlarge > 1 else []),
             nn.Conv2d(depth, 6, 5),
             nn.ReLU(),
             nn.MaxPool2d(2),

@@ -14,6 +14,10 @@ from torch import Tensor
 from fl import trees
 from fl.trees import Tree
 
+ALIKE = 0.9
+"""Above it a cosine between two models counts as 1, in the released code of pFedGraph and FedSaC.
+"""
+
 
 def mix(weights: Tensor, tree: Tree) -> dict[str, Any]:
     """W times a stacked tree, [K, ...] leaves. Counters (integer leaves) stay as they are."""
@@ -49,6 +53,24 @@ def pfedgraph_weights(fractions: Tensor, similarity: Tensor, lam: float) -> Tens
     [K]; similarity: cosines between the clients' models, [K, K].
     """
     return project_to_simplex(fractions + similarity / (2 * lam))
+
+
+def fedsac_weights(
+    fractions: Tensor, similarity: Tensor, complementarity: Tensor, alpha: float, beta: float
+) -> Tensor:
+    """The cooperation network of FedSaC, [K, K] (Yan et al. ICML 2024, equation 8).
+
+    Row i minimises ||w - fractions||^2 + alpha <w, complementarity_i> - beta <w, similarity_i> over
+    the simplex. fractions: each client's share of the samples, [K]; similarity: of the clients'
+    models, [K, K]; complementarity: how alike their features' subspaces are, [K, K], see
+    `fl.parts.subspaces.complementarity`.
+    """
+    return project_to_simplex(fractions - alpha / 2 * complementarity + beta / 2 * similarity)
+
+
+def alike_above(similarity: Tensor, bound: float) -> Tensor:
+    """Similarities of which those above ``bound`` count as 1."""
+    return torch.where(similarity > bound, 1.0, similarity)
 
 
 def cosines(tree: Tree) -> Tensor:

@@ -87,7 +87,7 @@ class _Study:
     hash: str
     runs: list[dict[str, Any]]
     published: list[dict[str, Any]]
-    test: Literal["own", "global"] = "own"
+    test: Literal["own", "global", "reweighted"] = "own"
     analyses: list[dict[str, Any]] = field(default_factory=list)
 
 

@@ -23,7 +23,7 @@ from fl.report.facts import Facts
 from fl.report.names import Setting
 from fl.results import derived, tables
 from fl.results.tables import SETTING
-from fl.schema import UNSEEN
+from fl.schema import REWEIGHTED, UNSEEN
 
 NAN = float("nan")
 
@@ -67,6 +67,8 @@ def main_table(facts: Facts, metric: str, summary: pd.DataFrame) -> Table:
     if metric == "accuracy":
         rows += _majority_rows(facts)
     each = "each on the test samples of all, " if facts.together else ""
+    if metric == REWEIGHTED:
+        each = "each on the test samples of all, classes by their shares in its training samples, "
     caption = (
         f"Final test {unit(metric)}: mean over clients, {each}then mean ± standard deviation over "
         f"{_seeds(summary)}. Best of each setting in bold."

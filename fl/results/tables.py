@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from fl import files
 from fl.errors import DataError, Where
 from fl.results import computed, varied
-from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, RESULT_COLUMNS
+from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, RESULT_COLUMNS, REWEIGHTED
 from fl.store import run_check
 from fl.store.layout import METRICS, RECORD
 from fl.store.store import Store
@@ -216,7 +216,8 @@ def points(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """
     table = runs
     for split in ("val", "test"):
-        scores = final(rows, metric, split).groupby(["method", "run"])["value"].mean()
+        shown = "accuracy" if (metric, split) == (REWEIGHTED, "val") else metric
+        scores = final(rows, shown, split).groupby(["method", "run"])["value"].mean()
         table = table.merge(scores.rename(split).reset_index(), on=["method", "run"], how="left")
     complete = table["state"] == COMPLETE
     table = table.assign(

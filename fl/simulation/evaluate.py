@@ -16,7 +16,7 @@ from fl import trees
 from fl.data.batches import Arrays
 from fl.method import Method, Predictor, View
 from fl.network import Network
-from fl.schema import METRIC_COLUMNS, PERSONAL, UNSEEN
+from fl.schema import METRIC_COLUMNS, PERSONAL, REWEIGHTED, UNSEEN
 from fl.simulation.engine import State
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
@@ -27,8 +27,10 @@ CHUNK = 1024
 Look = Callable[[Tree, Batch], dict[str, Any]]
 NO_SAMPLES = np.zeros(0, np.int64)
 UNSEEN_VAL = "unseen-val"
-OWN, UNION = "own", "global"
-"""Whose test samples a client's model is scored on: the client's own, or those of all clients."""
+OWN, UNION, BOTH = "own", "global", "reweighted"
+"""Whose test samples a client's model is scored on: the client's own, or those of all clients; or
+both, the latter by `fl.schema.REWEIGHTED`.
+"""
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,19 @@ class Held:
 
     Clients that are unseen have their test samples in the split `UNSEEN`, their validation samples
     in `UNSEEN_VAL`, and none in ``val`` and ``test``. away: clients that take part in no round, in
-    ascending order.
+    ascending order. everywhere: the test samples of all clients, where models are scored on them
+    beside the client's own.
     """
 
     samples: Mapping[str, list[np.ndarray]]
     away: tuple[int, ...] = ()
+    everywhere: np.ndarray | None = None
 
     @classmethod
     def of(cls, table: pd.DataFrame, test: str = OWN, everybody: bool = False) -> Held:
         """From a partition table; with ``test`` `UNION`, every client that has test samples has
-        those of all. ``everybody``: unseen clients take part as well.
+        those of all; with `BOTH` its own, and those of all stand beside. ``everybody``: unseen
+        clients take part as well.
         """
         clients = int(table["client"].max()) + 1
         unseen = np.zeros(len(table), bool)
@@ -62,11 +67,11 @@ class Held:
                 np.sort(groups[k].to_numpy(np.int64)) if k in groups else np.zeros(0, np.int64)
                 for k in range(clients)
             ]
+        union = np.sort(np.concatenate(by_split.get("test", [np.zeros(0, np.int64)])))
         if test == UNION:
-            own = by_split["test"]
-            union = np.sort(np.concatenate(own))
-            by_split["test"] = [union if len(samples) else samples for samples in own]
-        return cls(by_split, () if everybody else tuple(away.tolist()))
+            by_split["test"] = [union if len(own) else own for own in by_split["test"]]
+        without = () if everybody else tuple(away.tolist())
+        return cls(by_split, without, union if test == BOTH else None)
 
     def of_splits(self, names: str, client: int) -> np.ndarray:
         """A client's samples of a split, or of several: ``train+val``."""
@@ -122,6 +127,11 @@ def evaluate(
                     (round_, client, split, stage, metric, value, len(samples))
                     for metric, value in seen.scores(client, samples).items()
                 ]
+                if split == "test" and held.everywhere is not None:
+                    value, size = seen.reweighted(client, held.everywhere), len(held.everywhere)
+                    # None where no test sample is of a class that the client trains on.
+                    if not np.isnan(value):
+                        rows.append((round_, client, split, stage, REWEIGHTED, value, size))
     return as_rows(rows)
 
 
@@ -146,6 +156,7 @@ class _View:
         self._predictor = view if isinstance(view, Predictor) else None
         self._shared = None if stage == PERSONAL else view(state.server, None)
         self._last: tuple[np.ndarray, dict[str, float]] | None = None
+        self._everywhere: tuple[np.ndarray, np.ndarray] | None = None
 
     def serves(self, client: int) -> bool:
         """Whether the client has a model: one that never takes part has none of its own."""
@@ -162,8 +173,22 @@ class _View:
             self._last = samples, self._scores(client, samples)
         return self._last[1]
 
-    @torch.no_grad()
+    def reweighted(self, client: int, samples: np.ndarray) -> float:
+        """Accuracy on the samples, each class by its share among the client's training samples."""
+        remembers = self._predictor is not None and self._predictor.look is not None
+        if self._shared is None or remembers or self._everywhere is None:
+            seen = self._looked(client, samples)
+            self._everywhere = seen["correct"].cpu().numpy(), seen["label"].cpu().numpy()
+        own = torch.from_numpy(self._held.samples["train"][client]).to(self._arrays.device)
+        held = np.bincount(self._arrays.labels(own).cpu().numpy(), minlength=self._classes)
+        return reweighted_accuracy(*self._everywhere, held)
+
     def _scores(self, client: int, samples: np.ndarray) -> dict[str, float]:
+        return self._task.conclude(self._looked(client, samples), self._classes)
+
+    @torch.no_grad()
+    def _looked(self, client: int, samples: np.ndarray) -> dict[str, Tensor]:
+        """What the task looks at, of each sample."""
         own = None if self._shared else self._state.client(client, self._arrays.device)
         variables = self._shared or self._view(self._state.server, own)
         outputs_of, seen = self._outputs(variables, client), []
@@ -172,7 +197,7 @@ class _View:
             index = torch.from_numpy(chunk).to(self._arrays.device)
             outputs = outputs_of(self._arrays.inputs(index))
             seen.append(self._task.look(outputs, self._arrays.labels(index)))
-        return self._task.conclude(trees.concatenate(seen), self._classes)
+        return trees.concatenate(seen)
 
     def _outputs(self, variables: Tree, client: int) -> Callable[[Tensor], Tensor]:
         """From inputs to outputs, for one client."""
@@ -203,3 +228,15 @@ def as_rows(rows: list[tuple[int, int, str, str, str, float, int]]) -> pd.DataFr
     """A table in the columns and types of `METRIC_COLUMNS`."""
     table = pd.DataFrame(rows, columns=list(METRIC_COLUMNS))
     return table.astype({"round": "int32", "client": "int32", "value": "float64", "n": "int64"})
+
+
+def reweighted_accuracy(correct: np.ndarray, labels: np.ndarray, held: np.ndarray) -> float:
+    """sum_c p_c right_c / sum_c p_c n_c, with p_c the share of class c in ``held``.
+
+    correct: 0 or 1 per sample, [n]; labels: [n]; held: a client's training samples by class. As in
+    the released code of FedSaC, a sample counts as much as its class does for the client. NaN if no
+    sample is of a class that the client holds.
+    """
+    there = np.bincount(labels, minlength=len(held))[: len(held)] * held
+    right = np.bincount(labels, weights=correct, minlength=len(held))[: len(held)] * held
+    return float(right.sum() / there.sum()) if there.sum() else float("nan")

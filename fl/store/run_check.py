@@ -46,7 +46,7 @@ class _Spec:
     terms: list[dict[str, Any]]
     seed: Seed
     start: str | None = None
-    test: Literal["own", "global"] = "own"
+    test: Literal["own", "global", "reweighted"] = "own"
     features: list[dict[str, Any]] = field(default_factory=list)
 
 

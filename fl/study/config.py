@@ -130,9 +130,10 @@ class Study:
     has, in place of what the entries say. See ``config/README.md`` for every key.
 
     test: whose test samples a client's model is scored on: its own, or those of all clients that
-    are trained on. metric: of the task of its data sets, by default the usual one (`fl.task`).
-    max_runs: more than these are taken for a slip and refused. analyses: of the
-    stored runs, see `fl.analysis`.
+    are trained on; `reweighted`: its own, and beside them those of all clients by the metric
+    `fl.schema.REWEIGHTED`. metric: of the task of its data sets, by default the usual one
+    (`fl.task`), or that one. max_runs: more than these are taken for a slip and refused. analyses:
+    of the stored runs, see `fl.analysis`.
     """
 
     datasets: list[Any]
@@ -145,7 +146,7 @@ class Study:
     training: dict[str, Any] = field(default_factory=dict)
     execution: dict[str, Any] = field(default_factory=dict)
     metric: str | None = None
-    test: Literal["own", "global"] = "own"
+    test: Literal["own", "global", "reweighted"] = "own"
     baseline: str | None = None
     keep_weights: bool = False
     max_runs: Count = 10_000

@@ -100,7 +100,7 @@ def expand(
     models = choices("model", study.models, where / "models", most)
     schemes = choices("partition scheme", study.partitions, where / "partitions", most)
     analyses = choices("analysis", study.analyses, where / "analyses", most)
-    task, metric = task_check.settled(study.metric, datasets, analyses, where)
+    task, metric = task_check.settled(study, datasets, analyses, where)
     study = replace(study, metric=metric)
     count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * entries.size
     if count > most:

@@ -8,7 +8,9 @@ from fl.code import registry
 from fl.code.registry import Entry
 from fl.data import materials
 from fl.errors import ConfigError, Where
+from fl.schema import REWEIGHTED
 from fl.study.components import Choice
+from fl.study.config import Study
 from fl.task import Task, serves, tasks_of
 
 
@@ -25,19 +27,23 @@ def check(entry: Entry, task: Task, dataset: Choice, where: Where) -> None:
 
 
 def settled(
-    given: str | None, datasets: Sequence[Choice], analyses: Sequence[Choice], where: Where
+    study: Study, datasets: Sequence[Choice], analyses: Sequence[Choice], where: Where
 ) -> tuple[Task, str]:
     """The task of a study's data sets, and what it is about: the metric that it says, or the usual.
 
-    Raises `ConfigError` where they differ in their task, where the task has no such metric, or
-    where an analysis is made for another one.
+    Raises `ConfigError` where they differ in their task, where the task has no such metric or no
+    classes to re-weight test samples by, or where an analysis is made for another one.
     """
     tasks = [materials.task_of(one.spec) for one in datasets]
     for task, one in zip(tasks, datasets, strict=True):
         if task.name != tasks[0].name:
             problem = f"{one.text} is for {task.name}, but {datasets[0].text} for {tasks[0].name}"
             raise ConfigError(one.at, problem, "data sets of one task in a study")
-    allowed = tasks[0].metrics
+    reweighted = study.test == "reweighted"
+    if reweighted and not tasks[0].counted:
+        problem = f"is reweighted, but {datasets[0].text} has {tasks[0].given}"
+        raise ConfigError(where / "test", problem, "own or global")
+    given, allowed = study.metric, (*tasks[0].metrics, *([REWEIGHTED] if reweighted else []))
     if given is not None and given not in allowed:
         raise ConfigError(where / "metric", f"is {given!r}", ", ".join(allowed))
     for analysis in analyses:

@@ -374,7 +374,7 @@ CASES = {
         allowed="a number >= 0 and <= 1 or one of published",
     ),
     "whose test samples": Bad(
-        {"test": "all"}, key="test", value="unknown value 'all'", allowed="global, own"
+        {"test": "all"}, key="test", value="unknown value 'all'", allowed="global, own, reweighted"
     ),
     "more holders of a class than samples": Bad(
         {
@@ -450,6 +450,30 @@ CASES = {
         key="methods.perfedavg",
         value="with mlp(hidden=[5]): perfedavg: terms are set",
         allowed="none, as its loss is its own",
+    ),
+    "a metric that is not measured": Bad(
+        {"metric": "reweighted_accuracy"},
+        key="metric",
+        value="is 'reweighted_accuracy'",
+        allowed="accuracy, balanced_accuracy",
+    ),
+    "more directions than features": Bad(
+        {"methods": {"fedsac": {"k": 6}}},
+        key="methods.fedsac",
+        value="with mlp(hidden=[5]): fedsac: k is 6, but 5 features go into the classifier",
+        allowed="1 to 5",
+    ),
+    "layers without weights": Bad(
+        {"methods": {"fedsac": {"layers": ["9"]}}},
+        key="methods.fedsac",
+        value="with mlp(hidden=[5]): fedsac: layers: no weights in '9'",
+        allowed="1, 3",
+    ),
+    "a negative weight of complementarity": Bad(
+        {"methods": {"fedsac": {"alpha": -0.1}}},
+        key="methods.fedsac.alpha",
+        value="-0.1",
+        allowed="number >= 0",
     ),
     "terms of a method that trains nothing": Bad(
         {

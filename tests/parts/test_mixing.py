@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl.parts.mixing import cosines, mix, pfedgraph_weights, project_to_simplex
+from fl.parts.mixing import (
+    alike_above,
+    cosines,
+    fedsac_weights,
+    mix,
+    pfedgraph_weights,
+    project_to_simplex,
+)
 
 
 def double(values: object) -> Tensor:
@@ -100,6 +107,33 @@ def test_the_graph_of_pfedgraph_solves_its_program(lam: float) -> None:
         expected = solved(fractions, similarity[i] / lam)
         np.testing.assert_allclose(row, expected, rtol=0, atol=1e-6)
     assert not torch.allclose(found, found[:1])
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.9, 1.4), (0.5, 1.6), (0.0, 1.4), (0.9, 0.0)])
+def test_the_network_of_fedsac_solves_its_program(alpha: float, beta: float) -> None:
+    """min ||w - p||^2 + alpha <w, c_i> - beta <w, s_i> over the simplex, for every client."""
+    draw = np.random.default_rng(7)
+    similarity, alike = (np.clip(draw.normal(0.3, 0.4, (6, 6)), -1, 1) for _ in range(2))
+    fractions = draw.dirichlet([1.0] * 6)
+    values = (double(fractions), double(similarity), double(alike))
+    found = fedsac_weights(*values, alpha, beta)
+    for i, row in enumerate(found):
+        expected = solved(fractions, beta * similarity[i] - alpha * alike[i])
+        np.testing.assert_allclose(row, expected, rtol=0, atol=1e-6)
+
+
+def test_without_complementarity_fedsac_has_the_graph_of_pfedgraph() -> None:
+    draw = np.random.default_rng(9)
+    similarity, fractions = double(draw.normal(size=(5, 5))), double(draw.dirichlet([1.0] * 5))
+    nothing = torch.zeros_like(similarity)
+    graph = pfedgraph_weights(fractions, similarity, 0.8)
+    network = fedsac_weights(fractions, similarity, nothing, 0.9, 1 / 0.8)
+    torch.testing.assert_close(network, graph, rtol=0, atol=1e-15)
+
+
+def test_cosines_above_a_bound_count_as_one() -> None:
+    found = alike_above(double([0.89, 0.9, 0.91, -0.95]), 0.9)
+    assert found.tolist() == [0.89, 0.9, 1.0, -0.95]
 
 
 def test_mix_takes_weighted_means_and_leaves_counters() -> None:

@@ -41,7 +41,8 @@ def test_no_files_import_each_other() -> None:
 
 def test_no_rooms_import_each_other() -> None:
     def room(path: Path) -> str:
-        return path.parts[0]
+        # Parts are a shelf, not a room: some are what the recipe uses, others are made by it.
+        return str(path) if path.parts[0] == "parts" else path.parts[0]
 
     pairs = [(room(above), room(below)) for above, below in arrows(types=False)]
     assert ("cli", "train") in pairs, "the check has something to look at"

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl.analyses import cooperation, features
+from fl.analyses import complementarity, cooperation, features
 from fl.cli import main
 from fl.data.batches import Arrays
 from fl.network import Network
@@ -338,3 +338,44 @@ def test_a_wrong_analysis_is_one_message(
     error = capsys.readouterr().err
     assert "tiny.yaml: analyses" in error
     assert said in error
+
+
+# Complementarity
+
+
+def test_three_networks_follow_from_the_matrices_of_a_round() -> None:
+    """Client 2 took no part. Shares 3/4 and 1/4, cosine of models .2, of subspaces .6.
+
+    Row 0: shares + beta/2 (1, .2) - alpha/2 (1, .6), half of what is over 1 taken from both.
+    """
+    models = np.array([[1.0, 0.2, 0.0], [0.2, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    subspaces = np.array([[1.0, 0.6, 0.0], [0.6, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    counts = np.array([[30, 0], [5, 5], [9, 9]])
+    analysis = complementarity.Complementarity(alpha=0.5, beta=0.25)
+    networks = analysis.networks(counts.sum(1), models, subspaces, models.diagonal() > 0)
+    gap = 0.25 / 2 * (1 - 0.2), -0.5 / 2 * (1 - 0.6)
+    for network, more in zip(networks, (gap[0], gap[1], sum(gap)), strict=True):
+        first, second = 0.75 + more / 2, 0.25 + more / 2
+        expected = [[first, 1 - first, 0], [1 - second, second, 0], [0, 0, 0]]
+        np.testing.assert_allclose(network, expected, rtol=0, atol=1e-14)
+
+
+def test_complementarity_is_read_from_traces_and_drawn() -> None:
+    counts = np.array([[9, 1, 0], [0, 9, 1], [8, 0, 2]])
+    alike = cooperation.similarity(counts)
+    traces = {
+        "round": torch.tensor([2, 4]),
+        "similarity": torch.from_numpy(np.stack([alike, 2 * alike - 1])),
+        "complementarity": torch.from_numpy(np.stack([alike, 1 - alike + np.eye(3)])),
+    }
+    runs = [source(traces=traces, counts=counts), source(run="r1", method="o", traces={})]
+    found = complementarity.Complementarity().read(runs)
+    assert found.notes == ("no traces similarity and complementarity: o",)
+    assert found.table["round"].tolist() == [2, 4]
+    assert found.table["models"].tolist() == pytest.approx([1, 1])
+    assert found.table["features"].tolist() == pytest.approx([1, -1])
+    assert [panel.title for panel in found.panels] == [
+        *("data", "models", "features"),
+        *complementarity.NETWORKS,
+    ]
+    assert found.panels[1].picture.svg.startswith("<svg")

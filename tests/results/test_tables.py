@@ -118,6 +118,11 @@ def test_a_point_is_selected_on_validation_even_where_test_would_choose_another(
     assert points.loc["mu=0.1", ["val", "test"]].tolist() == [0.6, 0.9]
 
 
+def test_validation_chooses_by_accuracy_for_a_metric_that_it_lacks(tmp_path):
+    _, runs = tables.collect({**grid(tmp_path), "metric": "reweighted_accuracy"}, tmp_path)
+    assert runs.loc[runs["selected"], "point"].tolist() == ["mu=1"]
+
+
 def test_both_tables_say_the_point_of_every_row_and_whether_it_was_selected(tmp_path):
     made = grid(tmp_path / "store")
     write_run(tmp_path / "store", "a", clients([0.4, 0.5]))

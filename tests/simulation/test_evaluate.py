@@ -14,7 +14,7 @@ from fl.method import Method
 from fl.network import Network
 from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL
 from fl.simulation.engine import State
-from fl.simulation.evaluate import Held, balanced_accuracy, evaluate
+from fl.simulation.evaluate import Held, balanced_accuracy, evaluate, reweighted_accuracy
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 NETWORK = Network(lambda: nn.Linear(3, 3, bias=False), torch.float64)
@@ -58,7 +58,7 @@ def scored(views: dict[str, Any], state: State, **options: Any) -> pd.Series[flo
     found = rows.set_index(["client", "split", "stage", "metric"])
     assert found.index.is_unique
     for client, split, size in zip(rows["client"], rows["split"], rows["n"], strict=True):
-        assert len(held.samples[split][client]) == size
+        assert len(held.samples[split][client]) == size or held.everywhere is not None
     return found["value"]
 
 
@@ -237,3 +237,43 @@ def test_global_test_scores_every_clients_own_model_on_all_samples() -> None:
     expected = (np.argmax(-LOGITS, axis=1) == LABELS).mean()
     assert value[1, "test", "personal", "accuracy"] == pytest.approx(expected)
     assert expected < 4 / 6
+
+
+# All clients' samples by a client's shares
+
+
+def test_accuracy_reweighted_by_what_a_client_trains_on() -> None:
+    """Client 0 holds class 1 three times, client 1 classes 0 and 1 alike: of all test samples
+    class 0 is right in two of four and class 1 in two of two.
+    """
+    samples = {
+        "train": [np.array([3, 5, 5]), np.array([0, 3])],
+        "test": [np.array([0, 1, 2, 3]), np.array([4, 5])],
+    }
+    held = Held(samples, everywhere=np.arange(6))
+    value = scored(SHARED, State(EYE, {}), held=held)
+    assert value[0, "test", "global", "reweighted_accuracy"] == 1.0
+    assert value[1, "test", "global", "reweighted_accuracy"] == pytest.approx(4 / 6)
+    own = scored(SHARED, State(EYE, {}), held=Held(samples))
+    assert value[value.index.get_level_values("metric") != "reweighted_accuracy"].equals(own)
+
+
+def test_it_is_what_resampled_test_samples_would_score() -> None:
+    """Three times as many of class 1 in training: each of its samples counts three times."""
+    correct, labels = np.array([1.0, 0, 1, 1, 0]), np.array([0, 0, 1, 1, 1])
+    found = reweighted_accuracy(correct, labels, np.array([1, 3, 0]))
+    assert found == pytest.approx(np.repeat(correct, [1, 1, 3, 3, 3]).mean())
+    assert math.isnan(reweighted_accuracy(correct, labels, np.array([0, 0, 5])))
+
+
+def test_a_partition_gives_both_where_both_are_asked_for() -> None:
+    table = pd.DataFrame(
+        [(0, 0, "train"), (1, 0, "test"), (2, 1, "train"), (3, 1, "test")],
+        columns=["sample", "client", "split"],
+    )
+    held = Held.of(table, "reweighted")
+    assert [samples.tolist() for samples in held.samples["test"]] == [[1], [3]]
+    assert held.everywhere is not None
+    assert held.everywhere.tolist() == [1, 3]
+    assert Held.of(table).everywhere is None
+    assert Held.of(table, "global").everywhere is None

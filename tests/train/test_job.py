@@ -115,6 +115,17 @@ def test_a_global_test_is_over_the_samples_of_all_clients(planned: Plan) -> None
     assert max(rows.loc[rows["split"] == "val", "n"]) < tests
 
 
+def test_one_run_has_its_own_test_and_the_reweighted_one(planned: Plan) -> None:
+    study = planned(test="reweighted", metric="reweighted_accuracy", methods={"local": None})
+    assert study.train("local") == 0
+    rows = study.store().metrics(study.runs("local")[0])
+    last = rows[(rows["split"] == "test") & (rows["round"] == rows["round"].max())]
+    sizes = last.groupby("metric")["n"].unique()
+    assert len(sizes["accuracy"]) > 1
+    assert len(sizes["reweighted_accuracy"]) == 1
+    assert sizes["reweighted_accuracy"] == last.loc[last["metric"] == "accuracy", "n"].sum()
+
+
 def test_only_what_is_missing_is_trained(planned: Plan, caplog: pytest.LogCaptureFixture) -> None:
     study = planned(seeds=[0, 1, 2])
     whole = study.bundle("fedavg")

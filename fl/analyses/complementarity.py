@@ -1,0 +1,125 @@
+"""Complementarity: whose models are alike, whose features are, and which network follows.
+
+Yan, Cui, Wuerkaixi, Zhang, Han, Niu, Sugiyama, Zhang. Balancing Similarity and Complementarity for
+Federated Learning. ICML 2024. arXiv:2405.09892 (figure 3).
+
+Reads the traces ``similarity`` and ``complementarity``, [rounds, clients, clients], that `fedsac`
+keeps. From the matrices of one round follow three networks: by similarity alone (alpha = 0), by
+complementarity alone (beta = 0), by both. The paper's figure may show three runs; of one run all
+three are of the same models, and differ in nothing else. Beside them stands how alike the clients'
+data are, the cosine between their shares of classes. Correlations (Pearson) are over pairs of
+different clients that took part in the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fl.analyses.cooperation import correlation, heat_map, similarity
+from fl.analysis import Panel, Result, Source, first_seeds, keys
+from fl.fields import NonNegative
+from fl.parts.mixing import fedsac_weights
+
+TRACES = ("similarity", "complementarity")
+NETWORKS = ("similarity only", "complementarity only", "both")
+COLUMNS = {
+    "models": "similarity of models and of data",
+    "features": "cosine of subspaces and similarity of data",
+    "own_similarity": "own weight, similarity only",
+    "own_complementarity": "own weight, complementarity only",
+    "own_both": "own weight, both",
+}
+
+
+@dataclass(frozen=True)
+class Complementarity:
+    """alpha, beta: weights of complementarity and similarity in the networks."""
+
+    alpha: NonNegative = 0.9
+    beta: NonNegative = 1.4
+
+    def read(self, runs: Sequence[Source]) -> Result:
+        """A row for each run that has the traces and each round; pictures of the last round."""
+        rows: list[dict[str, Any]] = []
+        panels: list[Panel] = []
+        chosen = {run.run for run in first_seeds(runs)}
+        lacking: dict[str, None] = {}
+        for run in runs:
+            traces = run.traces()
+            if any(name not in traces for name in TRACES):
+                lacking[run.method] = None
+                continue
+            counts = run.counts()
+            alike, matrices = similarity(counts), {}
+            for place, number in enumerate(traces["round"].tolist()):
+                models, features = (traces[name][place].double().numpy() for name in TRACES)
+                there = models.diagonal() > 0
+                networks = self.networks(counts.sum(1), models, features, there)
+                own = [float(network.diagonal()[there].mean()) for network in networks]
+                told = [_follows(matrix, alike, there) for matrix in (models, features)]
+                values = dict(zip(COLUMNS, [*told, *own], strict=True))
+                rows.append({**keys(run), "round": number, **values})
+                matrices = dict(zip(NETWORKS, networks, strict=True))
+                matrices = {"models": models, "features": features, **matrices}
+            if run.run in chosen:
+                panels += _panels(run, {"data": alike, **matrices})
+        columns = [*(keys(runs[0]) if runs else ()), "round", *COLUMNS]
+        without = f"no traces {' and '.join(TRACES)}: {', '.join(lacking)}"
+        return Result(
+            table=pd.DataFrame(rows, columns=columns),
+            columns=COLUMNS,
+            caption=(
+                "Correlations over pairs of different clients that took part in the round: how far "
+                "the cosine of models, and that of the mean angle between subspaces of features, "
+                "follow the cosine of shares of classes. Own weight: of a client in its own "
+                f"mixture, mean over clients, with alpha = {self.alpha:g} and beta = {self.beta:g}."
+            ),
+            panels=tuple(panels),
+            figure=(
+                "Of the last evaluated round of the run of the lowest seed: similarity of data, of "
+                "models, and of subspaces of features; then the network that follows from "
+                "similarity alone, from complementarity alone, and from both. A row is the client "
+                "that learns, the darkest shade the largest value; what is negative is blank."
+            ),
+            notes=(without,) if lacking else (),
+        )
+
+    def networks(
+        self, sizes: np.ndarray, models: np.ndarray, features: np.ndarray, there: np.ndarray
+    ) -> list[np.ndarray]:
+        """Those of `NETWORKS`, [clients, clients]; who is not ``there`` has zeros.
+
+        sizes: samples of every client, [clients]; models, features: similarities, [clients,
+        clients]; there: who took part, [clients].
+        """
+        pairs = np.ix_(there, there)
+        fractions = torch.from_numpy(sizes[there] / sizes[there].sum())
+        found = []
+        for alpha, beta in ((0.0, self.beta), (self.alpha, 0.0), (self.alpha, self.beta)):
+            network = np.zeros_like(models)
+            given = torch.from_numpy(models[pairs]), torch.from_numpy(features[pairs])
+            network[pairs] = fedsac_weights(fractions, *given, alpha, beta).numpy()
+            found.append(network)
+        return found
+
+
+def _follows(matrix: np.ndarray, alike: np.ndarray, there: np.ndarray) -> float:
+    pairs = np.ix_(there, there)
+    # Rows of similarities may sum to less than nothing: who takes part is told by `there`.
+    return correlation(matrix[pairs] + 2, alike[pairs])
+
+
+def _panels(run: Source, matrices: dict[str, np.ndarray]) -> list[Panel]:
+    panels = []
+    for title, matrix in matrices.items():
+        low, high = float(matrix.min()), float(matrix.max())
+        alt = f"{title}, {len(matrix)} clients, values from {low:.2f} to {high:.2f}."
+        across = "learns from client" if title in NETWORKS else "client"
+        panels.append(Panel(run.setting, run.method, title, alt, heat_map(matrix, across)))
+    return panels

@@ -1,0 +1,107 @@
+"""Subspaces: the few directions in which a client's features vary most, and angles between them.
+
+Miao, Ben-Israel. On Principal Angles between Subspaces in R^n. Linear Algebra and its Applications
+171 (1992), 81-98. Björck, Golub. Numerical Methods for Computing Angles between Linear Subspaces.
+Mathematics of Computation 27 (1973), 579-594: their cosines are singular values.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fl.term import Batch
+
+Angles = Literal["svd", "greedy"]
+
+TINY = 1e-10
+"""Of the features' mean square: a direction with less variance has none but for rounding."""
+
+
+def moments(features: Tensor, batch: Batch) -> dict[str, Any]:
+    """What a sweep sees of features [b, d], in double precision: sums over samples that count.
+
+    ``second``, sum x x', [d, d]; ``first``, sum x, [d]; ``count``, a number.
+    """
+    weight = batch["weight"].to(torch.float64)
+    x = features.flatten(1).to(torch.float64)
+    weighed = x * weight[:, None]
+    return {"second": weighed.T @ x, "first": weighed.sum(0), "count": weight.sum()}
+
+
+def principal_directions(second_moment: Tensor, mean: Tensor, count: Tensor, k: int) -> Tensor:
+    """The first k principal directions of some samples, [k, d]: orthonormal rows, largest first.
+
+    second_moment: the sum of x x' over the samples, [d, d]; mean: what they are centred at, [d]
+    (zeros: they are not centred); count: how many there are. In every row the entry that is largest
+    without its sign is positive. Where the sums are not finite, neither are the directions.
+    """
+    scatter = second_moment - count * mean[:, None] * mean[None, :]
+    fine = scatter.isfinite().all()
+    scatter = torch.where(fine, (scatter + scatter.T) / 2, 0)
+    square = torch.where(fine, second_moment.diagonal().sum(), 0)
+    vectors = torch.linalg.eigh(_settled(scatter, TINY * square)).eigenvectors
+    rows = vectors.T.flip(0)[:k]
+    largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
+    return torch.where(fine, rows * torch.where(largest < 0, -1.0, 1.0), torch.nan)
+
+
+def _settled(scatter: Tensor, bound: Tensor) -> Tensor:
+    """A matrix of the same directions in the same order, [d, d], in which those of at most
+    ``bound`` come by the order of the features, so that rounding does not decide which are taken.
+
+    Directions above the bound have 2 and more, up to 3; the others less than 1.
+    """
+    values, vectors = torch.linalg.eigh(scatter)
+    kept = torch.where(values > bound, 2 + values / values[-1].clamp(min=1e-300), 0)
+    null = (vectors * (kept == 0).to(kept.dtype)) @ vectors.T
+    ramp = torch.arange(len(values), 0, -1, device=values.device, dtype=values.dtype)
+    return (vectors * kept) @ vectors.T + (null * (ramp / (len(values) + 1))) @ null
+
+
+def complementarity(bases: Tensor, method: Angles = "svd") -> Tensor:
+    """How alike the clients' subspaces are: cos(mean principal angle) of each pair, [K, K].
+
+    bases: orthonormal rows, [K, k, d]. 1: the same subspace; 0: at right angles, on average, which
+    is what complements most. method: `svd` takes principal angles, which are those of the
+    subspaces; `greedy` pairs the vectors themselves, the largest of their signed cosines first, and
+    depends on how a basis is turned and signed. NaN for a basis that is not finite.
+    """
+    bases = bases.to(torch.float64)
+    fine = bases.isfinite().flatten(1).all(1)
+    bases = torch.where(fine[:, None, None], bases, 0)
+    clients, k, _ = bases.shape
+    first, second = torch.triu_indices(clients, clients, offset=1, device=bases.device)
+    ours, theirs = bases[first], bases[second]
+    cosines = ours @ theirs.mT
+    angles = _paired(cosines, k) if method == "greedy" else _principal(ours, theirs, cosines)
+    values = angles.mean(1).cos()
+    matrix = torch.eye(clients, dtype=bases.dtype, device=bases.device)
+    matrix[first, second] = matrix[second, first] = values
+    return torch.where(fine[:, None] & fine[None, :], matrix, torch.nan)
+
+
+def _principal(ours: Tensor, theirs: Tensor, cosines: Tensor) -> Tensor:
+    """Principal angles of pairs of bases, [P, k]: by their cosines, small ones by their sines.
+
+    A cosine near 1 has lost half of the digits of its angle (Björck and Golub 1973).
+    """
+    large = torch.linalg.svdvals(cosines).clamp(max=1)
+    small = torch.linalg.svdvals(ours - cosines @ theirs).flip(-1)
+    return torch.where(large > 0.7, small.clamp(max=1).arcsin(), large.arccos())
+
+
+def _paired(cosines: Tensor, k: int) -> Tensor:
+    """Angles of k entries of each matrix [P, k, k], [P, k]: the largest first, then the largest in
+    no row and no column of those before.
+    """
+    left, found = cosines.clone(), []
+    pairs = torch.arange(len(left), device=left.device)
+    for _ in range(k):
+        value, place = left.flatten(1).max(1)
+        found.append(value)
+        left[pairs, place // k, :] = -torch.inf
+        left[pairs, :, place % k] = -torch.inf
+    return torch.stack(found, dim=1).clamp(-1, 1).arccos()

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.decomposition import PCA
+from torch import Tensor
+
+from fl import trees
+from fl.parts.subspaces import complementarity, moments, principal_directions
+
+DRAW = np.random.default_rng(8)
+X = DRAW.normal(size=(3, 40, 6)) * np.array([5.0, 1, 0.2, 3, 0.7, 2]) + DRAW.normal(size=(3, 1, 6))
+
+
+def directions(x: np.ndarray | Tensor, k: int, centred: bool = True) -> Tensor:
+    x = torch.as_tensor(x)
+    seen = moments(x, {"weight": torch.ones(len(x))})
+    mean = seen["first"] / seen["count"] * float(centred)
+    return principal_directions(seen["second"], mean, seen["count"], k)
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_directions_are_those_of_a_principal_component_analysis(k: int) -> None:
+    for x in X:
+        found = directions(x, k)
+        expected = PCA(k, svd_solver="full").fit(x).components_
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(found @ found.T, np.eye(k), rtol=0, atol=1e-13)
+
+
+def test_without_centring_they_are_right_singular_vectors() -> None:
+    found = directions(X[0] + 10, 2, centred=False)
+    _, _, right = np.linalg.svd(X[0] + 10)
+    np.testing.assert_allclose((found * torch.from_numpy(right[:2])).sum(1).abs(), 1, atol=1e-12)
+
+
+def test_moments_leave_out_what_weighs_nothing() -> None:
+    weight = torch.ones(40)
+    weight[20:] = 0
+    found = moments(torch.from_numpy(X[0]), {"weight": weight})
+    np.testing.assert_allclose(found["second"], X[0, :20].T @ X[0, :20], rtol=1e-13)
+    np.testing.assert_allclose(found["first"], X[0, :20].sum(0), rtol=1e-12)
+    assert found["count"] == 20
+
+
+def test_a_stack_of_clients_has_the_directions_of_each() -> None:
+    stacked = trees.vmap(lambda tree: {"u": directions(tree["x"], 3)}, (0,))
+    found = stacked({"x": torch.from_numpy(X)})["u"]
+    for one, x in zip(found, X, strict=True):
+        torch.testing.assert_close(one, directions(x, 3), rtol=0, atol=1e-12)
+
+
+def test_directions_without_variance_do_not_hang_on_rounding() -> None:
+    """Two samples have one direction; the others are the same for every order of the samples."""
+    x = np.array([[1.0, 2.0, 0.0, 0.0, 0.1], [3.0, 1.0, 0.0, 0.0, 0.7]]).repeat(11, 0)
+    one, other = directions(x, 3), directions(x[np.random.default_rng(0).permutation(22)], 3)
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-8)
+
+
+def test_a_client_that_has_diverged_has_no_directions_and_no_angles() -> None:
+    broken = torch.from_numpy(X[0]).clone()
+    broken[0, 0] = torch.inf
+    bases = torch.stack([directions(broken, 2), directions(X[1], 2), directions(X[2], 2)])
+    assert bases[0].isnan().all()
+    for method in ("svd", "greedy"):
+        found = complementarity(bases, method)
+        assert found[0].isnan().all()
+        assert found[:, 0].isnan().all()
+        assert found[1:, 1:].isfinite().all()
+
+
+def turned(angles: list[float]) -> Tensor:
+    """A plane of R^4 at these principal angles to the one of the first two axes."""
+    rows = torch.zeros(2, 4, dtype=torch.float64)
+    for i, angle in enumerate(angles):
+        rows[i, i], rows[i, i + 2] = math.cos(angle), math.sin(angle)
+    return rows
+
+
+@pytest.mark.parametrize("method", ["svd", "greedy"])
+def test_complementarity_is_the_cosine_of_the_mean_angle(method: str) -> None:
+    bases = torch.stack([turned([0.0, 0.0]), turned([0.3, 1.1]), turned([math.pi / 2] * 2)])
+    found = complementarity(bases, method)
+    expected = [[1, math.cos(0.7), 0], [math.cos(0.7), 1, math.cos(math.pi / 2 - 0.7)]]
+    np.testing.assert_allclose(found[:2], expected, rtol=0, atol=1e-15)
+    assert torch.equal(found, found.T)
+
+
+def test_principal_angles_belong_to_the_subspace_and_greedy_ones_to_the_basis() -> None:
+    bases = torch.stack([turned([0.0, 0.0]), turned([0.3, 1.1])])
+    turn = torch.tensor([[0.6, 0.8], [-0.8, 0.6]], dtype=torch.float64)
+    other = torch.stack([bases[0], turn @ bases[1]])
+    torch.testing.assert_close(complementarity(other), complementarity(bases), rtol=0, atol=1e-14)
+    # Cosines .6 cos .3, .8 cos 1.1, -.8 cos .3, .6 cos 1.1: the first takes the last with it.
+    angles = math.acos(0.6 * math.cos(0.3)) + math.acos(0.6 * math.cos(1.1))
+    found = float(complementarity(other, "greedy")[0, 1])
+    assert found == pytest.approx(math.cos(angles / 2), abs=1e-14)
+
+
+def test_small_angles_keep_their_digits() -> None:
+    """Cosines of 1e-9 and of 0 are the same number."""
+    bases = torch.stack([turned([0.0, 0.0]), turned([1e-9, 2.0])])
+    angle = math.acos(float(complementarity(bases)[0, 1])) * 2
+    assert angle == pytest.approx(1e-9 + math.pi - 2.0, abs=1e-15)
