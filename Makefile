@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 
-.PHONY: help demo fedsac fixtures-demo test test-fast test-changed test-lowest check format bench lock clean synthetic synthetic-full
+.PHONY: help demo fedl2p fedlgd fedprox fedsac fixtures-demo test test-fast test-changed test-lowest check \
+	format bench lock clean synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
 define install
@@ -31,9 +32,23 @@ synthetic: $(VENV)/run.stamp ## two columns of published tables, beside what is 
 	$(BIN)/python -m fl show synthetic-0.0
 	$(BIN)/python -m fl show synthetic-0.5
 
+fedlgd: $(VENV)/run.stamp ## FedLGD and eight others on virtual images of five small domains, and attacks on two of them
+	$(BIN)/snakemake --config studies=fedlgd-digits-domains
+	$(BIN)/python -m fl show fedlgd-digits-domains
+
 synthetic-full: $(VENV)/run.stamp ## the same with every method on three data sets each: many hours, goes on where it was stopped
 	$(BIN)/python -m fl plan $(subst $(comma), ,$(FULL))
 	$(BIN)/snakemake --keep-going --config studies=$(FULL)
+
+fedl2p: $(VENV)/run.stamp ## learnt personalisation on digits and five domains of them
+	$(BIN)/snakemake --config studies=fedl2p-digits,fedl2p-digits-domains
+	$(BIN)/python -m fl show fedl2p-digits
+	$(BIN)/python -m fl show fedl2p-digits-domains
+
+fedprox: $(VENV)/run.stamp ## figures 1 and 2 of FedProx on its synthetic sets, in short: 42 runs
+	$(BIN)/snakemake --config studies=fedprox-figure1,fedprox-figure2
+	$(BIN)/python -m fl show fedprox-figure1
+	$(BIN)/python -m fl show fedprox-figure2
 
 fedsac: $(VENV)/run.stamp ## FedSaC and twelve other methods on digits: is complementarity worth anything?
 	$(BIN)/snakemake --config cluster=true studies=fedsac-digits,fedsac-digits-domains
@@ -81,9 +96,12 @@ bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast 
 	$(if $(PEERS),OMP_NUM_THREADS=1 $(PEERS_VENV)/bin/python -m bench.peers)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.arithmetic
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.together
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.hypergradients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_clients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.constraints
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.distillation
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.feature_methods
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.cooperation
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.partitions
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.data cifar10

@@ -16,7 +16,7 @@ from fl.alteration import Alteration
 from fl.network import Network
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
-from fl.term import Adaptive, Batch, Term
+from fl.term import Adaptive, Batch, Forward, Term
 from fl.training import Training
 from fl.trees import Rate, Tree, without
 
@@ -86,9 +86,9 @@ class Draws:
     step. due: in which rounds the pass takes place. epochs: how long the pass is;
     None: as the run's training settings say. steps: of round 1, 2, ..., in place of epochs; 0
     leaves the pass out of that round. repeat: how often each batch comes in a row. per_class: in
-    place of batches of the run's size, that many samples of every class, ordered by class; those of
-    a class that a client lacks weigh nothing. keyed: batches have keys though the network is not
-    random.
+    place of batches of the run's size, that many samples of every class, ordered by class; where a
+    client has fewer of one, all of them, and what repeats weighs nothing. keyed: batches have keys
+    though the network is not random.
     """
 
     split: str = "train"
@@ -177,6 +177,9 @@ KINDS = ("params", "buffers")
 
 BESIDE = "beside"
 """Among the parameters of a client: those beside the network's, see `fl.recipe.recipe`."""
+
+REAL = "real"
+"""A split: a client's own training samples, also where it trains on others in their place."""
 
 GIVEN = "given"
 """In a client's tree: what the server made for this client alone, and sends it."""
@@ -286,6 +289,22 @@ class Method:
 
 
 @dataclass(frozen=True)
+class Attached:
+    """A term that needs more of its method than a place in the loss: something that the server
+    keeps, an exchange of its own.
+
+    attach(method) -> method: the method, whose loss has the term, with what the term needs.
+    """
+
+    term: Term
+    attach: Callable[[Method], Method]
+
+    def __call__(self, forward: Forward) -> Tensor:
+        """The term."""
+        return self.term(forward)
+
+
+@dataclass(frozen=True)
 class Modal:
     """A method for the clients of one modality.
 
@@ -329,18 +348,21 @@ class Declared:
     stages: the views that it has; the one variable that every method needs. title: its name in
     tables, where that is not the class's. alone: clients learn nothing from each other, so those
     held out of training may train too. starts: it begins from a stored model, ``start:`` of its
-    entry; goes_on: the methods whose result that must be (none: any with a shared model).
-    validates: every participant needs validation samples. training: values of training keys that it
-    sets where a study does not. sends_own: a client goes on with weights of its own and sends them
-    too. short: hyper-parameters under which a run of two rounds shows all that it does, for tests
-    of every method. modalities: its server does nothing but average what is sent, so that clients
-    of several modalities can share one.
+    entry; distils: its views have ``images`` of every class, which others may train on; goes_on:
+    the methods whose result that must be (none: any with a shared model). validates: every
+    participant needs validation samples. training: values of training keys that it sets where a
+    study does not. sends_own: a client goes on with weights of its own and sends them too. short:
+    hyper-parameters under which a run of two rounds shows all that it does, for tests of every
+    method. modalities: clients of several modalities can share its server, as that only averages
+    (`Averaging`), or tells them apart itself by `MODALITY`: it then sees what all of them sent as
+    one stack, with zeros for weights that a client lacks.
     """
 
     stages: tuple[str, ...]
     title: str
     alone: bool = False
     starts: bool = False
+    distils: bool = False
     goes_on: tuple[str, ...] = ()
     validates: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from fl.errors import ConfigError, Where
@@ -13,6 +15,20 @@ VARIABLE = re.compile(r"\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<braced>[^{}]*)\})", r
 
 LINE_ENDS = {"Cc", "Zl", "Zp"}
 """Unicode categories of what ends a line or controls a terminal."""
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where data are kept: raw and prepared sets below ``data``, partitions below ``results``.
+
+    sources: by data set, where its raw files come from in place of their publishers; lock: the file
+    that holds them to what they were.
+    """
+
+    data: Path
+    results: Path
+    sources: Mapping[str, str]
+    lock: str
 
 
 def expand(text: str, where: Where) -> str:

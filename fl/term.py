@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -16,9 +16,6 @@ from fl.network import Network, Output
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
 from fl.trees import Tree
-
-if TYPE_CHECKING:
-    from fl.method import Method
 
 Batch = Mapping[str, Any]
 """One client's batch: ``x`` [b, ...], ``y`` [b] (masks: [b, height, width]) and ``weight`` [b] (0
@@ -93,22 +90,6 @@ class Adaptive:
     adapt: Callable[[Tree, Tree], dict[str, Any]]
     refresh: Periodic | None = None
     reference: Reference | None = None
-
-
-@dataclass(frozen=True)
-class Attached:
-    """A term that needs more of its method than a place in the loss: something that the server
-    keeps, an exchange of its own.
-
-    attach(method) -> method: the method, whose loss has the term, with what the term needs.
-    """
-
-    term: Term
-    attach: Callable[[Method], Method]
-
-    def __call__(self, forward: Forward) -> Tensor:
-        """The term."""
-        return self.term(forward)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 from fl.cli import status
 from fl.errors import INTERRUPTED, FedloomError
+from fl.planning.bundle import Bundle
 from fl.planning.estimate import Rates
 from fl.store.store import Store
 
@@ -57,7 +58,7 @@ class Watch(threading.Thread):
             if over:
                 return
 
-    def _look(self, bundles: list[dict[str, Any]]) -> None:
+    def _look(self, bundles: list[Bundle]) -> None:
         begun = time.monotonic()
         if begun >= self._due:
             self._rates = Rates(self._store)

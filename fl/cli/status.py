@@ -15,6 +15,7 @@ from typing import Any
 
 from fl.errors import DataError
 from fl.planning import plan
+from fl.planning.bundle import Bundle
 from fl.planning.estimate import Rates
 from fl.store import lease
 from fl.store.layout import LEASE
@@ -41,31 +42,31 @@ class Standing:
         return 0.0 if self.state == "done" else 1 - self.round / self.spec["training"]["rounds"]
 
 
-def bundles(results: Path) -> list[dict[str, Any]]:
+def bundles(results: Path) -> list[Bundle]:
     """The bundles of the plan in ``<results>/plan``, as Snakemake goes by it."""
     home = results / "plan"
     found = plan.summary(home)
     if not found:
         raise DataError(f"{home}: there is no plan yet; make one: python -m fl plan --write")
-    return [plan.part(home, "bundles", name) for name in found["bundles"]]
+    return [plan.bundle(home, name) for name in found["bundles"]]
 
 
-def look(planned: Sequence[Mapping[str, Any]], store: Store) -> list[Standing]:
+def look(planned: Sequence[Bundle], store: Store) -> list[Standing]:
     """Where every run of these bundles stands now."""
     there = {path.name for path in store.root.iterdir()} if store.root.exists() else set()
     return [one for bundle in planned for one in _bundle(bundle, store, there)]
 
 
-def _bundle(bundle: Mapping[str, Any], store: Store, there: set[str]) -> Iterator[Standing]:
-    runs = [member["run"] for member in bundle["runs"]]
+def _bundle(bundle: Bundle, store: Store, there: set[str]) -> Iterator[Standing]:
+    runs = [member.run for member in bundle.runs]
     begun = [run for run in runs if f"{run}.partial" in there]
     rounds = {run: store.round(run) for run in begun}
-    for member in bundle["runs"]:
-        run = member["run"]
-        seed = f"{bundle['title']}, seed {member['spec']['seed']}"
-        complete = store.has_weights if member["keep_weights"] else store.has
+    for member in bundle.runs:
+        run = member.run
+        seed = f"{bundle.title}, seed {member.seed}"
+        complete = store.has_weights if member.keep_weights else store.has
         if {run, f"{run}.old"} & there and complete(run):
-            yield Standing(run, seed, member["spec"], "done")
+            yield Standing(run, seed, member.spec, "done")
             continue
         path = store.partial(run) / LEASE
         holder = lease.living(path, store.patience) if run in begun else None
@@ -73,12 +74,12 @@ def _bundle(bundle: Mapping[str, Any], store: Store, there: set[str]) -> Iterato
         if holder is not None:
             # Runs of a stack have one checkpoint, with the first of them.
             done = rounds[run] or max(rounds.values())
-            yield Standing(run, seed, member["spec"], "running", done, holder)
+            yield Standing(run, seed, member.spec, "running", done, holder)
         elif error is not None:
-            yield Standing(run, seed, member["spec"], "failed", rounds[run], error)
+            yield Standing(run, seed, member.spec, "failed", rounds[run], error)
         else:
             state = "interrupted" if rounds.get(run) else "waiting"
-            yield Standing(run, seed, member["spec"], state, rounds.get(run, 0))
+            yield Standing(run, seed, member.spec, state, rounds.get(run, 0))
 
 
 def line(standings: Sequence[Standing], rates: Rates) -> str:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from fl.errors import Where
 from fl.planning import analyses, jobs
+from fl.planning.bundle import Bundle
 from fl.planning.estimate import Rates, client_steps
 from fl.planning.plan import Plan
 from fl.results.tables import gaps
@@ -22,7 +24,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
 
     A run that two studies ask for is counted once in the totals.
     """
-    members = {m["run"]: m for bundle in plan.bundles.values() for m in bundle["runs"]}
+    members = {one["run"] for bundle in plan.bundles.values() for one in bundle["runs"]}
     for name, study in plan.studies.items():
         yield f"{name}: {study['title']}"
         groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
@@ -38,15 +40,16 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             made = analyses.there(Path(plan.settings.results), one["analysis"])
             state = "there" if made else "to be made"
             yield f"  analysis {one['title'] or one['text']}: {state}   {one['analysis']}"
-    lacking = {n: b for n, b in plan.bundles.items() if jobs.lacks(b, store)}
+    bundles = {name: Bundle.of(one, Where(name)) for name, one in plan.bundles.items()}
+    lacking = {name: bundle for name, bundle in bundles.items() if jobs.lacks(bundle, store)}
     missing = [m for bundle in lacking.values() for m in jobs.lacks(bundle, store)]
     yield f"{len(members)} runs in {len(plan.bundles)} jobs; {len(missing)} to train"
     if missing:
-        yield _cost([m["spec"] for m in missing], store)
+        yield _cost([member.spec for member in missing], store)
         yield _merged(lacking, store)
 
 
-def _merged(lacking: dict[str, dict[str, Any]], store: Store) -> str:
+def _merged(lacking: dict[str, Bundle], store: Store) -> str:
     """How many jobs a cluster will be asked for."""
     count, rates = len(list(jobs.form(lacking, store, merge=True))), Rates(store)
     text = f"{count} cluster job{'s' * (count != 1)} (snakemake --profile slurm)"

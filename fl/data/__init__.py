@@ -41,6 +41,9 @@ class Dataset(Protocol):
     - ``published_splits``: the names of the splits in which its samples are published. A config
       that asks for another one is refused. A data set without this attribute is asked when it is
       partitioned.
+    - ``task``: the name of what it is for, see `fl.task`; ``classification`` without it.
+    - ``modalities``: the kinds of input that it has of every sample, if there are several, see
+      `fl.data.modality.Modality`.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]

@@ -207,7 +207,8 @@ def _class_batches(
     weight = np.zeros(index.shape, bool)
     for c, own in enumerate(by_class):
         if len(own):
-            index[:, c], weight[:, c] = _repeatedly(own, len(index), size, draw), True
+            index[:, c] = _repeatedly(own, len(index), size, draw)
+            weight[:, c, : len(own)] = True
     return index.reshape(len(index), -1), weight.reshape(len(index), -1)
 
 
@@ -268,6 +269,11 @@ class Arrays:
     def shape(self) -> tuple[int, ...]:
         """Of one input."""
         return self._map.shape[1:]
+
+    @property
+    def size(self) -> int:
+        """How many samples there are."""
+        return len(self._map)
 
     @property
     def random(self) -> bool:

@@ -32,14 +32,16 @@ That of a data set which is read from files of the user's own has their ``conten
 
 
 def task_entry(dataset: Spec) -> Entry:
-    """The registry's entry for the task that a data set says it has."""
+    """The registry's entry for the task that a data set says it has, as its file declares it."""
     _, found = entry_of("data set", dataset)
-    return registry.find("task", getattr(found, "task", DEFAULT), Where(dataset["name"]) / "task")
+    where = Where(dataset["name"]) / "task"
+    return registry.declared("task", getattr(found, "task", DEFAULT), where)
 
 
 def task_of(dataset: Spec) -> Task:
     """The task of a data set."""
-    found: Task = task_entry(dataset).make({})
+    entry = task_entry(dataset)
+    found: Task = registry.find("task", entry.name, Where("the spec")).make({})
     return found
 
 

@@ -22,6 +22,7 @@ from fl.features.mixup import chosen
 from fl.fields import Bound
 from fl.method import Setting
 from fl.mixed_labels import mixed, remember
+from fl.parts.partners import check_labels
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -48,6 +49,7 @@ class MMixup:
 
     def build(self, setting: Setting) -> Alteration:
         """Without a state. Raises `FedloomError` for inputs that are tokens."""
+        check_labels(setting, "m-mixup")
         if self.inputs and setting.network.of_tokens:
             raise FedloomError(
                 "features.m-mixup.inputs: is true, but inputs are tokens; allowed: false"

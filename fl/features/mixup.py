@@ -21,7 +21,7 @@ from fl.errors import FedloomError
 from fl.fields import Bound
 from fl.method import Setting
 from fl.mixed_labels import mixed, remember
-from fl.parts.partners import partners
+from fl.parts.partners import check_labels, partners
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -37,6 +37,7 @@ class Mixup:
 
     def build(self, setting: Setting) -> Alteration:
         """Without layers: what goes into the model is altered. Raises `FedloomError` for tokens."""
+        check_labels(setting, "mixup")
         if setting.network.of_tokens:
             raise FedloomError(
                 "features.mixup: inputs are tokens; allowed: inputs that are numbers"

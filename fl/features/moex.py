@@ -20,7 +20,7 @@ from fl.alteration import Alteration
 from fl.fields import Share
 from fl.method import Setting
 from fl.mixed_labels import remember
-from fl.parts.partners import check_images, is_drawn, partners
+from fl.parts.partners import check_images, check_labels, is_drawn, partners
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -49,6 +49,8 @@ class MOEx:
 
     def build(self, setting: Setting) -> Alteration:
         """Without a state."""
+
+        check_labels(setting, "moex")
 
         def before(batch: Batch) -> Batch:
             altered = is_drawn(batch["key"], WHETHER, self.p)

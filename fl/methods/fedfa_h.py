@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 from fl.fields import Bound, NonNegative, Positive
 from fl.method import Method, Setting
 from fl.parts.aligned_features import align, aligned, check_batches
-from fl.parts.losses import cross_entropy
+from fl.parts.losses import task_loss
 from fl.recipe import recipe
 from fl.schema import GLOBAL
 
@@ -38,5 +38,5 @@ class FedFAH:
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term, whose clients send histograms beside their models."""
         check_batches(setting, "fedfa-h")
-        terms = (cross_entropy, align(self.lam, self.bins, self.tau))
+        terms = (task_loss, align(self.lam, self.bins, self.tau))
         return aligned(recipe(setting, terms=terms), setting, self.bins, self.tau)

@@ -14,7 +14,7 @@ from fl.fields import Bound, NonNegative, Positive, Share
 from fl.method import Method, Setting
 from fl.parts.aligned_features import align, aligned, check_batches
 from fl.parts.augmented_layers import Fusion, exchanged, federated
-from fl.parts.losses import cross_entropy
+from fl.parts.losses import task_loss
 from fl.recipe import recipe
 from fl.schema import GLOBAL
 
@@ -39,6 +39,6 @@ class FedFAPlus:
         """FedAvg whose clients augment features, align them, and send what they saw of them."""
         check_batches(setting, "fedfa-plus")
         augmenting = federated(setting, self.layers, self.p, self.statistics_momentum)
-        base = recipe(augmenting, terms=(cross_entropy, align(self.lam, self.bins, self.tau)))
+        base = recipe(augmenting, terms=(task_loss, align(self.lam, self.bins, self.tau)))
         sharing = exchanged(base, setting, self.layers, self.fusion)
         return aligned(sharing, setting, self.bins, self.tau)

@@ -25,6 +25,7 @@ from fl.parts.amplitude import Spectrum, amplitude, with_amplitude
 from fl.parts.sharpness import at_worst
 from fl.recipe import recipe, shared
 from fl.schema import GLOBAL
+from fl.task import ANY
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -43,6 +44,7 @@ class FedHarmo:
 
     title: ClassVar = "FedHarmo"
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedSAM on images that are brought to one amplitude."""

@@ -40,6 +40,7 @@ from fl.parts.steering import (
 )
 from fl.recipe import everything, select
 from fl.schema import GLOBAL
+from fl.task import ANY
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -67,6 +68,7 @@ class FedL2P:
 
     title: ClassVar = "FedL2P"
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
     starts: ClassVar = True
     validates: ClassVar = True
     training: ClassVar[dict[str, Any]] = {
@@ -82,7 +84,7 @@ class FedL2P:
     def build(self, setting: Setting) -> Method:
         """A sweep for statistics, then the iterations, on a model that stays as it is."""
         check_plain(setting, "fedl2p")
-        steering = Steering(setting.network)
+        steering = Steering(setting)
         learns = {"both": ("bn", "lr")}.get(self.learns, (self.learns,))
         if "bn" in learns:
             check_normalised(steering, "fedl2p")

@@ -81,7 +81,7 @@ class FedLGD:
         **{"every": 2, "client_steps": 2, "server_steps": 2, "lam": 0.5},
     }
 
-    def distils(self, round_: int) -> bool:
+    def due(self, round_: int) -> bool:
         """Whether a round is one of tau."""
         place, rest = divmod(round_ - 1, self.every)
         return rest == 0 and place < self.times
@@ -94,8 +94,8 @@ class FedLGD:
         harmonious = recipe(setting, terms=(cross_entropy, term))
         passes = (
             self._matching(setting, "shared", self._refreshes),
-            self._trains(setting, only(plain), self.distils),
-            self._trains(setting, only(harmonious), lambda round_: not self.distils(round_)),
+            self._trains(setting, only(plain), self.due),
+            self._trains(setting, only(harmonious), lambda round_: not self.due(round_)),
         )
 
         def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -113,7 +113,7 @@ class FedLGD:
         ) -> tuple[dict[str, Any], dict[str, Any]]:
             mean = trees.mean(uploads, torch.ones_like(n))
             done = {**server, **mean, "round": server["round"] + 1}
-            if self.distils(int(done["round"])):
+            if self.due(int(done["round"])):
                 done[IMAGES] = self._matched(setting, server, mean, int(done["round"]))
             return done, dict(clients)
 
@@ -133,7 +133,7 @@ class FedLGD:
         )
 
     def _refreshes(self, round_: int) -> int:
-        return self.client_steps if self.distils(round_) and round_ > 1 else 0
+        return self.client_steps if self.due(round_) and round_ > 1 else 0
 
     def _matching(self, setting: Setting, network: Any, steps: Any) -> Pass:
         matching = Matching(self.real, self.image_lr, self.image_momentum)
@@ -171,7 +171,7 @@ class FedLGD:
         warmup = self._matching(setting, "new", lambda round_: self.warmup)
         return Exchange(
             (*begun, warmup),
-            _unchanged,
+            virtual.unchanged,
             due=lambda round_: round_ == 1,
             send=lambda server: {"key": server["key"]},
             everyone=True,
@@ -190,8 +190,8 @@ class FedLGD:
 
         return Exchange(
             (Sweep(look, end, split="none"),),
-            _unchanged,
-            due=lambda round_: round_ == 1 or self.distils(round_ - 1),
+            virtual.unchanged,
+            due=lambda round_: round_ == 1 or self.due(round_ - 1),
             send=lambda server: {IMAGES: server[IMAGES]},
             everyone=True,
         )
@@ -216,9 +216,3 @@ class FedLGD:
         """The first images of every class, [clients, classes x kept, ...]."""
         by_class = images.unflatten(1, (setting.classes, -1))
         return by_class[:, :, : self.kept].flatten(1, 2).clone()
-
-
-def _unchanged(
-    server: Tree, clients: Tree, uploads: Tree, n: Tensor
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    return dict(server), dict(clients)

@@ -24,6 +24,7 @@ from fl.fields import NonNegative, Positive
 from fl.method import BESIDE, Method, Setting, only
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
 from fl.term import Batch
 from fl.trees import Rate, Tree
 
@@ -45,6 +46,7 @@ class FedRobust:
 
     title: ClassVar = "FedRobust"
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg on f_k(w; Lambda x + delta) - lambda (||Lambda - I||^2 + ||delta||^2)."""

@@ -19,6 +19,7 @@ from fl.method import Method, Setting, only
 from fl.parts.sharpness import at_worst
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class FedSAM:
 
     title: ClassVar = "FedSAM"
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg on max f(w + e) over ||e|| <= rho, to first order."""

@@ -21,10 +21,10 @@ from torch import Tensor
 from fl.errors import FedloomError
 from fl.fields import Count
 from fl.method import Draws, Method, Predictor, Setting, only
-from fl.parts.losses import classification
 from fl.parts.steering import SAMPLES, check_plain
 from fl.recipe import everything, personal, recipe
 from fl.schema import PERSONAL
+from fl.task import ANY
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -45,6 +45,7 @@ class FineTuneBN:
 
     title: ClassVar = "Fine-tuning (BN)"
     stages: ClassVar = (PERSONAL,)
+    tasks: ClassVar = ANY
     alone: ClassVar = True
     starts: ClassVar = True
     training: ClassVar[dict[str, Any]] = {"rounds": 15, "local_epochs": 1}
@@ -64,7 +65,7 @@ class FineTuneBN:
         def unmoved(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
             params = {**work["frozen"], **work["params"]}
             outputs = network.eval(params, work["buffers"], batch["x"]).outputs
-            return classification(outputs, batch), {"buffers": dict(work["buffers"])}
+            return setting.task.loss(outputs, batch), {"buffers": dict(work["buffers"])}
 
         def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             return torch.cat(

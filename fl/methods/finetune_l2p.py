@@ -27,6 +27,7 @@ from fl.parts.steering import (
 )
 from fl.recipe import everything, select
 from fl.schema import PERSONAL
+from fl.task import ANY
 from fl.trees import Tree
 
 
@@ -40,6 +41,7 @@ class FineTuneL2P:
 
     title: ClassVar = "FedL2P, fine-tuned"
     stages: ClassVar = (PERSONAL,)
+    tasks: ClassVar = ANY
     alone: ClassVar = True
     starts: ClassVar = True
     goes_on: ClassVar = ("fedl2p",)
@@ -48,7 +50,7 @@ class FineTuneL2P:
     def build(self, setting: Setting) -> Method:
         """A sweep before the first round; then fine-tuning from round to round."""
         check_plain(setting, "finetune-l2p")
-        steering, split = Steering(setting.network), SAMPLES[self.samples]
+        steering, split = Steering(setting), SAMPLES[self.samples]
 
         def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
             like = trees.leaves(variables["params"])[0]

@@ -35,6 +35,7 @@ from fl.parts.steering import (
 )
 from fl.recipe import everything, select
 from fl.schema import PERSONAL
+from fl.task import ANY
 from fl.trees import Tree
 
 
@@ -57,6 +58,7 @@ class L2P:
     iterations: Count = 3
 
     stages: ClassVar = (PERSONAL,)
+    tasks: ClassVar = ANY
     starts: ClassVar = True
     validates: ClassVar = True
     training: ClassVar[dict[str, Any]] = {
@@ -77,7 +79,7 @@ class L2P:
                 "l2p: clients are held out of training, and L2P has no nets for whom it never saw; "
                 "allowed: a partition without unseen clients, or fedl2p"
             )
-        steering = Steering(setting.network)
+        steering = Steering(setting)
         check_normalised(steering, "l2p")
         split = SAMPLES[self.samples]
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from fl.method import Method, Setting
 from fl.recipe import everything, select, shared
 from fl.schema import GLOBAL
+from fl.task import ANY
 from fl.trees import Tree
 
 
@@ -22,6 +23,7 @@ class Untrained:
     """It has no hyper-parameters."""
 
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
     training: ClassVar[dict[str, Any]] = {"rounds": 1, "local_epochs": 1}
 
     def build(self, setting: Setting) -> Method:

@@ -12,18 +12,24 @@ from itertools import pairwise
 from torch import nn
 
 from fl.fields import Count
+from fl.parts.normalisation import Norm, normalisation
 
 
 @dataclass(frozen=True)
 class MLP:
-    """hidden: widths of the hidden layers, each followed by ReLU."""
+    """hidden: widths of the hidden layers, each followed by ReLU; norm: what normalises them before
+    it, or nothing.
+    """
 
     hidden: tuple[Count, ...] = (200, 200)
+    norm: Norm | None = None
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Logits for flattened inputs of ``shape``."""
         widths = (math.prod(shape), *self.hidden)
         layers: list[nn.Module] = [nn.Flatten()]
         for before, after in pairwise(widths):
-            layers += [nn.Linear(before, after), nn.ReLU()]
+            layers.append(nn.Linear(before, after))
+            layers += [normalisation(self.norm, after, dims=0)] if self.norm else []
+            layers.append(nn.ReLU())
         return nn.Sequential(*layers, nn.Linear(widths[-1], classes))

@@ -121,9 +121,9 @@ def federated(setting: Setting, layers: tuple[str, ...], p: float, momentum: Sha
 def exchanged(base: Method, setting: Setting, layers: tuple[str, ...], fusion: Fusion) -> Method:
     """A method made with the setting of `federated`, whose clients send their running means.
 
-    The server's are their plain means over clients, and its variances those over clients: the
-    weights of channels. Before round 1 means are 0, deviations and variances 1, as in the released
-    code.
+    The server's are their plain means over clients (by samples where the task counts no classes),
+    and its variances those over clients: the weights of channels. Before round 1 means are 0,
+    deviations and variances 1, as in the released code.
     """
     sizes, local = channels(setting, layers), only(base)
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from fl import trees
 from fl.method import Draws, Pass
 from fl.parts.implicit import response
-from fl.parts.losses import classification
 from fl.parts.steering import Steering, update
 from fl.term import Batch
 from fl.trees import Rate, Tree
@@ -104,7 +103,7 @@ class Learning:
             *(params["weights"], work["buffers"], server["origin"]["buffers"]),
             *(params.get("beta", work["beta"]), batch["x"]),
         )
-        loss = classification(outputs, batch)
+        loss = self._steering.task.loss(outputs, batch)
         return loss, {"loss": loss}
 
     # A step of the meta-nets
@@ -143,7 +142,7 @@ class Learning:
             outputs = self._steering.eval(
                 at, tuned["buffers"], origin["buffers"], hyper["beta"], batch["x"]
             )
-            return classification(outputs, batch)
+            return self._steering.task.loss(outputs, batch)
 
         if self._rules.gradient == "implicit":
             slope = response(training, v, tuned["params"], here, self._rules.psi, self._rules.terms)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fl import keyed
 from fl.errors import FedloomError
+from fl.method import Setting
 
 
 def is_drawn(key: Tensor, stream: int, p: float) -> Tensor:
@@ -25,6 +26,15 @@ def partners(key: Tensor, weight: Tensor, stream: int) -> Tensor:
     shuffled = torch.where(there, keyed.uniform(key, stream), 1.0 + place).argsort(stable=True)
     ordered = torch.where(there, place, len(key) + place).argsort(stable=True)
     return shuffled[ordered.argsort(stable=True)]
+
+
+def check_labels(setting: Setting, name: str) -> None:
+    """Raise `FedloomError` where samples have no class of their own whose share could be mixed."""
+    if not setting.task.counted:
+        raise FedloomError(
+            f"features.{name}: mixes labels, and samples are not of one class each; allowed: a "
+            "data set of classes"
+        )
 
 
 def check_images(features: Tensor, where: str, layer: str) -> None:

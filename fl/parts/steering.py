@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from fl import rng, trees
 from fl.errors import FedloomError
 from fl.method import Draws, Pass, Setting, Sweep
-from fl.network import Around, Network, Output
-from fl.parts.losses import classification
+from fl.network import Around, Output
 from fl.parts.metanets import BNNet, LRNet, Statistics, mixed_batch_norm, symmetric_kl
 from fl.pytorch import private
 from fl.term import Batch
@@ -42,8 +41,9 @@ class Steering:
     those whose inputs are measured, M: convolutional, normalising and linear ones.
     """
 
-    def __init__(self, network: Network) -> None:
-        self.network = network
+    def __init__(self, setting: Setting) -> None:
+        self.network, self.task = setting.network, setting.task
+        network = setting.network
         buffers = set(network.names["buffers"])
         found = network.layers(private.BatchNorm)
         self.normalised = [name for name in found if f"{name}.running_mean" in buffers]
@@ -219,9 +219,9 @@ class Steering:
         }
 
     def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
-        """Cross-entropy with mixed statistics."""
+        """The task's loss, with mixed statistics."""
         output = self.train(work["params"], work["buffers"], work["stored"], work["beta"], batch)
-        return classification(output.outputs, batch), {"buffers": output.buffers}
+        return self.task.loss(output.outputs, batch), {"buffers": output.buffers}
 
 
 def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fl import keyed
 from fl.errors import FedloomError
-from fl.method import COUNTS, Draws, Pass, Setting, Sweep
+from fl.method import REAL, Draws, Pass, Setting, Sweep
 from fl.parts.distillation import stacked_distribution_distance
 from fl.parts.fresh import fresh
 from fl.parts.gaussian import gaussian
@@ -40,12 +40,12 @@ START, ORDER, PASSED = map(keyed.stream_of, ("virtual start", "virtual order", "
 
 @dataclass(frozen=True)
 class Matching:
-    """How distribution matching goes: ``real`` images of every class in a step, and the rate and
-    momentum of the virtual ones.
+    """How distribution matching goes: ``real`` images of every class in a step, and the rate (None:
+    the run's) and momentum of the virtual ones.
     """
 
     real: int
-    lr: float
+    lr: float | None
     momentum: float
 
 
@@ -118,7 +118,7 @@ def statistics(setting: Setting, count: int, start: Start) -> Sweep:
         like = client[IMAGES]
         return {**client, IMAGES: images.flatten(0, 1).to(like.dtype)}, {}
 
-    return Sweep(look, end)
+    return Sweep(look, end, split=REAL)
 
 
 def some_of_its_own(count: int) -> Pass:
@@ -159,7 +159,7 @@ def distribution_matching(
 
     def begin(server: Tree, client: Tree) -> dict[str, Any]:
         params = {IMAGES: client[IMAGES]}
-        work = {"params": params, "optimizer": optimizer.init(params), COUNTS: client[COUNTS]}
+        work = {"params": params, "optimizer": optimizer.init(params)}
         return {**work, "buffers": dict(server["buffers"] if network == "shared" else buffers)}
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
@@ -176,18 +176,16 @@ def distribution_matching(
             real = features(batch["x"], key)
         keys = keyed.derived(key[0], PASSED) + torch.arange(len(virtual), device=key.device)
         seen = features(virtual, keys).unflatten(0, (classes, -1))
-        # Samples come in whole permutations of the class: what is past the first repeats.
         weight = batch["weight"].unflatten(0, (classes, -1))
-        first = torch.arange(weight.shape[1], device=key.device) < work[COUNTS][:, None]
-        weight = weight * first
         real = real.unflatten(0, (classes, -1))
         return stacked_distribution_distance(real, seen, weight), {}
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
-        params, state = optimizer.step(work["params"], grads, work["optimizer"], matching.lr)
+        rate = lr if matching.lr is None else matching.lr
+        params, state = optimizer.step(work["params"], grads, work["optimizer"], rate)
         return {**work, "params": params, "optimizer": state}
 
-    draws = Draws(per_class=matching.real, steps=steps, keyed=True)
+    draws = Draws(REAL, per_class=matching.real, steps=steps, keyed=True)
     return Pass(begin, loss, update, _keep, draws)
 
 
@@ -238,3 +236,10 @@ def on_images(
 
     draws = Draws(steps=lambda round_: length if due(round_) else 0, keyed=True)
     return replace(part, begin=begin, loss=loss, update=update, draws=draws, reference=None)
+
+
+def unchanged(
+    server: Tree, clients: Tree, uploads: Tree, n: Tensor
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The aggregate of an exchange in which nothing is sent up."""
+    return dict(server), dict(clients)

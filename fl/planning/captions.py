@@ -25,7 +25,7 @@ def told(expansion: Expansion) -> dict[str, Any]:
         "entries": {
             label: _entry(
                 [run.spec for run in expansion.runs if run.label == label],
-                (expansion.study.methods[label] or {}).get("start"),
+                _before(expansion.study.methods[label] or {}),
             )
             for label in labels
         },
@@ -40,6 +40,12 @@ def _titles(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
             if choice.title:
                 titles[choice.text] = choice.title
     return found
+
+
+def _before(given: Mapping[str, Any]) -> str | None:
+    """The entry that one starts from, or on whose images it trains."""
+    on = given.get("train_on")
+    return on if isinstance(on, str) else given.get("start")
 
 
 def _entry(specs: list[dict[str, Any]], start: str | None) -> dict[str, Any]:

@@ -14,25 +14,25 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
 from fl.code import identity
+from fl.planning.bundle import Bundle, Member
 from fl.planning.estimate import Rates
 from fl.store.store import Store
-
-Bundle = Mapping[str, Any]
 
 LONGEST = 500
 """Bundles of a job at most: their files stand in the command that trains them."""
 
 
-def lacks(bundle: Bundle, store: Store) -> list[Mapping[str, Any]]:
+def lacks(bundle: Bundle, store: Store) -> list[Member]:
     """The members of a bundle that are not in the store, or not with the weights asked for."""
     return [
         member
-        for member in bundle["runs"]
-        if not (store.has_weights if member["keep_weights"] else store.has)(member["run"])
+        for member in bundle.runs
+        if not (store.has_weights if member.keep_weights else store.has)(member.run)
     ]
 
 
@@ -45,16 +45,16 @@ def form(bundles: Mapping[str, Bundle], store: Store, merge: bool) -> Iterator[d
     home = {name: _name(group) for group in groups for name in group}
     for group in groups:
         members = [bundles[name] for name in group]
-        starts = {start for bundle in members for start in bundle["after"]}
+        starts = {start for bundle in members for start in bundle.after}
         others = f" and {len(group) - 1} more" if len(group) > 1 else ""
         yield {
             "job": _name(group),
-            "title": f"{members[0]['title']}{others}",
+            "title": f"{members[0].title}{others}",
             "bundles": group,
-            "datasets": sorted({bundle["dataset"] for bundle in members}),
-            "partitions": sorted({bundle["partition"] for bundle in members}),
+            "datasets": sorted({bundle.dataset for bundle in members}),
+            "partitions": sorted({bundle.partition for bundle in members}),
             "after": sorted({home[start] for start in starts if start in home}),
-            "execution": members[0]["execution"],
+            "execution": asdict(members[0].execution),
         }
 
 
@@ -66,8 +66,8 @@ def _merged(bundles: Mapping[str, Bundle], store: Store) -> Iterator[list[str]]:
     """Bundles filled into jobs until one more would make a job longer than it may become."""
     rates = Rates(store)
     for alike in _alike(bundles):
-        execution = bundles[alike[0]]["execution"]
-        most = 60 * min(execution["merge_minutes"], execution["minutes"])
+        execution = bundles[alike[0]].execution
+        most = 60 * min(execution.merge_minutes, execution.minutes)
         group: list[str] = []
         filled = 0.0
         for name in alike:
@@ -86,24 +86,24 @@ def _alike(bundles: Mapping[str, Bundle]) -> list[list[str]]:
     @cache
     def depth(name: str) -> int:
         """How many of the others have to be trained before it, one after another."""
-        starts = (start for start in bundles[name]["after"] if start in bundles)
+        starts = (start for start in bundles[name].after if start in bundles)
         return 1 + max(map(depth, starts), default=-1)
 
     def place(name: str) -> tuple[str, str, str]:
-        return bundles[name]["dataset"], bundles[name]["partition"], name
+        return bundles[name].dataset, bundles[name].partition, name
 
     found: dict[tuple[int, str], list[str]] = {}
     for name in sorted(bundles, key=place):
-        key = (depth(name), json.dumps(bundles[name]["execution"], sort_keys=True))
+        key = (depth(name), json.dumps(asdict(bundles[name].execution), sort_keys=True))
         found.setdefault(key, []).append(name)
     return list(found.values())
 
 
 def seconds(bundle: Bundle, rates: Rates, store: Store) -> float:
     """What a bundle's missing runs will take; infinity where nobody knows."""
-    specs = [member["spec"] for member in lacks(bundle, store)]
+    specs = [member.spec for member in lacks(bundle, store)]
     measured = rates.seconds(specs)
     if measured is not None:
         return measured
-    guess = bundle["execution"]["run_minutes"]
+    guess = bundle.execution.run_minutes
     return 60.0 * guess * len(specs) if guess else math.inf

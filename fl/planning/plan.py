@@ -22,6 +22,7 @@ from fl.errors import ConfigError, DataError, Where, unknown
 from fl.files import check_writable, disk_errors, parse_json, sha256, write_json
 from fl.planning import plan_check
 from fl.planning.analyses import planned
+from fl.planning.bundle import Bundle
 from fl.study import config, published
 from fl.study.config import Settings
 
@@ -350,25 +351,32 @@ def write(path: Path, content: Any) -> Any:
 def summary(home: Path) -> dict[str, Any]:
     """``plan.json`` of a folder, empty where there is none; `DataError` if it is none."""
     path = home / "plan.json"
-    return _checked(path, plan_check.check_summary) if path.exists() else {}
+    return _checked(path, plan_check.check_summary)[0] if path.exists() else {}
 
 
 def part(home: Path, kind: str, name: str) -> dict[str, Any]:
     """A study, bundle, data set or partition of the plan, as its file says it, or `DataError`."""
-    return _checked(home / kind / f"{name}.json", plan_check.KINDS[kind])
+    return _checked(home / kind / f"{name}.json", plan_check.KINDS[kind])[0]
 
 
-def _checked(path: Path, check: Callable[[Any, Where], None]) -> dict[str, Any]:
+def bundle(home: Path, name: str) -> Bundle:
+    """A bundle of the plan, or `DataError`."""
+    found: Bundle = _checked(home / "bundles" / f"{name}.json", Bundle.of)[1]
+    return found
+
+
+def _checked(path: Path, check: Callable[[Any, Where], Any]) -> tuple[dict[str, Any], Any]:
+    """What a file says, and what the check makes of it."""
     try:
         found = parse_json(path.read_bytes())
-        check(found, Where(str(path)))
+        made = check(found, Where(str(path)))
     except (OSError, ValueError) as error:
         raise DataError(
             f"{path}: cannot be read ({error}); plan first: python -m fl plan --write"
         ) from None
     except ConfigError as error:
         raise DataError(f"{error}; plan again: python -m fl plan --write") from None
-    return dict(found)
+    return dict(found), made
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -7,41 +7,15 @@ says beyond that is passed over.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fl import fields
-from fl.errors import ConfigError, Where
+from fl.errors import Where
 from fl.fields import Seed
-from fl.store.run_check import check_named, check_spec, shaped
+from fl.planning.bundle import Bundle, check_name
+from fl.store.run_check import check_named, shaped
 from fl.study.config import Execution, Settings
-from fl.training import Training
-
-
-@dataclass(frozen=True)
-class _Bundle:
-    bundle: str
-    title: str
-    runs: list[dict[str, Any]]
-    dataset: str
-    partition: str
-    after: list[str]
-    results: str
-    data: str
-    sources: dict[str, str]
-    lock: str
-    plugins: list[str]
-    execution: Execution
-
-
-@dataclass(frozen=True)
-class _Member:
-    run: str
-    spec: dict[str, Any]
-    code: dict[str, str]
-    start: str | None
-    keep_weights: bool
 
 
 @dataclass(frozen=True)
@@ -132,19 +106,6 @@ class _Partition:
     text: str
 
 
-def check_bundle(given: Any, where: Where) -> None:
-    """``bundles/<id>.json``: runs with their specs, and what they need."""
-    found = shaped(_Bundle, given, where)
-    if not found["runs"]:
-        raise ConfigError(where / "runs", "is empty", "at least one run")
-    for i, member in enumerate(found["runs"]):
-        at = where / "runs" / i
-        run = shaped(_Member, member, at)
-        _check_name(run["run"], at / "run")
-        check_spec(run["spec"], at / "spec")
-        fields.parse(Training, run["spec"]["training"], at / "spec" / "training")
-
-
 def check_summary(given: Any, where: Where) -> None:
     """``plan.json``: the settings, and what studies and bundles there are."""
     found = shaped(_Summary, given, where)
@@ -157,7 +118,7 @@ def check_summary(given: Any, where: Where) -> None:
             shaped(shape, one, where / kind / name)
     members = (run for bundle in found["bundles"].values() for run in bundle["runs"])
     for run in (*found["runs"], *members):
-        _check_name(run, where / "runs")
+        check_name(run, where / "runs")
 
 
 def check_study(given: Any, where: Where) -> None:
@@ -166,14 +127,14 @@ def check_study(given: Any, where: Where) -> None:
     _check_runs(found["runs"], where / "runs")
     for i, one in enumerate(found["analyses"]):
         at = where / "analyses" / i
-        _check_name(shaped(_StudyAnalysis, one, at)["analysis"], at / "analysis")
+        check_name(shaped(_StudyAnalysis, one, at)["analysis"], at / "analysis")
 
 
 def check_analysis(given: Any, where: Where) -> None:
     """``analyses/<id>.json``: an analysis' spec, and the runs that it reads."""
     found = shaped(_Analysis, given, where)
     check_named(found["spec"], where / "spec")
-    _check_name(found["analysis"], where / "analysis")
+    check_name(found["analysis"], where / "analysis")
     _check_runs(found["runs"], where / "runs")
 
 
@@ -189,8 +150,8 @@ def check_partition(given: Any, where: Where) -> None:
         check_named(found[key], where / key)
 
 
-KINDS = {
-    "bundles": check_bundle,
+KINDS: Mapping[str, Callable[[Any, Where], Any]] = {
+    "bundles": Bundle.of,
     "studies": check_study,
     "datasets": check_dataset,
     "partitions": check_partition,
@@ -204,9 +165,4 @@ def _check_runs(given: list[dict[str, Any]], where: Where) -> None:
     for i, one in enumerate(given):
         run = shaped(_StudyRun, one, where / i)
         for key in ("run", "bundle", "partition_id"):
-            _check_name(run[key], where / i / key)
-
-
-def _check_name(run: str, where: Where) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", run):
-        raise ConfigError(where, f"is {run[:100]!r}", "a run's name: letters, digits, - and _")
+            check_name(run[key], where / i / key)

@@ -132,10 +132,10 @@ class _Stored:
 
         name = self.planned["bundle"]
         if name not in self.shared:
-            bundle = plan.part(self.results / "plan", "bundles", name)
-            spec = bundle["runs"][0]["spec"]
+            bundle = plan.bundle(self.results / "plan", name)
+            spec = bundle.runs[0].spec
             self.shared.clear()  # One at a time, as each holds its data.
-            self.shared[name] = specs.assemble(spec, bundle, torch.device(self.device))
+            self.shared[name] = specs.assemble(spec, bundle.folders, torch.device(self.device))
         found: Simulation = self.shared[name]
         return found
 
@@ -146,8 +146,8 @@ class _Stored:
         return counts
 
     def domains(self) -> list[str]:
-        bundle = plan.part(self.results / "plan", "bundles", self.planned["bundle"])
-        return specs.domains_of(bundle["runs"][0]["spec"], bundle)
+        bundle = plan.bundle(self.results / "plan", self.planned["bundle"])
+        return specs.domains_of(bundle.runs[0].spec, bundle.folders)
 
     @cached_property
     def _partition(self) -> partitions.Partition:

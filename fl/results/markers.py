@@ -78,7 +78,7 @@ def _jobs(
 ) -> Iterator[dict[str, Any]]:
     settings = planned["settings"]
     home = Path(settings["results"]) / "plan"
-    bundles = {name: plan.part(home, "bundles", name) for name in lacking}
+    bundles = {name: plan.bundle(home, name) for name in lacking}
     nodes = [config.Node(**node) for node in settings["nodes"]]
     for job in jobs.form(bundles, Store(Path(settings["store"])), merge):
         partition = job["execution"]["partition"]

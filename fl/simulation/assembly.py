@@ -15,14 +15,13 @@ from torch import nn
 from fl.data.batches import Arrays
 from fl.data.modality import Modality
 from fl.errors import DataError, FedloomError
-from fl.method import Method, Setting, declared
+from fl.method import Attached, Method, Setting, declared
 from fl.network import Network
-from fl.simulation import modal
+from fl.simulation import modal, train_on
 from fl.simulation.evaluate import OWN, Held
 from fl.simulation.simulate import DTYPES, Simulation
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
-from fl.term import Attached
 from fl.training import Training
 
 if TYPE_CHECKING:
@@ -77,7 +76,11 @@ def assemble(
 
     if held.modality is None:
         only = Modality("x", "x", prepared.x.shape[1:])
-        return simulation(lambda: parts.model.build(only.shape, classes), only, held)
+        made = simulation(lambda: parts.model.build(only.shape, classes), only, held)
+        count = spec.get("train_on")
+        return train_on.some(made, count) if isinstance(count, int) else made
+    if spec.get("train_on") is not None:
+        raise FedloomError("train_on: is set; allowed: on data with one kind of input")
     shapes = {kind.name: kind.shape for kind in parts.modalities}
 
     def whole() -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fl import trees
 from fl.data.batches import Arrays
 from fl.data.modality import MODALITY
-from fl.method import Method, Predictor, View
+from fl.method import REAL, Method, Predictor, View
 from fl.network import Network
 from fl.schema import METRIC_COLUMNS, PERSONAL, REWEIGHTED, UNSEEN
 from fl.simulation.engine import State
@@ -80,6 +80,7 @@ class Held:
 
     def of_splits(self, names: str, client: int) -> np.ndarray:
         """A client's samples of a split, or of several: ``train+val``."""
+        names = "train" if names == REAL and REAL not in self.samples else names
         split, *others = names.split("+")
         wanted = [split, *others, *([UNSEEN_VAL] if "val" in others else [])]
         found = [self.samples[one][client] for one in wanted if one in self.samples]

@@ -27,7 +27,8 @@ from fl.trees import Tree
 
 UPLOAD, SAMPLES = "upload", "samples"
 """What takes the place of a modality's server after its clients' work, where there is one server:
-the mean of what they sent, and how many training samples that is over.
+what they sent, or its mean where that is all that the server asks for, and over how many training
+samples.
 """
 
 Done = tuple[State, Tensor]
@@ -155,14 +156,20 @@ def _trained(
 
 
 def _collecting(method: Method) -> Method:
-    """The method whose server is left with the mean of what was sent."""
+    """The method whose server is left with what was sent."""
 
-    def collect(
+    def mean(
         server: Tree, clients: Tree, uploads: Tree, n: Tensor
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         return {UPLOAD: trees.mean(uploads, n), SAMPLES: n.sum()}, dict(clients)
 
-    return replace(method, aggregate=Averaging(collect))
+    def all_(
+        server: Tree, clients: Tree, uploads: Tree, n: Tensor
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {UPLOAD: uploads, SAMPLES: n}, dict(clients)
+
+    averaging = isinstance(method.aggregate, Averaging)
+    return replace(method, aggregate=Averaging(mean) if averaging else all_)
 
 
 def _together(
@@ -179,13 +186,15 @@ def _together(
         places.append((own.clients[:, None] == plan.clients).nonzero()[:, 1])
         losses.append(loss)
     if not done[0][0].apart:
-        sent = [(one.server[UPLOAD], one.server[SAMPLES]) for _, _, (one, _) in done]
-        uploads = _over_holders([tree for tree, _ in sent], [n for _, n in sent], state.server)
-        total = torch.stack([n for _, n in sent]).sum(0, keepdim=True)
+        sent = [one.server for _, _, (one, _) in done]
+        if isinstance(method.aggregate, Averaging):
+            n = torch.stack([one[SAMPLES] for one in sent])
+            means = _over_holders([one[UPLOAD] for one in sent], list(n), state.server)
+            uploads, total = trees.apply(lambda leaf: leaf[None], means), n.sum(0, keepdim=True)
+        else:
+            uploads, total = _in_one_stack([one[UPLOAD] for one in sent], places), plan.n
         clients = trees.to(trees.take(home, plan.clients), total.device)
-        server, clients = method.aggregate(
-            state.server, clients, trees.apply(lambda leaf: leaf[None], uploads), total
-        )
+        server, clients = method.aggregate(state.server, clients, uploads, total)
         home = trees.put(home, plan.clients, trees.to(clients, engine.HOST))
     back = torch.cat(places).argsort().to(losses[0].device)
     return State(server, home), torch.cat(losses)[back]
@@ -206,6 +215,26 @@ def _over_holders(means: Sequence[Tree], samples: Sequence[Tensor], before: Tree
         else:
             found[key] = trees.mean({"": torch.stack(parts)}, weights)[""]
     return found
+
+
+def _in_one_stack(uploads: Sequence[Tree], places: Sequence[Tensor]) -> dict[str, Any]:
+    """What clients sent, [participants, ...], in their order: zeros where one lacks a weight.
+
+    places: of each modality's clients among the participants.
+    """
+    size, found = sum(map(len, places)), dict[str, Any]()
+    for upload, rows in zip(uploads, places, strict=True):
+        wide = trees.apply(lambda leaf: leaf.new_zeros(size, *leaf.shape[1:]), upload)
+        device = trees.leaves(upload)[0].device
+        found = trees.overlaid(wide, found)
+        own = trees.put(_like(found, upload), rows.to(device), upload)
+        found = trees.overlaid(found, own)
+    return found
+
+
+def _like(tree: Tree, shape: Tree) -> dict[str, Any]:
+    """The leaves of a tree that another one has."""
+    return trees.apply(lambda _, leaf: leaf, shape, tree)
 
 
 def choose(

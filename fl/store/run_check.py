@@ -47,6 +47,7 @@ class _Spec:
     seed: Seed
     start: str | None = None
     test: Literal["own", "global", "reweighted"] = "own"
+    train_on: str | Count | None = None
     features: list[dict[str, Any]] = field(default_factory=list)
 
 

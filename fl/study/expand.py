@@ -120,8 +120,10 @@ def expand(
         if dataset.text not in (sizes := counts[model.text]):
             sizes[dataset.text] = parameters(built)
         entries.check(built, dataset, model, scheme, task)
-        place = _Place(entries, study.test, dataset, scheme, model)
+        place = _Place(entries, study.test, study.seeds[0], dataset, scheme, model)
         for label, seed in itertools.product(entries.points, study.seeds):
+            if entries.distils(label) and seed != study.seeds[0]:
+                continue  # Its images are the same for all seeds.
             for run in place.runs(label, seed):
                 runs[run.label, run.id] = run
     files = {
@@ -136,10 +138,13 @@ def expand(
 
 @dataclass(frozen=True)
 class _Place:
-    """One data set, partition and model, on which every entry runs; test: the study's."""
+    """One data set, partition and model, on which every entry runs; test: the study's; seed: the
+    first one, that of images to train on.
+    """
 
     entries: Entries
     test: str
+    seed: int
     dataset: Choice
     scheme: Choice
     model: Choice
@@ -147,23 +152,28 @@ class _Place:
     def runs(self, label: str, seed: int) -> Iterator[Run]:
         """The runs of an entry: every point, from every point of what it starts from."""
         start, parents = self.entries.start(label), list[Run | None]([None])
+        on = self.entries.train_on(label)
         if start is not None:
             parents = list(self.runs(start, seed))
+        elif isinstance(on, str):
+            parents = list(self.runs(on, self.seed))
         for method, parent in itertools.product(self.entries.points[label], parents):
-            spec = {
+            spec: dict[str, Any] = {
                 "dataset": self.dataset.spec,
                 "partition": self.scheme.spec,
                 "model": self.model.spec,
                 "method": method.spec,
                 "terms": method.terms,
                 "training": method.training,
-                "start": parent.point if parent else None,
+                "start": parent.point if parent and start else None,
             }
             # Left out where there are none, so that runs without are named as they were.
             if method.features:
                 spec["features"] = method.features
             if self.test != "own":
                 spec["test"] = self.test
+            if on is not None:
+                spec["train_on"] = parent.id if parent and not start else on
             code = specs.code(spec)
             point = identity.point(spec, code)
             yield Run(

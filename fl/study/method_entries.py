@@ -11,6 +11,7 @@ from typing import Any
 from fl import fields
 from fl.code import registry
 from fl.errors import ConfigError, FedloomError, Where, unknown
+from fl.fields import Count
 from fl.method import Setting, declared
 from fl.simulation.simulate import DTYPES as WEIGHTS
 from fl.study import config, modal_check, partition_fit, specs, task_check
@@ -96,7 +97,8 @@ class Entries:
                             away=away,
                             task=task,
                         )
-                        stages[name].rehearse(specs.composed(spec), setting, spec)
+                        light = _light(point, spec)
+                        stages[name].rehearse(specs.composed(light), setting, light)
                 except TooFew as error:
                     problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
                     problem += f"{dataset.text} ({error})"
@@ -151,14 +153,42 @@ class Entries:
             raise unknown(at / "start", "entry of this study", start, set(self._given) - {label})
         return start
 
+    def train_on(self, label: str) -> str | int | None:
+        """What an entry trains on in place of all of the clients' samples: the images of another
+        entry, by its label, or so many real ones of every class.
+        """
+        at, given = self._where / "methods" / label / "train_on", self._given[label]
+        found = given.get("train_on")
+        if found is None or (isinstance(found, int) and not isinstance(found, bool)):
+            return None if found is None else int(fields.value(Count, found, at))
+        makers = [name for name in self._given if self.distils(name)]
+        if not isinstance(found, str) or found not in makers or found == label:
+            problem = f"is {found!r}"
+            allowed = "a number of images of every class, or an entry of this study that makes "
+            raise ConfigError(at, problem, f"{allowed}virtual ones: {', '.join(makers) or 'none'}")
+        if self.start(label) is not None:
+            raise ConfigError(at, "stands beside start", "one of both")
+        if self.train_on(found) is not None:
+            raise ConfigError(
+                at, f"{found!r} does not train on all samples itself", "one that does"
+            )
+        return found
+
+    def distils(self, label: str) -> bool:
+        """Whether an entry makes virtual images, once for all seeds."""
+        given = self._given[label]
+        at = self._where / "methods" / label
+        return declared(registry.find("method", str(given.get("method", label)), at).target).distils
+
     @property
     def size(self) -> int:
         """How many points all entries have, each from every point of what it starts from."""
         return sum(map(self._size, self._given))
 
     def _size(self, label: str) -> int:
-        start = self.start(label)
-        return len(self.points[label]) * (1 if start is None else self._size(start))
+        before, on = self.start(label), self.train_on(label)
+        before = on if isinstance(on, str) else before
+        return len(self.points[label]) * (1 if before is None else self._size(before))
 
     def title(self, label: str) -> str:
         """What tables call an entry."""
@@ -185,8 +215,9 @@ class Entries:
             seen.append(start)
 
     def _check_precision(self, label: str) -> None:
-        """Whether the weights of what an entry starts from are of its own precision."""
-        start = self.start(label)
+        """Whether what an entry starts from, or the images it trains on, are of its precision."""
+        start, on = self.start(label), self.train_on(label)
+        start = on if isinstance(on, str) else start
         if start is None:
             return
         own, stored = (
@@ -194,7 +225,7 @@ class Entries:
         )
         for mine, other in itertools.product(sorted(own), sorted(stored)):
             if WEIGHTS[mine] != WEIGHTS[other]:
-                problem = f"is {mine}, but the model of {start!r}, where it starts, is {other}"
+                problem = f"is {mine}, but what comes of {start!r}, where it starts, is {other}"
                 allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[other]]
                 raise self._wrong(label, "precision", problem, ", ".join(allowed))
 
@@ -205,3 +236,9 @@ class Entries:
         own = config.execution(self.execution, defaults.get("execution"), defaults_at / "execution")
         at = self._where / "methods" / label / "execution"
         return config.execution(own, self._given[label].get("execution"), at)
+
+
+def _light(point: Point, spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec with those values of hyper-parameters under which the method takes least time."""
+    short = declared(point.entry.target).short
+    return {**spec, "method": {**spec["method"], **short}} if short else spec

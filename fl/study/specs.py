@@ -24,6 +24,7 @@ from fl.data.materials import (
 )
 from fl.errors import Where
 from fl.files import sha256
+from fl.places import Folders
 from fl.task import DEFAULT
 
 if TYPE_CHECKING:
@@ -68,16 +69,16 @@ def composed(spec: Spec) -> Composed:
     )
 
 
-def assemble(spec: Spec, bundle: Mapping[str, Any], device: torch.device) -> Simulation:
+def assemble(spec: Spec, folders: Folders, device: torch.device) -> Simulation:
     """The simulation that a run's spec describes; missing data and partitions are made."""
     from fl.simulation.assembly import assemble
 
-    return assemble(spec, parts_of(spec), *_dealt(spec, bundle), device)
+    return assemble(spec, parts_of(spec), *_dealt(spec, folders), device)
 
 
-def domains_of(spec: Spec, bundle: Mapping[str, Any]) -> list[str]:
+def domains_of(spec: Spec, folders: Folders) -> list[str]:
     """The domain of most of each client's training samples; none where the data set has none."""
-    prepared, table = _dealt(spec, bundle)
+    prepared, table = _dealt(spec, folders)
     if prepared.domain is None or not prepared.domains:
         return []
     train = table[(table["split"] == "train").to_numpy(bool)]
@@ -86,12 +87,12 @@ def domains_of(spec: Spec, bundle: Mapping[str, Any]) -> list[str]:
     return [prepared.domains[kind] for kind in most.sort_index()]
 
 
-def _dealt(spec: Spec, bundle: Mapping[str, Any]) -> tuple[Prepared, pd.DataFrame]:
-    """The data set and the partition of a run."""
-    root, results = Path(bundle["data"]), Path(bundle["results"])
-    given = supply(spec["dataset"], bundle["sources"], bundle["lock"])
-    prepared = prepare(spec["dataset"], root, given)
-    return prepared, partition(spec["partition"], spec["dataset"], root, results)
+def _dealt(spec: Spec, folders: Folders) -> tuple[Prepared, pd.DataFrame]:
+    """The data set and the partition of a run, made where they are not there yet."""
+    given = supply(spec["dataset"], folders.sources, folders.lock)
+    prepared = prepare(spec["dataset"], folders.data, given)
+    table = partition(spec["partition"], spec["dataset"], folders.data, folders.results)
+    return prepared, table
 
 
 def code(spec: Spec) -> dict[str, str]:

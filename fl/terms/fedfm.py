@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fl.fields import Count, NonNegative, Positive
-from fl.method import Method, Setting
+from fl.method import Attached, Method, Setting
 from fl.parts.anchored import anchored_after, anchored_before
 from fl.parts.anchors import Averaged, Guiding, averaged, guide
-from fl.term import Attached
 
 
 @dataclass(frozen=True)

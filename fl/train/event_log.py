@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Journal:
+class EventLog:
     """The log of one run, and its curves in TensorBoard where the config asks for them.
 
     Events: ``begun`` (round: the one it goes on after), ``round`` (loss: mean over clients),

@@ -23,6 +23,8 @@ PLACE = 18
 """Bytes that each place in a round's batches takes: a sample's number and its weight, twice while
 they are put together.
 """
+KEY = 8
+"""Bytes of a sample's key."""
 FLOAT = 4
 """Bytes of a number."""
 
@@ -53,6 +55,23 @@ def check(simulation: Simulation) -> None:
         problem = f"a round of {steps:,} steps of {clients} clients with a batch_size of "
         problem += f"{training.batch_size:,} takes more than the {there / 1e9:.1f} GB of memory"
         raise FedloomError(f"{problem} that this machine has; {REMEDY}")
+    _check_classes(simulation, there)
+
+
+def _check_classes(simulation: Simulation, there: int | None) -> None:
+    """The same of passes whose batches are of every class, such as a warm-up before round 1."""
+    for exchange in simulation.method.exchanges:
+        for part in exchange.passes:
+            if not isinstance(part, Pass) or not part.draws.per_class or not part.draws.steps:
+                continue
+            steps, clients = part.draws.steps(1), len(simulation.held.participants)
+            each = part.draws.per_class * simulation.classes
+            # Beside its place, every sample of every step has a key.
+            if there is not None and steps * clients * each * (PLACE + KEY) > there:
+                problem = f"{steps:,} steps of {clients} clients with {each:,} images each take "
+                problem += f"more than the {there / 1e9:.1f} GB of memory that this machine has"
+                remedy = "fewer steps before round 1, or a warm-up as a stage of its own (train_on)"
+                raise FedloomError(f"{problem}; allowed: {remedy}, or more memory")
 
 
 def size() -> int | None:

@@ -1,6 +1,6 @@
 """Where runs that are trained together stand, and how that outlives the process.
 
-The runs of a *course* differ in their seed only. They have one checkpoint, in the workspace of the
+The runs of a *stack* differ in their seed only. They have one checkpoint, in the workspace of the
 first of them that is not finished: resumed, they are the same stack again, and so get the same
 bits. A run that is finished already, as the process was killed between two of them, is trained
 along once more for the others' sake and dropped.
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Course:
+class Stack:
     """Runs by id, their states after ``round``, and what has been written down of them so far.
 
     members: the runs as they began; those that diverged are no longer in ``states``. trial: what
@@ -60,7 +60,7 @@ class Course:
     @classmethod
     def begin(
         cls, simulations: Mapping[str, Simulation], weights: Mapping[str, Tree | None], backend: str
-    ) -> Course:
+    ) -> Stack:
         """From the start, or from the stored model of another run."""
         states = {run: sim.begin(weights[run]) for run, sim in simulations.items()}
         rows = {}
@@ -70,7 +70,7 @@ class Course:
         return cls(dict(simulations), list(simulations), states, rows, backend)
 
     @classmethod
-    def resume(cls, saved: Checkpoint, simulations: Mapping[str, Simulation]) -> Course:
+    def resume(cls, saved: Checkpoint, simulations: Mapping[str, Simulation]) -> Stack:
         """From a checkpoint; members that nobody asks for any more are left out."""
         extra = dict(saved.extra)
         everyone, spent = extra.pop("members"), extra.pop("seconds")
@@ -108,8 +108,8 @@ class Course:
         timed = ", ".join(f"{name} {1e3 * t:.2f} ms" for name, t in self.trial.items())
         logger.info("backend %s (a step of all participants: %s)", self.backend, timed)
 
-    def split(self) -> Iterator[Course]:
-        """A course for each run, whose clock starts as it is asked for, to be trained before the
+    def split(self) -> Iterator[Stack]:
+        """A stack for each run, whose clock starts as it is asked for, to be trained before the
         next; the trial is written down with the first.
         """
         self._share()
@@ -174,7 +174,7 @@ class Course:
 
 
 def _apart(kept: Tree) -> dict[int, dict[str, Tensor]]:
-    """Traces by round, as `Course.kept` had put them together."""
+    """Traces by round, as `Stack.kept` had put them together."""
     names = [name for name in kept if name != "round"]
     rounds = kept["round"].tolist() if kept else []
     return {number: {name: kept[name][i] for name in names} for i, number in enumerate(rounds)}

@@ -460,7 +460,7 @@ CASES = {
     "a metric that is not measured": Bad(
         {"metric": "reweighted_accuracy"},
         key="metric",
-        value="is 'reweighted_accuracy'",
+        value="unknown metric 'reweighted_accuracy' (did you mean 'balanced_accuracy'?)",
         allowed="accuracy, balanced_accuracy",
     ),
     "more directions than features": Bad(

@@ -21,7 +21,7 @@ from fl.study import specs
 SPEC: dict[str, Any] = {
     "dataset": {"name": "digits"},
     "partition": {"name": "natural", "seed": 0, "val": 0.1, "test": 0.2},
-    "model": {"name": "mlp", "hidden": [8]},
+    "model": {"name": "mlp", "hidden": [8], "norm": None},
     "method": {"name": "fedavg"},
     "terms": [],
     "training": {"lr": 0.1, "rounds": 2},

@@ -19,13 +19,14 @@ from fl.planning.estimate import Rates
 from fl.pytorch import tensorboard
 from fl.store.lease import take
 from fl.store.store import Store
+from fl.train.job import read_bundle
 
 Plan = Callable[..., Planned]
 
 
 def standings(study: Planned, *labels: str) -> dict[str, status.Standing]:
     """By run."""
-    found = status.look([study.bundle(label) for label in labels], study.store())
+    found = status.look([read_bundle(study.spec(label)) for label in labels], study.store())
     return {one.run: one for one in found}
 
 

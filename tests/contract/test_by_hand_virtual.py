@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fl import trees
 from fl.errors import FedloomError
-from fl.method import COUNTS, Setting
+from fl.method import Setting
 from fl.methods.fedlgd import ANCHORS, FedLGD
 from fl.parts import matching, siamese, virtual
 from fl.parts.distillation import distribution_distance, gradient_distance
@@ -89,10 +89,11 @@ def test_a_step_of_distribution_matching_by_hand() -> None:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(C * real, *SHAPE, generator=draw, dtype=torch.float64)
     images = torch.randn(C * 2, *SHAPE, generator=draw, dtype=torch.float64)
-    counts, key = torch.tensor([6, 4, 9]), torch.arange(100, 100 + C * real)
-    work = part.begin({}, {IMAGES: images, COUNTS: counts})
+    key = torch.arange(100, 100 + C * real)
+    work = part.begin({}, {IMAGES: images})
     work["params"][IMAGES].requires_grad_()
-    batch = {"x": x, "weight": torch.ones(C * real, dtype=torch.float64), "key": key}
+    weight = (torch.arange(real) < torch.tensor([[6], [4], [9]])).double().flatten()
+    batch = {"x": x, "weight": weight, "key": key}
     loss, aux = part.loss({}, work, batch)
     [grad] = torch.autograd.grad(loss, [images])
     stepped = part.update({}, work, {IMAGES: grad}, aux, 0.0)["params"][IMAGES]
@@ -164,9 +165,9 @@ def test_gradient_matching_by_hand() -> None:
 
 def test_tau_is_an_arithmetic_sequence_from_the_first_round_on() -> None:
     method = FedLGD()
-    assert [r for r in range(1, 101) if method.distils(r)] == list(range(1, 47, 5))
+    assert [r for r in range(1, 101) if method.due(r)] == list(range(1, 47, 5))
     assert [r for r in range(1, 101) if method._refreshes(r)] == list(range(6, 47, 5))
-    assert not any(FedLGD(times=0).distils(r) for r in range(1, 9))
+    assert not any(FedLGD(times=0).due(r) for r in range(1, 9))
 
 
 def test_images_move_in_the_rounds_of_tau_alone_and_reach_everyone_after() -> None:
@@ -361,3 +362,16 @@ def test_a_client_draws_no_random_number_twice() -> None:
     plan = world().plan(1)
     schedule = plan.before[0][1]
     assert len(np.unique(schedule.keys())) == schedule.keys().size
+
+
+def test_a_warm_up_that_fits_into_no_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fl.train import memory
+
+    simulation = world({"warmup": 100, "real": 8})
+    monkeypatch.setattr(memory, "size", lambda: 10**7)
+    memory.check(simulation)
+    monkeypatch.setattr(memory, "size", lambda: 10**5)
+    with pytest.raises(
+        FedloomError, match=r"100 steps of 4 clients with 24 images each .*train_on"
+    ):
+        memory.check(simulation)

@@ -201,9 +201,13 @@ def test_the_nets_of_the_best_round_are_kept() -> None:
     assert traces["rates"].shape == (2, len(simulation.network.names["params"]))
 
 
+def setting_of(network: Network) -> Setting:
+    return Setting(network, Training(), worlds.CLASSES, 2)
+
+
 def flat(lr: float, beta: float, simulation: Simulation) -> dict[str, Any]:
     """A stored model with nets that say one rate for all tensors, whoever asks."""
-    variables, steering = stored(), Steering(simulation.network)
+    variables, steering = stored(), Steering(setting_of(simulation.network))
     like = trees.leaves(variables["params"])[0]
     sizes = (2 * len(steering.measured), 100, 100, len(simulation.network.names["params"]))
     layers = {
@@ -291,7 +295,7 @@ def test_a_client_alone_learns_and_then_follows_its_nets() -> None:
     assert worlds.distance(after["params"], before["params"]) > 1e-3
     hyper = trees.take(done[2].clients["hyper"], 0)
     own = trees.take({**done[2].clients["statistics"]}, 0)
-    steering = Steering(simulation.network)
+    steering = Steering(setting_of(simulation.network))
     expected = steering.hyper(trees.take(metas[2], 0), {}, own)
     assert worlds.distance(hyper, expected) < 1e-12
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,7 +93,7 @@ def world(
     prepared, table = data(() if about.alone else away)
     parts = Parts(
         materials.entry_of("model", spec["model"])[1],
-        specs._method(spec),
+        specs.composed(spec),
         modalities=KINDS,
     )
     return assembly.assemble(spec, parts, prepared, table, torch.device("cpu"))
@@ -203,6 +204,35 @@ def test_a_weight_is_averaged_over_those_who_hold_it() -> None:
             each = own.clients[kind][name][holders]
             expected = torch.tensordot(n / n.sum(), each, dims=1)
             torch.testing.assert_close(leaf, expected, rtol=0, atol=1e-12)
+
+
+def test_a_server_can_see_what_all_modalities_sent() -> None:
+    """A mean over holders, taken by a server that is not known to average."""
+    plain = world("fedavg")
+    expected, _ = worlds.run(plain, "loop")
+    lacking = [one.foreign for one in plain.method.modals]
+
+    def aggregate(server: Any, clients: Any, uploads: Any, n: Tensor) -> Any:
+        def mean(name: str, leaf: Tensor, before: Tensor) -> Tensor:
+            holds = torch.tensor([name not in lacking[k] for k in clients["modality"].tolist()])
+            assert not leaf[~holds].any()
+            return trees.mean({"": leaf[holds]}, n[holds])[""] if holds.any() else before
+
+        made = {
+            kind: {
+                name: mean(name, leaf, server[kind][name]) for name, leaf in uploads[kind].items()
+            }
+            for kind in uploads
+        }
+        return {kind: {**server[kind], **made[kind]} for kind in made}, dict(clients)
+
+    modals = tuple(
+        replace(one, method=replace(one.method, aggregate=aggregate)) for one in plain.method.modals
+    )
+    own = replace(plain, method=replace(plain.method, aggregate=aggregate, modals=modals))
+    for backend in ("loop", "stacked"):
+        state, _ = worlds.run(own, backend)
+        assert worlds.distance(worlds.tree(state), worlds.tree(expected)) < 1e-10
 
 
 def test_with_classifiers_of_their_own_modalities_are_two_federations() -> None:

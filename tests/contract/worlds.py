@@ -29,7 +29,7 @@ CLASSES = 3
 SIZES = (13, 5, 20, 9)
 """Training samples per client; batches have eight."""
 
-MODELS = {"mlp": {"hidden": [5]}, "cnn": {"channels": [3, 4], "projection": None}}
+MODELS = {"mlp": {"hidden": [5], "norm": None}, "cnn": {"channels": [3, 4], "projection": None}}
 SHAPES = {"mlp": (6,), "cnn": (1, 4, 4)}
 NORMALISATION = {"scale": 0.5, "mean": 0.25, "sd": 2.0}
 

@@ -26,6 +26,10 @@ def settled(**values: Any) -> Training:
             [0.8, 0.8, 0.4, 0.4, 0.2],
         ),
         ({"schedule": "step", "lr_decay": 0.5}, [0.8, 0.4, 0.2, 0.1, 0.05]),
+        (
+            {"schedule": "drops", "rounds": 8, "lr_decay": 0.5},
+            [0.8, 0.8, 0.8, 0.8, 0.4, 0.4, 0.2, 0.2],
+        ),
         # (1 + cos(k pi / 4)) / 2 for k = 0..3
         (
             {"schedule": "cosine", "rounds": 4},

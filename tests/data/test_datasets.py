@@ -192,3 +192,18 @@ def test_synthetic_config():
     for bad in ({"alpha": -1}, {"generator": "three-layer"}, {"clients": 0}, {"temperature": 0}):
         with pytest.raises(ConfigError):
             parse(Synthetic, bad, where)
+
+
+def test_synthetic_iid_has_one_network_and_one_distribution_for_all_clients() -> None:
+    same = Synthetic(generator="one-layer", iid=True, clients=3)
+    for client in (1, 2):
+        for (weight, bias), (first, offset) in zip(
+            same.layers(client), same.layers(0), strict=True
+        ):
+            assert np.array_equal(weight, first)
+            assert np.array_equal(bias, offset)
+        assert not np.array_equal(same.inputs(client, 4), same.inputs(0, 4))
+    assert abs(same.inputs(0, 20000).mean(0)).max() < 0.03
+    other = Synthetic(generator="one-layer", clients=3)
+    assert not np.array_equal(other.layers(1)[0][0], other.layers(0)[0][0])
+    assert abs(other.inputs(0, 20000).mean(0)).max() > 0.5

@@ -150,11 +150,13 @@ def test_config_keys_are_the_keyword_only_arguments():
         "val": 0.1,
         "test": 0.2,
         "unseen": 0.0,
+        "modalities": None,
         "min_samples": 10,
         "min_per_class": 0,
         "redraws": 100,
     }
-    assert set(parse(partition.natural, {}, where)) == {"seed", "val", "test", "unseen"}
+    keys = ("seed", "val", "test", "unseen")
+    assert set(parse(partition.natural, {}, where)) == {*keys, "modalities"}
     assert parse(file, {"path": "a.parquet"}, where) == {"path": "a.parquet"}
     with pytest.raises(ConfigError, match=r"partition\.alpha: is 0"):
         parse(partition.dirichlet, {"clients": 5, "alpha": 0}, where)

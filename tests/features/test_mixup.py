@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fl.method import Setting
 from fl.mixed_labels import MIXED
 from fl.network import Network
 from fl.parts.losses import classification
+from fl.tasks.segmentation import SEGMENTATION
 from fl.training import Training
 
 
@@ -146,6 +148,12 @@ def test_inputs_that_are_tokens_are_refused() -> None:
         with pytest.raises(FedloomError, match="inputs are tokens; allowed: "):
             made.build(words)
     assert MMixup(("2",), inputs=False).build(words)
+
+
+@pytest.mark.parametrize("made", [Mixup(), MMixup(("a",)), MOEx(("a",))])
+def test_masks_are_refused_where_labels_are_mixed(made: Any) -> None:
+    with pytest.raises(FedloomError, match="mixes labels, and samples are not of one class each"):
+        made.build(replace(setting(), task=SEGMENTATION))
 
 
 @pytest.mark.parametrize("made", [MOEx(("a",)), DACSC(("a",))], ids=["moex", "dac-sc"])

@@ -18,7 +18,7 @@ from fl.cli import main
 from fl.files import write_json
 from fl.planning import plan
 from fl.store.store import Store
-from fl.train import job, progress
+from fl.train import progress
 
 ROOT = Path(__file__).resolve().parents[2]
 """The repository, for processes started elsewhere."""
@@ -110,7 +110,7 @@ def signalled(after: int, number: int = signal.SIGTERM) -> Iterator[None]:
                 os.kill(os.getpid(), number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "Progress", Signalling)
+        patch.setattr("fl.train.following.Progress", Signalling)
         yield
 
 

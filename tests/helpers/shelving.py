@@ -17,7 +17,7 @@ def spec_of(seed: int, method: str = "fedavg", **hyper: Any) -> dict[str, Any]:
     return {
         "dataset": {"name": "digits"},
         "partition": {"name": "dirichlet", "clients": 8, "alpha": 0.3, "seed": 0, "val": 0.1},
-        "model": {"name": "mlp", "hidden": [8]},
+        "model": {"name": "mlp", "hidden": [8], "norm": None},
         "method": {"name": method, **hyper},
         "terms": [],
         "training": {"rounds": 50, "lr": 0.05},

@@ -11,7 +11,9 @@ from torch import nn
 from fl import trees
 from fl.models.alexnet import AlexNet
 from fl.models.densenet100 import DenseNet100
+from fl.models.digits_cnn import DigitsCNN
 from fl.models.logistic import Logistic
+from fl.models.mlp import MLP
 from fl.models.resnet18 import ResNet18
 from fl.models.resnet50 import ResNet50
 from fl.models.swin_t import SwinT
@@ -148,6 +150,19 @@ def test_batch_normalisation_is_there_under_its_key_alone(make: Any) -> None:
     if make is ResNet18:
         with pytest.raises(ValueError, match="norm is group, but weights"):
             ResNet18(norm="group", weights="imagenet").build(CIFAR, 3)
+
+
+def test_digits_cnn_parameters_by_hand() -> None:
+    """FedBN's, of 28 x 28: three convolutions of 5 x 5, 128 x 7 x 7 inputs of 2,048 units."""
+    body = sum(after * (before * 25 + 3) for before, after in ((3, 64), (64, 64), (64, 128)))
+    hidden = 2048 * (128 * 49 + 3) + 512 * (2048 + 3)
+    assert count(DigitsCNN(), (3, 28, 28), 10) == body + hidden + 10 * 513
+    assert passed(DigitsCNN(), (3, 12, 8))["relu3"] == (2, 128, 3, 2)
+
+
+def test_a_perceptron_is_normalised_by_a_key() -> None:
+    plain, normed = (count(MLP((8,), norm), (5,), 3) for norm in (None, "batch"))
+    assert (plain, normed) == (8 * 6 + 3 * 9, 8 * 6 + 16 + 3 * 9)
 
 
 def test_logistic_regression_is_one_layer() -> None:

@@ -20,6 +20,7 @@ from fl.models.lenet import LeNet
 from fl.models.lstm import LSTM
 from fl.models.mobilenet_v3 import MobileNetV3
 from fl.models.resnet18 import ResNet18
+from fl.models.resnet_cifar import ResNetCifar
 from fl.models.text_cnn import TextCNN
 from fl.models.text_transformer import TextTransformer
 from fl.models.vit import ViT
@@ -50,8 +51,8 @@ def shapes(variables):
 @pytest.mark.parametrize(
     "name",
     [
-        *("cifar-cnn", "cnn", "convnet", "densenet100", "efficientnet-b0", "lenet", "logistic"),
-        *("mlp", "mobilenet-v3", "resnet18", "resnet50", "vit"),
+        *("cifar-cnn", "cnn", "convnet", "densenet100", "digits-cnn", "efficientnet-b0", "lenet"),
+        *("logistic", "mlp", "mobilenet-v3", "resnet18", "resnet-cifar", "resnet50", "vit"),
     ],
 )
 def test_logits_of_images_depend_on_no_other_sample(name):
@@ -532,3 +533,16 @@ def test_tokens_are_for_models_of_tokens_and_numbers_for_the_others(tmp_path, da
 )
 def test_defaults_of_models_of_tokens_fit_their_data_sets(tmp_path, dataset, model):
     assert study(tmp_path, datasets=[dataset], models=[model])
+
+
+def test_a_small_residual_network_has_the_layers_of_its_paper():
+    """6 n + 2 of them, counted without shortcuts; He et al. give 0.27 million weights for n = 3."""
+    for blocks in (1, 3):
+        made = ResNetCifar(blocks=blocks, width=16).build((3, 32, 32), 10)
+        convolutions = [m for m in made.modules() if isinstance(m, torch.nn.Conv2d)]
+        inner = [m for m in convolutions if m.kernel_size == (3, 3)]
+        assert len(inner) + 1 == 6 * blocks + 2
+        assert [m.out_channels for m in inner[1 :: 2 * blocks]] == [16, 32, 64]
+    assert 0.27e6 < count(ResNetCifar(blocks=3), (3, 32, 32), 10) < 0.28e6
+    sizes = shapes(network(ResNetCifar(width=4), (1, 8, 8)).init(0))
+    assert list(sizes.values())[-2:] == [(10, 16), (10,)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ from make_results import write_run
 from planning import Planned
 
 from fl.planning import jobs
+from fl.planning.bundle import Bundle, Member
 from fl.store.store import Store
 from fl.study.config import Execution
 
-Bundles = dict[str, dict[str, Any]]
+Bundles = dict[str, Bundle]
 
 
 @pytest.fixture
@@ -37,18 +37,21 @@ def bundle(
     data: str = "data",
     runs: int = 1,
     **execution: Any,
-) -> dict[str, Any]:
-    return {
-        "bundle": name,
-        "title": f"Bundle {name}",
-        "runs": [
-            {"run": f"{name}{seed}", "spec": spec, "keep_weights": False} for seed in range(runs)
-        ],
-        "dataset": data,
-        "partition": f"{data}-partition",
-        "after": list(after),
-        "execution": asdict(Execution(**execution)),
-    }
+) -> Bundle:
+    return Bundle(
+        bundle=name,
+        title=f"Bundle {name}",
+        runs=[Member(f"{name}{seed}", spec, {}, None, False) for seed in range(runs)],
+        dataset=data,
+        partition=f"{data}-partition",
+        after=list(after),
+        results="results",
+        data="data",
+        sources={},
+        lock="sources.lock.json",
+        plugins=[],
+        execution=Execution(**execution),
+    )
 
 
 def formed(bundles: Bundles, store: Store, merge: bool = True) -> list[list[str]]:

@@ -382,7 +382,7 @@ def summary(root: Path) -> Reader:
 
     def read() -> None:
         for bundle in status.bundles(root / "results"):
-            assert bundle["runs"]
+            assert bundle.runs
 
     return json_reader(path, read, 150)
 

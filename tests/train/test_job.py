@@ -244,7 +244,7 @@ def test_ctrl_c_saves_the_state_and_twice_stops_at_once(
             time.sleep(0)  # Signals that come together are one.
 
     with monkeypatch.context() as patch:
-        patch.setattr("fl.train.stack.Course.save", twice)
+        patch.setattr("fl.train.stack.Stack.save", twice)
         with pytest.raises(KeyboardInterrupt):
             study.train("fedavg")
     assert study.train("fedavg") == 0
@@ -259,7 +259,7 @@ def test_what_ctrl_c_breaks_is_no_failure(planned: Plan, monkeypatch: pytest.Mon
 
     study = planned()
     with monkeypatch.context() as patch:
-        patch.setattr("fl.train.stack.Course.add", broken)
+        patch.setattr("fl.train.stack.Stack.add", broken)
         assert study.train("fedavg") == 75
     assert study.train("fedavg") == 0
 

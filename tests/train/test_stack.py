@@ -11,7 +11,7 @@ import pytest
 
 from fl.simulation.simulate import Round
 from fl.store import checkpoint
-from fl.train.stack import Course
+from fl.train.stack import Stack
 
 
 class Clock:
@@ -30,16 +30,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def begun(clock: Clock, *runs: str) -> Course:
+def begun(clock: Clock, *runs: str) -> Stack:
     """Runs whose work is of no concern here."""
     state: Any = SimpleNamespace(server={}, clients={})
     rows = pd.DataFrame({"round": [0]})
     nothing: Any = dict.fromkeys(runs)
     states, tables = dict.fromkeys(runs, state), dict.fromkeys(runs, rows)
-    return Course(nothing, list(runs), states, tables, "stacked", since=clock.now)
+    return Stack(nothing, list(runs), states, tables, "stacked", since=clock.now)
 
 
-def later(clock: Clock, one: Course, seconds: float, diverged: str = "") -> None:
+def later(clock: Clock, one: Stack, seconds: float, diverged: str = "") -> None:
     """A round of that length."""
     clock.now += seconds
     number = one.round + 1
@@ -76,7 +76,7 @@ def test_what_was_taken_before_a_resume_counts(
 ) -> None:
     stack = begun(clock, "a", "b")
     if isinstance(told, float):  # As it was written before runs had shares of their own.
-        monkeypatch.setattr(Course, "_share", lambda self: None)
+        monkeypatch.setattr(Stack, "_share", lambda self: None)
         stack.seconds = told  # type: ignore[assignment]
     else:
         stack.seconds = {"a": 3.0, "b": 0.0}
@@ -87,7 +87,7 @@ def test_what_was_taken_before_a_resume_counts(
     saved = checkpoint.load_latest(tmp_path)
     assert saved is not None
     simulation: Any = SimpleNamespace(arrays=SimpleNamespace(device="cpu"))
-    again = Course.resume(saved, {"a": simulation, "b": simulation})
+    again = Stack.resume(saved, {"a": simulation, "b": simulation})
     again.since = clock.now
     assert again.seconds == kept
     later(clock, again, 2.0)

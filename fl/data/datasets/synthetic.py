@@ -45,6 +45,8 @@ class Synthetic:
     clients: how many there are.
     samples: of each client; null draws whole numbers from lognormal(4, 2) and adds 50.
     temperature: T, by which the hidden layer is divided; of two layers only.
+    iid: all clients have inputs of one distribution, with v_k = 0, and one labelling network, that
+        of client 0: FedProx's Synthetic-IID.
     seed: of everything that is drawn.
 
     The defaults are those of the two-layer set. FedProx's is ``generator: one-layer``, ``clients:
@@ -57,6 +59,7 @@ class Synthetic:
     clients: Count = 8
     samples: Count | None = 5000
     temperature: Positive = 2.0
+    iid: bool = False
     seed: Index = 0
 
     shape: ClassVar[tuple[int, ...]] = (INPUTS,)
@@ -105,13 +108,13 @@ class Synthetic:
     def inputs(self, client: int, size: int) -> np.ndarray:
         """A client's inputs, float32 ``[size, 60]``."""
         rng = generator(self.seed, "synthetic inputs", client)
-        mean = rng.normal(rng.normal(0.0, self.beta), 1.0, INPUTS)
+        mean = rng.normal(rng.normal(0.0, self.beta), 1.0, INPUTS) * (not self.iid)
         sd = np.arange(1, INPUTS + 1) ** -0.6
         return (mean + sd * rng.standard_normal((size, INPUTS))).astype(np.float32)
 
     def layers(self, client: int) -> list[Layer]:
         """A client's labelling network, from the input on."""
-        rng = generator(self.seed, "synthetic weights", client)
+        rng = generator(self.seed, "synthetic weights", 0 if self.iid else client)
         hidden = [HIDDEN] if self.generator == "two-layer" else []
         widths = [INPUTS, *hidden, self.classes]
         layers = []

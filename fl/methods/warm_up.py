@@ -1,0 +1,108 @@
+"""Warm-up: every client distils its samples into virtual images, on which other methods may train.
+
+Zhao, Bilen. Dataset Condensation with Distribution Matching. WACV 2023. arXiv:2110.04181, as FedLGD
+begins with it: Huang et al. Federated Learning on Virtual Heterogeneous Data with Local-Global
+Dataset Distillation. TMLR 2024. arXiv:2303.02278.
+
+It is a stage of its own, computed once for all seeds of a study; an entry trains on its images by
+``train_on:`` and its name (FedLGD with ``warmup: 0`` and ``initial: real``). A round is a stretch
+of steps; nothing is sent. The run's rate and momentum are those of the images. What is scored is a
+classifier by the nearest mean of a class's images, in the features of one untrained network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fl import rng
+from fl.fields import Count
+from fl.method import KINDS, Exchange, Method, Pass, Predictor, Setting, Sweep
+from fl.parts import virtual
+from fl.parts.virtual import IMAGES, Matching, Start
+from fl.schema import PERSONAL
+from fl.trees import Tree
+
+STATE = "optimizer"
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """images: per class. initial: what they begin as: Gaussian by the client's `statistics` of
+    every class and channel, `noise`, or `real` ones of its own. steps: of distribution matching in
+    a round, in each a network drawn anew. real: real images of a class in a step.
+    """
+
+    images: Count = 50
+    initial: Start = "statistics"
+    steps: Count = 100
+    real: Count = 256
+
+    title: ClassVar = "Warm-up"
+    stages: ClassVar = (PERSONAL,)
+    alone: ClassVar = True
+    distils: ClassVar = True
+    training: ClassVar[dict[str, Any]] = {
+        **{"rounds": 100, "lr": 1.0, "momentum": 0.5, "participation": 1.0},
+        **{"schedule": "constant", "evaluate_every": 10},
+    }
+    short: ClassVar[dict[str, Any]] = {"images": 1, "steps": 2, "real": 4}
+
+    def build(self, setting: Setting) -> Method:
+        """Distribution matching, round after round, by every client for itself."""
+        virtual.check_images(setting)
+        matching = Matching(self.real, None, setting.training.momentum)
+        part = virtual.distribution_matching(setting, matching, lambda round_: self.steps, "new")
+        begun: tuple[Pass | Sweep, ...] = (virtual.statistics(setting, self.images, self.initial),)
+        if self.initial == "real":
+            begun = (virtual.some_of_its_own(self.images),)
+
+        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            images = virtual.nothing(setting, variables, self.images)
+            key = torch.tensor(rng.torch_seed(setting.seed, "virtual images"), device=images.device)
+            server = {kind: dict(variables[kind]) for kind in KINDS}
+            state = part.begin(server, {IMAGES: images})[STATE]
+            return {**server, "key": key}, {IMAGES: images, STATE: state}
+
+        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+            return {**part.begin(server, client), STATE: client[STATE]}
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            kept, sent = part.end(server, client, work)
+            return {**kept, STATE: work[STATE]}, sent
+
+        first = Exchange(
+            begun,
+            virtual.unchanged,
+            due=lambda round_: round_ == 1,
+            send=lambda server: {"key": server["key"]},
+            everyone=True,
+        )
+        return Method(
+            init,
+            (replace(part, begin=begin, end=end),),
+            virtual.unchanged,
+            {PERSONAL: Predictor(variables_of, self._nearest(setting))},
+            before=(first,),
+            send=lambda server: {},
+            admit=virtual.admit(self.images),
+        )
+
+    def _nearest(self, setting: Setting) -> Any:
+        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+            def features(images: Tensor) -> Tensor:
+                seen = setting.network.eval(variables["params"], variables["buffers"], images)
+                return seen.features.flatten(1)
+
+            means = features(variables[IMAGES]).unflatten(0, (setting.classes, -1)).mean(1)
+            return -torch.cdist(features(x), means).square()
+
+        return predict
+
+
+def variables_of(server: Tree, client: Tree | None) -> dict[str, Any]:
+    """An untrained network, and the client's images."""
+    return {**{kind: server[kind] for kind in KINDS}, IMAGES: (client or {})[IMAGES]}

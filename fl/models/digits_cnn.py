@@ -1,0 +1,53 @@
+"""The convolutional network of FedBN for DIGITS, normalised after every layer but the last.
+
+Li, Jiang, Zhang, Kamp, Dou. FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization. ICLR 2021. arXiv:2102.07623 (appendix).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from fl.parts.normalisation import Norm, normalisation
+
+CHANNELS, HIDDEN = (64, 64, 128), (2048, 512)
+
+
+@dataclass(frozen=True)
+class DigitsCNN:
+    """norm: what normalises. Its blocks: `pool1`, `pool2`, `relu3`."""
+
+    norm: Norm = "batch"
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Logits for images of shape (channels, height, width), from 4 pixels high and wide."""
+        before, height, width = shape
+        layers: list[tuple[str, nn.Module]] = []
+        for number, after in enumerate(CHANNELS, 1):
+            layers += [
+                (f"convolution{number}", nn.Conv2d(before, after, 5, padding=2)),
+                (f"norm{number}", normalisation(self.norm, after)),
+                (f"relu{number}", nn.ReLU()),
+            ]
+            if number < len(CHANNELS):
+                layers.append((f"pool{number}", nn.MaxPool2d(2)))
+            before = after
+        layers.append(("flatten", nn.Flatten()))
+        before *= (height // 4) * (width // 4)
+        for number, after in enumerate(HIDDEN, len(CHANNELS) + 1):
+            layers += [
+                (f"hidden{number}", nn.Linear(before, after)),
+                (f"norm{number}", normalisation(self.norm, after, dims=0)),
+                (f"relu{number}", nn.ReLU()),
+            ]
+            before = after
+        network: Any = nn.Sequential(
+            OrderedDict([*layers, ("classifier", nn.Linear(before, classes))])
+        )
+        network.blocks = ("pool1", "pool2", "relu3")
+        made: nn.Module = network
+        return made

@@ -1,0 +1,89 @@
+"""Bundles: the runs that are trained together, as a plan writes them down and a job reads them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fl import fields
+from fl.errors import ConfigError, Where
+from fl.places import Folders
+from fl.store.run_check import check_spec, shaped
+from fl.study.config import Execution
+from fl.training import Training
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run of a bundle.
+
+    run: its id. spec: every choice that decides its numbers. code: the hashes of the code and the
+    data that it was planned with. start: the run whose stored model it begins with, if it does.
+    keep_weights: whether its final weights are stored.
+    """
+
+    run: str
+    spec: dict[str, Any]
+    code: dict[str, str]
+    start: str | None
+    keep_weights: bool
+
+    @property
+    def seed(self) -> int:
+        """The one thing that the runs of a bundle differ in."""
+        return int(self.spec["seed"])
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Runs that differ in their seed only, and what it takes to train them.
+
+    bundle: its id. title: what messages call it. dataset, partition: ids of what the runs read.
+    after: the bundles that have to be trained before it. results, data, sources, lock: where
+    things are kept, and where raw files come from. plugins: folders of code of the user's own.
+    """
+
+    bundle: str
+    title: str
+    runs: list[Member]
+    dataset: str
+    partition: str
+    after: list[str]
+    results: str
+    data: str
+    sources: dict[str, str]
+    lock: str
+    plugins: list[str]
+    execution: Execution
+
+    @classmethod
+    def of(cls, given: Any, where: Where) -> Bundle:
+        """What ``bundles/<id>.json`` says, or a `ConfigError` at ``where``."""
+        written = fields.mapping(given, where)
+        found = shaped(cls, {**written, "runs": []}, where)
+        members = fields.value(list[dict[str, Any]], written.get("runs"), where / "runs")
+        if not members:
+            raise ConfigError(where / "runs", "is empty", "at least one run")
+        runs = [_member(one, where / "runs" / i) for i, one in enumerate(members)]
+        return cls(**{**found, "runs": runs})
+
+    @property
+    def folders(self) -> Folders:
+        """Where data and partitions are kept."""
+        return Folders(Path(self.data), Path(self.results), self.sources, self.lock)
+
+
+def _member(given: Any, where: Where) -> Member:
+    found = Member(**shaped(Member, given, where))
+    check_name(found.run, where / "run")
+    check_spec(found.spec, where / "spec")
+    fields.parse(Training, found.spec["training"], where / "spec" / "training")
+    return found
+
+
+def check_name(run: str, where: Where) -> None:
+    """Refuse (`ConfigError`) what is no run's name: it is also that of a folder."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", run):
+        raise ConfigError(where, f"is {run[:100]!r}", "a run's name: letters, digits, - and _")

@@ -1,0 +1,73 @@
+"""Going through the rounds of a stack: told as they come, saved now and then, kept at the end."""
+
+from __future__ import annotations
+
+from fl.errors import FedloomError
+from fl.simulation import simulate
+from fl.simulation.simulate import Round
+from fl.train import costs
+from fl.train.leaving import Interrupted
+from fl.train.progress import Progress
+from fl.train.record import record
+from fl.train.runs import Runs
+from fl.train.stack import Stack
+
+
+def follow(runs: Runs, stack: Stack) -> None:
+    """Round after round, to the end or to the request to leave.
+
+    Raises `Interrupted` in the latter case, once everything is in a checkpoint.
+    """
+    leaving, mine = runs.leaving, [run for run in stack.members if run in runs.workspaces]
+    leaving.now()
+    leaving.begun = False
+    rounds = next(iter(stack.simulations.values())).training.rounds
+    progress = Progress(_title(runs, stack), rounds, stack.round)
+    for run in mine:
+        runs.logs[run].begun(stack.round, {"backend": stack.backend}, runs.curves(run))
+    every = runs.bundle.execution.checkpoint_every
+    for finished in simulate.lockstep(stack.simulations, stack.states, stack.round, stack.backend):
+        leaving.begun = True
+        stack.add(finished)
+        for run in set(mine) & set(finished):
+            runs.logs[run].round(finished[run])
+        progress.show(stack.round, min(one.loss for one in finished.values()))
+        ended = [run for run, one in finished.items() if one.diverged]
+        if stack.round == rounds:
+            ended = list(finished)
+        goes_on = len(ended) < len(finished)
+        if goes_on and (ended or leaving.asked or stack.round % every == 0):
+            _save(runs, stack)
+        # The first last: it holds the checkpoint of all.
+        for run in reversed(ended):
+            _finish(runs, run, stack, finished[run])
+        if goes_on and leaving.asked:
+            for run in set(mine) & set(stack.states):
+                runs.logs[run].ended("left", round=stack.round)
+            raise Interrupted(f"{', '.join(stack.states)}: left after round {stack.round}")
+
+
+def _title(runs: Runs, stack: Stack) -> str:
+    seeds = [str(runs.members[run].seed) for run in stack.members]
+    return f"{runs.bundle.title} seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
+
+
+def _save(runs: Runs, stack: Stack) -> None:
+    owner = next((run for run in stack.states if run in runs.workspaces), None)
+    if owner is None:
+        return
+    if runs.workspaces[owner].lost:
+        raise FedloomError("another process has taken this run over; it goes on there")
+    stack.save(runs.workspaces[owner].checkpoints)
+
+
+def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
+    if run not in runs.workspaces:
+        return
+    member, simulation = runs.members[run], stack.simulations[run]
+    final = simulation.final(last.state) if member.keep_weights else None
+    if runs.costs is None:
+        runs.costs = costs.recorded(simulation, last.state)
+    told = record(member, stack, last, runs.costs, runs.bundle.execution.threads)
+    runs.workspaces[run].finish(told, stack.rows[run], final, stack.kept(run))
+    runs.logs[run].ended("finished", state=told["state"], seconds=told["seconds"])

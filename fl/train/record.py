@@ -1,0 +1,57 @@
+"""What ``run.json`` says of a finished run, beside the hashes of the run's files."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import torch
+
+from fl.errors import FedloomError
+from fl.planning.bundle import Member
+from fl.simulation.simulate import Round
+from fl.study import specs
+from fl.train.stack import Stack
+from fl.version import VERSION
+
+
+def check_code(member: Member) -> None:
+    """Refuse (`FedloomError`) a run whose code is another than it was planned with."""
+    now = specs.code(member.spec)
+    changed = [key for key, code in member.code.items() if now.get(key) != code]
+    if changed:
+        raise FedloomError(
+            f"{member.run}: the code of its {', '.join(changed)} changed after it was planned; "
+            "plan again (start snakemake again, or `python -m fl plan --write`)"
+        )
+
+
+def record(
+    member: Member, stack: Stack, last: Round, costs: dict[str, Any], threads: int
+) -> dict[str, Any]:
+    """A finished run: what it is, what computed it and how, and what it took."""
+    device = stack.simulations[member.run].arrays.device
+    return {
+        "run": member.run,
+        "state": "diverged" if last.diverged else "complete",
+        "spec": member.spec,
+        "code": member.code,
+        "code_files": specs.code_files(member.spec),
+        "start": member.start,
+        "versions": {
+            "fedloom": VERSION,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "execution": {
+            "backend": stack.backend,
+            "stack": stack.members,
+            "trial": stack.trial,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "threads": threads,
+        },
+        "rounds": stack.round,
+        "seconds": round(stack.seconds[member.run], 3),
+        "note": last.trouble,
+        "costs": costs,
+    }

@@ -1,0 +1,184 @@
+"""FedFA on numbers that can be done by hand: what clients tell each other, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.data.batches import Arrays
+from fl.errors import FedloomError, Where
+from fl.fields import parse
+from fl.method import COUNTS, Setting
+from fl.methods.fedfa import FedFA
+from fl.methods.fedfa_c import FedFAC
+from fl.methods.fedfa_h import FedFAH
+from fl.methods.fedfa_plus import FedFAPlus
+from fl.methods.fedfa_r import FedFAR
+from fl.network import Network
+from fl.parts.aligned_features import HISTOGRAM
+from fl.parts.augmented_layers import STATISTICS
+from fl.parts.each_alike import parted, plain
+from fl.parts.histograms import EPS, soft_bins, sums, symmetric_kl
+from fl.simulation import engine
+from fl.simulation.evaluate import Held
+from fl.simulation.simulate import Simulation
+from fl.training import Training
+
+IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
+
+
+def tensor(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def flat() -> nn.Module:
+    return nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(8, 2))
+
+
+def setting(batch_size: int = 2, clients: int = 2, make: Any = flat) -> Setting:
+    training = Training(batch_size=batch_size, lr=1e-3, precision="float64")
+    return Setting(Network(make, torch.float64), training, 2, clients, (2, 2, 2))
+
+
+def simulation(method: Any, clients: Sequence[np.ndarray]) -> Simulation:
+    """Clients that hold these images, [n, 2, 2, 2] each; a step is a client's whole data."""
+    given = setting(batch_size=max(map(len, clients)), clients=len(clients))
+    x = np.concatenate(clients)
+    held = np.split(np.arange(len(x)), np.cumsum([len(one) for one in clients])[:-1])
+    arrays = Arrays(x, np.arange(len(x)) % 2, IDENTITY, dtype=torch.float64)
+    return Simulation(
+        method.build(given),
+        given.network,
+        given.training,
+        arrays,
+        Held({"train": held, "test": held}),
+        2,
+        seed=0,
+    )
+
+
+def one_round(run: Simulation) -> dict[str, Any]:
+    state, _ = engine.run_round(run.method, run.begin(), run.plan(1), "stacked")
+    return state.server
+
+
+def test_the_server_knows_how_channels_vary_over_clients() -> None:
+    """Layer "0" is the input. With p = 1 and momentum 3/4 a client's running mean goes from 0 to a
+    quarter of its batch's mean; clients of two and of four samples count alike.
+    """
+    draw = np.random.default_rng(0)
+    clients = [draw.normal(k, 1 + k, (2 + 2 * k, 2, 2, 2)) for k in range(2)]
+    method = FedFA(("0",), p=1.0, statistics_momentum=0.75)
+    known = one_round(simulation(method, clients))[STATISTICS]["0"]
+    means = [x.mean((2, 3)).mean(0) / 4 for x in clients]
+    sds = [0.75 + np.sqrt(x.var((2, 3), ddof=1) + 1e-6).mean(0) / 4 for x in clients]
+    for key, told in (("mean", means), ("sd", sds)):
+        np.testing.assert_allclose(known[key], np.mean(told, 0), rtol=0, atol=1e-12)
+        variance = known[f"{key}_variance"]
+        np.testing.assert_allclose(variance, np.var(told, 0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("fusion", ["adaptive", "direct"])
+def test_what_clients_begin_with_follows_the_fusion(fusion: Any) -> None:
+    method = FedFA(("0",), fusion=fusion).build(setting())
+    server, client = method.init(setting().network.init(0))
+    known = {**server[STATISTICS]["0"], "mean_variance": tensor([0.0, 1.0])}
+    part: Any = method.passes[0]
+    work = part.begin({**server, STATISTICS: {"0": known}}, {**client, COUNTS: torch.ones(2)})
+    gamma = work["alterations"]["fedfa"]["0"]["gamma_mean"]
+    expected = [0.0, 2.0] if fusion == "adaptive" else [0.0, 1.0]
+    torch.testing.assert_close(gamma, tensor(expected), rtol=0, atol=1e-5)
+
+
+def test_a_plain_mean_comes_out_of_a_weighted_one() -> None:
+    """Clients of 1 and 3 samples, values 10 and 20; a third without samples does not count."""
+    sent = [parted({"a": tensor(v)}, torch.tensor(n)) for v, n in ((10.0, 1), (20.0, 3), (9.0, 0))]
+    mean = {
+        "share": (sent[0]["share"] + 3 * sent[1]["share"]) / 4,
+        "values": {"a": (sent[0]["values"]["a"] + 3 * sent[1]["values"]["a"]) / 4},
+    }
+    assert float(plain(mean)["a"]) == pytest.approx(15)
+
+
+def test_soft_bins_are_sharp_at_low_temperatures() -> None:
+    """Four bins of (0, 1): a logit of u = .1, .3, .6 and .9 lies in the first to the fourth."""
+    values = torch.logit(tensor([0.1, 0.3, 0.6, 0.9]))
+    torch.testing.assert_close(soft_bins(values, 4, 1e-3), torch.eye(4).double())
+    # At u = 1/4, the first edge, both neighbours hold half; softer, all add up to 1.
+    edge = soft_bins(torch.logit(tensor(0.25)), 4, 1e-3)
+    torch.testing.assert_close(edge, tensor([0.5, 0.5, 0, 0]))
+    soft = soft_bins(values, 4, 1.0)
+    torch.testing.assert_close(soft.sum(-1), torch.ones(4).double())
+    assert (soft > 0.05).all()
+
+
+def test_histograms_count_samples_that_weigh_something_and_pixels_alike() -> None:
+    low, high = (float(torch.logit(tensor(u))) for u in (0.1, 0.9))
+    weight = tensor([1.0, 1.0, 0.0])
+    total, count = sums(tensor([[low], [high], [high]]), weight, 2, 1e-3)
+    torch.testing.assert_close(total, tensor([[1.0, 1.0]]))
+    assert count == 2
+    maps = tensor([[[[low, high]]], [[[high, high]]], [[[low, low]]]])
+    torch.testing.assert_close(sums(maps, weight, 2, 1e-3)[0], tensor([[0.5, 1.5]]))
+
+
+def test_symmetric_kl_by_hand() -> None:
+    """Of (3/4, 1/4) and (1/4, 3/4): 1/2 log 3, both ways."""
+    p, q = tensor([0.75, 0.25]), tensor([0.25, 0.75])
+    assert float(symmetric_kl(p, q)) == pytest.approx(math.log(3) / 2, abs=1e-5)
+    assert float(symmetric_kl(p, p)) == 0
+    empty = symmetric_kl(tensor([1.0, 0]), tensor([0.0, 1]))
+    assert float(empty) == pytest.approx(math.log((1 + EPS) / EPS)), "an empty bin is finite"
+
+
+def test_the_histogram_of_all_clients_is_their_plain_mean() -> None:
+    """Features are the flattened input; one client's all lie low, the other's all high."""
+    low, high = (float(torch.logit(tensor(u))) for u in (0.1, 0.9))
+    clients = [np.full((2, 2, 2, 2), low), np.full((4, 2, 2, 2), high)]
+    server = one_round(simulation(FedFAH(bins=2, tau=1e-3), clients))
+    torch.testing.assert_close(server[HISTOGRAM], tensor([[0.5, 0.5]] * 8))
+
+
+def test_before_there_is_a_histogram_nothing_is_aligned() -> None:
+    draw = np.random.default_rng(0)
+    clients = [draw.normal(size=(4, 2, 2, 2)) for _ in range(2)]
+    ends = [one_round(simulation(FedFAH(lam=lam), clients))["params"] for lam in (0.0, 5.0)]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    run = simulation(FedFAH(lam=5.0), clients)
+    losses = []
+    for lam in (0.0, 5.0):
+        run = simulation(FedFAH(lam=lam), clients)
+        state, _ = engine.run_round(run.method, run.begin(), run.plan(1), "loop")
+        losses.append(engine.run_round(run.method, state, run.plan(2), "loop")[1])
+    assert (losses[1] > losses[0]).all()
+
+
+# What is refused
+
+LAYERED = [FedFA, FedFAC, FedFAR, FedFAPlus]
+
+
+@pytest.mark.parametrize("method", LAYERED)
+def test_a_layer_without_images_is_refused_when_the_method_is_built(method: Any) -> None:
+    with pytest.raises(FedloomError, match=r"^layers: 1 gives \[b, 8\]; allowed: layers that give"):
+        method(("1",)).build(setting())
+
+
+@pytest.mark.parametrize("method", LAYERED)
+def test_a_model_without_blocks_needs_layers(method: Any) -> None:
+    problem = r"^layers: is empty, and the model names no blocks; allowed: some layers$"
+    with pytest.raises(FedloomError, match=problem):
+        method().build(setting())
+
+
+@pytest.mark.parametrize(("method", "name"), [(FedFAH, "fedfa-h"), (FedFAPlus, "fedfa-plus")])
+def test_histograms_of_one_sample_are_refused(method: Any, name: str) -> None:
+    values = parse(method, {} if method is FedFAH else {"layers": ["0"]}, Where("test"))
+    with pytest.raises(FedloomError, match=f"^{name}: batch_size is 1, .*; allowed: at least 2$"):
+        method(**values).build(setting(batch_size=1))
