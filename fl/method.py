@@ -353,9 +353,10 @@ class Declared:
     participant needs validation samples. training: values of training keys that it sets where a
     study does not. sends_own: a client goes on with weights of its own and sends them too. short:
     hyper-parameters under which a run of two rounds shows all that it does, for tests of every
-    method. modalities: clients of several modalities can share its server, as that only averages
-    (`Averaging`), or tells them apart itself by `MODALITY`: it then sees what all of them sent as
-    one stack, with zeros for weights that a client lacks.
+    method. light: hyper-parameters of which it has less to do and is the same otherwise, for
+    the rehearsal of a study. modalities: clients of several modalities can share its server, as
+    that only averages (`Averaging`), or tells them apart itself by `MODALITY`: it then sees
+    what all of them sent as one stack, with zeros for weights that a client lacks.
     """
 
     stages: tuple[str, ...]
@@ -368,6 +369,7 @@ class Declared:
     training: Mapping[str, Any] = field(default_factory=dict)
     sends_own: bool = False
     short: Mapping[str, Any] = field(default_factory=dict)
+    light: Mapping[str, Any] = field(default_factory=dict)
     modalities: bool = False
 
 

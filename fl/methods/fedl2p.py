@@ -75,6 +75,7 @@ class FedL2P:
         **{"rounds": 100, "local_epochs": 15, "lr": 1e-3},
         "evaluate_every": 100,
     }
+    light: ClassVar[dict[str, Any]] = {"iterations": 2, "neumann": 1}
     short: ClassVar[dict[str, Any]] = {
         "iterations": 2,
         "neumann": 1,

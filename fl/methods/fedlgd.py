@@ -76,6 +76,10 @@ class FedLGD:
 
     title: ClassVar = "FedLGD"
     stages: ClassVar = (GLOBAL,)
+    light: ClassVar[dict[str, Any]] = {
+        **{"images": 1, "global_images": 2, "warmup": 2, "real": 4},
+        **{"client_steps": 2, "server_steps": 2},
+    }
     short: ClassVar[dict[str, Any]] = {
         **{"images": 1, "global_images": 2, "warmup": 2, "real": 4},
         **{"every": 2, "client_steps": 2, "server_steps": 2, "lam": 0.5},

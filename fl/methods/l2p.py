@@ -65,6 +65,7 @@ class L2P:
         **{"rounds": 101, "local_epochs": 15, "lr": 1e-3},
         **{"participation": 1.0, "evaluate_every": 101},
     }
+    light: ClassVar[dict[str, Any]] = {"iterations": 1, "neumann": 1}
     short: ClassVar[dict[str, Any]] = {
         "iterations": 1,
         "neumann": 1,

@@ -57,6 +57,7 @@ class VHL:
 
     title: ClassVar = "VHL"
     stages: ClassVar = (GLOBAL,)
+    light: ClassVar[dict[str, Any]] = {"images": 3, "batch": 4}
     short: ClassVar[dict[str, Any]] = {"images": 3, "batch": 4, "lam": 0.5}
 
     def build(self, setting: Setting) -> Method:

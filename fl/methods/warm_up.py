@@ -49,7 +49,8 @@ class WarmUp:
         **{"rounds": 100, "lr": 1.0, "momentum": 0.5, "participation": 1.0},
         **{"schedule": "constant", "evaluate_every": 10},
     }
-    short: ClassVar[dict[str, Any]] = {"images": 1, "steps": 2, "real": 4}
+    light: ClassVar[dict[str, Any]] = {"images": 1, "steps": 2, "real": 4}
+    short = light
 
     def build(self, setting: Setting) -> Method:
         """Distribution matching, round after round, by every client for itself."""

@@ -239,6 +239,6 @@ class Entries:
 
 
 def _light(point: Point, spec: dict[str, Any]) -> dict[str, Any]:
-    """The spec with those values of hyper-parameters under which the method takes least time."""
-    short = declared(point.entry.target).short
-    return {**spec, "method": {**spec["method"], **short}} if short else spec
+    """The spec by which the method has least to do."""
+    light = declared(point.entry.target).light
+    return {**spec, "method": {**spec["method"], **light}}
