@@ -81,6 +81,12 @@ def files(root: Path) -> dict[str, str]:
 
 def code(root: Path) -> str:
     """One hash for `files`, or the older one that the ledger declares it equivalent to."""
+    return _code(root, tuple(plugins.roots().items()))
+
+
+@cache
+def _code(root: Path, roots: tuple[tuple[str, Path], ...]) -> str:
+    """roots: as another folder of a user's own changes what an import means."""
     current = digest(files(root))
     older = _ledger().get(_label(root.resolve()), {})
     seen = {current}

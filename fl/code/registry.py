@@ -15,6 +15,7 @@ import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -158,14 +159,27 @@ def _modules(kind: str, where: Where) -> dict[str, str]:
     found: dict[str, str] = {}
     for package, root in plugins.roots().items():
         inner = FOLDERS[kind] if root == ROOT else Path(FOLDERS[kind]).name
-        for path in sorted((root / inner).glob("[a-z]*.py")):
-            name = path.stem.replace("_", "-")
-            module = ".".join([package, *Path(inner).parts, path.stem])
+        for stem in _stems(root / inner):
+            name = stem.replace("_", "-")
+            module = ".".join([package, *Path(inner).parts, stem])
             if name in found:
                 problem = f"the {kind} {name!r} stands in {found[name]} and in {module}"
                 raise ConfigError(where, problem, "each name once")
             found[name] = module
     return found
+
+
+def _stems(folder: Path) -> tuple[str, ...]:
+    """The names of the modules in a folder, looked up again when it has changed."""
+    try:
+        return _listed(folder, folder.stat().st_mtime_ns)
+    except OSError:
+        return ()
+
+
+@cache
+def _listed(folder: Path, changed: int) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in folder.glob("[a-z]*.py")))
 
 
 def entries(kind: str) -> list[Entry]:

@@ -49,11 +49,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
             (root / name).write_text(text)
         identity._read.cache_clear()
         identity._ledger.cache_clear()
+        identity._code.cache_clear()
         return root / "methods" / "own.py"
 
     yield write
     identity._read.cache_clear()
     identity._ledger.cache_clear()
+    identity._code.cache_clear()
 
 
 @pytest.fixture
@@ -341,6 +343,7 @@ for name, (old, new) in json.loads(pathlib.Path("edits.json").read_text()).items
     text = path.read_text()
     assert old in text, (name, old)
     path.write_text(text.replace(old, new))
+    identity._code.cache_clear()
     after = specs.code(spec)
     found[name] = [key for key in before if after[key] != before[key]]
     path.write_text(text)

@@ -57,6 +57,7 @@ FILES = (
 def forget() -> None:
     """Identities are remembered by file; tests change files."""
     identity._read.cache_clear()
+    identity._code.cache_clear()
 
 
 @pytest.fixture(autouse=True)
