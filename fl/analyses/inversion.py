@@ -1,4 +1,4 @@
-"""Gradient inversion: what can be seen of a client's images in the gradient that it sends?
+"""Gradient inversion: what can be seen of a client's images in the gradient that it sends.
 
 J. Geiping, H. Bauermeister, H. Dröge, M. Moeller. Inverting Gradients: How easy is it to break
 privacy in federated learning? NeurIPS 2020. arXiv:2003.14053.

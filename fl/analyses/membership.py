@@ -1,4 +1,4 @@
-"""Membership inference: can one tell from a model whether it was trained on a sample?
+"""Membership inference: whether one can tell from a model what it was trained on.
 
 N. Carlini, S. Chien, M. Nasr, S. Song, A. Terzis, F. Tramer. Membership Inference Attacks From
 First Principles. IEEE S&P 2022. arXiv:2112.03570, in the form that Huang et al. give it: Federated

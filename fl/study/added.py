@@ -12,7 +12,7 @@ from typing import Any
 
 from fl.alteration import Alteration
 from fl.errors import FedloomError
-from fl.method import Setting
+from fl.method import Attached, Setting
 from fl.simulation.assembly import Composed
 from fl.term import Adaptive, Beside, Term
 
@@ -55,11 +55,11 @@ class _Noting:
     own: Any
     asked: bool = field(default=False)
 
-    def build(self, setting: Setting) -> Term | Adaptive | Alteration:
+    def build(self, setting: Setting) -> Term | Adaptive | Alteration | Attached:
         built = self.own.build(setting)
         if isinstance(built, Adaptive):
             return replace(built, term=self._noted(built.term))
-        if isinstance(built, Beside):
+        if isinstance(built, Beside | Attached):
             return replace(built, term=self._noted(built.term))
         if isinstance(built, Alteration):
             before = built.before and self._noted(built.before)
