@@ -1,5 +1,4 @@
-"""Features of the model being trained beside those of the shared one, for terms that compare them.
-"""
+"""Features of the model being trained beside those of the shared one, which drift terms compare."""
 
 from __future__ import annotations
 
