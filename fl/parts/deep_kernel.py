@@ -38,7 +38,7 @@ class DeepKernel:
 
     Samples x and y have the same number of rows, ``[..., n, d]``; results are ``[...]``.
 
-    Args:
+    Attributes:
         params: A tree as `start` makes it, with or without the leading dimensions of the samples.
             ``featurizer``: phi, linear layers d-10-10-10-50 with softplus between them;
             ``epsilon``: the logit of eps; ``phi``, ``q``: the square roots of the bandwidths, as in

@@ -25,7 +25,7 @@ Seen = dict[str, dict[str, Tensor]]
 class Drift:
     """Layers of a network, by module name, whose features a term compares.
 
-    Args:
+    Attributes:
         unit: Whether every sample's features are divided by their length.
     """
 

@@ -31,7 +31,7 @@ PASSING = ("meta", "tuned", "found", "judged")
 class Rules:
     """How meta-nets are trained.
 
-    Args:
+    Attributes:
         gradient: `implicit`, or `fomaml`, the plain derivative through the last step.
         psi, terms: Of the Neumann series.
         rates: Of each part of the meta-nets.

@@ -94,7 +94,7 @@ class MetaNet:
 
     Weights are a tree: ``"0"``, ``"1"`` and ``"2"`` with ``weight`` and ``bias``.
 
-    Args:
+    Attributes:
         inputs, outputs: How many numbers go in and come out.
         high: Outputs are between 0 and this.
         begin: About what the outputs are at first.

@@ -147,7 +147,7 @@ class Ladder:
     Only the first rung needs exponentials: exp(-2 u) is exp(-u) squared. The grid has rungs of 4,
     4, 4, 4 and 3; rates that are not doubles of each other make one rung.
 
-    Args:
+    Attributes:
         rates: Those of the first rung.
         sizes: Of the rungs.
         places: Of each rate, in the order given, among those of all rungs.

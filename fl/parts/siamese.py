@@ -31,7 +31,7 @@ STREAM = keyed.stream_of("siamese augmentation")
 class Change(NamedTuple):
     """What is done to each group of images, [g] each.
 
-    Args:
+    Attributes:
         kind: Index into `KINDS`.
         first, second, third: Numbers in [0, 1) that say how.
     """

@@ -38,7 +38,7 @@ class Steering:
     """A network whose batch normalisation mixes statistics, and which measures what goes into
     layers.
 
-    Args:
+    Attributes:
         normalised: The layers of batch normalisation that keep running statistics, B of them.
         measured: The layers whose inputs are measured, M: convolutional, normalising and linear
             ones.

@@ -42,7 +42,7 @@ START, ORDER, PASSED = map(keyed.stream_of, ("virtual start", "virtual order", "
 class Matching:
     """How distribution matching goes.
 
-    Args:
+    Attributes:
         real: Real images of every class in a step.
         lr: The rate of the virtual images; None: the run's.
         momentum: That of the virtual images.
