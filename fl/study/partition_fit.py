@@ -1,4 +1,4 @@
-"""Whether a partition can be made of a data set, told before either is there."""
+"""Whether a partition can be made of a data set, checked before either exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Spec = Mapping[str, Any]
 
 
 def validates(scheme: Spec) -> bool:
-    """Whether a partition of that scheme has validation samples to choose a grid's point by."""
+    """Whether a partition of that scheme has validation samples, by which a grid's point is chosen.
+    """
     if "path" in scheme:
         return bool((holdings.brought(scheme)["split"] == "val").any())
     return bool(scheme.get("val", 0))
