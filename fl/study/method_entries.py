@@ -188,7 +188,7 @@ class Entries:
 
     @property
     def size(self) -> int:
-        """The number of points of all entries, each counted for every point of what it starts from."""
+        """The number of points of all entries, each for every point of what it starts from."""
         return sum(map(self._size, self._given))
 
     def _size(self, label: str) -> int:

@@ -1,4 +1,4 @@
-"""Whether a data set, its partition, a model and a method work with clients of several modalities."""
+"""Whether a data set, partition, model and method work with clients of several modalities."""
 
 from __future__ import annotations
 

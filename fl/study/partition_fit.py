@@ -17,7 +17,7 @@ Spec = Mapping[str, Any]
 
 
 def validates(scheme: Spec) -> bool:
-    """Whether a partition of that scheme has validation samples, by which a grid's point is chosen."""
+    """Whether a partition of that scheme has validation samples to choose a grid's point by."""
     if "path" in scheme:
         return bool((holdings.brought(scheme)["split"] == "val").any())
     return bool(scheme.get("val", 0))

@@ -77,7 +77,7 @@ def assemble(spec: Spec, folders: Folders, device: torch.device) -> Simulation:
 
 
 def domains_of(spec: Spec, folders: Folders) -> list[str]:
-    """Of each client, the domain of most of its training samples; nothing if the data set has none."""
+    """The domain of most of each client's training samples; nothing if the data set has none."""
     prepared, table = _dealt(spec, folders)
     if prepared.domain is None or not prepared.domains:
         return []
