@@ -118,7 +118,7 @@ class Pass:
     reference(server, work, batch) -> tree
         What models that stand still during the pass make of each sample, [b, ...]; without
         gradients. Batches bring it as ``batch["reference"]``, computed for them or, where that
-        costs less, looked up (`fl.references`): `work` is then what `begin` gave.
+        costs less, looked up (`fl.simulation.loader`): `work` is then what `begin` gave.
     """
 
     begin: Callable[[Tree, Tree], dict[str, Any]]

@@ -1,11 +1,11 @@
-"""Analyses on their way: what a plan says of them, and where what they found lies.
+"""Planned analyses: what a plan says of them, and where their results are.
 
 ::
 
     results/analyses/<id>/   table.parquet, figure-1.svg, .pdf and .page.svg, ..., analysis.json
 
-``analysis.json`` is sealed and written last, so that an analysis is there whole or not at all. The
-id follows from the settled spec, the code and the runs, so that what is there is right.
+``analysis.json`` is sealed and written last, so an analysis is there completely or not at all. The
+id follows from the settled spec, the code and the runs, so an existing result is never out of date.
 """
 
 from __future__ import annotations
@@ -35,12 +35,16 @@ def place(results: Path, analysis: str) -> Path:
 
 
 def there(results: Path, analysis: str) -> bool:
-    """Whether it is made; its files are not checked."""
+    """Whether an analysis is made; its files are not checked."""
     return (place(results, analysis) / RECORD).is_file()
 
 
 def planned(expansion: Expansion, runs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """What a plan says of each analysis of a study; runs: the study's, as the plan has them."""
+    """What a plan says of each analysis of a study.
+
+    Args:
+        runs: The study's, as the plan has them.
+    """
     study = expansion.study
     for choice in expansion.analyses:
         code = identity.code(choice.entry.file)
@@ -61,8 +65,9 @@ def planned(expansion: Expansion, runs: Sequence[Mapping[str, Any]]) -> Iterator
 
 
 def _execution(expansion: Expansion, choice: Choice) -> Execution:
-    """How it is computed, which is no part of what it is: as the study says. Only models need a
-    GPU, which an analysis computes that reads weights.
+    """How an analysis is computed, which is no part of its identity: as the study says.
+
+    Only an analysis that reads weights computes models, and so needs a GPU.
     """
     if getattr(choice.entry.target, "weights", False):
         return expansion.execution

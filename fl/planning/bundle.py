@@ -19,9 +19,12 @@ from fl.training import Training
 class Member:
     """A run of a bundle.
 
-    run: its id. spec: every choice that decides its numbers. code: the hashes of the code and the
-    data that it was planned with. start: the run whose stored model it begins with, if it does.
-    keep_weights: whether its final weights are stored.
+    Attributes:
+        run: Its id.
+        spec: Every choice that decides its numbers.
+        code: The hashes of the code and the data that it was planned with.
+        start: The run whose stored model it starts from, if any.
+        keep_weights: Whether its final weights are stored.
     """
 
     run: str
@@ -32,17 +35,21 @@ class Member:
 
     @property
     def seed(self) -> int:
-        """The one thing that the runs of a bundle differ in."""
+        """The only thing in which the runs of a bundle differ."""
         return int(self.spec["seed"])
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """Runs that differ in their seed only, and what it takes to train them.
+    """Runs that differ only in their seed, and what is needed to train them.
 
-    bundle: its id. title: what messages call it. dataset, partition: ids of what the runs read.
-    after: the bundles that have to be trained before it. results, data, sources, lock: where
-    things are kept, and where raw files come from. plugins: folders of code of the user's own.
+    Attributes:
+        bundle: Its id.
+        title: Its name in messages.
+        dataset, partition: The ids of what the runs read.
+        after: The bundles that have to be trained before it.
+        results, data, sources, lock: Where things are kept, and where raw files come from.
+        plugins: Folders of the user's own code.
     """
 
     bundle: str
@@ -84,6 +91,6 @@ def _member(given: Any, where: Where) -> Member:
 
 
 def check_name(run: str, where: Where) -> None:
-    """Refuse (`ConfigError`) what is no run's name: it is also that of a folder."""
+    """Refuse (`ConfigError`) what cannot be a run's name, which is also the name of a folder."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", run):
         raise ConfigError(where, f"is {run[:100]!r}", "a run's name: letters, digits, - and _")

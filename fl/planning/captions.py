@@ -1,6 +1,6 @@
-"""What a plan tells a report beside the names of runs: titles, sizes of models, how entries train.
+"""What a report needs of a plan besides runs: titles, sizes of models, how entries train.
 
-None of it decides a number; what does is in the runs' specs, from which this is read.
+None of it decides a number; it is read from the runs' specs, which do.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fl.study.expand import Expansion, Run
 def told(expansion: Expansion) -> dict[str, Any]:
     """``titles`` by kind and text, ``models`` (text -> data set -> parameters), and ``entries``.
 
-    An entry has its method, what it starts from, and under ``training`` and ``values`` every key
-    with the list of its values over the points of the entry's grid, mostly one.
+    An entry has its method and what it starts from. Under ``training`` and ``values`` it has, for
+    every key, the list of its values over the points of the entry's grid, mostly one.
     """
     labels = dict.fromkeys(run.label for run in expansion.runs)
     return {

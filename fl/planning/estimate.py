@@ -1,4 +1,4 @@
-"""What runs will cost, from what runs like them have cost here."""
+"""What runs will cost, estimated from similar runs in the store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ What a study adds to the method they always share: a term can cost many times wh
 
 
 def client_steps(spec: Mapping[str, Any]) -> int:
-    """Local steps of all clients over a whole run, as its spec tells before there is any data."""
+    """Local steps of all clients over a whole run, by its spec, before there is any data."""
     training = Training(**spec["training"])
     clients, unseen, samples = _held(spec["partition"], spec["dataset"])
     epochs = training.local_epochs or 1
@@ -38,7 +38,7 @@ def client_steps(spec: Mapping[str, Any]) -> int:
 
 
 def _alone(spec: Mapping[str, Any]) -> bool:
-    """Whether unseen clients are trained too. Asked only where there are any: it imports torch."""
+    """Whether unseen clients are trained too. Called only where there are any: it imports torch."""
     _, method = registry.entry_of("method", spec["method"])
     return bool(getattr(method, "alone", False))
 
@@ -46,8 +46,8 @@ def _alone(spec: Mapping[str, Any]) -> bool:
 def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, int, float]:
     """How many clients there are, how many of them unseen, and the train samples of them all.
 
-    Of a published split the sizes are in the data alone. It is taken to be the share that a scheme
-    makes where nothing is said of it; clients that are unseen by it are taken to be none.
+    The sizes of a published split are known only from the data. Its share is assumed to be the
+    scheme's default, and no client is assumed to be unseen by it.
     """
     if "path" in scheme:
         path = path_of(scheme["path"])
@@ -66,7 +66,7 @@ def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, i
 
 @cache
 def _counted(path: Path, changed: int) -> tuple[int, int, float]:
-    """What `_held` says, of a table that a user brings."""
+    """As `_held`, for a table that a user brings."""
     table = holdings.read(path)
     train = (table["split"] == "train").sum()
     return table["client"].nunique(), len(holdings.unseen(table)), float(train)
@@ -92,7 +92,7 @@ class Rates:
         self._rates = {key: statistics.median(rates) for key, rates in seen.items()}
 
     def seconds(self, specs: Iterable[Mapping[str, Any]]) -> float | None:
-        """An estimate for runs one after another; None where no run like one of them is known."""
+        """An estimate for runs one after another; None if no similar run is known."""
         total = 0.0
         for spec in specs:
             rate = next(

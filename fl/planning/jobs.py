@@ -1,12 +1,12 @@
-"""Jobs: which bundles are trained together, so that a cluster's scheduler has few to look after.
+"""Jobs: which bundles are trained together, so that a cluster's scheduler has fewer jobs.
 
 A bundle is what belongs together; a job is what is started together. Every job costs a scheduler
-seconds, so bundles that take a minute are merged until a job is worth it. Only what the store lacks
-is formed to jobs, so which jobs there are changes as runs finish. That harms nothing: a job trains
-what its bundles lack when it starts, and no run is named by it.
+seconds, so bundles that take a minute are merged into longer jobs. Only what the store lacks is put
+into jobs, so the jobs change as runs finish. That does no harm: a job trains what its bundles lack
+when it starts, and no run's name depends on it.
 
-Bundles of a job are asked for with the same resources, and none starts from what another of them
-trains: a job waits for whole jobs, so anything else could make two jobs wait for one another.
+Bundles of a job ask for the same resources, and none starts from what another of them trains. A job
+waits for whole jobs, so with anything else two jobs could wait for each other.
 """
 
 from __future__ import annotations
@@ -37,9 +37,13 @@ def lacks(bundle: Bundle, store: Store) -> list[Member]:
 
 
 def form(bundles: Mapping[str, Bundle], store: Store, merge: bool) -> Iterator[dict[str, Any]]:
-    """The jobs that train ``bundles``, all of which lack something; one each without ``merge``.
+    """The jobs that train ``bundles``, each of which lacks something.
 
-    A job of one bundle has its name. ``after``: the jobs that it has to wait for.
+    Args:
+        merge: If false, each bundle is a job.
+
+    Returns:
+        By name; a job of one bundle has the bundle's name. ``after``: the jobs that it waits for.
     """
     groups = list(_merged(bundles, store)) if merge else [[name] for name in bundles]
     home = {name: _name(group) for group in groups for name in group}
@@ -63,7 +67,7 @@ def _name(group: Sequence[str]) -> str:
 
 
 def _merged(bundles: Mapping[str, Bundle], store: Store) -> Iterator[list[str]]:
-    """Bundles filled into jobs until one more would make a job longer than it may become."""
+    """Bundles put into jobs, each until another bundle would make it longer than allowed."""
     rates = Rates(store)
     for alike in _alike(bundles):
         execution = bundles[alike[0]].execution
@@ -81,7 +85,7 @@ def _merged(bundles: Mapping[str, Bundle], store: Store) -> Iterator[list[str]]:
 
 
 def _alike(bundles: Mapping[str, Bundle]) -> list[list[str]]:
-    """Bundles that may share a job; those on the same data beside each other."""
+    """Bundles that may share a job; those on the same data next to each other."""
 
     @cache
     def depth(name: str) -> int:
@@ -100,7 +104,7 @@ def _alike(bundles: Mapping[str, Bundle]) -> list[list[str]]:
 
 
 def seconds(bundle: Bundle, rates: Rates, store: Store) -> float:
-    """What a bundle's missing runs will take; infinity where nobody knows."""
+    """How long a bundle's missing runs will take; infinity if that is unknown."""
     specs = [member.spec for member in lacks(bundle, store)]
     measured = rates.seconds(specs)
     if measured is not None:

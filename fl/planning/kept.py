@@ -1,8 +1,9 @@
-"""Plans that were made, kept for who asks next while neither config nor code has changed.
+"""Finished plans, kept until the config or the code changes.
 
-To make a plan takes the import of torch and a pass through every model. What came out is kept in
-``<results>/plan/kept/``, a file for each set of studies that was asked for, as soon as there is a
-``<results>/plan``: until then planning writes nothing. The files decide nothing and may be deleted.
+To make a plan takes the import of torch and a pass through every model. Its result is kept in
+``<results>/plan/kept/``, one file for each set of studies that was asked for, once there is a
+``<results>/plan``; before that, planning writes nothing. The files decide nothing and may be
+deleted.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ PARTS = tuple(one.name for one in fields(Plan) if one.name != "settings")
 
 
 def asked(folder: Path, studies: Sequence[str] = ()) -> Plan:
-    """The plan of the studies that a config folder asks for, or of those named, as config is now.
+    """The plan, for the config as it is now, of the studies that a config folder or ``studies``
+    names.
 
     Raises:
-        ConfigError: For anything in the config that is wrong; that is not kept.
+        ConfigError: For anything in the config that is wrong; an error is not kept.
     """
     settings, wanted, _ = plan.asked_for(folder, studies)
     path = Path(settings.results) / "plan" / "kept" / f"{identity.digest(wanted)}.json"
@@ -39,7 +41,7 @@ def asked(folder: Path, studies: Sequence[str] = ()) -> Plan:
 
 
 def study(folder: Path, name: str) -> dict[str, Any]:
-    """A study as config has it now: out of ``<results>/plan`` where it stands there."""
+    """A study, for the config as it is now, read from ``<results>/plan`` if it is there."""
     settings = config.settings(folder)
     if name in settings.studies and plan.still(folder):
         return plan.part(Path(settings.results) / "plan", "studies", name)
@@ -47,7 +49,7 @@ def study(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _read(path: Path, key: str, settings: Settings) -> Plan | None:
-    """What is kept, unless it is of another config, damaged, or not there."""
+    """What is kept, unless it is for another config, damaged, or absent."""
     found = plan.read(path)
     parts = found.get("parts")
     if found.get("key") != key or not isinstance(parts, dict) or {*parts} != {*PARTS}:

@@ -14,9 +14,11 @@ from fl.study import config
 
 @dataclass(frozen=True)
 class Needed:
-    """What studies need, as the config has them now.
+    """What studies need, for the config as it is now.
 
-    members: members of their bundles, by run. unplanned: by study that cannot be planned, why.
+    Attributes:
+        members: By run, the member of its bundle.
+        unplanned: By study that cannot be planned, the reason.
     """
 
     members: dict[str, dict[str, Any]]
@@ -29,9 +31,10 @@ class Needed:
 
 
 def look(folder: Path, studies: Iterable[str]) -> Needed:
-    """Plan each study by itself, so that one that cannot be planned keeps no other from it.
+    """Plan each study by itself, so that one that cannot be planned does not stop the others.
 
-    Raises `FedloomError` for what is wrong with the config of all studies.
+    Raises:
+        FedloomError: For what is wrong with the config of all studies.
     """
     config.settings(folder)
     config.check_methods(folder)
@@ -52,10 +55,11 @@ def every(folder: Path) -> list[str]:
 
 
 def datasets(folder: Path, needed: Needed) -> dict[str, str]:
-    """By data set that a study asks for which cannot be planned, that study.
+    """By data set of a study that cannot be planned, that study.
 
-    Raises that study's error if its file does not tell which data sets these are: then any run may
-    be one of it.
+    Raises:
+        FedloomError: That study's error, if its file does not tell its data sets: then any run may
+            be one of the study's.
     """
     found: dict[str, str] = {}
     for study, why in needed.unplanned.items():

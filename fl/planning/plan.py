@@ -1,8 +1,8 @@
-"""What a config means, written down: the runs, the bundles that train them, and what they need.
+"""What a config means, written to files: the runs, the bundles that train them, and what they need.
 
-`current` is what Snakemake parses. It is kept in ``<results>/plan/`` and made anew only when config
-or code changed, so that reading it costs neither the expansion nor an import of torch. Its files
-are rewritten only when their content changes, because their times are what the graph goes by.
+Snakemake parses `current`. It is kept in ``<results>/plan/`` and made again only when config or
+code changed, so that reading it needs neither the expansion nor an import of torch. Its files are
+rewritten only when their content changes, because the graph goes by their times.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ TEMPLATES = registry.ROOT / "report" / "templates"
 class Plan:
     """The plan of some studies.
 
-    studies: by name, title, metric, hash and runs (what `fl.results.tables` reads). bundles: by id,
-    runs with their specs, what they need and how they are executed (what `fl.train.job` reads).
-    datasets and partitions: by id, how to make them. analyses: by id, what they read (what
-    `fl.results.analyse` does). watched: by path, the `stamp` of each file outside config that all
-    this follows from.
+    Attributes:
+        studies: By name: title, metric, hash and runs, for `fl.results.tables`.
+        bundles: By id: runs with their specs, needs and execution, for `fl.train.job`.
+        datasets, partitions: By id, how to make them.
+        analyses: By id, what they read, for `fl.results.analyse`.
+        watched: By path, the `stamp` of each file outside config that the plan depends on.
     """
 
     settings: Settings
@@ -60,9 +61,10 @@ class Plan:
 
 
 def make(folder: Path, studies: Sequence[str] = ()) -> Plan:
-    """The plan of the studies that a config folder asks for, or of those named; writes nothing.
+    """The plan of the studies that a config folder or ``studies`` names; writes nothing.
 
-    Raises `ConfigError` for anything in the config that is wrong.
+    Raises:
+        ConfigError: For anything in the config that is wrong.
     """
     from fl.study.expand import expand  # imports torch, which a plan that is known does without
     from fl.study.own_files import Own
@@ -90,9 +92,10 @@ def make(folder: Path, studies: Sequence[str] = ()) -> Plan:
 
 
 def asked_for(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str], Where]:
-    """The settings of a config folder, the studies named or else its own, and where it names them.
+    """The settings of a config folder, the studies asked for, and where they are named.
 
-    Raises `ConfigError` for what is wrong with the config of all studies.
+    Raises:
+        ConfigError: For what is wrong with the config of all studies.
     """
     settings = config.settings(folder)
     config.check_methods(folder)
@@ -144,7 +147,7 @@ def _bundles(
 
 
 def _check_room(runs: Iterable[Run], settings: Settings, folder: Path) -> None:
-    """Refuse (`ConfigError`) a job that no node of its partition can hold: it would wait on."""
+    """Refuse (`ConfigError`) a job that fits on no node of its partition; it would never start."""
     where = Where(os.path.relpath(folder / "config.yaml")) / "nodes"
     for run in runs:
         asked = run.execution
@@ -201,7 +204,7 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
 
 
 def _analysed(study: dict[str, Any], analyses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A study that says which analyses its report shows."""
+    """A study with the analyses that its report shows."""
     if not analyses:
         return study
     told = [{key: one[key] for key in ("analysis", "text", "title")} for one in analyses]
@@ -245,16 +248,16 @@ def _cell(source: str, line: published.Line, label: str, setting: str) -> dict[s
 
 
 def current(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
-    """``<results>/plan/plan.json``, made anew first if config or code changed.
+    """``<results>/plan/plan.json``, made again first if config or code changed.
 
-    It has the settings, and by name each study's hash and bundles, and each bundle's needs.
+    It has the settings, by name each study's hash and bundles, and each bundle's needs.
     """
     studies = config.asked(studies)
     return still(folder, studies) or written(folder, studies)[1]
 
 
 def still(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
-    """What `current` says where it makes nothing anew; else empty."""
+    """`current`, if nothing has to be made for it; else empty."""
     studies = config.asked(studies)
     settings, wanted, _ = asked_for(folder, studies)
     home = Path(settings.results) / "plan"
@@ -268,9 +271,10 @@ def still(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, Any]]:
-    """A plan made and written, and what ``plan.json`` says of it.
+    """Make and write a plan; the content of its ``plan.json``.
 
-    Raises `FedloomError` where the disk refuses, before anything is planned if it can be told.
+    Raises:
+        FedloomError: If the disk refuses, where possible before anything is planned.
     """
     studies = config.asked(studies)
     settings, wanted, _ = asked_for(folder, studies)
@@ -322,7 +326,7 @@ def _summary(plan: Plan, key: str) -> dict[str, Any]:
 
 
 def fingerprint(folder: Path, wanted: Sequence[str], settings: Settings) -> str:
-    """A hash over the bytes of all config and code, and what variables in them stand for."""
+    """A hash over the bytes of all config and code, and the values of variables named in them."""
     config_files = {*folder.rglob("*.yaml"), *folder.rglob("*.csv")}
     code_files = {p for root in plugins.roots().values() for p in root.rglob("*.py")}
     code_files |= {*TEMPLATES.glob("report.*"), identity.LEDGER}
@@ -330,7 +334,7 @@ def fingerprint(folder: Path, wanted: Sequence[str], settings: Settings) -> str:
 
 
 def stands(watched: Mapping[str, str]) -> bool:
-    """Whether the user's files are as they were."""
+    """Whether the user's files are unchanged."""
     return all(stamp([Path(path)]) == was for path, was in watched.items())
 
 
@@ -339,7 +343,7 @@ def _hashes(files: Iterable[Path]) -> dict[str, str]:
 
 
 def write(path: Path, content: Any) -> Any:
-    """Write ``content`` unless the file has it already; returns it as it is read back."""
+    """Write ``content`` unless the file has it already; returns it as it will be read."""
     plain = json.loads(json.dumps(content))
     if read(path) != plain:
         with disk_errors(path):
@@ -355,7 +359,7 @@ def summary(home: Path) -> dict[str, Any]:
 
 
 def part(home: Path, kind: str, name: str) -> dict[str, Any]:
-    """A study, bundle, data set or partition of the plan, as its file says it, or `DataError`."""
+    """A study, bundle, data set or partition of the plan, read from its file, or `DataError`."""
     return _checked(home / kind / f"{name}.json", plan_check.KINDS[kind])[0]
 
 
@@ -380,7 +384,7 @@ def _checked(path: Path, check: Callable[[Any, Where], Any]) -> tuple[dict[str, 
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A file of the plan as it is, whatever config says now; empty where there is none."""
+    """A file of the plan, whatever the config says now; empty if there is none."""
     try:
         found = parse_json(path.read_bytes())
     except (OSError, ValueError):

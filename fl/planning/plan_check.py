@@ -1,8 +1,7 @@
-"""Whether a file of ``results/plan`` is what `fl.planning.plan` writes: people copy, edit and
-truncate them.
+"""Whether a file of ``results/plan`` is such as `fl.planning.plan` writes.
 
-Each function refuses (`ConfigError`) what the reader of such a file could not go by. What a file
-says beyond that is passed over.
+People copy, edit and truncate them. Each function refuses (`ConfigError`) content with which the
+reader of that file could not work. Additional content is ignored.
 """
 
 from __future__ import annotations

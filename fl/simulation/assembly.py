@@ -32,9 +32,7 @@ Spec = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run's spec names, made with its values: instances of the registry's classes, and the
-    task and the modalities that its data set says.
-    """
+    """The objects that a run's spec names, and the task and the modalities of its data set."""
 
     model: Any
     method: Composed
@@ -113,7 +111,11 @@ def _simulation(
     seed: int,
     modals: tuple[Simulation, ...] = (),
 ) -> Simulation:
-    """``modals``: those of each modality, for the method that trains all of them."""
+    """The simulation made of its parts.
+
+    Args:
+        modals: The simulation of each modality, for the method that trains all of them.
+    """
     setting = Setting(
         *(network, training, classes, held.clients, arrays.shape, seed),
         away=len(held.away),
@@ -174,7 +176,7 @@ def computing(make: Callable[[], nn.Module], training: Training) -> Network:
 
 
 def _labels(prepared: Prepared, task: Task) -> np.ndarray:
-    """What the task learns: classes [samples], or masks [samples, height, width]."""
+    """The labels of the task: classes [samples], or masks [samples, height, width]."""
     found: np.ndarray | None = getattr(prepared, task.labels)
     if found is None:
         raise DataError(
@@ -190,7 +192,9 @@ def _normalisation(prepared: Prepared, training: Training) -> dict[str, Any] | N
 
 
 def reseeded(like: Simulation, spec: Spec, parts: Parts) -> Simulation:
-    """The simulation of a spec that differs from that of ``like`` in its seed only, on its data."""
+    """The simulation of a spec that differs from that of ``like`` only in its seed, on the same
+    data.
+    """
     modals = tuple(reseeded(one, spec, parts) for one in like.modals)
     return _simulation(
         *(parts, like.network, like.training, like.arrays, like.held, like.classes),

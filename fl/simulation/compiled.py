@@ -1,7 +1,7 @@
 """The stacked step, compiled: several steps of all clients in one program of `torch.compile`.
 
-Shapes never change, so that it is compiled once: the stack keeps its width, the number of steps is
-padded to whole chunks, and where a client has no step left its tree stays as it is.
+Shapes never change, so it is compiled once: the stack keeps its width, the number of steps is
+padded to whole chunks, and a client without a step left keeps its tree unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK = 8
 
 
 def available(device: torch.device) -> bool:
-    """Whether `torch.compile` can work here: on a CPU it needs a C++ compiler. Says so, once."""
+    """Whether `torch.compile` works here: on a CPU it needs a C++ compiler. Logs a failure once."""
     compilers = (os.environ.get("CXX", "c++"), "g++", "clang++")
     there = device.type != "cpu" or any(map(shutil.which, compilers))
     if not there:
@@ -53,9 +53,13 @@ def train(
     schedule: Schedule,
     lr: Rate,
 ) -> tuple[dict[str, Any], Tensor]:
-    """All steps of a stack: the work tree afterwards, and each client's summed loss, [K].
+    """All steps of a stack.
 
-    several: whether ``server`` is a stack too, see `fl.simulation.backends.Cohort`.
+    Args:
+        several: Whether ``server`` is a stack too, see `fl.simulation.backends.Cohort`.
+
+    Returns:
+        The work tree after the last step, and each client's summed loss, [K].
     """
     schedule = _padded(schedule)
     real = torch.from_numpy(np.arange(schedule.index.shape[1]) < schedule.steps[:, None])
@@ -81,7 +85,7 @@ def train(
 
 
 def _padded(schedule: Schedule) -> Schedule:
-    """With steps of zeros at the end, up to whole chunks."""
+    """The schedule with steps of zeros at the end, up to whole chunks."""
     longest = int(schedule.steps.max())
 
     def whole(array: np.ndarray) -> np.ndarray:
@@ -92,7 +96,7 @@ def _padded(schedule: Schedule) -> Schedule:
 
 @cache
 def _program(part: Pass, several: bool, masked: bool) -> Any:
-    """The compiled chunk of a pass; without a mask where every step is real."""
+    """The compiled chunk of a pass; it has no mask where every client has all steps."""
     dims = (0 if several else None, 0, 0)
     reference = part.reference and vmap(part.reference, in_dims=dims)
 

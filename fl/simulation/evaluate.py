@@ -1,4 +1,4 @@
-"""What a model scores on each client's data."""
+"""Evaluation: the metrics of a model on each client's data."""
 
 from __future__ import annotations
 
@@ -38,10 +38,14 @@ both, the latter by `fl.schema.REWEIGHTED`.
 class Held:
     """The samples of every client, by split: ``held.samples["test"][client]`` is an int64 array.
 
-    Clients that are unseen have their test samples in the split `UNSEEN`, their validation samples
-    in `UNSEEN_VAL`, and none in ``val`` and ``test``. away: clients that take part in no round, in
-    ascending order. everywhere: the test samples of all clients, where models are scored on them
-    beside the client's own. modality: of every client, int64 [clients], where they differ in it.
+    Unseen clients have their test samples in the split `UNSEEN`, their validation samples in
+    `UNSEEN_VAL`, and none in ``val`` and ``test``.
+
+    Attributes:
+        away: Clients that take part in no round, in ascending order.
+        everywhere: The test samples of all clients, where models are scored on them in addition to
+            the client's own.
+        modality: Of every client, int64 [clients], where they differ in it.
     """
 
     samples: Mapping[str, list[np.ndarray]]
@@ -51,9 +55,12 @@ class Held:
 
     @classmethod
     def of(cls, table: pd.DataFrame, test: str = OWN, everybody: bool = False) -> Held:
-        """From a partition table; with ``test`` `UNION`, every client that has test samples has
-        those of all; with `BOTH` its own, and those of all stand beside. ``everybody``: unseen
-        clients take part as well.
+        """The samples in a partition table.
+
+        Args:
+            test: `OWN`: clients are tested on their own samples. `UNION`: each client that has test
+                samples, on those of all. `BOTH`: on its own, and separately on those of all.
+            everybody: Unseen clients take part as well.
         """
         clients = int(table["client"].max()) + 1
         unseen = np.zeros(len(table), bool)
@@ -87,7 +94,7 @@ class Held:
         return found[0] if len(found) == 1 else np.sort(np.concatenate([NO_SAMPLES, *found]))
 
     def of_modality(self, modality: int) -> Held:
-        """The same clients, of whom only those of a modality hold samples and take part."""
+        """The same clients, but only those of one modality hold samples and take part."""
         assert self.modality is not None
         others = np.flatnonzero(self.modality != modality).tolist()
         samples = {
@@ -120,8 +127,8 @@ def evaluate(
 ) -> pd.DataFrame:
     """Loss and the task's metrics of every client, in the columns of `METRIC_COLUMNS`.
 
-    Each view of the method is one ``stage``. Splits that a client has no samples of give no row,
-    and neither does the personal stage of a client that never takes part: it has no model.
+    Each view of the method is one ``stage``. A split without samples of a client gives no row, and
+    neither does the personal stage of a client that never takes part, because it has no model.
     """
     rows = []
     ask = partial(
@@ -152,7 +159,7 @@ def evaluate(
 
 
 class _View:
-    """One view of a method after a round: what it scores on some samples, client by client."""
+    """One view of a method after a round; scores samples client by client."""
 
     def __init__(
         self,
@@ -204,7 +211,7 @@ class _View:
 
     @torch.no_grad()
     def _looked(self, client: int, samples: np.ndarray) -> dict[str, Tensor]:
-        """What the task looks at, of each sample."""
+        """What the task computes for each sample."""
         own = None if self._shared else self._state.client(client, self._arrays.device)
         variables = self._shared or self._view(self._state.server, own)
         outputs_of, seen = self._outputs(variables, client), []
@@ -216,7 +223,7 @@ class _View:
         return trees.concatenate(seen)
 
     def _outputs(self, variables: Tree, client: int) -> Callable[[Tensor], Tensor]:
-        """From inputs to outputs, for one client."""
+        """The outputs of one client's model."""
         predictor = self._predictor
         if predictor is None:
             return lambda x: (
@@ -249,9 +256,15 @@ def as_rows(rows: list[tuple[int, int, str, str, str, float, int]]) -> pd.DataFr
 def reweighted_accuracy(correct: np.ndarray, labels: np.ndarray, held: np.ndarray) -> float:
     """sum_c p_c right_c / sum_c p_c n_c, with p_c the share of class c in ``held``.
 
-    correct: 0 or 1 per sample, [n]; labels: [n]; held: a client's training samples by class. As in
-    the released code of FedSaC, a sample counts as much as its class does for the client. NaN if no
-    sample is of a class that the client holds.
+    As in the released code of FedSaC, a sample counts as much as its class does for the client.
+
+    Args:
+        correct: 0 or 1 per sample, [n].
+        labels: The class of each sample, [n].
+        held: A client's training samples by class.
+
+    Returns:
+        NaN if no sample is of a class that the client holds.
     """
     there = np.bincount(labels, minlength=len(held))[: len(held)] * held
     right = np.bincount(labels, weights=correct, minlength=len(held))[: len(held)] * held

@@ -1,7 +1,7 @@
-"""The batches of clients on the device, with what reference models make of their samples.
+"""The batches of clients on the device, with the outputs of reference models on their samples.
 
-Models that stand still during a pass say the same of a sample in every epoch: one look at every
-sample serves all batches, where that costs less than asking each time.
+Models that do not change during a pass give the same output for a sample in every epoch. So they
+are computed once for every sample, where that costs less than once per batch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Models = Callable[[int], tuple[Tree, Tree]]
 
 
 class Batches:
-    """The batches of some clients; ``models`` are asked now, once for each row, if at all."""
+    """The batches of some clients; reference ``models`` are run here, if once per sample pays."""
 
     def __init__(self, part: Pass, schedule: Schedule, arrays: Arrays, models: Models) -> None:
         self._arrays, keys = arrays, schedule.keys()
@@ -47,7 +47,7 @@ class Batches:
         self._known = _remember(part, schedule, arrays, models)
 
     def at(self, rows: int | slice, steps: int | slice) -> Batch:
-        """Of one client or several, of one step or several: leaves [b, ...] after those chosen."""
+        """The batches of some clients and steps; leaves are [b, ...] after the chosen axes."""
         key = None if self._keys is None else self._keys[rows, steps]
         batch = self._arrays.batch(self._index[rows, steps], self._weight[rows, steps], key)
         if self._known is None:
@@ -71,7 +71,7 @@ def ask(
     work: Tree,
     batch: Batch,
 ) -> dict[str, Any]:
-    """The batch with what reference models make of it, unless it has that, or needs none."""
+    """The batch with the outputs of reference models, unless it has them already or needs none."""
     if look is None or "reference" in batch:
         return dict(batch)
     with torch.no_grad():
@@ -80,8 +80,12 @@ def ask(
 
 @dataclass(frozen=True)
 class _Known:
-    """table: what was computed for every sample of all clients; index, extra: positions in it, in
-    place of the sample numbers of `fl.data.batches.Schedule`.
+    """Outputs of reference models, computed in advance.
+
+    Attributes:
+        table: The outputs for every sample of all clients.
+        index, extra: Positions in the table, in place of the sample numbers of
+            `fl.data.batches.Schedule`.
     """
 
     table: dict[str, Any]
@@ -90,8 +94,11 @@ class _Known:
 
 
 def _remember(part: Pass, schedule: Schedule, arrays: Arrays, models: Models) -> _Known | None:
-    """One look at every sample. None where there is no reference, where batches are augmented and
-    so never the same, and where looking things up would not pay or take too much memory.
+    """The outputs of reference models for every sample.
+
+    Returns:
+        None where there is no reference, where batches are augmented and so differ each time, and
+        where a table would not pay or take too much memory.
     """
     if part.reference is None or arrays.random:
         return None
@@ -122,6 +129,6 @@ def _remember(part: Pass, schedule: Schedule, arrays: Arrays, models: Models) ->
 
 
 def _samples(schedule: Schedule, row: int) -> np.ndarray:
-    """All that a client's batches and refreshes come to, in ascending order."""
+    """All samples in a client's batches and refreshes, in ascending order."""
     steps = schedule.index[row, : schedule.steps[row]]
     return np.unique(np.concatenate([steps.ravel(), *(e[row].ravel() for e in schedule.extra)]))

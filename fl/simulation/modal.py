@@ -1,10 +1,10 @@
 """Rounds of clients that differ in the kind of their input: images here, texts there.
 
-Each modality is trained as a run of its own, by `fl.simulation.engine`: its clients in one stack,
-with a network that has no weight of the others. What one modality has not got it neither trains nor
-sends. What comes back is averaged weight by weight over those who hold it, so that a classifier
-that all share is one, and an extractor that of its modality; or, where the modalities share
-nothing, each has a server of its own (`fl.method.Modal`).
+Each modality is trained as a run of its own by `fl.simulation.engine`: its clients in one stack,
+with a network without the weights of the others, which its clients neither train nor send. The
+results are averaged weight by weight over the clients that hold the weight. So a shared classifier
+is averaged over all clients, and an extractor over those of its modality. Where modalities share no
+weight, each may have a server of its own (`fl.method.Modal`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ Done = tuple[State, Tensor]
 
 
 def together(whole: Network, networks: Sequence[Network]) -> Network:
-    """``whole``, the network with the weights of all modalities, told which are heads: no single
-    pass goes through it, so that its last linear layer is not all of them.
+    """``whole``, the network with the weights of all modalities, with its heads named.
+
+    No single pass goes through it, so its heads cannot be found as its last linear layer.
     """
     whole.head = frozenset().union(*(one.head for one in networks))
     return whole
@@ -45,7 +46,9 @@ def together(whole: Network, networks: Sequence[Network]) -> Network:
 def check(apart: bool, networks: Mapping[str, Network]) -> None:
     """Refuse (`FedloomError`) modalities that share weights under a method that cannot share them.
 
-    apart: whether its server does more than average; networks: of each modality, by name.
+    Args:
+        apart: Whether the method's server does more than average.
+        networks: Of each modality, by name.
     """
     common = frozenset.intersection(*map(weights, networks.values()))
     if apart and common:
@@ -59,9 +62,12 @@ def check(apart: bool, networks: Mapping[str, Network]) -> None:
 def several(
     whole: Method, network: Network, alone: Mapping[str, tuple[Method, Network]], apart: bool
 ) -> Method:
-    """One method of those for each modality, by its name, each with its network.
+    """One method made of those for each modality.
 
-    whole, network: for all weights together. apart: see `Modal`.
+    Args:
+        whole, network: The method and the network for all weights together.
+        alone: By modality, its method and its network.
+        apart: See `Modal`.
     """
     check(apart, {name: own for name, (_, own) in alone.items()})
     modals = tuple(
@@ -108,7 +114,7 @@ def weights(network: Network) -> frozenset[str]:
 
 
 def state_of(modal: Modal, state: State) -> State:
-    """What a run's state is for one modality: all clients, without the weights that it lacks."""
+    """A run's state as one modality sees it: all clients, without the weights that it lacks."""
     return State(modal.server(state.server), modal.of(state.clients))
 
 
@@ -156,7 +162,7 @@ def _trained(
 
 
 def _collecting(method: Method) -> Method:
-    """The method whose server is left with what was sent."""
+    """The method with a server that only keeps what was sent."""
 
     def mean(
         server: Tree, clients: Tree, uploads: Tree, n: Tensor
@@ -201,8 +207,9 @@ def _together(
 
 
 def _over_holders(means: Sequence[Tree], samples: Sequence[Tensor], before: Tree) -> dict[str, Any]:
-    """Each leaf's mean over the modalities that have it, weighted with their samples; the server's
-    own leaf ``before`` where nobody who holds it took part.
+    """Each leaf's mean over the modalities that have it, weighted by their samples.
+
+    A leaf whose holders took no part is the server's own from ``before``.
     """
     found: dict[str, Any] = {}
     keys = dict.fromkeys(key for tree in means for key in tree)
@@ -218,9 +225,10 @@ def _over_holders(means: Sequence[Tree], samples: Sequence[Tensor], before: Tree
 
 
 def _in_one_stack(uploads: Sequence[Tree], places: Sequence[Tensor]) -> dict[str, Any]:
-    """What clients sent, [participants, ...], in their order: zeros where one lacks a weight.
+    """All uploads, [participants, ...], in the order of clients, with zeros for a missing weight.
 
-    places: of each modality's clients among the participants.
+    Args:
+        places: Of each modality's clients among the participants.
     """
     size, found = sum(map(len, places)), dict[str, Any]()
     for upload, rows in zip(uploads, places, strict=True):
@@ -240,7 +248,7 @@ def _like(tree: Tree, shape: Tree) -> dict[str, Any]:
 def choose(
     methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], rounds: int
 ) -> tuple[str, dict[str, float]]:
-    """`fl.simulation.engine.choose`, by the modality of which most clients take part."""
+    """`fl.simulation.engine.choose`, for the modality with most participants."""
     if not methods[0].modals:
         return engine.choose(methods, states, plans, rounds)
     sizes = [0 if own is None else len(own.clients) for own in plans[0].modals]

@@ -1,7 +1,7 @@
 """A run: rounds of a method over a partition, evaluated. The code that decides a run's numbers.
 
-What is imported from here is part of every run's identity; what watches, stores and resumes a run
-is not, and lives in `fl.train.job`.
+Whatever this module imports is part of every run's identity. Watching, storing and resuming a run
+are not; they are in `fl.train.job`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.flo
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a run needs beside its state.
+    """What a run needs beside its state; see `fl.simulation.engine` for what is not explained here.
 
-    classes: number of classes; seed: the run's; task: what labels are, and what is reported;
-    modals: where clients differ in modality, what each one's run would be alone; see
-    `fl.simulation.engine` for the rest.
+    Attributes:
+        classes: Number of classes.
+        seed: The run's.
+        task: What labels are, and which metrics are reported.
+        modals: Where clients differ in modality, the run of each modality alone.
     """
 
     method: Method
@@ -66,8 +68,8 @@ class Simulation:
         return engine.start(self.method, variables, counts, self.held.modality)
 
     def counts(self) -> Tensor:
-        """Training samples of every client by class, int64 [clients, classes]; zeros where samples
-        are not of one class each.
+        """Training samples of every client by class, int64 [clients, classes]; zeros where a sample
+        has no single class.
         """
         found = np.zeros((self.held.clients, self.classes), np.int64)
         for client, held in enumerate(self.held.samples["train"] if self.task.counted else ()):
@@ -100,7 +102,7 @@ class Simulation:
         )
 
     def _asked(self, clients: np.ndarray, round_: int) -> dict[str, Any]:
-        """What a plan says of a round beside its batches."""
+        """What a round's plan holds beside its batches."""
         return {
             "round": round_,
             "clients": torch.from_numpy(clients),
@@ -177,7 +179,7 @@ class Simulation:
         round_: int,
         purpose: str,
     ) -> list[np.ndarray]:
-        """``most`` of each client's samples at most, in their order."""
+        """At most ``most`` of each client's samples, in their order."""
         if most is None:
             return samples
         draws = (rng.generator(self.seed, purpose, int(k), round_) for k in clients)
@@ -187,8 +189,8 @@ class Simulation:
         ]
 
     def _participants(self, round_: int) -> tuple[np.ndarray, Work]:
-        """Who takes part, in ascending order, and how much of the work each of them does; ()
-        where all do all of it.
+        """Who takes part, in ascending order, and the share of the work that each does; () if all
+        do all of it.
         """
         everybody, training = self.held.participants, self.training
         count = max(1, round(training.participation * len(everybody)))
@@ -214,8 +216,8 @@ class Simulation:
         )
 
     def final(self, state: State) -> dict[str, Any]:
-        """What is kept of a run's weights: by stage, the global model's variables, and the clients'
-        own ones as a stack.
+        """The weights to store: by stage, the global model's variables, and the clients' own as a
+        stack.
         """
         views, kept = self.method.views, {}
         if GLOBAL in views:
@@ -226,7 +228,7 @@ class Simulation:
         return kept
 
     def before(self, weights: Tree) -> pd.DataFrame:
-        """Round 0 of a run that starts from a stored model: that model, on every client."""
+        """Round 0 of a run that starts from a stored model: that model, scored on every client."""
         if self.modals:
             found = zip(self.method.modals, self.modals, strict=True)
             rows = [own.before(one.of(weights)) for one, own in found]
@@ -240,11 +242,11 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Round:
-    """A finished round: its state, its rows (training loss always, scores when evaluated), and
-    whether something was no longer finite.
+    """A finished round: its state and its rows (training loss always, scores when evaluated).
 
-    trouble: what that was, in words; "" if all is well. traces: what the method keeps of an
-    evaluated round, see `fl.method.Method`.
+    Attributes:
+        trouble: What was no longer finite, in words; "" if everything is.
+        traces: What the method records of an evaluated round, see `fl.method.Method`.
     """
 
     number: int
@@ -256,7 +258,7 @@ class Round:
 
     @property
     def diverged(self) -> bool:
-        """Whether this is the run's last round because of its trouble."""
+        """Whether the run ends here because something is no longer finite."""
         return bool(self.trouble)
 
 

@@ -1,4 +1,4 @@
-"""Sweeps: one look at every sample of clients, one client after another or all at once."""
+"""Sweeps: one pass over every sample of clients, one client after another or all at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ Swept = tuple[dict[str, Any], dict[str, Any]]
 
 @torch.no_grad()
 def sweep(part: Sweep, cohort: Cohort, sent: Tree, backend: str) -> Swept:
-    """The sweep of a cohort; ``sent``: the stacked uploads of the pass before, or {}."""
+    """The sweep of a cohort.
+
+    Args:
+        sent: The stacked uploads of the pass before, or {}.
+    """
     return (_stacked if backend in TOGETHER else _loop)(part, cohort, sent)
 
 

@@ -1,4 +1,4 @@
-"""What clients train on in place of all of their samples: some of them, or virtual images."""
+"""What clients train on instead of all of their samples: some of them, or virtual images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from fl.simulation.simulate import Simulation
 def some(simulation: Simulation, count: int) -> Simulation:
     """Every client trains on ``count`` of its samples of every class, the same for all seeds.
 
-    Raises `FedloomError` where a client has fewer of one.
+    Raises:
+        FedloomError: If a client has fewer of a class.
     """
     chosen = []
     for client, held in enumerate(simulation.held.samples["train"]):
@@ -39,8 +40,10 @@ def some(simulation: Simulation, count: int) -> Simulation:
 
 
 def images(simulation: Simulation, found: Tensor) -> Simulation:
-    """Every client trains on virtual images of its own, [clients, classes x count, ...], normalised
-    and ordered by class; they come after the data set's samples.
+    """Every client trains on virtual images of its own, which come after the data set's samples.
+
+    Args:
+        found: The images, [clients, classes x count, ...], normalised and ordered by class.
     """
     clients, count = found.shape[:2]
     if clients != simulation.held.clients or count % simulation.classes:
@@ -62,7 +65,7 @@ def _training_on(simulation: Simulation, samples: list[np.ndarray]) -> Simulatio
 
 
 class _Extended(Arrays):
-    """Samples with more after them, which are normalised and never augmented."""
+    """Samples followed by images, which are normalised already and never augmented."""
 
     def __init__(self, first: Arrays, more: Tensor, labels: np.ndarray) -> None:
         self.__dict__.update(vars(first))
@@ -71,7 +74,7 @@ class _Extended(Arrays):
         self._y = torch.cat([first.labels(torch.arange(first.size, device=first.device)), y])
 
     def inputs(self, index: Tensor, key: Tensor | None = None) -> Tensor:
-        """As of what it extends."""
+        """As `inputs` of the samples that are extended."""
         flat, size = index.reshape(-1), self._first.size
         added = flat >= size
         keys: Any = None if key is None else key.reshape(-1)

@@ -37,7 +37,7 @@ STATE, ROWS, RECORD = "state.safetensors", "rows.parquet", "checkpoint.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stood after ``round``."""
+    """The state of a run after ``round``."""
 
     round: int
     state: Tree
@@ -48,10 +48,12 @@ class Checkpoint:
 def save_tree(tree: Tree, path: Path) -> None:
     """Write a tree as a safetensors file, atomically.
 
-    Values, types, memory layouts (strides), the order of keys and empty dicts all survive: a
+    Values, types, memory layouts (strides), the order of keys and empty dicts are all kept: a
     resumed run sums in the same order over the same layouts, so it gets the same bits. Tensors that
-    share memory come back apart, and no leaf requires a gradient. Raises `FedloomError` if the disk
-    is full or refuses.
+    share memory are loaded apart, and no leaf requires a gradient.
+
+    Raises:
+        FedloomError: If the disk is full or refuses.
     """
     content = _packed(tree)
     with files.disk_errors(path):
@@ -93,7 +95,8 @@ def _flatten(tree: Tree, above: tuple[str, ...]) -> Iterator[tuple[str, torch.Te
 def load_tree(path: Path, device: str | torch.device = "cpu") -> Tree:
     """Read what `save_tree` wrote, into memory of its own on ``device``.
 
-    Raises `DataError` if the file is missing, damaged or not such a file.
+    Raises:
+        DataError: If the file is missing, damaged or not such a file.
     """
     tree: Tree = {}
     try:
@@ -125,8 +128,10 @@ def load_tree(path: Path, device: str | torch.device = "cpu") -> Tree:
 
 
 def _layout(file: Any) -> dict[str, list[int] | None]:
-    """Flat name and strides of each leaf, None for each empty dict; `ValueError` if it is none, or
-    not that of the tensors in the file.
+    """Flat name and strides of each leaf, None for each empty dict.
+
+    Raises:
+        ValueError: If the file states no layout, or not that of its tensors.
     """
     found = files.parse_json(file.metadata()["tree"])
     layout = {str(name): stride for name, stride in found}
@@ -138,8 +143,10 @@ def _layout(file: Any) -> dict[str, list[int] | None]:
 
 
 def _check_stride(name: str, shape: list[int], stride: list[int]) -> None:
-    """Refuse (`ValueError`) strides that do not fill the memory once, in some order of the axes:
-    two numbers would share a place, or places between them would be asked for.
+    """Refuse (`ValueError`) strides that do not fill the memory exactly once, in some order of
+    axes.
+
+    Otherwise two numbers would share a place, or places between them would be read.
     """
     if len(stride) != len(shape) or not all(type(step) is int for step in stride):
         raise ValueError(f"{name[:80]!r} has strides {stride} for the shape {shape}")
@@ -162,8 +169,11 @@ def save(
 ) -> None:
     """Add the checkpoint of ``round`` to ``folder`` and then remove all but the newest ``keep``.
 
-    ``extra`` is anything JSON can hold. Raises `FedloomError` if the disk is full or refuses; the
-    checkpoints that were there then stay.
+    Args:
+        extra: Anything that JSON can hold.
+
+    Raises:
+        FedloomError: If the disk is full or refuses; the earlier checkpoints then stay.
     """
     if keep < 1:
         raise ValueError(f"keep is {keep}: at least the checkpoint just saved has to stay")
@@ -192,10 +202,10 @@ def save(
 
 
 def load_latest(folder: Path, device: str | torch.device = "cpu") -> Checkpoint | None:
-    """The newest checkpoint in ``folder`` that is whole, or None if there is none.
+    """The newest complete checkpoint in ``folder``, or None if there is none.
 
-    Damaged ones that are newer are renamed to ``<name>.corrupt-N`` with a warning, and what killed
-    processes left unfinished is removed. For the one process that holds the run's lease.
+    Newer ones that are damaged are renamed to ``<name>.corrupt-N`` with a warning, and unfinished
+    ones of killed processes are removed. Only the process that holds the run's lease may call this.
     """
     for leftover in folder.glob(".*.tmp"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -211,7 +221,7 @@ def load_latest(folder: Path, device: str | torch.device = "cpu") -> Checkpoint 
 
 
 def _read(path: Path, device: str | torch.device) -> Checkpoint:
-    """The checkpoint in a folder; `DataError` or `FileNotFoundError` if it is not whole."""
+    """The checkpoint in a folder; `DataError` or `FileNotFoundError` if it is not complete."""
     record = files.read_sealed(path / RECORD)
     for name in (STATE, ROWS):
         if problem := files.damage(path / name, record["files"].get(name, {"size": 0})):
@@ -224,7 +234,7 @@ def _read(path: Path, device: str | torch.device) -> Checkpoint:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """Checkpoints by falling round; ``.old`` is one that was being replaced by the same round."""
+    """Checkpoints by descending round; ``.old`` was being replaced by one of the same round."""
     matches = [
         (re.fullmatch(r"round-(\d+)(\.old)?", path.name), path)
         for path in (folder.iterdir() if folder.exists() else ())

@@ -1,8 +1,8 @@
-"""Finished runs on their way between stores: from folder to folder, or through a tar file.
+"""Moving finished runs between stores: from folder to folder, or through a tar file.
 
-A run is checked where it comes from and checked again as it arrives, and it appears there by one
-rename. What is there already stays as it is: the same numbers are passed over, other numbers under
-the same name are reported as a conflict.
+A run is checked at its source and again when it arrives, and it appears in the target by one
+rename. A run that the target has already is not changed: the same numbers are skipped, other
+numbers under the same name are reported as a conflict.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NEW, THERE, BUSY, CONFLICT, DAMAGED = (
 
 @dataclass(frozen=True)
 class Moved:
-    """What became of a run: one of the words above, and a line on it where it did not go well."""
+    """The outcome for a run: one of the words above, and a line on what went wrong, if anything."""
 
     run: str
     outcome: str
@@ -85,7 +85,7 @@ def pack(runs: Iterable[str], source: Store, path: Path) -> Iterator[Moved]:
 
 
 def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Nobody's, at no time: the same runs are the same file."""
+    """Without owner and time, so that the same runs give the same file."""
     info.uid = info.gid = info.mtime = 0
     info.uname = info.gname = ""
     return info
@@ -93,7 +93,7 @@ def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Store]:
-    """A store to bring runs from: a folder as it is, a tar file unpacked for the while."""
+    """A store to copy runs from: a folder as it is, a tar file unpacked until the context ends."""
     if not path.exists():
         raise FedloomError(f"{path}: does not exist")
     if not is_tar(path):

@@ -1,4 +1,4 @@
-"""What the files of a run are called, finished or not (see `fl.store.store`)."""
+"""The names of a run's files, finished or not (see `fl.store.store`)."""
 
 RECORD, METRICS, WEIGHTS = "run.json", "metrics.parquet", "final.safetensors"
 TRACES = "traces.safetensors"

@@ -1,14 +1,14 @@
 """One process at a time for one run, on a file system that several hosts may share.
 
-Who holds the lease is written in a file that appears by a hard link, which is atomic on NFS too.
-The holder counts up inside that file, always in the same inode: one that was taken over, and wakes
-up late, writes to a file that is no longer in the way of anybody.
+The holder of a lease is written in a file that appears by a hard link, which is atomic on NFS too.
+The holder increments a counter inside that file, always in the same inode: a process that has lost
+the lease and wakes up late writes to a file that nobody reads any more.
 
-No clocks are compared. A holder is given up at once if its process, or the boot of its host, is
-known to be over; else if its file has not changed while the waiter looked for ``patience`` seconds
-of its own. A live holder can be given up wrongly, after it was suspended for instance; it notices
-at its next beat (`Lease.lost`). Two processes then work on one run for a while. So nothing in the
-store needs the lease in order to be right; it only saves work.
+No clocks are compared. A holder is replaced at once if its process, or the boot of its host, is
+known to be over; otherwise if its file has not changed while the waiter watched it for ``patience``
+seconds. A live holder can be replaced wrongly, for instance after it was suspended; it notices at its
+next beat (`Lease.lost`). Until then two processes work on one run. So the store is right without
+leases; they only save work.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Lease:
-    """A lease that is held; its file is kept alive by a thread until `release`."""
+    """A lease that is held; a thread keeps its file alive until `release`."""
 
     def __init__(self, path: Path, holder: dict[str, Any], handle: int, beat: float) -> None:
         self.path, self.lost = path, False
@@ -47,7 +47,7 @@ class Lease:
             self.check(count=1)
 
     def check(self, count: int = 0) -> bool:
-        """Look whether the lease is still ours and, if not, set `lost`; returns whether it is."""
+        """Whether the lease is still ours; sets `lost` if it is not."""
         with self._lock:
             try:
                 if count and not self._stop.is_set():
@@ -66,7 +66,7 @@ class Lease:
             return ours
 
     def release(self) -> None:
-        """Stop the thread and remove the file, unless it is somebody else's by now."""
+        """Stop the thread and remove the file, unless another process holds the lease by now."""
         if self._stop.is_set():
             return
         self._stop.set()
@@ -83,8 +83,13 @@ def take(
 ) -> Lease | None:
     """Take the lease ``path``, waiting while another process holds it; its folder is made.
 
-    Returns None as soon as ``over()`` says that there is nothing left to do, or, without ``wait``,
-    if the holder is not known to be gone. ``beat`` and ``patience`` are in seconds.
+    Args:
+        over: Whether there is nothing left to do.
+        beat, patience: In seconds, see the module.
+        wait: If false, do not wait for a holder that may be alive.
+
+    Returns:
+        None as soon as ``over()`` is true, or, without ``wait``, if the holder may be alive.
     """
     seen: bytes | None = None
     unchanged, told = 0.0, False
@@ -121,10 +126,10 @@ def holder(path: Path) -> str | None:
 
 
 def living(path: Path, patience: float) -> str | None:
-    """Who holds the lease, as far as one look tells; None if nobody, or if the holder is gone.
+    """The holder of the lease, as far as one look shows; None if there is none, or it is gone.
 
-    For display only: whether a holder elsewhere has been silent for ``patience`` seconds is told by
-    this host's clock.
+    For display only: whether a holder on another host has been silent for ``patience`` seconds is
+    judged by this host's clock.
     """
     try:
         content, beaten = path.read_bytes(), path.stat().st_mtime
@@ -162,8 +167,8 @@ def _create(path: Path, beat: float) -> Lease | None:
 def _withdraw(path: Path, content: bytes) -> None:
     """Remove the lease file if it still has ``content``.
 
-    Of several processes only one can move the file away. If it has changed since it was judged, its
-    holder lives (or is a new one), and it is put back.
+    Of several processes only one can move the file away. If its content has changed meanwhile, its
+    holder is alive (or is a new one), and it is put back.
     """
     aside = files.temporary(path)
     with contextlib.suppress(FileNotFoundError):
@@ -175,7 +180,7 @@ def _withdraw(path: Path, content: bytes) -> None:
 
 
 def _gone(holder: dict[str, Any]) -> bool:
-    """Whether a holder is certainly over, told from this host."""
+    """Whether this host can tell that a holder is certainly over."""
     me = _identity()
     if any(holder.get(key) != me[key] for key in ("host", "machine")):
         return False
@@ -194,7 +199,7 @@ def _gone(holder: dict[str, Any]) -> bool:
 
 
 def _identity() -> dict[str, Any]:
-    """What tells this process from every other one, as far as the system says."""
+    """What distinguishes this process from every other, as far as the system says."""
     machine = _system("/etc/machine-id")
     namespace = None
     with contextlib.suppress(OSError):
@@ -241,7 +246,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _parse(content: bytes) -> dict[str, Any]:
-    """The holder; empty if the content is damaged: nobody is known, so only silence counts."""
+    """The holder; empty if the content is damaged, so that only its silence is judged."""
     try:
         holder = files.parse_json(content)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Keeping a store in order: what is in it, what is wrong with it, what nobody needs."""
+"""Maintaining a store: what it holds, what is damaged, what nobody needs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ DAY = 86400.0
 
 @dataclass(frozen=True)
 class Entry:
-    """A run as it lies in a store.
+    """A run in a store.
 
-    state: as in its record, or `UNFINISHED`, or `DAMAGED` where the record cannot be read
-    or is none of a run.
-    record: empty where there is none. size: bytes on the disk, checkpoints included.
+    Attributes:
+        state: As in its record; `UNFINISHED`; or `DAMAGED` if the record cannot be read or is not
+            that of a run.
+        record: Empty where there is none.
+        size: Bytes on the disk, checkpoints included.
     """
 
     run: str
@@ -50,9 +52,7 @@ def entries(store: Store) -> Iterator[Entry]:
 
 
 def problems(store: Store, run: str) -> list[str]:
-    """What is wrong with a finished run, one line each: its files, whether it is that run, and
-    whether what it says can be.
-    """
+    """What is wrong with a finished run, one line each: its files, its name, its content."""
     if found := store.verify(run):
         return found
     place = store.place(run)
@@ -79,7 +79,7 @@ def problems(store: Store, run: str) -> list[str]:
 
 
 def leftovers(data: Path) -> list[Path]:
-    """Folders of prepared data that nobody finished and nobody has touched for a day."""
+    """Unfinished folders of prepared data that have not changed for a day."""
     with disk_errors(data):
         found = sorted((data / "prepared").glob(".*.partial"))
         return [path for path in found if time.time() - _touched(path) > DAY]
@@ -95,14 +95,14 @@ def _size(folder: Path) -> int:
 
 
 def _touched(folder: Path) -> float:
-    """When a folder or something in it last changed, in seconds; now if it is just going."""
+    """When a folder or something in it last changed, in seconds; now if it is being removed."""
     with contextlib.suppress(FileNotFoundError):
         return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
     return time.time()
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files below a folder, less those that go while one looks."""
+    """The files below a folder, except those that disappear meanwhile."""
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
             if path.is_file():

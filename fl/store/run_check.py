@@ -1,8 +1,8 @@
-"""Whether what lies in a store is a run, whoever put it there: its record and its numbers.
+"""Whether what lies in a store is a run: checks of its record and its numbers.
 
-Hashes say that files are as they were written, not that they ever made sense. These checks hold for
-every run that Fedloom computes; a run that fails one came from elsewhere or from a broken machine,
-and its numbers must stand in no table.
+Hashes show that files are as they were written, not that their content ever made sense. These
+checks hold for every run that Fedloom computes. A run that fails one comes from elsewhere or from a
+broken machine, and no table may contain its numbers.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ _declared = cache(fields.fields)
 
 
 def shaped(target: type, given: Any, where: Where) -> dict[str, Any]:
-    """The declared fields of ``target``, checked as `fl.fields.parse` does; others are passed over,
-    as another version of Fedloom may write more.
+    """The declared fields of ``target``, checked as by `fl.fields.parse`; other keys are ignored.
+
+    Another version of Fedloom may write more keys.
     """
     found, made = fields.mapping(given, where), {}
     for name, one in _declared(target).items():
@@ -117,7 +118,7 @@ def check_named(given: Any, where: Where) -> None:
 
 
 def check_spec(given: Any, where: Where) -> None:
-    """Refuse (`ConfigError`) what is no run's spec; whether its names are known is not asked."""
+    """Refuse (`ConfigError`) what is not the spec of a run; names in it need not be known."""
     spec = shaped(_Spec, given, where)
     for key in ("dataset", "partition", "model", "method"):
         check_named(spec[key], where / key)
@@ -128,7 +129,7 @@ def check_spec(given: Any, where: Where) -> None:
 
 
 def check_record(record: Mapping[str, Any], where: Where) -> None:
-    """Refuse (`ConfigError`) a record of which tables cannot be made."""
+    """Refuse (`ConfigError`) a record from which no table can be made."""
     known = shaped(_Record, record, where)
     shaped(_Execution, known["execution"], where / "execution")
     if known["rounds"] > LARGEST:
@@ -145,7 +146,7 @@ def _check_costs(given: Any, where: Where) -> None:
 
 
 def check_whole(record: Mapping[str, Any], where: Where) -> None:
-    """Refuse (`ConfigError`) a record that does not say which run it is of, or that breaks off."""
+    """Refuse (`ConfigError`) a record that does not name its run, or that is incomplete."""
     check_record(record, where)
     known = shaped(_Whole, record, where)
     check_spec(known["spec"], where / "spec")
@@ -155,10 +156,13 @@ def check_whole(record: Mapping[str, Any], where: Where) -> None:
 
 
 def check_metrics(rows: pd.DataFrame, record: Mapping[str, Any], source: str) -> None:
-    """Raise a `DataError`, which begins with ``source``, for rows that no run writes.
+    """Check that the rows are such as a run writes.
 
-    Checked in this order: columns, kinds, numbers out of range, unknown words, values that are not
-    finite or no shares, rows that stand twice, rounds that are missing at the end.
+    Checked in this order: columns, types, numbers out of range, unknown words, values that are not
+    finite or not shares, duplicate rows, rounds that are missing at the end.
+
+    Raises:
+        DataError: For the first thing that is wrong; its message begins with ``source``.
     """
     if not len(rows.columns) or not set(METRIC_COLUMNS) <= set(rows.columns):
         found = ", ".join(map(str, rows.columns)) or "none"
@@ -183,9 +187,12 @@ def check_metrics(rows: pd.DataFrame, record: Mapping[str, Any], source: str) ->
 
 
 def check_traces(traces: Mapping[str, Tensor], record: Mapping[str, Any], source: str) -> None:
-    """Raise a `DataError`, which begins with ``source``, for traces that no run writes.
+    """Check that the traces are such as a run writes.
 
-    ``round`` has to say, in ascending order, the round of each entry of all the others.
+    ``round`` must hold, in ascending order, the round of each entry of all others.
+
+    Raises:
+        DataError: For the first thing that is wrong; its message begins with ``source``.
     """
     if not traces:
         return
@@ -221,7 +228,7 @@ def _check_kinds(rows: pd.DataFrame, source: str) -> None:
 
 
 def _check_values(rows: pd.DataFrame, state: str, source: str) -> None:
-    """A run that says so may have grown past all numbers."""
+    """Check values; only those of a diverged run may be infinite or NaN."""
     value, share = rows["value"], rows["metric"].isin(SHARES)
     infinite = value.isna() | value.abs().eq(float("inf"))
     outside = share & ~value.between(0, 1)

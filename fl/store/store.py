@@ -1,4 +1,4 @@
-"""The store of runs: one folder per identity, whole or not there.
+"""The store of runs: one folder per identity, complete or absent.
 
 ::
 
@@ -9,15 +9,15 @@
     root/<run>.old/       only while a run without weights is being replaced by one with
 
 A run is finished in ``<run>.partial/result-*/``, forced to the disk and renamed to ``<run>``; only
-after that are the checkpoints and then the lease removed. A kill before the rename leaves the
-checkpoints, one after it leaves a finished run and some rubbish that the next `Store.open` removes.
+then are the checkpoints removed, and after them the lease. A kill before the rename leaves the
+checkpoints; a kill after it leaves a finished run and leftovers that the next `Store.open` removes.
 
-Replacing takes two renames, ``<run>`` to ``<run>.old`` and then the new one to ``<run>``. Killed in
-between, the store still has the old run: readers look into ``<run>.old`` if there is no ``<run>``,
-and the next `Store.open` renames it back.
+Replacing takes two renames, ``<run>`` to ``<run>.old`` and then the new one to ``<run>``. After a
+kill between them the store still has the old run: readers look into ``<run>.old`` if there is no
+``<run>``, and the next `Store.open` renames it back.
 
-Two processes that both believe to hold a run (see `fl.store.lease`) compute it twice and no more: a
-rename never goes onto a finished run, and the second result is dropped.
+If two processes both believe that they hold a run (see `fl.store.lease`), it is computed twice and
+nothing else happens: a rename never replaces a finished run, and the second result is dropped.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ T = TypeVar("T")
 class Store:
     """Runs below ``root``.
 
-    A holder renews its lease every ``beat`` seconds; a waiter that cannot tell whether the holder
-    lives takes over after ``patience`` seconds without a beat.
+    Attributes:
+        beat: Seconds after which a holder renews its lease.
+        patience: Seconds without a beat after which a waiter replaces a holder of which it cannot
+            tell whether it is alive.
     """
 
     root: Path
@@ -74,7 +76,9 @@ class Store:
         return sorted(name for name in names if is_name(name) and self.has(name))
 
     def round(self, run: str) -> int:
-        """The round of an unfinished run's newest checkpoint, told by its name; 0 without one."""
+        """The round of an unfinished run's newest checkpoint, by the checkpoint's name; 0 without
+        one.
+        """
         try:
             names = [path.name for path in (self.partial(run) / CHECKPOINTS).iterdir()]
         except OSError:
@@ -82,14 +86,14 @@ class Store:
         return max((int(n[6:]) for n in names if re.fullmatch(r"round-\d+", n)), default=0)
 
     def failure(self, run: str) -> str | None:
-        """The error that ended the last attempt at an unfinished run; None if it met none."""
+        """The error that ended the last attempt at an unfinished run; None if there was none."""
         try:
             return str(files.parse_json((self.partial(run) / FAILED).read_bytes())["error"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def record(self, run: str) -> dict[str, Any]:
-        """What was given to `Workspace.finish`, with the sizes and hashes of the ``files``."""
+        """The record given to `Workspace.finish`, with the sizes and hashes of the ``files``."""
         return self._read(run, RECORD, lambda path, record: record)
 
     def metrics(self, run: str) -> pd.DataFrame:
@@ -103,10 +107,11 @@ class Store:
         return self._read(run, WEIGHTS, lambda path, _: load_tree(path, device))
 
     def traces(self, run: str) -> dict[str, torch.Tensor]:
-        """What the run's method kept of every evaluated round, checked against its hash.
+        """What the run's method recorded of every evaluated round, checked against its hash.
 
-        By name a tensor [rounds evaluated, ...], and ``round``, int64 [rounds evaluated]; empty if
-        the method keeps nothing.
+        Returns:
+            By name a tensor [rounds evaluated, ...], and ``round``, int64 [rounds evaluated]; empty
+            if the method records nothing.
         """
         if TRACES not in self.record(run)["files"]:
             return {}
@@ -115,7 +120,7 @@ class Store:
         return self._read(run, TRACES, lambda path, _: load_tree(path))
 
     def unfinished(self) -> list[str]:
-        """The runs that are being computed or were, sorted; those finished meanwhile left out."""
+        """The runs that are being computed, or were and are not finished; sorted."""
         if not self.root.exists():
             return []
         with files.disk_errors(self.root):
@@ -123,7 +128,7 @@ class Store:
         return sorted(name for name in names if is_name(name) and not self.has(name))
 
     def place(self, run: str) -> Path:
-        """The folder that a run has on the disk: the finished one, or that of what was begun."""
+        """The folder of a run: that of the finished run, or else that of the unfinished one."""
         return self._folder(run) or self.partial(run)
 
     def verify(self, run: str) -> list[str]:
@@ -144,9 +149,13 @@ class Store:
         return [problem for problem in found if problem]
 
     def remove(self, run: str, still: Callable[[], object] = lambda: True) -> None:
-        """Remove a run, finished or not; `FedloomError` if a process is computing it.
+        """Remove a run, finished or not.
 
-        ``still`` is asked when nobody else can be at the run; it stays if the answer is no.
+        Args:
+            still: Asked when no other process can be working on the run; if false, the run stays.
+
+        Raises:
+            FedloomError: If a process is computing the run.
         """
         partial = self.partial(run)
         with files.disk_errors(partial):
@@ -177,12 +186,18 @@ class Store:
         waiting: Callable[[], None] = lambda: None,
         wait: bool = True,
     ) -> Iterator[Workspace | None]:
-        """Yield the place to compute ``run`` in, held by this process alone.
+        """A context with the place to compute ``run`` in, held by this process alone.
 
-        Waits while another live process computes it; without ``wait`` it yields None at once. Also
-        yields None if the run is finished (with its weights, if they are needed), at once or by
-        that other process. The lease is given back at the end, and what is not finished stays for
-        the next one.
+        At the end the lease is released; an unfinished run stays for the next process.
+
+        Args:
+            need_weights: A run without final weights counts as unfinished.
+            waiting: Called while another process computes the run.
+            wait: If false, do not wait for another process.
+
+        Yields:
+            None if the run is finished, already or by the process that was waited for, and, without
+            ``wait``, if another live process computes it.
         """
         partial = self.partial(run)
         complete = self.has_weights if need_weights else self.has
@@ -253,7 +268,7 @@ class Store:
             raise DataError(f"{error}; {remedy}") from error
 
     def _recover(self, run: str) -> None:
-        """Bring in order what a killed process left; for the holder of the lease."""
+        """Repair what a killed process left; for the holder of the lease."""
         final, partial, old = self.root / run, self.partial(run), self._old(run)
         if old.exists():
             rubbish = partial / f"removed-{secrets.token_hex(8)}"
@@ -269,7 +284,7 @@ class Store:
                 path.unlink(missing_ok=True)
 
     def _sweep(self, run: str) -> None:
-        """Remove the rubbish beside a finished run, if there is some and nobody is at it."""
+        """Remove leftovers beside a finished run, if there are any and no process works on it."""
         partial = self.partial(run)
         # Checkpoints beside a run without weights are of a run with weights that was interrupted.
         wanted = (partial / CHECKPOINTS).exists() and not self.has_weights(run)
@@ -282,7 +297,7 @@ class Store:
                 erase(partial, held)
 
     def publish(self, run: str, result: Path, weights: bool) -> bool:
-        """Rename a complete result to its final name, unless there is one as good already."""
+        """Rename a complete result to its final name, unless an equally good one exists."""
         final, old = self.root / run, self._old(run)
         as_good = self.has_weights if weights else self.has
         if files.move(result, final):
@@ -305,5 +320,5 @@ def _checked(run: str) -> str:
 
 
 def is_name(run: str) -> bool:
-    """Whether that can be the name of a run, and with that of a folder."""
+    """Whether ``run`` can be the name of a run, and so of a folder."""
     return re.fullmatch(r"[A-Za-z0-9_-]+", run) is not None

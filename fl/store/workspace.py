@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Finished(Protocol):
-    """What a workspace asks of its store."""
+    """What a workspace needs of its store."""
 
     def has(self, run: str) -> bool:
         """Whether the run is finished."""
@@ -31,7 +31,7 @@ class Finished(Protocol):
         """Whether the run is finished and its final weights are kept."""
 
     def publish(self, run: str, result: Path, weights: bool) -> bool:
-        """Rename a finished run's folder into the store; False if one as good is there."""
+        """Rename a finished run's folder into the store; False if an equally good one exists."""
 
 
 class Workspace:
@@ -48,7 +48,7 @@ class Workspace:
         return self._held.lost
 
     def fail(self, error: str) -> None:
-        """Leave word of what went wrong; the next attempt takes it away."""
+        """Record what went wrong; the next attempt removes the record."""
         with contextlib.suppress(OSError):
             files.write_json(self.folder / FAILED, {"error": error})
 
@@ -61,8 +61,11 @@ class Workspace:
     ) -> bool:
         """Put the finished run into the store and remove its checkpoints.
 
-        Returns False if another process finished it first: that result stays and this one is
-        dropped. Raises `FedloomError` if the disk is full or refuses; the checkpoints then stay.
+        Returns:
+            False if another process finished it first: that result stays and this one is dropped.
+
+        Raises:
+            FedloomError: If the disk is full or refuses; the checkpoints then stay.
         """
 
         def write(result: Path) -> None:
@@ -81,7 +84,8 @@ class Workspace:
     def adopt(self, source: Path) -> bool:
         """Put a copy of a finished run's folder into the store, as `finish` does.
 
-        Raises `DataError` if the copy is not what its record says.
+        Raises:
+            DataError: If the copy does not match its record.
         """
 
         def write(result: Path) -> None:
@@ -124,7 +128,7 @@ class Workspace:
 
 
 def erase(partial: Path, held: lease.Lease) -> None:
-    """Remove an unfinished run: the lease after everything else, and then its folder.
+    """Remove an unfinished run: its files, then the lease, then its folder.
 
     What cannot be removed now is left to the next `Store.open`.
     """

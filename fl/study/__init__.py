@@ -1,1 +1,1 @@
-"""From config files to runs: what the user wrote, checked and settled down to the last default."""
+"""From config files to runs: what the user wrote, checked and with every default filled in."""

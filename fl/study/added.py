@@ -1,7 +1,7 @@
-"""Whether a method takes what a study adds to it: terms of its loss, alterations of features.
+"""Whether a method uses what a study adds to it: terms of its loss, alterations of features.
 
-Those that `fl.recipe.recipe` makes do. A loss written by hand may ask for none, and would train as
-if nothing had been added; that shows when it is computed.
+Methods made by `fl.recipe.recipe` do. A loss written by hand may use none of them, and would train
+as if nothing had been added; that shows only when the loss is computed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ KINDS = ("terms", "features")
 
 
 class Added:
-    """A method whose terms and alterations note that they were asked for.
+    """A method whose terms and alterations record that they were used.
 
-    composed: what to build in place of what was given; it computes the same.
+    Attributes:
+        composed: What to build instead of the given method; it computes the same.
     """
 
     def __init__(self, composed: Composed) -> None:
@@ -35,10 +36,10 @@ class Added:
         self.composed = replace(composed, terms=terms, alterations=features)
 
     def check(self, spec: Mapping[str, Any]) -> None:
-        """Refuse (`FedloomError`) what no loss has asked for by now.
+        """Refuse (`FedloomError`) what no loss has used by now.
 
         Args:
-            spec: what the method is composed of: its ``method``, ``terms`` and ``features``.
+            spec: What the method is composed of: its ``method``, ``terms`` and ``features``.
         """
         for kind in KINDS:
             for one, noting in zip(spec.get(kind, ()), self._asked[kind], strict=True):

@@ -22,11 +22,14 @@ from fl.study.grids import check_size, grid
 
 @dataclass(frozen=True)
 class Choice:
-    """One settled data set, partition or model: its entry, all its values, and the id of its data.
+    """One data set, partition or model of a study, with every default filled in.
 
-    text: as the study wrote it, ``dirichlet(clients=8, alpha=0.3)``; at: where; content: of a data
-    set, what is in the files of the user's own that it is read from (`fl.study.own_files`). title:
-    what reports call it in place of its text; it decides nothing.
+    Attributes:
+        text: As the study wrote it, ``dirichlet(clients=8, alpha=0.3)``.
+        at: Where it stands.
+        content: Of a data set, the hashes of the user's own files that it reads
+            (`fl.study.own_files`).
+        title: What reports call it instead of its text; it decides no number.
     """
 
     entry: Entry
@@ -45,10 +48,11 @@ class Choice:
 
 
 def choices(kind: str, items: list[Any], where: Where, most: int) -> list[Choice]:
-    """``name`` or ``{name: {key: value}}``, each with its grid.
+    """All points of the items ``name`` or ``{name: {key: value}}``, each with its grid.
 
-    Raises `ConfigError` for one that is not understood, that is settled to the same values as one
-    before it, or whose grid has more than ``most`` points.
+    Raises:
+        ConfigError: For an item that is not understood, whose values equal those of an earlier one,
+            or whose grid has more than ``most`` points.
     """
     found: dict[str, Choice] = {}
     called: dict[str, Choice] = {}
@@ -111,9 +115,10 @@ class Inputs:
 
 
 def networks(model: Choice, dataset: Choice, several: bool = False) -> dict[str, Seen]:
-    """The model on that data set, or a `ConfigError` when it does not take its inputs.
+    """The model on that data set, for each modality where there are several, else under ``""``.
 
-    By modality, where there are several; else one, under "".
+    Raises:
+        ConfigError: If the model does not take the data set's inputs.
     """
     data, made = dataset.entry.make(dataset.values), model.entry.make(model.values)
     if not several:
@@ -138,7 +143,7 @@ Seen = tuple[Network, Inputs]
 
 
 def parameters(found: Mapping[str, Seen]) -> int:
-    """How many numbers are trained; what modalities share counts once."""
+    """The number of trained parameters; what modalities share counts once."""
     weights: dict[str, torch.Tensor] = {}
     for network, _ in found.values():
         weights |= network.init(0)["params"]

@@ -23,13 +23,17 @@ from fl.study.grids import second
 class Execution:
     """How runs are computed. None of it is part of a run's identity.
 
-    backend: `auto` times a few real steps and keeps the fastest (see `fl.simulation.engine`).
-    device: `auto` is a GPU where there is one. threads: CPU threads of a training job.
-    checkpoint_every: rounds between checkpoints. tensorboard: whether to write its event files.
-    memory_mb, minutes, gpus, partition: what a scheduler is asked for; without `gpus` it is one
-    where the device is `cuda`, or `auto` and this machine has any. merge_minutes: how long a
-    cluster job may become by merging bundles into it (see `fl.planning.jobs`); 0 merges none.
-    run_minutes: how long a run is taken to last where none like it has been measured.
+    Attributes:
+        backend: `auto` times a few real steps and keeps the fastest (see `fl.simulation.engine`).
+        device: `auto` is a GPU where there is one.
+        threads: CPU threads of a training job.
+        checkpoint_every: Rounds between checkpoints.
+        memory_mb, minutes, gpus, partition: What a scheduler is asked for. Without `gpus` it is one
+            GPU where the device is `cuda`, or where it is `auto` and this machine has any.
+        merge_minutes: How long a cluster job of several bundles may become (see
+            `fl.planning.jobs`); 0 merges none.
+        run_minutes: The assumed length of a run, where none like it has been measured.
+        tensorboard: Whether to write event files for TensorBoard.
     """
 
     backend: Literal["auto", "loop", "stacked", "compiled", "debug"] = "auto"
@@ -47,9 +51,11 @@ class Execution:
 
 @dataclass(frozen=True)
 class Node:
-    """What a node of a cluster's partition has; without `partition`, of the cluster's default one.
+    """What a node of a cluster's partition has; a key without a value has no limit.
 
-    What is not said has no limit. minutes: how long the partition lets a job run.
+    Attributes:
+        partition: None is the cluster's default one.
+        minutes: How long the partition lets a job run.
     """
 
     partition: str | None = None
@@ -78,11 +84,13 @@ class Node:
 class Settings:
     """``config/config.yaml``: which studies, where things are kept, how runs are computed.
 
-    plugins: folders of code of the user's own, see `fl.code.plugins`. sources: by data set, the
-    folder or http(s) address that its raw files come from in place of their publishers'. nodes:
-    what the nodes of a cluster have, so that a job that would wait for ever is refused. In all
-    folders ``~`` and ``$NAME`` stand for what they are where the config is read
-    (`fl.places`).
+    In all folders ``~`` and ``$NAME`` are replaced where the config is read (`fl.places`).
+
+    Attributes:
+        plugins: Folders of the user's own code, see `fl.code.plugins`.
+        sources: By data set, the folder or http(s) address to take its raw files from, instead of
+            their publishers'.
+        nodes: What the nodes of a cluster have; a job that fits on none of them is refused.
     """
 
     studies: tuple[str, ...]
@@ -97,10 +105,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Cells:
-    """Published numbers that a study sets itself beside: cells of one table in ``published/``.
+    """Published numbers to compare a study with: cells of one table in ``published/``.
 
-    source: file name; table: as named there; rows: its row for each method entry of the study;
-    columns: its column for each data set or partition, as the report writes it.
+    Attributes:
+        source: The file's name.
+        table: The table's name in that file.
+        rows: Its row for each method entry of the study.
+        columns: Its column for each data set or partition, as the report writes these.
     """
 
     source: str
@@ -113,7 +124,8 @@ class Cells:
 class Best:
     """Published hyper-parameters, one column of one table in ``published/``.
 
-    rows: for each entry, its row for each key, keys of terms and features as ``<name>.<key>``.
+    Attributes:
+        rows: By entry and key, the table's row. Keys of terms and features are ``<name>.<key>``.
     """
 
     source: str
@@ -124,16 +136,19 @@ class Best:
 
 @dataclass(frozen=True)
 class Study:
-    """``config/studies/<name>.yaml``: one table or figure, as its author writes it.
+    """``config/studies/<name>.yaml``: one table or figure. See ``config/README.md`` for every key.
 
-    A list where one value is expected is a grid. ``grid: published`` takes from ``best`` what that
-    has, in place of what the entries say. See ``config/README.md`` for every key.
+    A list where one value is expected is a grid.
 
-    test: whose test samples a client's model is scored on: its own, or those of all clients that
-    are trained on; `reweighted`: its own, and beside them those of all clients by the metric
-    `fl.schema.REWEIGHTED`. metric: of the task of its data sets, by default the usual one
-    (`fl.task`), or that one. max_runs: more than these are taken for a slip and refused. analyses:
-    of the stored runs, see `fl.analysis`.
+    Attributes:
+        metric: By default the usual metric of the data sets' task (`fl.task`).
+        test: Whose test samples a client's model is scored on. `own`: the client's. `global`: those
+            of all clients that are trained on. `reweighted`: the client's, and in addition those of
+            all clients by the metric `fl.schema.REWEIGHTED`.
+        max_runs: A study of more runs is refused as a mistake.
+        grid: `published` takes hyper-parameters from ``best``, where it has them, instead of from
+            the entries.
+        analyses: Of the stored runs, see `fl.analysis`.
     """
 
     datasets: list[Any]
@@ -163,7 +178,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def settings(folder: Path) -> Settings:
-    """``config.yaml`` of a config folder; the plugins that it names are in use from then on."""
+    """``config.yaml`` of a config folder; the plugins that it names are in use from now on."""
     path = folder / "config.yaml"
     where = Where(os.path.relpath(path))
     found = _placed(Settings(**fields.parse(Settings, read_yaml(path), where)), where)
@@ -224,7 +239,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _placed(found: Settings, where: Where) -> Settings:
-    """``found`` with ``~`` and environment variables in its folders replaced, once for all."""
+    """``found`` with ``~`` and environment variables in its folders replaced."""
     return replace(
         found,
         results=places.place(found.results, where / "results"),

@@ -1,7 +1,7 @@
-"""From a study to its runs: every combination, settled down to the last default.
+"""From a study to its runs: every combination, with every default filled in.
 
 A run's *spec* holds every choice that decides its numbers and nothing else. Its *point* is the spec
-without the seed, with the code and data behind it; point and seed make its identity.
+without the seed, with the hashes of its code and data. Point and seed make the run's identity.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ MANY = 2000
 class Run:
     """One run of a study.
 
-    label: the study's name for its method entry; title: for print; grid: the entry's grid values.
-    execution: how to compute it, which is no part of what it is. start: the run whose model it
-    starts from.
+    Attributes:
+        label: The study's name for its method entry.
+        title: The entry's name in print.
+        grid: The entry's grid values.
+        execution: How to compute it; no part of its identity.
+        start: The run whose model it starts from.
     """
 
     id: str
@@ -58,9 +61,11 @@ class Run:
 class Expansion:
     """A study's runs.
 
-    watched: by path, the `stamp` of the files outside the config behind them. parameters: how many
-    each model has, by its text and by that of the data set. analyses: those asked for. execution:
-    how the study computes where an entry says nothing else.
+    Attributes:
+        watched: By path, the `stamp` of each file outside the config that the runs depend on.
+        parameters: The size of each model, by the texts of the model and the data set.
+        analyses: Those that the study asks for.
+        execution: How the study's runs are computed where an entry says nothing else.
     """
 
     name: str
@@ -86,10 +91,14 @@ def expand(
     execution: Execution | None = None,
     own: Own | None = None,
 ) -> Expansion:
-    """All runs of a study; `ConfigError` for anything in it that is not understood.
+    """All runs of a study.
 
-    execution: how runs are computed where the study says nothing else; own: what looks after the
-    user's files behind data sets.
+    Args:
+        execution: How runs are computed where the study says nothing else.
+        own: Finds the user's own files behind data sets.
+
+    Raises:
+        ConfigError: For anything in the study that is not understood.
     """
     study, where = config.study(folder, name, asked_at)
     entries = Entries(folder, study, where, execution or Execution())

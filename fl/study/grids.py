@@ -56,7 +56,7 @@ def each_once(
 
 
 def second(values: Iterable[Any]) -> int | None:
-    """The place of the first value that stood before, None if each stands once."""
+    """The place of the first value that occurred before, None if each occurs once."""
     seen = set()
     for i, value in enumerate(values):
         key = _hashable(value)

@@ -1,4 +1,4 @@
-"""The method entries of a study: what each of them means, and what it starts from."""
+"""The method entries of a study: their points, and what each of them starts from."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ from fl.training import Training
 class Entries:
     """The method entries of a study, checked against each other (`ConfigError`).
 
-    points: by label, every point of an entry's grid. executions: by label, how it is computed;
-    execution: where it says nothing else.
+    Attributes:
+        points: By label, every point of an entry's grid.
+        executions: By label, how an entry is computed.
+        execution: How an entry is computed that says nothing else.
     """
 
     def __init__(self, folder: Path, study: Study, where: Where, execution: Execution) -> None:
@@ -62,8 +64,10 @@ class Entries:
         scheme: Choice,
         task: Task,
     ) -> None:
-        """Refuse (`ConfigError`) a method that cannot be built for a model or cannot train it, a
-        batch that nothing can fill, or a grid that nothing can be chosen from.
+        """Refuse (`ConfigError`) an entry that cannot work on this model, data set and partition.
+
+        That is a method that cannot be built for the model or cannot train it, a batch larger than
+        the data set, and a grid without validation data to choose from.
         """
         data = dataset.entry.make(dataset.values)
         stages = {
@@ -154,8 +158,10 @@ class Entries:
         return start
 
     def train_on(self, label: str) -> str | int | None:
-        """What an entry trains on in place of all of the clients' samples: the images of another
-        entry, by its label, or so many real ones of every class.
+        """What an entry trains on instead of all of the clients' samples.
+
+        Returns:
+            The label of the entry whose images it trains on, or a number of real samples per class.
         """
         at, given = self._where / "methods" / label / "train_on", self._given[label]
         found = given.get("train_on")
@@ -182,7 +188,7 @@ class Entries:
 
     @property
     def size(self) -> int:
-        """How many points all entries have, each from every point of what it starts from."""
+        """The number of points of all entries, each for every point of what it starts from."""
         return sum(map(self._size, self._given))
 
     def _size(self, label: str) -> int:
@@ -215,7 +221,9 @@ class Entries:
             seen.append(start)
 
     def _check_precision(self, label: str) -> None:
-        """Whether what an entry starts from, or the images it trains on, are of its precision."""
+        """Check that an entry has the precision of what it starts from, or of the images it trains
+        on.
+        """
         start, on = self.start(label), self.train_on(label)
         start = on if isinstance(on, str) else start
         if start is None:

@@ -1,4 +1,4 @@
-"""Whether clients of several modalities go with a data set, its partition, a model and a method."""
+"""Whether a data set, partition, model and method work with clients of several modalities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fl.study.components import Choice
 
 
 def check(model: Choice, dataset: Choice, scheme: Choice) -> bool:
-    """Whether clients differ in modality; refused (`ConfigError`) is what does not go together."""
+    """Whether clients differ in modality; a combination that cannot work is a `ConfigError`."""
     kinds = [kind.name for kind in materials.modalities_of(dataset.spec)]
     counts = _counts(scheme, dataset, kinds)
     wanted = getattr(model.entry.target, "modalities", ())

@@ -1,9 +1,9 @@
-"""Files of the user's own behind the data sets of a plan: what is in them is part of what runs are.
+"""The user's own files behind the data sets of a plan: their content is part of a run's identity.
 
-Three kinds are: what a set reads where it lies, what it states a ``file:`` address of, and, where
-no checksum is stated, what a person puts into ``data/raw`` or into a folder that ``sources:``
-names. The last kind is held to the lock file as well, which stands in for a file that is not there
-any more. What is fetched over a network has no part in this: nobody knows it before it is here.
+There are three kinds: a file that a data set reads in place, one that it has a ``file:`` address
+of, and, where no checksum is stated, one that a person puts into ``data/raw`` or into a folder of
+``sources:``. The last kind is also compared with the lock file, whose entry is used when the file
+is gone. Downloaded files are not considered here: before a download their content is unknown.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from fl.study.components import Choice
 
 @dataclass(frozen=True)
 class Own:
-    """Looks after the files behind data sets.
+    """Finds the user's own files behind data sets.
 
-    root: the config's ``data``; origins: its ``sources``; lock: the lock file. watched: by path,
-    how what was looked at stood (`stamp`) before it was read.
+    Attributes:
+        root: The config's ``data``.
+        origins: The config's ``sources``.
+        lock: The lock file.
+        watched: By path, the `stamp` of each file before it was read.
     """
 
     root: Path = Path("data")
@@ -38,8 +41,9 @@ class Own:
     def settle(self, choice: Choice) -> Choice:
         """A data set with the content of its files, and its id.
 
-        Raises `ConfigError` for files of which no data set can be made, and for one that is not
-        what the lock file says.
+        Raises:
+            ConfigError: For files of which no data set can be made, and for one that differs from
+                the lock file.
         """
         _, dataset = registry.entry_of("data set", choice.spec)
         origin = self.origins.get(choice.entry.name)
@@ -57,7 +61,7 @@ class Own:
         return replace(settled, id=materials.dataset_id(settled.spec))
 
     def _held(self, choice: Choice, dataset: data.Dataset, origin: str | None) -> dict[str, str]:
-        """The content of files that the lock file holds to what they were."""
+        """The content of the files that the lock file has an entry for."""
         name, users, found = data.raw_name(choice.spec), data.own(dataset, origin), {}
         lock = Lock(self.lock, name)
         for source in data.sources(dataset):
@@ -76,7 +80,7 @@ class Own:
         return found
 
     def _watch(self, dataset: data.Dataset, users: Mapping[str, list[Path]]) -> None:
-        """Remember how files stand; a folder, to which files may be added, as one."""
+        """Record the `stamp` of files; a folder, to which files may be added, counts as one."""
         path = getattr(dataset, "path", None)
         folder = path_of(path) if isinstance(path, str) and path_of(path).is_dir() else None
         files = [file for found in users.values() for file in found]

@@ -1,4 +1,4 @@
-"""Whether a partition can be made of a data set, told before either is there."""
+"""Whether a partition can be made of a data set, checked before either exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a method entry of a study to the points of its grid, settled down to the last default."""
+"""From a method entry of a study to the points of its grid, with every default filled in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ EXCLUSIVE = ("local_epochs", "local_steps")
 
 @dataclass(frozen=True)
 class Point:
-    """A method entry of a study at one point of its grid; terms, features: specs of those added."""
+    """A method entry of a study at one point of its grid.
+
+    Attributes:
+        terms, features: Specs of those that the entry adds.
+    """
 
     entry: Entry
     values: dict[str, Any]
@@ -42,10 +46,17 @@ class Point:
 def points(
     folder: Path, study: Study, where: Where, label: str, given: Mapping[str, Any]
 ) -> Iterator[Point]:
-    """All points of the entry ``label``, which says ``given``.
+    """All points of a method entry.
 
-    folder: the config's; where: the study's file. Raises `ConfigError` for any layer (the study's
-    ``training``, the method's defaults, the entry) that is not understood.
+    Args:
+        folder: The config's.
+        where: The study's file.
+        label: The entry's name.
+        given: What the entry says.
+
+    Raises:
+        ConfigError: For a layer (the study's ``training``, the method's defaults, the entry) that
+            is not understood.
     """
     at = where / "methods" / label
     entry = registry.find("method", str(given.get("method", label)), at)
@@ -80,7 +91,9 @@ def points(
 
 
 def _added(merged: Mapping[str, Any], at: Where) -> dict[str, tuple[str, Entry, Mapping[str, Any]]]:
-    """What an entry adds, by name: under which key, what it is, and the keys that it sets of it."""
+    """What an entry adds, by name: the config key, its kind, and the keys that the entry sets of
+    it.
+    """
     found: dict[str, tuple[str, Entry, Mapping[str, Any]]] = {}
     for kind, called in ADDED.items():
         where = at / kind
@@ -99,7 +112,7 @@ def _added(merged: Mapping[str, Any], at: Where) -> dict[str, tuple[str, Entry, 
 
 
 def _within(values: Mapping[str, Any], added: str) -> dict[str, Any]:
-    """The keys of what is added, whoever set them: the entry, or a published table."""
+    """The keys that are set of what is added, by the entry or by a published table."""
     found = ((key.partition("."), value) for key, value in values.items())
     return {key: value for (name, dot, key), value in found if dot and name == added}
 
@@ -129,7 +142,7 @@ def _check_layer(
     where: Where,
     most: int,
 ) -> None:
-    """Every key and value is allowed, said where it stands; no more than ``most`` points."""
+    """Check each key and value of one layer, and that its grid has at most ``most`` points."""
     for key in layer:
         if key not in declared and key not in reserved:
             raise unknown(where / key, "key", key, (*declared, *reserved))
@@ -144,7 +157,7 @@ def _check_layer(
 
 
 def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Later layers win; one that says how long a client works unsays the earlier ones."""
+    """Later layers win; one that sets a client's local work removes the earlier settings of it."""
     merged: dict[str, Any] = {}
     for layer in layers:
         if any(key in layer for key in EXCLUSIVE):

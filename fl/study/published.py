@@ -1,7 +1,7 @@
 """Published numbers: ``config/published/<source>.csv``, one line a cell.
 
-A file is checked as a whole before a cell of it is read: a value that is no number, or a cell that
-stands twice, would be a wrong number beside ours.
+A whole file is checked before a cell of it is read, because a value that is no number, or a cell
+that occurs twice, would put a wrong number beside ours.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 def table(folder: Path, source: str, name: str, where: Where) -> dict[tuple[str, str], Line]:
     """The cells of one table of a source, by (row, column).
 
-    Raises `ConfigError`: below ``where`` if there is no such file, or no such table in it, and at
-    the line of the file that is wrong.
+    Raises:
+        ConfigError: At ``where`` if there is no such file, or no such table in it; else at the line
+            of the file that is wrong.
     """
     path = folder / "published" / source
     if not is_file(path):

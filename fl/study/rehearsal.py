@@ -1,8 +1,9 @@
 """One loss of a method on made-up samples, before anything is trained.
 
-What a method, a model, the terms of a study and a batch size make of each other shows only when
-they meet: a term that wants a whole model of a server that has none, batch normalisation over one
-value. Here they meet for one client and a few random samples, when the config is read.
+Whether a method, a model, the terms of a study and a batch size fit each other shows only when they
+are combined: a term may need a whole model that the server does not send, batch normalisation may
+get a single value. Here they are combined when the config is read, for one client and a few random
+samples.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ method that halves its batches gives batch normalisation two values to work on.
 
 
 class TooFew(FedloomError):
-    """A batch has too few samples. least: how many would do."""
+    """A batch has too few samples.
+
+    Attributes:
+        least: How many would do.
+    """
 
     def __init__(self, problem: str, least: int) -> None:
         self.least = least
@@ -49,13 +54,19 @@ class Stage:
         self._done: set[str] = set()
 
     def rehearse(self, composed: Composed, setting: Setting, spec: Mapping[str, Any]) -> None:
-        """Build a method and compute the loss of each of its passes; the latter not for one that
-        differs from one before in fractions only, which decide no shape.
+        """Build a method and compute the loss of each of its passes.
 
-        spec: what the method is composed of. Raises what building and the loss raise, `TooFew` if
-        more samples in a batch would mend it, and `FedloomError` if the method asks for nothing of
-        what the study adds to it. A loss that is not finite is held against the batch only: where
-        more samples do not mend it, training will tell.
+        A method that differs from an earlier one only in fractions, which decide no shape, is built
+        but its loss is not computed again. A loss that is not finite is an error only where a
+        larger batch mends it; other causes show in training.
+
+        Args:
+            spec: What the method is composed of.
+
+        Raises:
+            TooFew: If more samples in a batch would help.
+            FedloomError: If the method uses nothing of what the study adds to it.
+            Exception: Whatever building the method or computing the loss raises.
         """
         added = Added(composed)
         method, size = build(added.composed, setting), setting.training.batch_size
@@ -76,7 +87,9 @@ class Stage:
             raise trouble
 
     def _trouble(self, method: Method, setting: Setting, size: int) -> Exception | str:
-        """What goes wrong with a batch of that size: an exception, a value, or nothing ("")."""
+        """What goes wrong with a batch of that size: an exception, a value that is not finite, or
+        ``""``.
+        """
         try:
             losses = [
                 self._loss(method, exchange, part, setting, size)

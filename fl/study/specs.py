@@ -1,4 +1,4 @@
-"""What a run's spec names, made: its model, its method, its simulation, and the code of each."""
+"""From a run's spec to objects: its model, its method, its simulation, and the code of each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Spec = Mapping[str, Any]
 
 
 def parts_of(spec: Spec) -> Parts:
-    """What a run's spec names, made with its values."""
+    """The objects that a run's spec names, made with its values."""
     from fl.simulation.assembly import Parts
 
     return Parts(
@@ -70,14 +70,14 @@ def composed(spec: Spec) -> Composed:
 
 
 def assemble(spec: Spec, folders: Folders, device: torch.device) -> Simulation:
-    """The simulation that a run's spec describes; missing data and partitions are made."""
+    """The simulation that a run's spec describes; missing data and partitions are made first."""
     from fl.simulation.assembly import assemble
 
     return assemble(spec, parts_of(spec), *_dealt(spec, folders), device)
 
 
 def domains_of(spec: Spec, folders: Folders) -> list[str]:
-    """The domain of most of each client's training samples; none where the data set has none."""
+    """The domain of most of each client's training samples; nothing if the data set has none."""
     prepared, table = _dealt(spec, folders)
     if prepared.domain is None or not prepared.domains:
         return []
@@ -88,7 +88,7 @@ def domains_of(spec: Spec, folders: Folders) -> list[str]:
 
 
 def _dealt(spec: Spec, folders: Folders) -> tuple[Prepared, pd.DataFrame]:
-    """The data set and the partition of a run, made where they are not there yet."""
+    """The data set and the partition of a run, made if they do not exist yet."""
     given = supply(spec["dataset"], folders.sources, folders.lock)
     prepared = prepare(spec["dataset"], folders.data, given)
     table = partition(spec["partition"], spec["dataset"], folders.data, folders.results)
@@ -96,7 +96,7 @@ def _dealt(spec: Spec, folders: Folders) -> tuple[Prepared, pd.DataFrame]:
 
 
 def code(spec: Spec) -> dict[str, str]:
-    """What a run of that spec is computed by and on: code hashes and the ids of its data."""
+    """The code hashes of a run of that spec, and the ids of its data."""
     dataset = dataset_id(spec["dataset"])
     added = {
         f"{key} {one['name']}": identity.code(_entry_file(kind, one))
@@ -116,7 +116,7 @@ def code(spec: Spec) -> dict[str, str]:
 
 
 def _added(spec: Spec) -> Iterator[tuple[str, str, Spec]]:
-    """What a study adds to the method: as `code` calls it, its kind, its spec."""
+    """What a study adds to the method: its name in `code`, its kind, its spec."""
     yield from (("term", "term", term) for term in spec["terms"])
     yield from (("features", "alteration", one) for one in spec.get("features", ()))
 

@@ -1,4 +1,4 @@
-"""Whether what a study names goes with the task of its data sets, before anything runs."""
+"""Whether what a study names works with the task of its data sets, before anything runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from fl.task import Task, serves, tasks_of
 
 
 def check(entry: Entry, task: Task, dataset: Choice, where: Where) -> None:
-    """Refuse (`ConfigError`) what is made for another task than the data set's: what asks for class
-    labels where there are masks.
+    """Refuse (`ConfigError`) what is made for another task than the data set's.
+
+    An example is a method that needs class labels, on a data set whose labels are masks.
     """
     if serves(entry.target, task.name):
         return
@@ -29,10 +30,12 @@ def check(entry: Entry, task: Task, dataset: Choice, where: Where) -> None:
 def settled(
     study: Study, datasets: Sequence[Choice], analyses: Sequence[Choice], where: Where
 ) -> tuple[Task, str]:
-    """The task of a study's data sets, and what it is about: the metric that it says, or the usual.
+    """The task of a study's data sets, and the study's metric: the one that it says, or the usual
+    one.
 
-    Raises `ConfigError` where they differ in their task, where the task has no such metric or no
-    classes to re-weight test samples by, or where an analysis is made for another one.
+    Raises:
+        ConfigError: If data sets differ in their task, if the task has no such metric or no classes
+            to re-weight test samples by, or if an analysis is made for another task.
     """
     tasks = [materials.task_of(one.spec) for one in datasets]
     for task, one in zip(tasks, datasets, strict=True):

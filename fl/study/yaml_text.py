@@ -1,9 +1,9 @@
-"""YAML as config files may write it: every value has one meaning, and everything ends.
+"""YAML as config files may write it: every value has one meaning, and no file unfolds without end.
 
-Refused is what YAML 1.1 and 1.2 read differently (``010``, ``1:30``, ``1_000``), so that no number
-silently becomes another one; numbers beyond 64 bits; text that no file can hold; and nesting or
-aliases that would unfold without end. ``1e-3`` is a number, a date is text, and a key that stands
-twice in a mapping is an error.
+Refused are numbers that YAML 1.1 and 1.2 read differently (``010``, ``1:30``, ``1_000``), so that
+no number silently becomes another one; numbers beyond 64 bits; text that no file can hold; and
+nesting or aliases without end. ``1e-3`` is a number, a date is text, and a key that occurs twice in
+a mapping is an error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class _Refused(Exception):
 
 
 def read(path: Path, where: Where) -> Any:
-    """What the file says, None if it says nothing, or a `ConfigError` at ``where``."""
+    """The content of the file, None if it is empty; `ConfigError` at ``where`` if it is not
+    allowed.
+    """
     try:
         return _load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -89,7 +91,7 @@ def _load(text: str) -> Any:
 
 
 class _Check:
-    """Goes through what was written before anything is made of it."""
+    """Checks the nodes of a file before any value is made of them."""
 
     def __init__(self, loader: _Loader) -> None:
         self._loader = loader

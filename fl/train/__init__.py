@@ -1,1 +1,1 @@
-"""Computing a run without losing it: watched, checkpointed, resumed."""
+"""Computing runs so that an interruption loses little: watched, checkpointed, resumed."""

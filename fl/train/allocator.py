@@ -1,8 +1,8 @@
-"""Freed memory that stays with the process.
+"""Keeping freed memory in the process.
 
-A step of training asks for the same large tensors as the step before. The C library gives them
-back to the kernel each time, which must fill them with zeros each time anew; on a CPU that can take
-longer than the arithmetic (docs/benchmarks.md).
+A training step needs the same large tensors as the step before. By default the C library returns
+freed ones to the kernel, which fills them with zeros when they are asked for again; on a CPU that
+can take longer than the arithmetic (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KEPT, LARGEST = 2**31 - 1, 2**30
 
 
 def keep() -> bool:
-    """Tell the C library to keep what is freed; False where it has no such setting (not glibc)."""
+    """Tell the C library to keep freed memory; False where it has no such setting (not glibc)."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # Another C library; Windows.

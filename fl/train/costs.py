@@ -1,8 +1,8 @@
 """What a run costs: bytes between server and clients, operations of local work, and kept state.
 
-Bytes are those of the trees that go out and come back, exactly: no compression, no protocol.
+Bytes are exactly those of the trees that are sent and received, without compression or protocol.
 Operations are those of matrix products and convolutions, forward and backward, as PyTorch counts
-them. Nothing here decides a number of a run; it is asked when a run is finished.
+them. Nothing here decides a number of a run; costs are measured when a run is finished.
 """
 
 from __future__ import annotations
@@ -38,13 +38,18 @@ ONCE = 2**62
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a run as it was planned, by participant and round where not said otherwise.
+    """The costs of a run as planned, per participant and round where not said otherwise.
 
-    participants: of a round. Stragglers count as if they did all their work. traffic: ``[rounds,
-    down, up]`` for each stretch of rounds that are alike, in order: bytes that a participant
-    receives and sends in each of them. bytes_down, bytes_up: their means over rounds. flops:
-    floating-point operations, the mean over clients and rounds. state_client: bytes that a client
-    keeps between rounds; state_server: those of the server, with what it holds for each client.
+    Stragglers count as if they did all their work.
+
+    Attributes:
+        participants: Clients that take part in a round.
+        traffic: ``[rounds, down, up]`` for each stretch of equal rounds, in order: the bytes that a
+            participant receives and sends in each of them.
+        bytes_down, bytes_up: Their means over rounds.
+        flops: Floating-point operations, mean over clients and rounds.
+        state_client: Bytes that a client keeps between rounds.
+        state_server: Bytes that the server keeps, those for each client included.
     """
 
     participants: int
@@ -57,7 +62,7 @@ class Costs:
 
 
 def recorded(simulation: Simulation, state: State) -> dict[str, Any]:
-    """What ``run.json`` says of a run's costs; why it says nothing, where they cannot be told."""
+    """The costs in ``run.json``, or the reason why they cannot be measured."""
     try:
         return asdict(measure(simulation, state))
     except Exception as error:  # A method of a user's own; its run is finished all the same.
@@ -67,9 +72,10 @@ def recorded(simulation: Simulation, state: State) -> dict[str, Any]:
 
 
 def measure(simulation: Simulation, state: State) -> Costs:
-    """The costs of a run; ``state``: any that it had.
+    """The costs of a run. Where clients differ in modality: means, bytes to the nearest whole one.
 
-    Where clients differ in modality, means over them, bytes to the nearest whole one.
+    Args:
+        state: Any state of the run.
     """
     if simulation.modals:
         return _over_modalities(simulation, state)
@@ -118,9 +124,10 @@ def _over_modalities(simulation: Simulation, state: State) -> Costs:
 
 
 def _kept(state: State) -> tuple[int, int]:
-    """Bytes that a client keeps, and what the server holds for all of them until it sends it.
+    """Bytes that a client keeps, and bytes that the server keeps for all clients until it sends
+    them.
 
-    A client's number and class counts are left out: it has them of itself.
+    A client's number and class counts are left out: it knows them itself.
     """
     given = trees.nbytes(state.clients.get(GIVEN, {}))
     own = {k: leaf for k, leaf in state.clients.items() if k not in KNOWN}
@@ -130,7 +137,7 @@ def _kept(state: State) -> tuple[int, int]:
 def _rounds(
     simulation: Simulation, state: State, rounds: Sequence[int]
 ) -> Iterator[tuple[int, int, float]]:
-    """Bytes down and up and operations of each round; rounds that are alike are seen once."""
+    """Bytes down and up and operations of each round; equal rounds are measured once."""
     exchanges = simulation.method.exchanges
     seen: dict[Any, _Seen] = {}
     for number in rounds:
@@ -145,7 +152,7 @@ def _rounds(
 
 
 def _steps(part: Pass | Sweep, round_: int) -> int:
-    """The steps that a pass says for a round; 1 where its length follows from samples."""
+    """The number of steps that a pass states for a round; 1 where it follows from the samples."""
     draws = part.draws if isinstance(part, Pass) else part
     if not draws.due(round_):
         return 0
@@ -155,11 +162,11 @@ def _steps(part: Pass | Sweep, round_: int) -> int:
 
 @dataclass(frozen=True)
 class _Work:
-    """Operations of a pass: of one client's step (of one sample's look, for a sweep), and of each
-    of its refreshes.
+    """Operations of a pass: of one client's step (for a sweep, of one sample) and of each refresh.
 
-    steps: of every client, [K], to be multiplied by those that the pass itself says (samples, for a
-    sweep).
+    Attributes:
+        steps: Of every client, [K], to be multiplied by the steps that the pass itself states; for
+            a sweep the number of samples.
     """
 
     part: Pass | Sweep
@@ -180,8 +187,11 @@ class _Work:
 
 @dataclass
 class _Seen:
-    """One client's round. ``known``: the tensors that it received of the server, held on to so that
-    no other is taken for one of them.
+    """One client's round.
+
+    Attributes:
+        known: The tensors received from the server. They are kept alive, so that no other tensor
+            gets the identity of one of them.
     """
 
     down: int = 0
@@ -190,14 +200,14 @@ class _Seen:
     known: list[Tensor] = field(default_factory=list)
 
     def receive(self, sent: Tree) -> None:
-        """What the client does not have yet of what is sent to all."""
+        """The part of what is sent to all that the client does not have yet."""
         have = set(map(id, self.known))
         new = [leaf for leaf in trees.leaves(sent) if id(leaf) not in have]
         self.down += sum(leaf.numel() * leaf.element_size() for leaf in new)
         self.known += new
 
     def flops(self, round_: int) -> float:
-        """Of a round like it, the mean over clients."""
+        """Operations of a round like it, mean over clients."""
         return sum(work.flops(round_) for work in self.work)
 
 
@@ -240,7 +250,7 @@ def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
 
 
 def _shortened(method: Method) -> Method:
-    """The method whose passes take one step where they say how many, and refresh once."""
+    """The method with one step in each pass that states its steps, and one refresh."""
 
     def short(part: Pass | Sweep) -> Pass | Sweep:
         if isinstance(part, Sweep):
@@ -256,7 +266,7 @@ def _shortened(method: Method) -> Method:
 
 
 def _cohort(clients: Tree, sent: Tree, plan: Plan, schedule: Schedule, row: int) -> Cohort:
-    """The client alone."""
+    """A cohort of the one client."""
     ids, own = plan.clients[[row]], schedule.take(np.array([row]))
     return Cohort(dict(clients), ids, sent, False, own, plan.arrays, plan.round, plan.lr)
 
@@ -282,7 +292,7 @@ def _worked(
 def _stepped(
     part: Pass, cohort: Cohort, refresh: int | None
 ) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """One step, with one of the refreshes or none: what comes of it, and its operations."""
+    """One step, with one of the refreshes or none: its result and its operations."""
     chosen = slice(0, 0) if refresh is None else slice(refresh, refresh + 1)
     short = replace(part, refreshes=part.refreshes[chosen])
     schedule = replace(cohort.schedule, extra=cohort.schedule.extra[chosen])

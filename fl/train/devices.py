@@ -1,4 +1,4 @@
-"""Which device a job computes on: two jobs never take the same GPU unless told to."""
+"""Which device a job computes on: two jobs never take the same GPU unless the user says so."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def claim(wanted: str, waiting: Callable[[], None] = lambda: None) -> Iterator[torch.device]:
-    """The CPU, or a GPU of this machine that no other job has claimed; waits for one if need be.
+    """The CPU, or a GPU of this machine that no other job has claimed; waits for one if necessary.
 
-    wanted: `auto` (a GPU where there is one), `cpu` or `cuda`. The claim is a file lock, so it ends
-    with the process however that ends.
+    The claim is a file lock, so it ends with the process, however that ends.
+
+    Args:
+        wanted: `auto` (a GPU where there is one), `cpu` or `cuda`.
+        waiting: Called while it waits.
     """
     if wanted == "cuda" and not torch.cuda.is_available():
         raise FedloomError(

@@ -1,8 +1,7 @@
-"""What happens to runs, written down while it happens: a line of JSON for each event of a run.
+"""The log of a run's events, written while it is trained: one line of JSON per event.
 
-``<results>/logs/runs/<run>.jsonl`` is only ever added to, so that it tells a run's whole story,
-over all processes that worked on it. Nothing reads it but people and their tools, so a disk that
-refuses a line stops no run.
+``<results>/logs/runs/<run>.jsonl`` is only ever appended to, so it covers all processes that worked
+on the run. No part of Fedloom reads it, so a disk that refuses a line stops no run.
 """
 
 from __future__ import annotations
@@ -27,9 +26,13 @@ log = logging.getLogger(__name__)
 class EventLog:
     """The log of one run, and its curves in TensorBoard where the config asks for them.
 
-    Events: ``begun`` (round: the one it goes on after), ``round`` (loss: mean over clients),
-    ``left`` (as it was asked to, with its state saved), ``finished`` (state, seconds), ``failed``
-    (error). Each has its ``time``, in UTC.
+    Each event has its ``time``, in UTC. The events are:
+
+    - ``begun``: a process starts or resumes the run after ``round``;
+    - ``round``: a round is finished, with ``loss``, the mean over clients;
+    - ``left``: the process was asked to leave; the state is saved;
+    - ``finished``: with ``state`` and ``seconds``;
+    - ``failed``: with ``error``.
     """
 
     def __init__(self, results: Path, run: str) -> None:
@@ -37,7 +40,11 @@ class EventLog:
         self._board: tensorboard.Board | None = None
 
     def begun(self, after: int, facts: Mapping[str, Any], curves: Path | None) -> None:
-        """A process goes on with the run after round ``after``; ``curves``: a folder for them."""
+        """A process starts or resumes the run after round ``after``.
+
+        Args:
+            curves: The folder for TensorBoard's files; None writes none.
+        """
         if curves is not None:
             self._board = tensorboard.Board(curves, after)
         here = {"host": socket.gethostname(), "process": os.getpid()}
@@ -46,13 +53,13 @@ class EventLog:
         self.write("begun", round=after, **here, **facts)
 
     def round(self, done: Round) -> None:
-        """One more round is over."""
+        """A round is finished."""
         self.write("round", round=done.number, loss=done.loss)
         if self._board is not None:
             self._board.add(done.number, done.rows)
 
     def ended(self, event: str, **facts: Any) -> None:
-        """The process has nothing more to do with the run: finished, left or failed."""
+        """The process has stopped working on the run: finished, left or failed."""
         self.write(event, **facts)
         if self._board is not None:
             self._board.close()

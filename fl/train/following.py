@@ -1,4 +1,4 @@
-"""Going through the rounds of a stack: told as they come, saved now and then, kept at the end."""
+"""The rounds of a stack, one after another: reported, saved every few rounds, stored at the end."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from fl.train.stack import Stack
 
 
 def follow(runs: Runs, stack: Stack) -> None:
-    """Round after round, to the end or to the request to leave.
+    """Train a stack to its last round, or until the process is asked to leave.
 
-    Raises `Interrupted` in the latter case, once everything is in a checkpoint.
+    Raises:
+        Interrupted: If asked to leave, after everything is saved in a checkpoint.
     """
     leaving, mine = runs.leaving, [run for run in stack.members if run in runs.workspaces]
     leaving.now()

@@ -1,7 +1,8 @@
-"""Training the runs of a bundle: what is already there is skipped, what was begun is resumed.
+"""Training the runs of a bundle: finished ones are skipped, unfinished ones are resumed.
 
-Nothing here decides a number (see `fl.simulation.simulate`); it is settled which runs are trained
-together, from where, and what follows when one fails. `fl.train.following` goes through the rounds.
+Nothing here decides a number (see `fl.simulation.simulate`). This module decides which runs are
+trained together, from which state, and what happens when one fails. `fl.train.following` goes
+through the rounds.
 """
 
 from __future__ import annotations
@@ -51,9 +52,12 @@ def read_bundle(path: Path) -> Bundle:
 def train_bundle(bundle: Bundle, store: Store) -> list[str]:
     """Train every run that the store lacks. A failing run does not stop the others.
 
-    Returns a line for each failed run: its id, the seed and the error; tracebacks go to the log.
-    Raises `Interrupted` on SIGTERM and on Ctrl-C, once the runs in progress are in a checkpoint;
-    `KeyboardInterrupt` on a second Ctrl-C, and on the first where nothing has to be saved.
+    Returns:
+        A line for each failed run: its id, the seed and the error. Tracebacks go to the log.
+
+    Raises:
+        Interrupted: On SIGTERM and on Ctrl-C, after the runs in progress are in a checkpoint.
+        KeyboardInterrupt: On a second Ctrl-C, and on the first where nothing has to be saved.
     """
     plugins.use(bundle.plugins, Where(f"bundle {bundle.bundle}") / "plugins")
     torch.set_num_threads(bundle.execution.threads)
@@ -82,15 +86,18 @@ def train_bundle(bundle: Bundle, store: Store) -> list[str]:
 class _Job:
     """A bundle being trained.
 
-    backend: of runs that were there already, as all runs of a bundle should be comparable to the
-    bit.
+    Attributes:
+        backend: The backend of the finished runs, as all runs of a bundle should be comparable to
+            the bit.
     """
 
     def __init__(self, runs: Runs, store: Store, backend: str | None) -> None:
         self._runs, self._store, self._backend = runs, store, backend
 
     def train(self, device: torch.device) -> None:
-        """All runs that have a workspace: those with a checkpoint first, as they began."""
+        """All runs that have a workspace; those with a checkpoint first, in the stack that they
+        began in.
+        """
         simulations = self._simulations(device)
         left = dict.fromkeys(run for run in self._runs.members if run in self._runs.workspaces)
         for run in list(left):
@@ -113,7 +120,7 @@ class _Job:
                 self._start({run: simulations[run] for run in weights}, weights)
 
     def _simulations(self, device: torch.device) -> dict[str, Simulation]:
-        """Of all runs of the bundle whose code is as it was planned; they share the data."""
+        """The simulations of all runs whose code is as it was planned; they share the data."""
         found: dict[str, Simulation] = {}
         for run, member in self._runs.members.items():
             with self._runs.failing(*([run] if run in self._runs.workspaces else [])):
@@ -132,7 +139,7 @@ class _Job:
         return found
 
     def _weights(self, run: str, device: torch.device) -> dict[str, Any] | None:
-        """The stored model that a run starts from, if it does."""
+        """The stored model that a run starts from, if any."""
         member = self._runs.members[run]
         start = member.start
         if not start or member.spec.get("train_on") == start:
@@ -150,7 +157,7 @@ class _Job:
         return torch.as_tensor(found)
 
     def _start(self, simulations: Mapping[str, Simulation], weights: Mapping[str, Any]) -> None:
-        """Begin and train; of runs that cannot begin together, each by itself."""
+        """Begin and train runs together, or one by one if they cannot begin together."""
         try:
             stack = self._begin(simulations, weights)
         except Exception:
@@ -172,7 +179,9 @@ class _Job:
         return stack
 
     def _attempt(self, stack: Stack) -> None:
-        """Train a stack; runs that gain nothing from each other, or of which one fails, apart."""
+        """Train a stack; one by one if its runs gain nothing from each other, or if one of them
+        fails.
+        """
         if len(stack.members) > 1 and stack.backend not in TOGETHER:
             for one in stack.split():
                 with self._runs.failing(*one.members):

@@ -18,21 +18,28 @@ class Interrupted(Exception):
 
 @dataclass
 class Leaving:
-    """asked: whether to leave. begun: whether there are rounds that may have to be saved."""
+    """Whether the job was asked to leave.
+
+    Attributes:
+        asked: Whether to leave.
+        begun: Whether there are rounds that may have to be saved.
+    """
 
     asked: bool = False
     begun: bool = False
 
     def now(self) -> None:
-        """Leave, where there is nothing to save: for waits and between runs."""
+        """Leave at once, if asked and nothing has to be saved: for waits, and between runs."""
         if self.asked:
             raise Interrupted("before the next run had begun")
 
 
 @contextlib.contextmanager
 def asked_to_leave() -> Iterator[Leaving]:
-    """Inside, signals are noted. Ctrl-C is `KeyboardInterrupt` where nothing has to be saved, and
-    when it comes again.
+    """A context in which signals are recorded.
+
+    Raises:
+        KeyboardInterrupt: On Ctrl-C where nothing has to be saved, and on a second one.
     """
     leaving = Leaving()
 

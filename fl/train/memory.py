@@ -1,4 +1,4 @@
-"""Whether a run fits into this machine's memory, and what to lower where it does not."""
+"""Whether a run fits into this machine's memory, and which settings to lower if not."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ FLOAT = 4
 
 
 def told(error: BaseException) -> str:
-    """What to say of an error by which memory ran out, in a line."""
+    """One line on an error that means that memory ran out."""
     [reason, *_] = str(error).strip().splitlines() or [type(error).__name__]
     return f"memory ran out ({reason}); {REMEDY}"
 
 
 def check(simulation: Simulation) -> None:
-    """Refuse (`FedloomError`) what cannot fit whatever the model: the plan of a round's batches,
-    and one batch. The system would kill the process without a word.
+    """Refuse (`FedloomError`) a run that cannot fit, whatever its model.
+
+    What is counted is the plan of a round's batches, and one batch. Without the check the system
+    would kill the process without a message.
     """
     training, arrays = simulation.training, simulation.arrays
     held, everybody = simulation.held.samples["train"], simulation.held.participants
@@ -59,7 +61,7 @@ def check(simulation: Simulation) -> None:
 
 
 def _check_classes(simulation: Simulation, there: int | None) -> None:
-    """The same of passes whose batches are of every class, such as a warm-up before round 1."""
+    """The same for passes whose batches have all classes, such as a warm-up before round 1."""
     for exchange in simulation.method.exchanges:
         for part in exchange.passes:
             if not isinstance(part, Pass) or not part.draws.per_class or not part.draws.steps:
@@ -75,7 +77,7 @@ def _check_classes(simulation: Simulation, there: int | None) -> None:
 
 
 def size() -> int | None:
-    """Bytes of memory that this process may have; None where the system does not tell."""
+    """Bytes of memory that this process may use; None where the system does not say."""
     found = []
     with contextlib.suppress(OSError, ValueError, AttributeError):
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -1,6 +1,6 @@
-"""How far a run is: one moving line on a terminal, plain lines in a log.
+"""The progress of a run: one line that is rewritten on a terminal, plain lines in a log.
 
-No library: into a log tqdm writes its moving line over and over, and rich nothing before the end.
+No library does both: tqdm writes its line into a log over and over, rich nothing before the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``run.json`` says of a finished run, beside the hashes of the run's files."""
+"""The content of a finished run's ``run.json``, except for the hashes of the run's files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fl.version import VERSION
 
 
 def check_code(member: Member) -> None:
-    """Refuse (`FedloomError`) a run whose code is another than it was planned with."""
+    """Refuse (`FedloomError`) a run whose code differs from that it was planned with."""
     now = specs.code(member.spec)
     changed = [key for key, code in member.code.items() if now.get(key) != code]
     if changed:
@@ -29,7 +29,7 @@ def check_code(member: Member) -> None:
 def record(
     member: Member, stack: Stack, last: Round, costs: dict[str, Any], threads: int
 ) -> dict[str, Any]:
-    """A finished run: what it is, what computed it and how, and what it took."""
+    """The record of a finished run: what it is, how it was computed, and what it cost."""
     device = stack.simulations[member.run].arrays.device
     return {
         "run": member.run,

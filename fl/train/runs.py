@@ -1,4 +1,4 @@
-"""The runs of a bundle as a job holds them: their workspaces, their logs, and what went wrong."""
+"""The runs of a bundle in a job: their workspaces, their logs, and their failures."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ logger = logging.getLogger(__name__)
 class Runs:
     """The runs of a bundle.
 
-    members: by id. workspaces: of those that this process computes. logs: by id. failed: a line for
-    each that failed. costs: what each run costs, once one of them has told; they differ in their
-    seed only.
+    Attributes:
+        members: By id.
+        workspaces: Of the runs that this process computes, by id.
+        logs: By id.
+        failed: A line for each failed run.
+        costs: The costs of a run, once one of them is finished; the runs differ only in their seed.
     """
 
     def __init__(self, bundle: Bundle, leaving: Leaving) -> None:
@@ -38,12 +41,12 @@ class Runs:
         self.costs: dict[str, Any] | None = None
 
     def name(self, run: str) -> str:
-        """A run as messages say it."""
+        """A run's name in messages."""
         return f"{run} ({self.bundle.title}, seed {self.members[run].seed})"
 
     @contextlib.contextmanager
     def failing(self, *runs: str) -> Iterator[None]:
-        """What goes wrong inside is written down as the runs' failure."""
+        """A context in which an error is recorded as the runs' failure."""
         try:
             yield
         except Interrupted:
@@ -66,7 +69,7 @@ class Runs:
                 logger.error("%s failed:\n%s", names, traceback.format_exc())
 
     def curves(self, run: str) -> Path | None:
-        """Where TensorBoard finds a run, if that is asked for."""
+        """The run's folder of TensorBoard files, if the config asks for them."""
         if not self.bundle.execution.tensorboard:
             return None
         title = re.sub(r"[^\w.=()-]+", "-", self.bundle.title)[:100]

@@ -1,9 +1,9 @@
-"""Where runs that are trained together stand, and how that outlives the process.
+"""The state of runs that are trained together, and how it is saved and resumed.
 
-The runs of a *stack* differ in their seed only. They have one checkpoint, in the workspace of the
-first of them that is not finished: resumed, they are the same stack again, and so get the same
-bits. A run that is finished already, as the process was killed between two of them, is trained
-along once more for the others' sake and dropped.
+The runs of a *stack* differ only in their seed. They have one checkpoint, in the workspace of the
+first of them that is not finished. A resumed stack has the same members, so it gives the same bits.
+If the process was killed between finishing two runs, the finished one is trained again with the
+others, for their sake, and its result is dropped.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Stack:
-    """Runs by id, their states after ``round``, and what has been written down of them so far.
+    """Runs by id, their states after ``round``, and their rows so far.
 
-    members: the runs as they began; those that diverged are no longer in ``states``. trial: what
-    was measured to choose the backend. seconds: of work for each member, in equal shares of the
-    time that passed while it was one of several; since: when they were shared out last. traces: of
-    each run, by round, what its method keeps of it.
+    Attributes:
+        members: The runs that the stack began with; those that diverged are no longer in
+            ``states``.
+        trial: The measurements by which the backend was chosen.
+        seconds: Of work by member: equal shares of the time in which it was trained with others.
+        since: When seconds were last shared out.
+        traces: By run and round, what the run's method records.
     """
 
     simulations: dict[str, Simulation]
@@ -61,7 +64,9 @@ class Stack:
     def begin(
         cls, simulations: Mapping[str, Simulation], weights: Mapping[str, Tree | None], backend: str
     ) -> Stack:
-        """From the start, or from the stored model of another run."""
+        """A stack before its first round, from fresh variables or from the stored model of another
+        run.
+        """
         states = {run: sim.begin(weights[run]) for run, sim in simulations.items()}
         rows = {}
         for run, sim in simulations.items():
@@ -71,7 +76,7 @@ class Stack:
 
     @classmethod
     def resume(cls, saved: Checkpoint, simulations: Mapping[str, Simulation]) -> Stack:
-        """From a checkpoint; members that nobody asks for any more are left out."""
+        """A stack from its checkpoint; members that are no longer asked for are left out."""
         extra = dict(saved.extra)
         everyone, spent = extra.pop("members"), extra.pop("seconds")
         if not isinstance(spent, dict):  # A checkpoint of an older version, which had their sum.
@@ -97,7 +102,7 @@ class Stack:
         )
 
     def choose(self) -> None:
-        """Settle ``auto`` by a few real steps of all runs."""
+        """Replace the backend ``auto`` by one, by a few real steps of all runs."""
         sims = list(self.simulations.values())
         self.backend, self.trial = modal.choose(
             [sim.method for sim in sims],
@@ -109,8 +114,9 @@ class Stack:
         logger.info("backend %s (a step of all participants: %s)", self.backend, timed)
 
     def split(self) -> Iterator[Stack]:
-        """A stack for each run, whose clock starts as it is asked for, to be trained before the
-        next; the trial is written down with the first.
+        """A stack for each run, to be trained one after another.
+
+        A stack's clock starts when it is asked for; the first one records the trial.
         """
         self._share()
         for place, run in enumerate(self.members):
@@ -126,7 +132,7 @@ class Stack:
             )
 
     def add(self, finished: Mapping[str, Round]) -> None:
-        """One more round."""
+        """Add a finished round."""
         self._share()
         for run, one in finished.items():
             self.round = one.number
@@ -136,15 +142,17 @@ class Stack:
         self.states = {run: one.state for run, one in finished.items() if not one.diverged}
 
     def _share(self) -> None:
-        """Give what time has passed to the runs that were trained in it."""
+        """Share the time that has passed between the runs that were trained in it."""
         now = time.monotonic()
         for run in self.states:
             self.seconds[run] += (now - self.since) / len(self.states)
         self.since = now
 
     def kept(self, run: str) -> dict[str, Tensor] | None:
-        """A run's traces as one tensor [rounds evaluated, ...] each, and those rounds as ``round``;
-        None if there are none.
+        """A run's traces, by name a tensor [rounds evaluated, ...], and those rounds as ``round``.
+
+        Returns:
+            None if there are none.
         """
         found = self.traces[run]
         if not found:
@@ -156,7 +164,7 @@ class Stack:
         return {"round": torch.tensor(list(found)), **stacked}
 
     def save(self, folder: Path) -> None:
-        """A checkpoint of this round, in the folder of one of the runs."""
+        """Save a checkpoint of this round in the folder of one of the runs."""
         self._share()
         state = {
             run: {"server": one.server, "clients": one.clients, "traces": self.kept(run) or {}}
@@ -174,7 +182,7 @@ class Stack:
 
 
 def _apart(kept: Tree) -> dict[int, dict[str, Tensor]]:
-    """Traces by round, as `Stack.kept` had put them together."""
+    """Traces by round, the inverse of `Stack.kept`."""
     names = [name for name in kept if name != "round"]
     rounds = kept["round"].tolist() if kept else []
     return {number: {name: kept[name][i] for name in names} for i, number in enumerate(rounds)}
