@@ -70,7 +70,6 @@ def balanced(forward: Forward) -> Tensor:
 
 
 def personalised(forward: Forward) -> Tensor:
-    """Cross-entropy of the sum of the shared and the own head's outputs; only the own one learns.
-    """
+    """Cross-entropy of the shared and the own head's outputs, added; only the own head learns."""
     own = heads.outputs(forward.beside, forward.output.features.detach())
     return classification(forward.output.outputs.detach() + own, forward.batch)

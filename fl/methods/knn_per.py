@@ -99,8 +99,7 @@ class KNNPer:
 
 
 def best_share(near: Tensor, model: Tensor, labels: Tensor) -> Tensor:
-    """The share of neighbours, of 0, .1, ..., 1, that is right most often; the smallest of equals.
-    """
+    """The share of neighbours, of 0, .1, ..., 1, that is right most often; the least of equals."""
     shares = torch.linspace(0, 1, 11, dtype=near.dtype, device=near.device)
     mixed = shares[:, None, None] * near + (1 - shares[:, None, None]) * model
     right = (mixed.argmax(-1) == labels).sum(-1)
