@@ -52,8 +52,7 @@ class Mixup:
 
 
 def chosen(batch: Batch, alpha: float) -> tuple[Tensor, Tensor]:
-    """Partners [b] and lambda [b], the same for all samples; one that only fills up has no partner.
-    """
+    """Partners [b] and lambda [b], the same for all; a sample that only fills up has no partner."""
     key: Tensor = batch["key"]
     partner = partners(key, batch["weight"], PARTNER)
     return partner, keyed.beta(key[0], HOW_MUCH, alpha, alpha).expand(len(key))
