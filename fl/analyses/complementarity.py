@@ -4,11 +4,11 @@ Yan, Cui, Wuerkaixi, Zhang, Han, Niu, Sugiyama, Zhang. Balancing Similarity and 
 Federated Learning. ICML 2024. arXiv:2405.09892 (figure 3).
 
 Reads the traces ``similarity`` and ``complementarity``, [rounds, clients, clients], that `fedsac`
-keeps. From the matrices of one round follow three networks: by similarity alone (alpha = 0), by
-complementarity alone (beta = 0), by both. The paper's figure may show three runs; of one run all
-three are of the same models, and differ in nothing else. Beside them stands how alike the clients'
-data are, the cosine between their shares of classes. Correlations (Pearson) are over pairs of
-different clients that took part in the round.
+keeps. Three networks follow from the matrices of one round: by similarity alone (alpha = 0), by
+complementarity alone (beta = 0), and by both. The paper's figure may show three runs; here all
+three networks are of the same models of one run, and differ in nothing else. Beside them stands how
+alike the clients' data are, the cosine between their shares of classes. Correlations (Pearson) are
+over pairs of different clients that took part in the round.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Complementarity:
     beta: NonNegative = 1.4
 
     def read(self, runs: Sequence[Source]) -> Result:
-        """A row for each run that has the traces and each round; pictures of the last round."""
+        """A row for each round of each run that has the traces; pictures of the last round."""
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
         chosen = {run.run for run in first_seeds(runs)}
@@ -93,10 +93,12 @@ class Complementarity:
     def networks(
         self, sizes: np.ndarray, models: np.ndarray, features: np.ndarray, there: np.ndarray
     ) -> list[np.ndarray]:
-        """Those of `NETWORKS`, [clients, clients]; who is not ``there`` has zeros.
+        """The `NETWORKS`, [clients, clients] each; zeros for clients that are not ``there``.
 
-        sizes: samples of every client, [clients]; models, features: similarities, [clients,
-        clients]; there: who took part, [clients].
+        Args:
+            sizes: Samples of every client, [clients].
+            models, features: Similarities, [clients, clients].
+            there: Which clients took part, [clients].
         """
         pairs = np.ix_(there, there)
         fractions = torch.from_numpy(sizes[there] / sizes[there].sum())

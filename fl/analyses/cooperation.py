@@ -5,8 +5,9 @@ Balancing Similarity and Complementarity for Federated Learning. ICML 2024. arXi
 
 Reads the trace ``cooperation``, [rounds, clients, clients], that methods with a graph between
 clients keep (`pfedgraph`): row i has the weights of client i's mixture. Beside it stands what is
-known of the data alone: the cosine between the shares of classes among two clients' training
-samples. Their correlation (Pearson) is over pairs of different clients that took part in the round.
+known from the data alone: the cosine between two clients' shares of classes among their training
+samples. The correlation of the two (Pearson) is over pairs of different clients that took part in
+the round.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Cooperation:
     """Matrices over rounds, and how they follow the data."""
 
     def read(self, runs: Sequence[Source]) -> Result:
-        """A correlation for each run that has the trace and each round; matrices of some."""
+        """A correlation for each round of each run that has the trace; matrices of some rounds."""
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
         chosen = {run.run for run in first_seeds(runs)}
@@ -73,9 +74,11 @@ class Cooperation:
 
 
 def similarity(counts: np.ndarray) -> np.ndarray:
-    """Cosines between the clients' shares of classes, [clients, clients]; 0 for who holds nothing.
+    """Cosines between the clients' shares of classes, [clients, clients]; 0 for a client without
+    samples.
 
-    counts: samples of every client by class, [clients, classes].
+    Args:
+        counts: Samples of every client by class, [clients, classes].
     """
     length = np.linalg.norm(counts, axis=1, keepdims=True)
     unit = counts / np.where(length > 0, length, 1)

@@ -6,10 +6,10 @@ arXiv:2210.07615.
 
 Features are what goes into the classifier, in evaluation mode. k-means groups them into as many
 clusters as there are classes; NMI is the normalised mutual information between clusters and labels,
-1 where they are the same. The silhouette (Rousseeuw 1987), from -1 to 1, is by labels and so asks
-for no clusters. Every model sees the same test samples, drawn from those of all clients; of
-clients' own models, each is measured by itself, as no two have features in common, and the mean is
-told. t-SNE: van der Maaten and Hinton, JMLR 2008.
+1 where they are the same. The silhouette (Rousseeuw 1987), from -1 to 1, is by labels and so needs
+no clusters. Every model sees the same test samples, drawn from those of all clients. Clients' own
+models have no features in common, so each is measured by itself and the mean is reported. t-SNE:
+van der Maaten and Hinton, JMLR 2008.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 CHUNK = 512
 MARKERS = ("o", "^", "s", "D", "v")
 NAMED = 20
-"""Classes whose number stands in the picture; of more, the first."""
+"""How many classes have their number in the picture; of more, the first ones."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """samples: test samples at most that are looked at. clients: of clients' own models, as many at
-    most. seed: of the draw of both, of k-means and of t-SNE.
+    """samples: test samples that are looked at, at most.
+    clients: clients whose own models are looked at, at most.
+    seed: of the draw of both, of k-means and of t-SNE.
     """
 
     samples: Count = 500
@@ -141,7 +142,8 @@ def features_of(
 def quality(features: np.ndarray, labels: np.ndarray, seed: int) -> tuple[float, float]:
     """NMI of k-means clusters and labels, and the silhouette by labels.
 
-    NaN where it is not defined: fewer than two classes, or as many as samples.
+    Both are NaN where they are not defined: with fewer than two classes, or as many classes as
+    samples.
     """
     from sklearn.cluster import KMeans
     from sklearn.metrics import normalized_mutual_info_score, silhouette_score

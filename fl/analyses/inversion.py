@@ -4,16 +4,16 @@ J. Geiping, H. Bauermeister, H. Dröge, M. Moeller. Inverting Gradients: How eas
 privacy in federated learning? NeurIPS 2020. arXiv:2003.14053.
 
 The attacker knows the model, the labels and the mean gradient of one batch, and looks for images
-whose gradient has the same direction, by 1 - cosine + tv x total variation, with Adam on the signs
-of the gradient, from noise, in the box of values that the client's images have; its rate falls to a
-tenth after 3/8, 5/8 and 7/8 of the steps, as in the released code. Batch normalisation is in
-evaluation mode, a weaker defence than batch statistics.
+whose gradient has the same direction. It minimises 1 - cosine + tv x total variation, with Adam on
+the signs of the gradient, from noise, within the range of values that the client's images have. As
+in the released code, the rate falls to a tenth after 3/8, 5/8 and 7/8 of the steps. Batch
+normalisation is in evaluation mode, a weaker defence than batch statistics.
 
 Runs whose trace ``local`` holds images that clients train on in place of their own (FedLGD) are
-attacked on these too: PSNR and SSIM are then between what is found and the virtual images, and
-`leak` is the highest PSNR between what is found and any of the client's real images of the class,
-which is what a person would mind. On real data it is defined alike. LPIPS (R. Zhang et al. CVPR
-2018) is told where its package and the weights of AlexNet are on this machine.
+attacked on these too. PSNR and SSIM then compare what is found with the virtual images. `leak` is
+the highest PSNR between what is found and any of the client's real images of the class, which is
+what a person would mind; on real data it is defined in the same way. LPIPS (R. Zhang et al. CVPR
+2018) is reported where its package and the weights of AlexNet are on this machine.
 """
 
 from __future__ import annotations
@@ -50,9 +50,13 @@ FALLS = (3 / 8, 5 / 8, 7 / 8)
 
 @dataclass(frozen=True)
 class Inversion:
-    """client: whose batch. batch: images in it, of the first classes, 32 at most. model: that of
-    the `first` round, or the `final` one. steps: of the attack. lr: of Adam. tv: weight of total
-    variation. seed: of all draws.
+    """client: whose batch.
+    batch: images in it, of the first classes, 32 at most.
+    model: that of the `first` round, or the `final` one.
+    steps: of the attack.
+    lr: of Adam.
+    tv: weight of total variation.
+    seed: of all draws.
     """
 
     client: Index = 0
@@ -114,7 +118,7 @@ class Inversion:
         return own[0]
 
     def _batches(self, run: Source, simulation: Simulation) -> list[tuple[str, Tensor, Tensor]]:
-        """What is attacked: images, normalised, and their labels, one class after another."""
+        """What is attacked: normalised images, and their labels, one class after another."""
         held = simulation.held.samples["train"][self.client]
         if len(simulation.arrays.shape) != 3:
             raise FedloomError(
@@ -189,7 +193,11 @@ def spread(labels: np.ndarray) -> np.ndarray:
 def gradient(
     variables: dict[str, Any], simulation: Simulation, x: Tensor, y: Tensor, nested: bool
 ) -> list[Tensor]:
-    """Of the batch's mean cross-entropy, by parameter; ``nested``: differentiable in x."""
+    """The gradient of the batch's mean cross-entropy, by parameter.
+
+    Args:
+        nested: Whether it can be differentiated with respect to x.
+    """
     params = {name: p.detach().requires_grad_() for name, p in variables["params"].items()}
     output = simulation.network.eval(params, variables["buffers"], x)
     loss = F.cross_entropy(output.outputs, y)
@@ -260,7 +268,7 @@ def ssim(truth: Tensor, guess: Tensor) -> float:
 
 
 def perceptual() -> tuple[Callable[[Tensor, Tensor], float] | None, str]:
-    """LPIPS of two batches from 0 to 1, and what to say where it cannot be had; never fetched."""
+    """LPIPS of two batches from 0 to 1, and what to say if it is not there; it is never fetched."""
     path = Path(torch.hub.get_dir()) / "checkpoints" / ALEXNET
     missing = [
         name

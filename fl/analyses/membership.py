@@ -6,11 +6,11 @@ Learning on Virtual Heterogeneous Data with Local-Global Dataset Distillation. T
 arXiv:2303.02278 (figure 6).
 
 Members are training samples of a client, whatever a method trains on in their place; the others are
-its test samples, as many. What is known of a sample is the length of the loss's gradient at it, or
-the loss, as a logarithm. Two Gaussian kernel densities are put to what is known of members and of
-others, and their ratio is the attack's score. Densities are of one half of the samples and scores
-of the other, and then the other way around, so that no sample speaks for itself. The paper's
-densities are of all; there are no shadow models in either. The model is in evaluation mode.
+as many of its test samples. What is known of a sample is, as a logarithm, the length of the loss's
+gradient at it, or the loss. Two Gaussian kernel densities are fitted to what is known of members
+and of others, and their ratio is the attack's score. Densities come from one half of the samples
+and scores from the other, and then the other way around, so that no sample speaks for itself; the
+paper's densities are of all samples. Neither has shadow models. The model is in evaluation mode.
 
 The area under the ROC curve is 0.5, and the true positive rate at 1 % of false ones is 0.01, where
 the model gives nothing away.
@@ -41,14 +41,16 @@ if TYPE_CHECKING:
 
 CHUNK = 64
 FALSE = 0.01
-"""The share of false positives at which true ones are told."""
+"""The share of false positives at which the share of true ones is reported."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """by: what is known of a sample, the length of its `gradient` or its `loss`. samples: members
-    and others of a client, so many of each at most. clients: those that are attacked, at most.
-    shown: clients whose curves are drawn. seed: of all draws.
+    """by: what is known of a sample, the length of its `gradient` or its `loss`.
+    samples: members and others of a client, so many of each at most.
+    clients: those that are attacked, at most.
+    shown: clients whose curves are drawn.
+    seed: of all draws.
     """
 
     by: Literal["gradient", "loss"] = "gradient"
@@ -114,7 +116,7 @@ class Membership:
         )
 
     def _samples(self, simulation: Simulation, client: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Members and others of a client, as many of either."""
+        """Members and others of a client, as many of each."""
         held = [simulation.held.samples[split][client] for split in ("train", "test")]
         count = min(self.samples, *map(len, held))
         if count < 4:
@@ -142,7 +144,7 @@ Curve = tuple[np.ndarray, np.ndarray]
 def models(
     weights: dict[str, Any], simulation: Simulation, most: int
 ) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Stage, client and variables: the shared model, and the own one, of the first clients."""
+    """Stage, client and variables: the shared model, and the own models of the first clients."""
     network = simulation.network
     for client in simulation.held.participants[:most].tolist():
         for stage in (one for one in (GLOBAL, PERSONAL) if one in weights):
@@ -163,7 +165,7 @@ def models(
 def known(
     variables: dict[str, Any], simulation: Simulation, samples: np.ndarray, gradient: bool
 ) -> np.ndarray:
-    """Of every sample the length of the gradient of its cross-entropy, or that, [samples]."""
+    """For every sample the length of the gradient of its cross-entropy, or the loss, [samples]."""
     network, arrays = simulation.network, simulation.arrays
 
     def loss(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -213,7 +215,7 @@ def ratios(members: np.ndarray, others: np.ndarray, seed: int) -> tuple[np.ndarr
 
 
 def log_density(sample: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Of a Gaussian kernel density of a sample, by Scott's width; flat where it has no spread.
+    """The logarithm of a sample's Gaussian kernel density, with Scott's width; flat without spread.
 
     D. W. Scott. Multivariate Density Estimation. Wiley, 1992.
     """
@@ -234,13 +236,13 @@ def roc(members: np.ndarray, others: np.ndarray) -> Curve:
 
 
 def area(members: np.ndarray, others: np.ndarray) -> float:
-    """The chance that a member's score is above another sample's; equal ones count a half."""
+    """The chance that a member's score is above another sample's; equal scores count a half."""
     more = (members[:, None] > others).mean() + 0.5 * (members[:, None] == others).mean()
     return float(more)
 
 
 def true_positives(false: np.ndarray, true: np.ndarray) -> float:
-    """The largest true positive rate at a false one of at most 1 %."""
+    """The largest true positive rate at a false positive rate of at most 1 %."""
     return float(true[false <= FALSE].max())
 
 

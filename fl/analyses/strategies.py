@@ -6,8 +6,8 @@ Learning to Personalize. NeurIPS 2023. arXiv:2310.02420.
 Reads the traces that methods with meta-nets keep (`finetune-l2p`, `l2p`, `fedl2p`), of the last
 evaluated round: ``beta`` and ``rates``, and ``xi`` and ``inputs``, from which they follow. Clients
 that never took part are left out. Clusters are those of scikit-learn's spectral clustering with its
-defaults and discretised labels, as many as there are domains; the adjusted Rand index says how far
-they are the domains of the data, 1 where they are and about 0 by chance.
+defaults and discretised labels, as many as there are domains. The adjusted Rand index says how well
+they agree with the domains of the data: 1 where they are the same, about 0 by chance.
 """
 
 from __future__ import annotations
@@ -90,7 +90,12 @@ COLUMNS = {
 def measured(
     last: dict[str, np.ndarray], domains: Sequence[str], seed: int = 0
 ) -> dict[str, float]:
-    """The numbers of one run. last: by trace [clients, ...]; domains: of each client, or none."""
+    """The numbers of one run.
+
+    Args:
+        last: By trace, [clients, ...].
+        domains: Of each client, or empty.
+    """
     beta, rates = last["beta"], last["rates"]
     found = {
         "sparsity": float((rates == 0).mean()) if rates.size else float("nan"),
@@ -100,8 +105,10 @@ def measured(
 
 
 def agreement(points: np.ndarray, domains: Sequence[str], seed: int = 0) -> float:
-    """The adjusted Rand index of clusters of points [clients, d] and domains; NaN where there are
-    fewer than two domains, fewer clients than domains, or numbers that are not finite.
+    """The adjusted Rand index of domains and clusters of points [clients, d].
+
+    NaN where there are fewer than two domains, fewer clients than domains, or numbers that are not
+    finite.
     """
     from sklearn.cluster import SpectralClustering
     from sklearn.metrics import adjusted_rand_score
@@ -119,9 +126,11 @@ def agreement(points: np.ndarray, domains: Sequence[str], seed: int = 0) -> floa
 
 
 def distances(points: np.ndarray, domains: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """log(d(j, k) / sqrt(d(j, j) d(k, k))) for the domains, in order of their first client.
+    """The domains, in order of their first client, and log(d(j, k) / sqrt(d(j, j) d(k, k))) for
+    them.
 
-    d: mean Euclidean distance between different clients; NaN where a domain has none to compare.
+    d is the mean Euclidean distance between different clients; NaN where a domain has none to
+    compare.
     """
     names, kinds = list(dict.fromkeys(domains)), np.array(domains)
     apart = np.linalg.norm(points[:, None] - points[None], axis=-1)
@@ -176,7 +185,7 @@ def boxes(look: Look, values: np.ndarray, label: str) -> Canvas:
 
 @pictured
 def distance_map(look: Look, names: Sequence[str], found: np.ndarray) -> Canvas:
-    """A square for each two domains, the darker the farther apart, with its number in it."""
+    """A square for each pair of domains, the darker the farther apart, with its number in it."""
     canvas, axes = axes_of(3.1)
     known = np.nan_to_num(found)
     top = max(float(known.max()), 1e-12)

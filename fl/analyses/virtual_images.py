@@ -4,8 +4,9 @@ After figures 15 to 17 of: Huang, Jin, Zhao, Xu, Li. Federated Learning on Virtu
 Data with Local-Global Dataset Distillation. TMLR 2024. arXiv:2303.02278.
 
 Reads the traces ``local`` [rounds, clients, classes x kept, ...] and ``global`` [rounds, images,
-...] of methods that have such (`fedlgd`). The table tells how far they moved from the first round
-that was evaluated to the last: the root mean squared difference of pixels, which are from 0 to 1.
+...] of methods that have them (`fedlgd`). The table says how far the images moved from the first
+round that was evaluated to the last: the root mean squared difference of pixels, which are from 0
+to 1.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ NAMES = ("local", "global")
 
 @dataclass(frozen=True)
 class VirtualImages:
-    """clients: those whose images are shown, at most. images: of each, at most."""
+    """clients: those whose images are shown, at most.
+    images: of each, at most.
+    """
 
     clients: Count = 5
     images: Count = 10

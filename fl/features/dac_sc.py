@@ -3,12 +3,12 @@
 Lee, Bae, Kim. Decompose, Adjust, Compose: Effective Normalization by Playing with Frequency for
 Domain Generalization. CVPR 2023. arXiv:2303.02328.
 
-The paper's layers are normalisations, at work in training and in evaluation, with learned shares;
-as an augmentation, for comparison with others, the share is drawn here and evaluation is without
-it. Of a channel x with mean m and deviation s, the amplitudes become lambda those of x and
-1 - lambda those of (x - m) / s, lambda uniform, one for each sample. Normalising moves no phase but
-that of the mean, which is a sign and is kept, so that no Fourier transform is needed: what comes
-out is (lambda + (1 - lambda) / s) (x - m) + lambda m.
+The paper's layers are normalisations with learned shares, at work in training and in evaluation.
+Here, as an augmentation for comparison with others, the share is drawn, and evaluation is without
+it. For a channel x with mean m and deviation s, the amplitudes become lambda times those of x plus
+1 - lambda times those of (x - m) / s, with lambda uniform, one for each sample. Normalising moves
+no phase but that of the mean, which is a sign and is kept. So no Fourier transform is needed: the
+result is (lambda + (1 - lambda) / s) (x - m) + lambda m.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ WHETHER, HOW_MUCH = range(2)
 
 @dataclass(frozen=True)
 class DACSC:
-    """layers: names of the model's modules whose images [b, c, h, w] are altered. p: probability
-    that a batch is, drawn for each layer apart.
+    """layers: names of the model's modules whose images [b, c, h, w] are altered.
+    p: probability that a batch is altered, drawn for each layer apart.
     """
 
     layers: tuple[str, ...]
@@ -44,7 +44,7 @@ class DACSC:
     title: ClassVar = "DAC-SC"
 
     def build(self, setting: Setting) -> Alteration:
-        """Without a state."""
+        """The alteration, without a state."""
 
         def apply(
             layer: str, features: Tensor, batch: Batch, state: Tree
@@ -58,7 +58,7 @@ class DACSC:
 
 
 def composed(features: Tensor, own: Tensor) -> Tensor:
-    """Features [b, c, h, w] with ``own`` [b] parts of their own amplitudes."""
+    """Features [b, c, h, w] that keep a share ``own``, [b], of their own amplitudes."""
     mean, sd = (statistic[..., None, None] for statistic in moments(features))
     own = own.reshape(-1, 1, 1, 1)
     return (own + (1 - own) / sd) * (features - mean) + own * mean

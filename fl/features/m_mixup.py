@@ -3,8 +3,8 @@
 Verma, Lamb, Beckham, Najafi, Mitliagkas, Lopez-Paz, Bengio. Manifold Mixup: Better Representations
 by Interpolating Hidden States. ICML 2019. arXiv:1806.05236.
 
-The layer is drawn from those named, and from the input unless `inputs` says otherwise. Otherwise as
-`fl.features.mixup`.
+The layer is drawn from those named, and from the input too unless `inputs` says otherwise. The rest
+is as in `fl.features.mixup`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ WHERE = 2
 """The stream of the layer, after those of `chosen`."""
 
 CHOICE = "m-mixup"
-"""In a batch: partners, lambda and the place of the layer."""
+"""In a batch: the partners, lambda and the place of the layer."""
 
 
 @dataclass(frozen=True)
 class MMixup:
     """layers: names of the model's modules after which features may be mixed, of any shape.
-
-    inputs: whether the model's inputs are among what may be mixed. alpha: lambda is drawn from
-    Beta(alpha, alpha).
+    inputs: whether the model's inputs may be mixed too.
+    alpha: lambda is drawn from Beta(alpha, alpha).
     """
 
     layers: tuple[str, ...]
@@ -48,7 +47,7 @@ class MMixup:
     title: ClassVar = "M-Mixup"
 
     def build(self, setting: Setting) -> Alteration:
-        """Without a state. Raises `FedloomError` for inputs that are tokens."""
+        """The alteration, without a state; `FedloomError` for inputs that are tokens."""
         check_labels(setting, "m-mixup")
         if self.inputs and setting.network.of_tokens:
             raise FedloomError(

@@ -29,7 +29,7 @@ from fl.term import Batch
 from fl.trees import Tree
 
 EPS = 1e-6
-"""Beside the variance, as in the released code."""
+"""Added to the variance, as in the released code."""
 
 WHETHER, PARTNER, HOW_MUCH = range(3)
 """Streams of a batch's keys."""
@@ -38,8 +38,9 @@ WHETHER, PARTNER, HOW_MUCH = range(3)
 @dataclass(frozen=True)
 class MixStyle:
     """layers: names of the model's modules whose images [b, c, h, w] are altered, mostly after the
-    first blocks. p: probability that a batch is altered, drawn for each layer apart. alpha: of the
-    Beta distribution of lambda; the smaller, the nearer lambda is to 0 or 1.
+        first blocks.
+    p: probability that a batch is altered, drawn for each layer apart.
+    alpha: of the Beta distribution of lambda; the smaller it is, the nearer lambda is to 0 or 1.
     """
 
     layers: tuple[str, ...]
@@ -50,7 +51,7 @@ class MixStyle:
     tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Alteration:
-        """Without a state."""
+        """The alteration, without a state."""
 
         def apply(
             layer: str, features: Tensor, batch: Batch, state: Tree
@@ -65,8 +66,11 @@ class MixStyle:
 
 
 def mix(features: Tensor, partner: Tensor, own: Tensor) -> Tensor:
-    """features [b, c, h, w], the style of each ``own`` [b] parts its own and the rest that of
-    ``partner`` [b], a place in the batch.
+    """Features [b, c, h, w], each with a mixture of its own style and its partner's.
+
+    Args:
+        partner: The place of the partner in the batch, [b].
+        own: The share of the own style, [b].
     """
     still = features.detach()
     mean = still.mean((2, 3), keepdim=True)

@@ -3,9 +3,10 @@
 Zhang, Cisse, Dauphin, Lopez-Paz. mixup: Beyond Empirical Risk Minimization. ICLR 2018.
 arXiv:1710.09412.
 
-As in the released code lambda is one number for the batch, partners are a permutation, and the loss
-is lambda of that with the own label and 1 - lambda of that with the partner's. Losses beside
-cross-entropy see the sample's own label; reference models see samples as they are.
+As in the released code, lambda is one number for the batch, partners are a permutation, and the
+loss is lambda times the loss with the own label plus 1 - lambda times the loss with the partner's
+label. Losses other than cross-entropy see the sample's own label; reference models see samples as
+they are.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Mixup:
     alpha: Annotated[float, Bound(low=0.001, high=2)] = 1.0
 
     def build(self, setting: Setting) -> Alteration:
-        """Without layers: what goes into the model is altered. Raises `FedloomError` for tokens."""
+        """The alteration of what goes into the model, without layers; `FedloomError` for tokens."""
         check_labels(setting, "mixup")
         if setting.network.of_tokens:
             raise FedloomError(
@@ -51,7 +52,7 @@ class Mixup:
 
 
 def chosen(batch: Batch, alpha: float) -> tuple[Tensor, Tensor]:
-    """Partners [b], and lambda for each sample [b], the same of all; what fills stays alone."""
+    """Partners [b] and lambda [b], the same for all; a sample that only fills up has no partner."""
     key: Tensor = batch["key"]
     partner = partners(key, batch["weight"], PARTNER)
     return partner, keyed.beta(key[0], HOW_MUCH, alpha, alpha).expand(len(key))

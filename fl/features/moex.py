@@ -5,7 +5,7 @@ arXiv:2002.11102.
 
 The moments are those of positional normalisation: mean and deviation over channels at every pixel.
 As in the released code, the deviation is the root of the unbiased variance plus 1e-5, gradients go
-through both samples' moments, and the labels' share is a constant, not drawn.
+through both samples' moments, and the share of the label is a constant, not drawn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fl.term import Batch
 from fl.trees import Tree
 
 EPS = 1e-5
-"""Beside the variance, as in the released code."""
+"""Added to the variance, as in the released code."""
 
 WHETHER, PARTNER = range(2)
 """Streams of a batch's keys."""
@@ -37,8 +37,9 @@ CHOICE = "moex"
 @dataclass(frozen=True)
 class MOEx:
     """layers: names of the model's modules whose images [b, c, h, w] get other moments, mostly one
-    early one. p: probability that a batch is altered; lam: lambda, how much of the label stays the
-    own one: 0.25 and 0.5 in the released code for CIFAR.
+        early module.
+    p: probability that a batch is altered (0.25 in the released code for CIFAR).
+    lam: lambda, how much of the label stays the sample's own (0.5 there).
     """
 
     layers: tuple[str, ...]
@@ -48,7 +49,7 @@ class MOEx:
     title: ClassVar = "MOEx"
 
     def build(self, setting: Setting) -> Alteration:
-        """Without a state."""
+        """The alteration, without a state."""
 
         check_labels(setting, "moex")
 

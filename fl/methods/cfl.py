@@ -3,14 +3,16 @@
 Sattler, Müller, Samek. Clustered Federated Learning: Model-Agnostic Distributed Multi-Task
 Optimization under Privacy Constraints. IEEE TNNLS 2021. arXiv:1910.01991.
 
-A cluster is split in two when its mean update is small (stationary) though some client's is large,
-by the cosines of the clients' updates. Both bounds are relative to the largest norm of an update in
-the first round, as absolute ones depend on the model. Means are weighted by samples. Only clients
-of the round are told apart; the others of a cluster stay with its first half. At most ``most``
-clusters. As in the released code, how alike the halves may be is not bounded (the paper's
-gamma_max). There, clients count alike in means, clusters of two stay together, and the halves are
-those of complete linkage, where these are the paper's, whose largest similarity to each other is
-smallest.
+A cluster is split in two, by the cosines of its clients' updates, when its mean update is small
+(stationary) although some client's update is large. Both bounds are relative to the largest norm of
+an update in the first round, as absolute ones depend on the model. Means are weighted by samples.
+Only the clients of a round are told apart; the others of a cluster stay with its first half. There
+are at most ``most`` clusters.
+
+As in the released code, it is not bounded how alike the halves may be (the paper's gamma_max).
+Other than there: in means, clients are not counted alike; clusters of two can be split; and the
+halves are the paper's, between which the largest similarity is as small as possible, not those of
+complete linkage.
 """
 
 from __future__ import annotations
@@ -36,9 +38,11 @@ from fl.trees import Tree
 @dataclass(frozen=True)
 class CFL:
     """eps1, eps2: a cluster is split where the norm of its mean update is below eps1 and that of
-    some client's above eps2. bounds: `relative`, as shares of the first round's largest, or
-    `absolute` (the released code: .4 and 1.6). after: rounds before the first split (the released
-    code: 20); most: clusters at the end.
+        some client's update is above eps2.
+    bounds: `relative`, as shares of the first round's largest, or `absolute` (the released code: .4
+        and 1.6).
+    after: rounds before the first split (the released code: 20).
+    most: clusters at the end.
     """
 
     eps1: NonNegative = 0.1
@@ -53,7 +57,7 @@ class CFL:
     short: ClassVar[dict[str, Any]] = {"after": 1}
 
     def build(self, setting: Setting) -> Method:
-        """FedAvg inside each cluster; the server keeps the models and who is where."""
+        """FedAvg inside each cluster; the server keeps the models and who is in which cluster."""
         base = recipe(setting)
         local = on_given(only(base))
 
@@ -124,5 +128,5 @@ class CFL:
 
 
 def clusters(server: Tree) -> dict[str, Tensor]:
-    """Of every client, by id."""
+    """The cluster of every client, by id."""
     return {"cluster": server["cluster"]}

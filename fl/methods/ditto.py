@@ -25,7 +25,6 @@ from fl.task import ANY
 @dataclass(frozen=True)
 class Ditto:
     """lam: lambda of (lambda/2) ||v_k - w||^2, equation 2; 0 is Local.
-
     keep_optimizer: whether momentum and the like outlive a round.
     """
 

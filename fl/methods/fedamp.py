@@ -3,10 +3,10 @@
 Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized Cross-Silo Federated Learning on Non-IID Data.
 AAAI 2021. arXiv:2007.03797.
 
-alpha_k and lambda are constants. The paper does not bound the weight of the others; a mixture whose
-own weight would be negative is divided so that the own model weighs nothing. `cosine` is
-HeurFedAMP. Only clients of a round are mixed, each for the next round that it takes part in.
-Running statistics of batch normalisation are not mixed.
+alpha_k and lambda are constants. The paper does not bound the weight of the others; where the
+client's own weight in its mixture would be negative, it is 0 here and the weights of the others add
+up to 1. `cosine` is HeurFedAMP. Only clients of a round are mixed, each for the next round in which
+it takes part. Running statistics of batch normalisation are not mixed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from fl.trees import Tree
 
 @dataclass(frozen=True)
 class FedAMP:
-    """lam: lambda of (lambda / 2 alpha) ||w - u||^2; alpha: alpha_k, the server's rate.
-
-    attention: `gaussian`, alpha A'(||w_i - w_j||^2) with A = 1 - exp(-x / sigma), or `cosine`:
-    softmax of sigma cos(w_i, w_j) over the others, who weigh 1 - own. sigma: how fast attention
-    falls with the distance, or rises with the cosine. own: weight of the client's own model with
-    `cosine`.
+    """lam: lambda of (lambda / 2 alpha) ||w - u||^2.
+    alpha: alpha_k, the server's rate.
+    attention: `gaussian`, alpha A'(||w_i - w_j||^2) with A = 1 - exp(-x / sigma), or `cosine`,
+        softmax of sigma cos(w_i, w_j) over the others, who together weigh 1 - own.
+    sigma: how fast attention falls with the distance, or rises with the cosine.
+    own: weight of the client's own model with `cosine`.
     """
 
     lam: NonNegative = 1.0
@@ -51,7 +51,7 @@ class FedAMP:
     sends_own: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
-        """Local under a proximal term to what the server mixed for the client."""
+        """Local training under a proximal term to what the server mixed for the client."""
         terms = (task_loss, proximal(self.lam / self.alpha))
         base = recipe(setting, terms=terms, local=everything)
         local = on_given(only(base))
@@ -84,7 +84,7 @@ class FedAMP:
 
 
 def softmax_of_others(scores: Tensor, own: float) -> Tensor:
-    """Rows that give ``own`` to the client itself and the rest to others by softmax."""
+    """Rows that give ``own`` to the client itself, and the rest to the others by softmax."""
     alone = torch.eye(len(scores), dtype=scores.dtype, device=scores.device)
     if len(scores) == 1:
         return alone

@@ -3,10 +3,10 @@
 Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic
 Regularization. ICLR 2021. arXiv:2111.04263.
 
-As in algorithm 1 with clients alike, not weighted by samples; running statistics of batch
+As in algorithm 1, clients count alike and are not weighted by samples; running statistics of batch
 normalisation are averaged by samples. The released code divides a client's alpha by its share of
-the samples, relative to the mean client, and clips gradients at norm 10; and it scores the mean of
-the round's trained models, where here the server's model, h and all, is scored by default.
+the samples, relative to the mean client, and clips gradients at norm 10. It also scores the mean of
+the round's trained models; here the server's model, which contains h, is scored by default.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from fl.trees import Tree
 @dataclass(frozen=True)
 class FedDyn:
     """alpha: of the regulariser -<g_k, w> + (alpha/2) ||w - w^t||^2 (the paper: .1, .01, .001).
-
     scored: the `server`'s model w, or the `mean` of the models that it was made of, w + h / alpha.
     """
 
@@ -89,6 +88,6 @@ class FedDyn:
 
 
 def against_drift(forward: Forward) -> Tensor:
-    """-<g_k, w>, with g_k in the client's tree."""
+    """-<g_k, w>, with g_k from the client's tree."""
     own = [forward.params[name] * g for name, g in forward.work["drift"].items()]
     return -torch.stack([part.sum() for part in own]).sum()

@@ -22,8 +22,9 @@ from fl.term import Batch
 
 @dataclass(frozen=True)
 class FedFAC:
-    """layers, p: as in FedFA. factor: of the deviation over the batch by which a statistic moves
-    (an earlier version of the authors' code: 0.5; as FedFA without the other clients: 1).
+    """layers, p: as in FedFA.
+    factor: by how many deviations over the batch a statistic moves (an earlier version of the
+        authors' code: 0.5; as FedFA without the other clients: 1).
     """
 
     layers: tuple[str, ...] = ()

@@ -3,10 +3,10 @@
 Zhou, Yuan, Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
 
 No code of it is released, and we had slides of the paper: what they leave open is decided here.
-Features are what goes into the classifier, brought to the range of the bins by the logistic
-function; bins and their temperature are those of Eastwood et al. (ICLR 2022), whose soft bins they
-are. Divergences are the mean over channels, where the slides' notation adds them up: a constant
-that lambda takes in. The histogram of all clients is their plain mean, of the round before.
+Features are what goes into the classifier. The logistic function brings them into the range of the
+bins. The soft bins and their temperature are those of Eastwood et al. (ICLR 2022). The divergence
+is the mean over channels, where the slides' notation adds channels up; lambda takes in the
+constant. The histogram of all clients is their plain mean, from the round before.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from fl.schema import GLOBAL
 
 @dataclass(frozen=True)
 class FedFAH:
-    """lam: lambda, weight of the divergence. bins: of a channel's histogram; tau: how soft their
-    edges are, in the range from 0 to 1.
+    """lam: lambda, weight of the divergence.
+    bins: of a channel's histogram.
+    tau: how soft their edges are, in the range from 0 to 1.
     """
 
     lam: NonNegative = 0.1

@@ -21,7 +21,9 @@ from fl.schema import GLOBAL
 
 @dataclass(frozen=True)
 class FedFAPlus:
-    """layers, p, statistics_momentum, fusion: as in FedFA^l. lam, bins, tau: as in FedFA^h."""
+    """layers, p, statistics_momentum, fusion: as in FedFA^l.
+    lam, bins, tau: as in FedFA^h.
+    """
 
     layers: tuple[str, ...] = ()
     p: Share = 0.5
@@ -36,7 +38,7 @@ class FedFAPlus:
     short: ClassVar[dict[str, Any]] = {"layers": ["0", "4"], "p": 0.8, "statistics_momentum": 0.5}
 
     def build(self, setting: Setting) -> Method:
-        """FedAvg whose clients augment features, align them, and send what they saw of them."""
+        """FedAvg whose clients augment features, align them, and send the statistics of both."""
         check_batches(setting, "fedfa-plus")
         augmenting = federated(setting, self.layers, self.p, self.statistics_momentum)
         base = recipe(augmenting, terms=(task_loss, align(self.lam, self.bins, self.tau)))

@@ -22,8 +22,9 @@ from fl.term import Batch
 
 @dataclass(frozen=True)
 class FedFAR:
-    """layers, p: as in FedFA. sd: deviation of the normal noise that is added to means and to
-    deviations of channels (0.3 as in an earlier version of the authors' code).
+    """layers, p: as in FedFA.
+    sd: deviation of the normal noise that is added to the means and the deviations of channels (0.3
+        as in an earlier version of the authors' code).
     """
 
     layers: tuple[str, ...] = ()

@@ -3,13 +3,15 @@
 Ye, Ni, Xu, Wang, Chen, Eldar. FedFM: Anchor-based Feature Matching for Data Heterogeneity in
 Federated Learning. IEEE Transactions on Signal Processing 2023. arXiv:2210.07615.
 
-A round has two exchanges: the shared model goes out and anchors of its features come back, then the
+A round has two exchanges: the shared model goes out and anchors of its features come back; then the
 anchors go out and models come back. As in the released code, features are what goes into the
 classifier, in evaluation mode for anchors, and both sides of the contrastive loss are normalised to
-length 1. Other than there: a round's anchors are of its own clients, not of those of the round
-before; a class without an anchor is left out, not compared with a zero; `squared` is ||z - a_y||^2,
-where the released code normalises both and divides by the number of features; `uniform` is over the
-clients that hold the class, where there a client without it stands for the anchor of before.
+length 1.
+
+Other than there, a round's anchors are of its own clients, not of those of the round before. A
+class without an anchor is left out, not compared with a zero. `squared` is ||z - a_y||^2, where the
+released code normalises both and divides by the number of features. `uniform` is over the clients
+that hold the class; there, a client without it counts with the old anchor.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from fl.schema import GLOBAL
 
 @dataclass(frozen=True)
 class FedFM:
-    """lam: lambda, weight of the guiding loss; tau: its temperature; first: the first round
-    that is guided. All three as in the released code.
-
+    """lam: lambda, weight of the guiding loss (default as in the released code, as for the next
+        two).
+    tau: its temperature.
+    first: the first round that is guided.
     loss: `contrastive` (CG) or `squared` (l2) distance to the own class's anchor.
     anchors: weighted by clients' samples of the class, or every client alike.
     """

@@ -3,8 +3,8 @@
 Ye, Ni, Xu, Wang, Chen, Eldar. FedFM: Anchor-based Feature Matching for Data Heterogeneity in
 Federated Learning. IEEE Transactions on Signal Processing 2023. arXiv:2210.07615.
 
-Clients compute their anchors with the model that they just trained and send both, so that guiding
-is by anchors of the round before. Otherwise as `fl.methods.fedfm`.
+Clients compute their anchors with the model that they just trained and send both, so that the
+anchors of one round guide in the next. Otherwise as `fl.methods.fedfm`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fl.schema import GLOBAL
 
 @dataclass(frozen=True)
 class FedFMLite:
-    """lam: lambda, weight of the guiding loss; tau: its temperature; first: the first round
-    that is guided.
-
+    """lam: lambda, weight of the guiding loss.
+    tau: its temperature.
+    first: the first round that is guided.
     loss, anchors: as in FedFM.
     """
 

@@ -4,10 +4,10 @@ Jiang, Wang, Dou. HarmoFL: Harmonizing Local and Global Drifts in Federated Lear
 Heterogeneous Medical Images. AAAI 2022. arXiv:2112.10775.
 
 The slides on FedFA+ call it FedHarmo. Clients of the first round send the mean amplitude of their
-images, and the mean of those, weighted by samples, is every image's from then on, in tests too. The
-released code fixes the amplitude after the
-first round as well, but takes it from a client's first batch (its momentum is cut to 0), trains the
-first round by each client's own, and replaces the mean of an image only: ``spectrum: mean``.
+images. The mean of those, weighted by samples, is the amplitude of every image from then on, in
+tests too. The released code fixes the amplitude after the first round as well, but takes it from a
+client's first batch (its momentum is cut to 0), trains the first round with each client's own
+amplitude, and replaces the mean of an image only: ``spectrum: mean``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ AMPLITUDE = "amplitude"
 @dataclass(frozen=True)
 class FedHarmo:
     """alpha: degree of the weight perturbation (the released code: .05).
-
     spectrum: amplitudes that are replaced: the `whole`, or the `mean` of an image's pixels alone.
     """
 

@@ -3,18 +3,20 @@
 Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
 2023. arXiv:2310.02420.
 
-An entry names the entry whose model is to be personalised (``start: fedavg``), and another entry
-personalises it by the nets that came out best: ``{method: finetune-l2p, start: fedl2p}``. The
+An entry names the entry whose model is to be personalised (``start: fedavg``). Another entry then
+personalises that model by the nets that were best: ``{method: finetune-l2p, start: fedl2p}``. The
 training keys say how clients fine-tune on the way: ``local_epochs``, ``batch_size``, and ``lr``, at
 which the rates begin. Steps are plain ones, without momentum and weight decay.
 
 As in the released code, where the paper leaves it open: the direct term reaches BNNet alone; the
 hypergradient is taken in evaluation mode, its training loss on a batch of its own; p is not
-multiplied by psi; running statistics begin anew; clients weigh by their validation samples; kept
-are the nets of the round in which the mean validation loss of its clients was lowest. Other than
-there, statistics are of samples that are not augmented, ``iterations`` is the same for every client
-(there three epochs of its validation batches), nothing is clipped where a loss exceeds 100, and
-rounds do not end early. A round's training loss is the validation loss of the last iteration.
+multiplied by psi; running statistics begin anew; clients weigh by their validation samples; and the
+nets are kept of the round in which the mean validation loss of its clients was lowest.
+
+Other than there, statistics are of samples that are not augmented; ``iterations`` is the same for
+every client (there, three epochs of its validation batches); nothing is clipped where a loss
+exceeds 100; and rounds do not end early. A round's training loss is the validation loss of the last
+iteration.
 """
 
 from __future__ import annotations
@@ -47,12 +49,13 @@ from fl.trees import Tree
 
 @dataclass(frozen=True)
 class FedL2P:
-    """learns: `both` nets, BNNet alone (`bn`) or LRNet alone (`lr`). beta: the share of a client's
-    own statistics where BNNet does not say it: 1 is BN C, 0 is BN G.
-
-    gradient: `implicit`, or `fomaml` for FOMAML+. psi, neumann: psi and Q of the Neumann series.
-    bn_lr, lr_lr, tilde_lr: rates of BNNet, LRNet and the rates' multipliers; clip: largest size of
-    an element of a hypergradient. iterations: K, steps of the nets in a client's round.
+    """learns: `both` nets, BNNet alone (`bn`) or LRNet alone (`lr`).
+    beta: the share of a client's own statistics where BNNet does not say it; 1 is BN C, 0 is BN G.
+    gradient: `implicit`, or `fomaml` for FOMAML+.
+    psi, neumann: psi and Q of the Neumann series.
+    bn_lr, lr_lr, tilde_lr: rates of BNNet, LRNet and the rates' multipliers.
+    clip: largest size of an element of a hypergradient.
+    iterations: K, steps of the nets in a client's round.
     """
 
     learns: Literal["both", "bn", "lr"] = "both"
@@ -162,5 +165,5 @@ def keep_best(
 
 
 def stored(server: Tree, client: Tree | None) -> dict[str, Any]:
-    """The stored model, which is what is scored, and beside it the best nets."""
+    """The stored model, which is scored, and beside it the best nets."""
     return {**server["origin"], "meta": server["best"], "fixed": server["fixed"]}

@@ -4,16 +4,17 @@ Huang, Jin, Zhao, Xu, Li. Federated Learning on Virtual Heterogeneous Data with 
 Distillation. TMLR 2024. arXiv:2303.02278.
 
 Before round 1 every client distils its samples into a few images per class (distribution matching,
-in every step a network drawn anew). In rounds tau, an arithmetic sequence from the first on, the
-server moves its own images so that their gradient points where the round's update went; from the
-second of them on, clients go on with theirs beforehand, in the features of the shared model. These
-rounds train by cross-entropy; in all others features are held to those of the global images.
+with a newly drawn network in every step). The rounds tau are an arithmetic sequence that begins
+with the first round. In them the server moves its own images so that their gradient points where
+the round's update went. From the second of them on, clients first go on with distilling their
+images, in the features of the shared model. The rounds tau train by cross-entropy; in all other
+rounds features are held to those of the global images.
 
-As in the released code: clients train on local and global images together, of which the first
-global ones are noise; the gradient that is matched is (w before - w after) / lr, at w before; every
-client weighs the same. Other than there: a class's first mean is over its own pixels, not over all
-of the client's; tau has ten rounds, as the paper says, where the code has eleven; global images
-start from noise, as the paper says. Global images go to all clients in the rounds after tau.
+As in the released code: clients train on local and global images together, and the first global
+ones are noise; the gradient that is matched is (w before - w after) / lr, at w before; every client
+weighs the same. Other than there: a class's first mean is over its own pixels, not over all of the
+client's; tau has ten rounds, as the paper says, where the code has eleven; global images start from
+noise, as the paper says. Global images go to all clients in the rounds after tau.
 """
 
 from __future__ import annotations
@@ -39,23 +40,26 @@ from fl.training import learning_rate
 from fl.trees import Tree
 
 ANCHORS = "anchors"
-"""In a client's tree: the global images that it was sent last."""
+"""In a client's tree, the global images that it was sent last."""
 NOISE = keyed.stream_of("global images")
 
 
 @dataclass(frozen=True)
 class FedLGD:
-    """images: of a client, per class. global_images: of the server, per class. initial: what a
-    client's images begin as: Gaussian by its `statistics` of every class and channel, `noise`, or
-    `real` ones of its own. warmup: steps of distribution matching before round 1. real: real images
-    of a class in each of them.
-
-    every, times: tau is rounds 1, 1 + every, ..., so many of them. client_steps, server_steps: of
-    distillation in each of these. image_lr, image_momentum: of all images.
-
+    """images: of a client, per class.
+    global_images: of the server, per class.
+    initial: what a client's images begin as: Gaussian by its `statistics` of every class and
+        channel, `noise`, or `real` ones of its own.
+    warmup: steps of distribution matching before round 1.
+    real: real images of a class in each of these steps.
+    every, times: tau has ``times`` rounds, which are 1, 1 + every, and so on.
+    client_steps, server_steps: of distillation in each round of tau.
+    image_lr, image_momentum: of all images.
     lam: lambda, how far features are held to those of global images (10 for DIGITS, 1 for
-    CIFAR-10-C). regulariser: supervised contrast (`contrastive`) or `mmd`. tau: temperature of the
-    contrast. kept: images per class and client in a run's traces.
+        CIFAR-10-C).
+    regulariser: supervised contrast (`contrastive`) or `mmd`.
+    tau: temperature of the contrast.
+    kept: images per class and client in a run's traces.
     """
 
     images: Count = 50
@@ -86,7 +90,7 @@ class FedLGD:
     }
 
     def due(self, round_: int) -> bool:
-        """Whether a round is one of tau."""
+        """Whether a round belongs to tau."""
         place, rest = divmod(round_ - 1, self.every)
         return rest == 0 and place < self.times
 
@@ -168,7 +172,7 @@ class FedLGD:
         return virtual.on_images(replace(part, begin=begin), setting, both, len(y), due)
 
     def _first(self, setting: Setting) -> Exchange:
-        """Before round 1: virtual images of every client."""
+        """Before round 1: every client gets its virtual images."""
         begun: tuple[Pass | Sweep, ...] = (virtual.statistics(setting, self.images, self.initial),)
         if self.initial == "real":
             begun = (virtual.some_of_its_own(self.images),)
@@ -182,7 +186,7 @@ class FedLGD:
         )
 
     def _sending(self) -> Exchange:
-        """After the server's images changed, and at first: all clients get them."""
+        """At first and after the server's images changed: all clients get them."""
 
         def end(
             server: Tree, client: Tree, sent: Tree, seen: Tree

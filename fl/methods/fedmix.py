@@ -3,12 +3,12 @@
 Yoon, Shin, Hwang, Yang. FedMix: Approximation of Mixup under Mean Augmented Federated Learning.
 ICLR 2021. arXiv:2107.00233.
 
-Clients send the mean of all their inputs and labels (the paper's M_k = all, as in its main table);
-the server sends all of them on. At each step one is drawn. By the paper's proposition the loss is
-(1 - lambda) l(f(x'), y) + lambda l(f(x'), y_g) + lambda <dl/dx', x_g>, with x' = (1 - lambda) x and
-the derivative that of l(f(x'), y), here the mean over the batch of all three. The derivative is of
-a look at the batch of its own, which moves no running statistics. Where only some clients take part
-in a round, means are known of those who did so far.
+Clients send the mean of all their inputs and labels (the paper's M_k = all, as in its main table),
+and the server sends all of these means on. Each step draws one of them. By the paper's proposition
+the loss is (1 - lambda) l(f(x'), y) + lambda l(f(x'), y_g) + lambda <dl/dx', x_g>, with x' = (1 -
+lambda) x and the derivative that of l(f(x'), y); here it is the mean over the batch of all three.
+The derivative comes from a separate look at the batch, which moves no running statistics. Where
+only some clients take part in a round, the means are known of those that took part so far.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class FedMix:
         return replace(base, init=init, before=(before,), passes=(step,))
 
     def mixed(self, forward: Forward) -> Tensor:
-        """The loss, for a batch whose inputs are scaled by 1 - lambda."""
+        """The loss of a batch whose inputs are scaled by 1 - lambda."""
         batch, outputs, means = forward.batch, forward.output.outputs, forward.shared[MEANS]
         chosen = drawn(means["known"], batch["key"][0])
         x, y = means["x"][chosen], means["y"][chosen]
@@ -112,13 +112,13 @@ class FedMix:
 
 
 def drawn(known: Tensor, key: Tensor) -> Tensor:
-    """One of the places [K] that are known, drawn by a key; the first if none is."""
+    """One of the places [K] of which the mean is known, drawn by a key; the first, if none is."""
     number = (keyed.uniform(key, WHICH) * known.sum()).floor()
     return ((known.cumsum(0) > number) & (known > 0)).to(torch.int64).argmax(0, keepdim=True)
 
 
 def slope(forward: Forward) -> Tensor:
-    """The derivative of the batch's mean cross-entropy by its inputs, [b, ...]."""
+    """The derivative of the batch's mean cross-entropy with respect to its inputs, [b, ...]."""
     batch, network = forward.batch, forward.network
 
     def value(x: Tensor) -> Tensor:

@@ -3,10 +3,11 @@
 Wang, Liu, Liang, Joshi, Poor. Tackling the Objective Inconsistency Problem in Heterogeneous
 Federated Optimization. NeurIPS 2020. arXiv:2007.07481.
 
-How far is ||a_k||_1 times the learning rate, for SGD with or without momentum and proximal term;
-tau_eff is its mean weighted by samples, so that clients who go equally far are averaged as by
-FedAvg or FedProx. As in the released code, but for mu > 0: there tau_eff counts steps, and a
-formula of its own stands for momentum and the proximal term together. The server has no momentum.
+How far a client went is ||a_k||_1 times the learning rate, for SGD with or without momentum and
+proximal term. tau_eff is its mean weighted by samples, so that clients that went equally far are
+averaged as by FedAvg or FedProx. This is as in the released code, except for mu > 0: there tau_eff
+counts steps, and one formula stands for momentum and the proximal term together. The server has no
+momentum.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fl.trees import Rate, Tree
 
 @dataclass(frozen=True)
 class FedNova:
-    """mu: weight of FedProx's term, which the paper combines it with; 0 is none."""
+    """mu: weight of FedProx's term, with which the paper combines it; 0 is none."""
 
     mu: NonNegative = 0.0
 

@@ -3,11 +3,12 @@
 Tan, Long, Liu, Zhou, Lu, Jiang, Zhang. FedProto: Federated Prototype Learning across Heterogeneous
 Clients. AAAI 2022. arXiv:2105.00243.
 
-The regulariser holds each sample's features to its class's prototype, by the mean square over their
-numbers, as in the released code (the paper: the distance between class means). Prototypes are of
-the trained model in evaluation mode; in the released code they are means of the features that the
-steps of the last epoch saw, each by the weights of its moment. A client predicts among the
-prototypes of all classes; there, of those that it holds. Clients start from one initial model here.
+The regulariser holds each sample's features to its class's prototype, by the mean square over the
+features' numbers, as in the released code (the paper: the distance between class means). Prototypes
+are of the trained model in evaluation mode; in the released code they are means of the features
+that the steps of the last epoch saw, each with the weights of that step. A client predicts among
+the prototypes of all classes; there, of those that it holds. Here clients start from one initial
+model.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from fl.trees import Tree
 @dataclass(frozen=True)
 class FedProto:
     """lam: lambda, weight of the regulariser (the released code: 1; 0.1 for CIFAR-10).
-
-    predict: by the nearest `prototype`, or by the client's own `head`. prototypes: averaged over
-    clients weighted by their samples of the class (equation 6, whose weights add up to 1 without
-    its factor 1 / |N_j|), or `uniform` as in the released code.
+    predict: by the nearest `prototype`, or by the client's own `head`.
+    prototypes: averaged over clients `weighted` by their samples of the class (equation 6, with
+        weights that add up to 1, without its factor 1 / |N_j|), or `uniform` as in the released
+        code.
     """
 
     lam: NonNegative = 1.0
@@ -65,7 +66,7 @@ class FedProto:
 
 
 def towards(lam: float) -> Term:
-    """lam times the mean square of what features differ from their class's prototype."""
+    """lam times the mean square of the difference between features and their class's prototype."""
 
     def term(forward: Forward) -> Tensor:
         features = forward.output.features.flatten(1)

@@ -4,10 +4,10 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogen
 2020. arXiv:1812.06127.
 
 As in the paper's experiments, clients are drawn uniformly and weighted by their samples. Clients
-that do part of their work are a matter of training (``stragglers``). With ``adapt``, mu is one
-number for all that the server adapts before each round to the training loss of the shared model: up
-when it rises, down after it fell some rounds in a row (the paper: both by .1, five rounds, from 0,
-or from 1 for IID data). The loss is that of the round's clients, who are asked for it in an
+that do only a part of their work are a setting of training (``stragglers``). With ``adapt``, the
+server adapts mu, one number for all, before each round to the training loss of the shared model: up
+when it rises, down after it fell in some rounds in a row (the paper: both by .1, five rounds, from
+0, or from 1 for IID data). The loss is that of the round's clients, which are asked for it in an
 exchange of its own; in the paper it is over all devices.
 """
 
@@ -38,9 +38,9 @@ KEPT = ("mu", "loss", "falls", "rounds")
 @dataclass(frozen=True)
 class FedProx:
     """mu: weight of the proximal term (mu/2) ||w - w^t||^2, equation 2; 0 is FedAvg.
-
-    adapt: whether mu is only where it begins. step: by how much it moves; patience: after how many
-    rounds of a falling loss it goes down.
+    adapt: whether mu is adapted, so that the key is only its first value.
+    step: by how much mu moves.
+    patience: after how many rounds of a falling loss mu goes down.
     """
 
     mu: NonNegative = 0.01
@@ -106,5 +106,5 @@ class FedProx:
 
 
 def weighted(forward: Forward) -> Tensor:
-    """`fl.parts.proximal.proximal` by the ``mu`` that the server sent."""
+    """`fl.parts.proximal.proximal`, with the ``mu`` that the server sent."""
     return proximal(1.0)(forward) * forward.shared["mu"]

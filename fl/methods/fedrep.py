@@ -5,10 +5,10 @@ Learning. ICML 2021. arXiv:2102.07078.
 
 The body is trained for the run's local epochs or steps (the paper: one epoch).
 
-Running statistics of batch normalisation belong to the body, and the paper says nothing of them. By
-default the head's phase, in which the body stands still, leaves them as they were sent, so that
-what is averaged has moved for the body's steps only. PFLlib's code goes on from those that the
-head's phase has moved.
+Running statistics of batch normalisation belong to the body, and the paper says nothing about them.
+By default, the head's phase, in which the body stands still, leaves them as they were sent, so that
+what is averaged has moved only in the body's steps. PFLlib's code goes on from the statistics that
+the head's phase has moved.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from fl.trees import Tree
 @dataclass(frozen=True)
 class FedRep:
     """head_epochs: epochs of the head, with the body fixed, before the body is trained.
-
     statistics: of batch normalisation, moved by the `body`'s phase or by `both`.
     """
 
@@ -47,7 +46,7 @@ class FedRep:
 
 
 def _handing_over(first: Pass, second: Pass) -> tuple[Pass, Pass]:
-    """Two passes of which the second goes on from the buffers that the first has moved."""
+    """Two passes; the second goes on from the buffers that the first has moved."""
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
         kept, upload = first.end(server, client, work)

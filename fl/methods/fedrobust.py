@@ -3,10 +3,10 @@
 Reisizadeh, Farnia, Pedarsani, Jadbabaie. Robust Federated Learning: The Case of Affine Distribution
 Shifts. NeurIPS 2020. arXiv:2006.08907.
 
-As in algorithm 1: every step goes down in w and, at the same point, up in the client's own (Lambda,
-delta), which stay with the client; tests are on inputs as they are. Clients are weighted by their
-samples, where the paper counts them alike. The training loss that is told has the penalty taken
-off.
+As in algorithm 1, every step goes down in w and, from the same point, up in the client's own
+(Lambda, delta), which stay with the client; tests are on inputs as they are. Clients are weighted
+by their samples, where the paper counts them alike. The reported training loss does not include the
+penalty.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from fl.term import Batch
 from fl.trees import Rate, Tree
 
 LARGEST = 4096
-"""Numbers of an input up to which a full matrix is held by every client."""
+"""The largest size of an input for which every client holds a full matrix."""
 
 
 @dataclass(frozen=True)
 class FedRobust:
-    """lam: lambda, of the penalty lambda (||Lambda - I||^2 + ||delta||^2). eta2: rate of the steps
-    up; the run's own rate is that of the steps down.
-
+    """lam: lambda, of the penalty lambda (||Lambda - I||^2 + ||delta||^2).
+    eta2: rate of the steps up; the run's own rate is that of the steps down.
     matrix: Lambda is `full`, as in the paper, or `diagonal`, for inputs too large for that.
     """
 

@@ -3,11 +3,11 @@
 Chen, Chao. On Bridging Generic and Personalized Federated Learning for Image Classification. ICLR
 2022. arXiv:2107.00778.
 
-The shared model minimises the balanced softmax loss; the client's head learns, on frozen features,
+The shared model minimises the balanced softmax loss. The client's head learns, on frozen features,
 what to add to the shared outputs under the client's own class distribution. Both are trained in the
 same steps. The client's head starts at zero, so that a client that never trained predicts as the
 shared model does. Classes that a client lacks are left out of its balanced softmax, log 0. (The
-linear head; the paper's variant with a hypernetwork is not built.)
+head is linear; the paper's variant with a hypernetwork is not built.)
 """
 
 from __future__ import annotations
@@ -70,6 +70,6 @@ def balanced(forward: Forward) -> Tensor:
 
 
 def personalised(forward: Forward) -> Tensor:
-    """Cross-entropy of the shared and the own head's outputs added, a gradient for the latter."""
+    """Cross-entropy of the shared and the own head's outputs, added; only the own head learns."""
     own = heads.outputs(forward.beside, forward.output.features.detach())
     return classification(forward.output.outputs.detach() + own, forward.batch)

@@ -51,21 +51,25 @@ MATRICES = (WEIGHTS, "similarity", "complementarity")
 @dataclass(frozen=True)
 class FedSaC:
     """alpha, beta: weights of complementarity and of similarity (the paper: .9, 1.4; .5 and 1.6
-    where clients hold few classes each; .7 and 1.2 for two modalities).
-
-    k: directions of a client's features. until: share of the rounds after which alpha is 0.
-    lam: weight of the client's regulariser. regulariser: what the client minimises, with W the
-    network and theta_j the models of the last round; `mixture`: f(w) - lam cos(w, sum_j W_ij
-    theta_j), which is what it received; `models`: f(w) - lam sum_j W_ij cos(w, theta_j), and f(w)
-    until it has been in a network; `released`: the same with + lam.
+        where clients hold few classes each; .7 and 1.2 for two modalities).
+    k: directions of a client's features.
+    until: share of the rounds after which alpha is 0.
+    lam: weight of the client's regulariser.
+    regulariser: what the client minimises, with W the network and theta_j the models of the last
+        round; `mixture`: f(w) - lam cos(w, sum_j W_ij theta_j), which is what it received;
+        `models`: f(w) - lam sum_j W_ij cos(w, theta_j), and f(w) until it has been in a network;
+        `released`: the same with + lam.
     similarity: cosines of what models `moved` from the common initialisation, or of their
-    `weights`. alike: a cosine above it counts as 1. layers: names of modules whose parameters are
-    compared; none: all. principal_angles: by `svd`, or `greedy` pairs of directions.
-    centred: whether directions are those of the features less their mean. samples: how many of a
-    client's samples are looked at for them, drawn anew in every round; null: all, as in the code
-    (appendix E of the paper: some do where there are many, and cost less than the rest of a round).
-    collaborators: how many of a round's clients are drawn to cooperate, the others keep their own
-    models; null: all (the paper: 10 of 50 or 100).
+        `weights`.
+    alike: a cosine above it counts as 1.
+    layers: names of modules whose parameters are compared; none: all.
+    principal_angles: by `svd`, or `greedy` pairs of directions.
+    centred: whether directions are those of the features less their mean.
+    samples: how many of a client's samples are looked at for them, drawn anew in every round; null:
+        all, as in the code (appendix E of the paper: where there are many, some are enough, and
+        cost less than the rest of a round).
+    collaborators: how many of a round's clients are drawn to cooperate; the others keep their own
+        models; null: all (the paper: 10 of 50 or 100).
     """
 
     alpha: NonNegative = 0.9
@@ -87,7 +91,7 @@ class FedSaC:
     sends_own: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
-        """Local whose models are mixed after every round, with a sweep for directions before."""
+        """Local training with a sweep for directions; after every round models are mixed."""
         compared = self.compared(setting.network)
         self.check(setting.network)
 
@@ -119,7 +123,9 @@ class FedSaC:
         )
 
     def sweep(self, network: Network) -> Sweep:
-        """Of what a client trained: the directions in which its features vary most, [k, d]."""
+        """A sweep for the directions in which the features of what a client trained vary most, [k,
+        d].
+        """
 
         def look(server: Tree, client: Tree, sent: Tree, batch: Tree) -> dict[str, Any]:
             output = network.eval(sent["params"], sent["buffers"], batch["x"])
@@ -135,7 +141,7 @@ class FedSaC:
         return Sweep(look, end, most=self.samples)
 
     def compared(self, network: Network) -> list[str]:
-        """The parameters of ``layers``. Raises `FedloomError` for a layer that has none."""
+        """The parameters of ``layers``; `FedloomError` for a layer that has none."""
         names = network.names["params"]
         for layer in self.layers:
             if not any(name.startswith(f"{layer}.") for name in names):
@@ -164,7 +170,7 @@ class FedSaC:
             raise FedloomError(f"{problem}; allowed: 1 to {features}")
 
     def drawn(self, ids: Tensor, seed: int, number: int) -> Tensor:
-        """Which rows of a round's clients cooperate, in their order."""
+        """Which rows of a round's clients cooperate, in ascending order."""
         rows = torch.arange(len(ids), device=ids.device)
         if self.collaborators is None or self.collaborators >= len(ids):
             return rows

@@ -5,8 +5,8 @@ Qu, Li, Duan, Liu, Tang, Lu. Generalized Federated Learning via Sharpness Aware 
 
 Clients are weighted by their samples, where the paper's algorithm counts them alike, and the
 server's rate is 1. As in the released code of Caldarola, Caputo and Ciccone (ECCV 2022), running
-statistics of batch normalisation move in both looks at a batch. The training loss that is told is
-that of the perturbed weights.
+statistics of batch normalisation move in both looks at a batch. The reported training loss is that
+of the perturbed weights.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 Nguyen, Torr, Lim. FedSR: A Simple and Effective Domain Generalization Method for Federated
 Learning. NeurIPS 2022.
 
-A linear layer on the model's features gives mean and deviation of a representation as wide as they
-are, which goes into the model's classifier; in the released code it stands in place of the model's
-last layer, and its width is free. As there, the reference distributions r(z|y) and their scale stay
-with the client, and the losses are those of one draw. Tests are by the mean representation, where
-the released code averages probabilities over draws.
+A linear layer on the model's features gives the mean and the deviation of a representation as wide
+as they are, which goes into the model's classifier. In the released code that layer replaces the
+model's last layer, and its width is free. As there, the reference distributions r(z|y) and their
+scale stay with the client, and the losses are those of one draw. Tests are by the mean
+representation, where the released code averages probabilities over draws.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ NOISE = 0
 
 @dataclass(frozen=True)
 class FedSR:
-    """alpha_l2r: weight of the norm of representations; alpha_cmi: that of the conditional mutual
-    information of representation and sample, given the class, as the KL divergence from r(z|y).
+    """alpha_l2r: weight of the norm of representations.
+    alpha_cmi: weight of the conditional mutual information of representation and sample, given the
+        class, as the KL divergence from r(z|y).
     """
 
     alpha_l2r: NonNegative = 0.01
@@ -120,7 +121,7 @@ def distribution(layer: Tree, features: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normal(key: Tensor, like: Tensor) -> Tensor:
-    """Standard normal numbers [b, d] by keys [b]."""
+    """Standard normal numbers [b, d], by keys [b]."""
     # Away from 0, whose normal number would be infinite.
     uniform = keyed.uniform(key, NOISE, tuple(like.shape[1:])).clamp(min=1e-12)
     return (math.sqrt(2) * torch.erfinv(2 * uniform - 1)).to(like.dtype)

@@ -4,8 +4,8 @@ Yu, Bagdasaryan, Shmatikov. Salvaging Federated Learning by Local Adaptation. 20
 arXiv:2002.04758.
 
 With FedAvg as the start this is the FedAvg-FT baseline, which many personalised methods fail to
-beat. It is a stage of its own: its entry names the entry it starts from (``start: fedavg``), its
-round 0 is that model before personalisation, and a round is an epoch unless the study says
+beat. It is a stage of its own: its entry names the entry from which it starts (``start: fedavg``),
+its round 0 is that model before personalisation, and a round is an epoch unless the study says
 otherwise.
 """
 

@@ -3,11 +3,13 @@
 Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
 2023. arXiv:2310.02420.
 
-The three strategies that FedL2P is compared with there, FT (BN C), FT (BN G) and FT (BN I), each an
-entry ``{method: finetune-bn, start: fedavg}``; a round is an epoch unless the study says otherwise.
-As in the released code, the client's statistics go on from the stored ones; with the stored ones
-the network is in evaluation mode while it trains, and they stay; and where batches are normalised
-by themselves, so are those of 50 samples in which it is scored.
+These are the three strategies with which FedL2P is compared there: FT (BN C), FT (BN G) and FT (BN
+I). Each is an entry ``{method: finetune-bn, start: fedavg}``; a round is an epoch unless the study
+says otherwise.
+
+As in the released code, the client's statistics go on from the stored ones. With the stored ones,
+the network is in evaluation mode while it trains, and the statistics stay. Where each batch is
+normalised by its own statistics, so are the batches of 50 samples in which the model is scored.
 """
 
 from __future__ import annotations
@@ -31,11 +33,12 @@ from fl.trees import Tree
 
 @dataclass(frozen=True)
 class FineTuneBN:
-    """statistics: what normalises, the `client`'s (BN C), the `stored` model's (BN G) or the
-    `batch`'s own also when it is scored (BN I). scored: samples in a batch then.
-
+    """statistics: what normalises: the `client`'s (BN C), the `stored` model's (BN G) or the
+        `batch`'s own, also when the model is scored (BN I).
+    scored: samples in a batch when the model is scored with BN I.
     samples: `all` trains on validation samples too, as in the paper, after which scores on them say
-    nothing; `train` leaves them out. keep_optimizer: whether momentum and the like outlive a round.
+        nothing; `train` leaves them out.
+    keep_optimizer: whether momentum and the like outlive a round.
     """
 
     statistics: Literal["client", "stored", "batch"] = "client"
@@ -51,7 +54,7 @@ class FineTuneBN:
     training: ClassVar[dict[str, Any]] = {"rounds": 15, "local_epochs": 1}
 
     def build(self, setting: Setting) -> Method:
-        """Local, with another loss or another way to be scored."""
+        """Local training, with another loss or another way to be scored."""
         check_plain(setting, "finetune-bn")
         network = setting.network
         if not network.batch_norm and self.statistics != "client":
@@ -83,8 +86,9 @@ class FineTuneBN:
 
 
 def pieces(x: Tensor, size: int) -> list[Tensor]:
-    """x in pieces of ``size``; a sample that is left over, which has no variance, goes with those
-    before it.
+    """x in pieces of ``size``.
+
+    A single sample that is left over has no variance, and goes with the piece before it.
     """
     found = list(x.split(size))
     if len(found) > 1 and len(found[-1]) == 1:

@@ -3,10 +3,10 @@
 Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
 2023. arXiv:2310.02420.
 
-An entry ``{method: finetune-l2p, start: fedl2p}``. Every client trains alone, those held out of
-training too, which the nets have never seen. Round 0 is the stored model; before round 1 the client
-measures what goes into its layers, and keeps to the rates and to the beta that follow. Steps are
-plain ones, without momentum, weight decay and schedule.
+It is an entry ``{method: finetune-l2p, start: fedl2p}``. Every client trains alone, also those held
+out of training, which the nets have never seen. Round 0 is the stored model. Before round 1 the
+client measures what goes into its layers, and keeps the rates and the beta that follow from it.
+Steps are plain ones, without momentum, weight decay and schedule.
 """
 
 from __future__ import annotations

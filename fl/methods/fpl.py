@@ -3,11 +3,12 @@
 Huang, Ye, Shi, Li, Du. Rethinking Federated Learning with Domain Shift: A Prototype View. CVPR
 2023.
 
-Prototypes are a class's mean features on a client, clustered by FINCH; as in the released code by
-its coarsest partition with more than one cluster, and the distance to a class's mean cluster is the
-mean square over features. Prototypes are of the model just trained, in evaluation mode; in the
-released code they are means of what the steps of the last epoch saw. A round's prototypes are of
-its own clients; a class that none of them holds has none, and its samples are not pulled.
+Prototypes are a class's mean features on a client, clustered by FINCH. As in the released code, the
+clusters are its coarsest partition with more than one cluster, and the distance to a class's mean
+cluster is the mean square over features. Prototypes are of the model just trained, in evaluation
+mode; in the released code they are means of what the steps of the last epoch saw. A round's
+prototypes are of its own clients; a class that none of them holds has none, and its samples are not
+pulled.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class FPL:
         return anchored_after(base, setting, gather, start=start)
 
     def pulled(self, forward: Forward) -> Tensor:
-        """The contrast with clusters of all classes, and the distance to the class's mean one."""
+        """The contrast with the clusters of all classes, and the distance to the class's mean
+        cluster.
+        """
         features, clusters = forward.output.features.flatten(1), forward.shared["anchors"]
         labels = forward.batch["y"]
         losses = contrast(features, labels, clusters, self.tau)
@@ -65,9 +68,12 @@ class FPL:
 
 
 def clustered(prototypes: Tensor, counts: Tensor, like: Tensor) -> Tensor:
-    """Clusters of every class, like ``like`` [C, most, d], zeros where there is none.
+    """The clusters of every class, in the shape of ``like``, [C, most, d]; zeros where there is
+    none.
 
-    prototypes: of clients, [K, C, d]; counts: [K, C].
+    Args:
+        prototypes: Of clients, [K, C, d].
+        counts: Of their samples, [K, C].
     """
     found = torch.zeros_like(like)
     for label, held in enumerate((counts > 0).T):
@@ -80,7 +86,7 @@ def clustered(prototypes: Tensor, counts: Tensor, like: Tensor) -> Tensor:
 
 
 def there(clusters: Tensor) -> Tensor:
-    """Which clusters are some, [C, most]: the others are zeros."""
+    """Which places have a cluster, [C, most]; the others are zeros."""
     return (clusters != 0).any(-1)
 
 

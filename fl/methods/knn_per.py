@@ -3,11 +3,11 @@
 Marfoq, Neglia, Vidal, Kameni. Personalized Federated Learning through Local Memorization. ICML
 2022. arXiv:2111.09360.
 
-Nothing is trained: an entry names the entry whose model it starts from (``start: fedavg``). A
+Nothing is trained: an entry names the entry from whose model it starts (``start: fedavg``). A
 client remembers the features of its training samples and mixes what its neighbours say with what
-the shared model says, lambda kNN + (1 - lambda) model, equation 10. Distances are squared and
-divided by the number of features, as in the released code, whose search is exact too; it scores a
-grid of lambda on the test samples, where here each client chooses by its validation samples.
+the shared model says: lambda kNN + (1 - lambda) model, equation 10. As in the released code,
+distances are squared and divided by the number of features, and the search is exact. That code
+scores a grid of lambda on the test samples; here each client chooses by its validation samples.
 Clients held out of training are served too; one without a training sample has the shared model
 alone.
 """
@@ -32,10 +32,10 @@ from fl.trees import Tree
 
 @dataclass(frozen=True)
 class KNNPer:
-    """k: neighbours; scale: of distances in exp(-d / scale).
-
+    """k: neighbours.
+    scale: of distances in exp(-d / scale).
     lam: lambda for all, from 0 to 1; null: each client's own, the best of 0, .1, ..., 1 on its
-    validation samples (the smallest of equals; .5 where it has none).
+        validation samples (the smallest of equals; .5 where it has none).
     """
 
     k: Count = 10
@@ -49,7 +49,7 @@ class KNNPer:
     training: ClassVar[dict[str, Any]] = {"rounds": 1, "local_epochs": 1}
 
     def build(self, setting: Setting) -> Method:
-        """The stored model as it is, with a view that remembers."""
+        """The stored model as it is, with a view that remembers samples."""
         network = setting.network
 
         def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -99,7 +99,7 @@ class KNNPer:
 
 
 def best_share(near: Tensor, model: Tensor, labels: Tensor) -> Tensor:
-    """The share of neighbours, of 0, .1, ..., 1, that is right most often; the smallest of them."""
+    """The share of neighbours, of 0, .1, ..., 1, that is right most often; the least of equals."""
     shares = torch.linspace(0, 1, 11, dtype=near.dtype, device=near.device)
     mixed = shares[:, None, None] * near + (1 - shares[:, None, None]) * model
     right = (mixed.argmax(-1) == labels).sum(-1)

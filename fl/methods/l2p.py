@@ -3,12 +3,12 @@
 Lee, Kim, Li, Qiu, Hospedales, Huszár, Lane. FedL2P: Federated Learning to Personalize. NeurIPS
 2023. arXiv:2310.02420.
 
-An entry names the entry whose model is personalised (``start: fedavg``). In all rounds but the last
-clients train their nets as in `fedl2p`, with as many iterations a round; in the last they fine-tune
-the stored model as the nets say, by default on validation samples too; their own model is the
-stored one until then, and stays so for who is not drawn in it. Nets are those of the last
-iteration, as in the released code. Clients that are held out of training have no nets, so there
-must be none.
+An entry names the entry whose model is personalised (``start: fedavg``). In all rounds but the
+last, clients train their nets as in `fedl2p`, with as many iterations a round. In the last round
+they fine-tune the stored model as the nets say, by default on validation samples too. Until then a
+client's own model is the stored one; it stays so for a client that is not drawn in the last round.
+Nets are those of the last iteration, as in the released code. Clients that are held out of training
+have no nets, so there must be none.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from fl.trees import Tree
 
 @dataclass(frozen=True)
 class L2P:
-    """samples: those of the last round, `all` with validation samples or `train` without.
-
-    psi, neumann: psi and Q of the Neumann series. bn_lr, lr_lr, tilde_lr: rates of BNNet, LRNet and
-    the rates' multipliers; clip: largest size of an element of a hypergradient. iterations: steps
-    of the nets in a round.
+    """samples: those of the last round: `all`, with validation samples, or `train`, without them.
+    psi, neumann: psi and Q of the Neumann series.
+    bn_lr, lr_lr, tilde_lr: rates of BNNet, LRNet and the rates' multipliers.
+    clip: largest size of an element of a hypergradient.
+    iterations: steps of the nets in a round.
     """
 
     samples: Literal["all", "train"] = "all"

@@ -3,8 +3,9 @@
 Li, He, Song. Model-Contrastive Federated Learning. CVPR 2021. arXiv:2103.16257.
 
 The contrast is over what goes into the classifier; the projection head that the paper puts before
-it is a key of models (``projection: 256``). In a client's first round its last model is the initial
-one. ``second`` are the paper's alternatives to the contrast (its table 6).
+the classifier is a key of models (``projection: 256``). In a client's first round, its last model
+is the initial one. The values of ``second`` are the paper's alternatives to the contrast (its table
+6).
 """
 
 from __future__ import annotations
@@ -23,11 +24,10 @@ from fl.trees import Tree
 
 @dataclass(frozen=True)
 class MOON:
-    """mu: weight of the second term (equation 4; the paper's best: 1 to 10). tau: the contrast's
-    temperature.
-
+    """mu: weight of the second term (equation 4; the paper's best: 1 to 10).
+    tau: the contrast's temperature.
     second: the model `contrast`, the `squared` distance to the features of the shared model, or
-    `none`, which is FedAvg.
+        `none`, which is FedAvg.
     """
 
     mu: NonNegative = 1.0

@@ -3,7 +3,8 @@
 Liu, Hu, Wu, Smith. On Privacy and Personalization in Cross-Silo Federated Learning. NeurIPS 2022.
 arXiv:2206.07902.
 
-Without the paper's noise for privacy. The optimizer's state outlives a round, as the model does.
+The paper's noise for privacy is left out. The optimizer's state outlives a round, as the model
+does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from fl.trees import Tree
 @dataclass(frozen=True)
 class MRMTL:
     """lam: lambda of (lambda/2) ||w_k - mean_j w_j||^2 (equation 4); 0 is Local.
-
     keep_optimizer: whether momentum and the like outlive a round.
     """
 

@@ -3,17 +3,17 @@
 Fallah, Mokhtari, Ozdaglar. Personalized Federated Learning with Theoretical Guarantees: A
 Model-Agnostic Meta-Learning Approach. NeurIPS 2020. arXiv:2002.07948.
 
-Each batch is cut in two: the step is taken on one half, its outcome is judged on the other, and the
-Hessian is that of the first half (the paper draws a third batch for it). A batch of one sample has
-nothing to be judged on and teaches nothing. The personalised model is that of an entry ``{method:
-finetune, start: perfedavg, rounds: 1, local_steps: 1}``.
+Each batch is cut in two: the step is taken on the first half, its result is judged on the second,
+and the Hessian is that of the first half (the paper draws a third batch for it). A batch of one
+sample has nothing to be judged on and teaches nothing. The personalised model is that of an entry
+``{method: finetune, start: perfedavg, rounds: 1, local_steps: 1}``.
 
-Running statistics of batch normalisation, of which the paper says nothing, are by default those of
+The paper says nothing about running statistics of batch normalisation. By default they are those of
 the second half alone: they then belong to the weights after the step, which are the ones that are
 judged and used. PFLlib's code lets both halves move them, one after the other.
 
 Features that a study alters are altered in both halves, by keys of their own; the state of an
-alteration adapts to what was seen in the second one.
+alteration adapts to what was seen in the second half.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ Judge = Callable[[Tree], tuple[Tensor, Tree]]
 
 @dataclass(frozen=True)
 class PerFedAvg:
-    """alpha: rate of the inner step; order: `second` keeps the Hessian, `first` drops it (FO), and
-    `free` (HF) puts a difference of two gradients in the place of its product.
-
-    statistics: of batch normalisation, moved by the `outer` pass or by `both`. delta: how far
-    apart, in units of the outer gradient, the gradients of `free` are.
+    """alpha: rate of the inner step.
+    order: `second` keeps the Hessian, `first` drops it (FO), and `free` (HF) replaces its product
+        by a difference of two gradients.
+    statistics: of batch normalisation, moved by the `outer` pass or by `both`.
+    delta: how far apart, in units of the outer gradient, the gradients of `free` are.
     """
 
     alpha: Positive = 0.01
@@ -103,8 +103,10 @@ class PerFedAvg:
     def free(
         self, before: Judge, after: Any, params: Tree, adapted: Tree, buffers: Tree
     ) -> tuple[Tensor, dict[str, Any]]:
-        """A scalar of the outer loss' value whose gradient is d - alpha H d with d the outer
-        gradient, H d being (g(w + delta d) - g(w - delta d)) / (2 delta) on the first half.
+        """A scalar with the outer loss's value and the gradient d - alpha H d.
+
+        d is the outer gradient, and H d is (g(w + delta d) - g(w - delta d)) / (2 delta), where g
+        is the gradient on the first half.
         """
         outer, (value, found) = grad(_with_value(after), has_aux=True)(adapted, buffers)
         far = [
@@ -123,7 +125,7 @@ class PerFedAvg:
 
 
 def _with_value(loss: Any) -> Any:
-    """The loss, with its value beside what it gives."""
+    """The loss, with its value beside what it returns."""
 
     def both(params: Tree, buffers: Tree) -> tuple[Tensor, tuple[Tensor, Tree]]:
         value, found = loss(params, buffers)

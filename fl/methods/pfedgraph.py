@@ -3,14 +3,14 @@
 Ye, Ni, Wu, Chen, Wang. Personalized Federated Learning with Inferred Collaboration Graphs. ICML
 2023. PMLR 202.
 
-As the released code has it, similarities are cosines of what each model has moved from the common
+As in the released code, similarities are cosines of what each model has moved from the common
 initialisation, over all parameters, and one above 0.9 counts as 1. A client is evaluated with the
 model that it trained, before it is mixed.
 
-The client's regulariser is by default that of its mixture, from round 1 on, when that is the
-initial model: it holds the client near to what it goes on from. The released code sums over all
-models, has no regulariser in round 1, when there are none, and has its sign the other way round, so
-that it drives models apart where the paper has them attract each other.
+By default the client's regulariser holds it near its mixture, from which it goes on; in round 1
+that is the initial model. The released code sums over all models, has no regulariser in round 1,
+when there are none, and has the opposite sign, so that it drives models apart where the paper lets
+them attract each other.
 
 The collaboration graph of every evaluated round is kept as the trace ``cooperation`` where there
 are at most 200 clients: row i has the weights of client i's mixture, zeros if it took no part.
@@ -36,12 +36,12 @@ from fl.trees import Tree
 
 @dataclass(frozen=True)
 class PFedGraph:
-    """lam: of the server's graph; larger stays nearer to FedAvg.
-
-    mu: weight of the client's regulariser. regulariser: what the client minimises, with W the graph
-    and theta_j the models of the last round; `mixture`: f(w) - mu cos(w, sum_j W_ij theta_j), which
-    is what it received; `models`: f(w) - mu sum_j W_ij cos(w, theta_j), and f(w) until it has been
-    in a graph; `released`: the same with + mu, as the released code has it.
+    """lam: of the server's graph; a larger one stays nearer to FedAvg.
+    mu: weight of the client's regulariser.
+    regulariser: what the client minimises, with W the graph and theta_j the models of the last
+        round; `mixture`: f(w) - mu cos(w, sum_j W_ij theta_j), which is what it received; `models`:
+        f(w) - mu sum_j W_ij cos(w, theta_j), and f(w) until it has been in a graph; `released`: the
+        same with + mu, as the released code has it.
     """
 
     lam: Positive = 0.8
@@ -54,7 +54,7 @@ class PFedGraph:
     sends_own: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
-        """Local whose models are mixed after every round."""
+        """Local training, after every round of which the models are mixed."""
 
         def weigh(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> dict[str, Tensor]:
             moved = trees.apply(torch.sub, uploads["params"], server["origin"])

@@ -3,11 +3,12 @@
 Shamsian, Navon, Fetaya, Chechik. Personalized Federated Learning using Hypernetworks. ICML 2021.
 arXiv:2103.04628.
 
-Clients train what they are given and send what it moved; the hypernetwork and the embeddings take a
-step along the vector-Jacobian product of that, on the mean over the round's clients (in the
-released code one client a step). The hypernetwork is that of the released code, PyTorch's initial
-weights included: linear layers with ReLU between them and none before the heads. Its clients clip
-gradients at norm 50 too, which these do not. Buffers of the model stay with the client.
+Clients train the model that they are given and send how it moved. The hypernetwork and the
+embeddings take a step along the vector-Jacobian product of that, the mean over the round's clients
+(in the released code one client a step). The hypernetwork is that of the released code, with
+PyTorch's initial weights: linear layers with ReLU between them and none before the heads. Clients
+of that code also clip gradients at norm 50; these do not. Buffers of the model stay with the
+client.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from fl.trees import Tree
 @dataclass(frozen=True)
 class PFedHN:
     """hyper_lr, hyper_momentum, hyper_weight_decay: of the hypernetwork.
-
-    hidden: width of its layers; layers: hidden ones; embedding: numbers that stand for a client,
-    null: 1 + clients / 4 as in the released code; clip: largest norm of its gradient.
+    hidden: width of its layers.
+    layers: number of its hidden layers.
+    embedding: how many numbers stand for a client; null: 1 + clients / 4 as in the released code.
+    clip: largest norm of its gradient.
     """
 
     hyper_lr: Positive = 0.01
@@ -127,7 +129,7 @@ class PFedHN:
 
 
 def generated(hyper: Tree, rows: Tensor, like: Tree) -> dict[str, Tensor]:
-    """The weights for embeddings [K, e], [K, ...] each."""
+    """The weights for embeddings [K, e], with shape [K, ...] each."""
     inner = rows
     for number, layer in enumerate(hyper["hidden"].values()):
         inner = F.linear(F.relu(inner) if number else inner, layer["weight"], layer["bias"])

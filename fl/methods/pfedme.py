@@ -3,12 +3,12 @@
 Dinh, Tran, Nguyen. Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020.
 arXiv:2006.08848.
 
-Every batch is taken K times in a row, in which the personal model minimises f(theta) + (lambda/2)
+Every batch is used K times in a row, in which the personal model minimises f(theta) + (lambda/2)
 ||theta - w||^2 by gradient steps; then w moves by eta lambda (w - theta). As in the released code,
 theta begins each round at the shared model and goes on from batch to batch, and clients' w are
-weighted by their samples. The run's weight decay is of theta (there .001). Clients who are not
-drawn rest, where there all of them train; and the personal model that is scored is theta, where the
-released code, which overwrites it, scores w_k.
+weighted by their samples. The run's weight decay acts on theta (there .001). Clients that are not
+drawn rest, where there all of them train. The personal model that is scored is theta; the released
+code overwrites theta and scores w_k.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ from fl.trees import Rate, Tree
 
 @dataclass(frozen=True)
 class PFedMe:
-    """lam: lambda, how near theta is held to w; steps: K, how often a batch is taken.
-
-    inner_lr: rate of the personal model's steps; beta: how far the server moves to the mean.
-
-    The run's own rate is eta, of w.
+    """lam: lambda, how near theta is held to w.
+    steps: K, how often a batch is used.
+    inner_lr: rate of the personal model's steps; the run's own rate is eta, that of w.
+    beta: how far the server moves to the mean.
     """
 
     lam: NonNegative = 15.0
@@ -50,7 +49,7 @@ class PFedMe:
     sends_own: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
-        """Local on repeated batches, beside a copy of the shared model that is sent."""
+        """Local training on repeated batches, beside a copy of the shared model that is sent."""
         base = recipe(setting, terms=(task_loss, near(self.lam)))
         local = only(base)
 

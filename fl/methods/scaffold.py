@@ -3,9 +3,9 @@
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning. ICML 2020. arXiv:1910.06378.
 
-Control variates follow option II of algorithm 1. In place of K eta stands the sum of the weights
-that the gradients of a round have in what the client moved: K eta for plain SGD at a constant rate,
-and right with momentum, where K eta is too small by up to 1 / (1 - momentum).
+Control variates follow option II of algorithm 1. K eta is replaced by the sum of the weights that
+the gradients of a round have in what the client moved. For plain SGD at a constant rate that is K
+eta. With momentum it is still right, where K eta is too small by up to 1 / (1 - momentum).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Scaffold:
     tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
-        """FedAvg on gradients g + c - c_k, with c and c_k in the server's and the client's tree."""
+        """FedAvg on gradients g + c - c_k; the server's tree has c, the client's c_k."""
         check_sgd(setting, "scaffold")
         base, momentum = recipe(setting), setting.training.momentum
         local = only(base)

@@ -3,14 +3,14 @@
 Tang, Zhang, Shi, He, Han, Chu. Virtual Homogeneity Learning: Defending against Data Heterogeneity
 in Federated Learning. ICML 2022. arXiv:2206.02465.
 
-Every step takes a batch of virtual images beside the client's own: cross-entropy of both, and
-supervised contrast over the features of both, so that a class's samples go where its virtual ones
-are, which this contrast does not move; another one, of virtual images alone, does. All weights are
-those of the released code's experiments.
+Every step takes a batch of virtual images beside the client's own. The loss has the cross-entropy
+of both, and a supervised contrast over the features of both. This contrast moves a class's samples
+to where its virtual images are, but does not move those; another contrast, of virtual images alone,
+does. All weights are those of the released code's experiments.
 
 The generator is our own small network in the manner of StyleGAN, with random weights from
-`generator_seed` (`fl.parts.generator`); the released code draws from a StyleGAN-v2 of its own,
-whose classes' noise it spreads by an optimisation. As in FedLGD's comparison virtual images have
+`generator_seed` (`fl.parts.generator`); the released code draws from a StyleGAN-v2 of its own, and
+spreads the noise of its classes by an optimisation. As in FedLGD's comparison, virtual images have
 the classes of the task, where the released code may add classes for them. The images go to all
 clients before round 1, and stay with them.
 """
@@ -41,10 +41,13 @@ STREAM = keyed.stream_of("virtual batch")
 
 @dataclass(frozen=True)
 class VHL:
-    """images: virtual ones of every class. batch: virtual ones in a step. alpha: weight of their
-    cross-entropy. lam: weight of the contrast. virtual_lam: weight of that of virtual images alone.
-    tau: temperature of both. generator_seed: of the generator's weights and latents, whatever the
-    run's.
+    """images: virtual images of every class.
+    batch: virtual images in a step.
+    alpha: weight of their cross-entropy.
+    lam: weight of the contrast.
+    virtual_lam: weight of the contrast of virtual images alone.
+    tau: temperature of both.
+    generator_seed: of the generator's weights and latents, whatever the seed of the run.
     """
 
     images: Count = 100

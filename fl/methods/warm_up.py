@@ -4,8 +4,8 @@ Zhao, Bilen. Dataset Condensation with Distribution Matching. WACV 2023. arXiv:2
 begins with it: Huang et al. Federated Learning on Virtual Heterogeneous Data with Local-Global
 Dataset Distillation. TMLR 2024. arXiv:2303.02278.
 
-It is a stage of its own, computed once for all seeds of a study; an entry trains on its images by
-``train_on:`` and its name (FedLGD with ``warmup: 0`` and ``initial: real``). A round is a stretch
+It is a stage of its own, computed once for all seeds of a study. An entry trains on its images by
+naming it in ``train_on:`` (FedLGD with ``warmup: 0`` and ``initial: real``). A round is a stretch
 of steps; nothing is sent. The run's rate and momentum are those of the images. What is scored is a
 classifier by the nearest mean of a class's images, in the features of one untrained network.
 """
@@ -31,9 +31,11 @@ STATE = "optimizer"
 
 @dataclass(frozen=True)
 class WarmUp:
-    """images: per class. initial: what they begin as: Gaussian by the client's `statistics` of
-    every class and channel, `noise`, or `real` ones of its own. steps: of distribution matching in
-    a round, in each a network drawn anew. real: real images of a class in a step.
+    """images: per class.
+    initial: what images begin as: Gaussian by the client's `statistics` of every class and channel,
+        `noise`, or `real` ones of its own.
+    steps: of distribution matching in a round, with a newly drawn network in each.
+    real: real images of a class in a step.
     """
 
     images: Count = 50
@@ -53,7 +55,7 @@ class WarmUp:
     short = light
 
     def build(self, setting: Setting) -> Method:
-        """Distribution matching, round after round, by every client for itself."""
+        """Distribution matching, round after round; every client works for itself."""
         virtual.check_images(setting)
         matching = Matching(self.real, None, setting.training.momentum)
         part = virtual.distribution_matching(setting, matching, lambda round_: self.steps, "new")

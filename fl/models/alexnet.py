@@ -22,16 +22,16 @@ POOLED = (1, 2, 5)
 """Blocks that end in pooling."""
 
 LARGE, SMALL = 63, 8
-"""Height and width from which convolutions and poolings leave a pixel, by stem."""
+"""The least height and width, by stem, of which convolutions and poolings leave a pixel."""
 
 
 @dataclass(frozen=True)
 class AlexNet:
     """stem: `imagenet`, convolution 11x11 of stride 4 and pooling 3x3 of stride 2, for images from
-    63 pixels on; `cifar`, 5x5 of stride 1 and pooling 2x2, for small ones.
-
-    hidden: width of the two hidden layers, 4,096 in FedBN. channels: of the five blocks. norm: what
-    normalises them and the hidden layers.
+        63 pixels on; `cifar`, 5x5 of stride 1 and pooling 2x2, for small ones.
+    hidden: width of the two hidden layers, 4,096 in FedBN.
+    channels: of the five blocks.
+    norm: what normalises the blocks and the hidden layers.
     """
 
     stem: Literal["imagenet", "cifar"] = "imagenet"

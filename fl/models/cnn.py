@@ -16,7 +16,6 @@ from fl.parts.projection import classifier
 @dataclass(frozen=True)
 class CNN:
     """channels: of the convolutions, one of each block, which halves height and width.
-
     projection: width of a projection head before the classifier, as MOON has it, or nothing.
     """
 

@@ -20,7 +20,9 @@ from fl.fields import Count
 
 @dataclass(frozen=True)
 class ConvNet:
-    """width: channels of each block; depth: blocks, each of which halves height and width."""
+    """width: channels of each block.
+    depth: blocks, each of which halves height and width.
+    """
 
     width: Count = 128
     depth: Count = 3

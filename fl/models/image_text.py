@@ -4,14 +4,14 @@ K. Yan et al. Balancing Similarity and Complementarity for Federated Learning. I
 B.3).
 
 An image goes through four convolutions, a text through five of different widths side by side (Kim.
-EMNLP 2014), both to ``features`` numbers and from there to a linear classifier. The paper says no
-more than that: here each convolution over images is of 3 x 3 pixels, with batch normalisation, ReLU
-and pooling by 2, and the last one is averaged over the image; what a text's convolutions find, the
-largest value over the text each, goes through a linear layer and ReLU. The captions of a photograph
-are read one after the other.
+EMNLP 2014). Both come to ``features`` numbers, and from there to a linear classifier. The paper
+says no more than that. Here each convolution over images is of 3 x 3 pixels, with batch
+normalisation, ReLU and pooling by 2, and the output of the last one is averaged over the image. For
+a text, each convolution gives its largest value over the text, and these go through a linear layer
+and ReLU. The captions of a photograph are read one after the other.
 
-The classifier is one that all clients share, or one of each modality, and then the modalities have
-nothing in common.
+All clients share one classifier, or each modality has its own, and then the modalities have nothing
+in common.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from fl.parts.modalities import Several
 
 @dataclass(frozen=True)
 class ImageText:
-    """features: what goes into the classifier. classifier: one for all, `shared`, or each
-    modality's `own`. channels: of the first three convolutions over images.
-
-    tokens: how many words there are, numbered from 0; width: of their vectors. kernels: widths of
-    the convolutions over texts, in words; filters: channels of each of them.
+    """features: how many numbers go into the classifier.
+    classifier: one for all, `shared`, or each modality's `own`.
+    channels: of the first three convolutions over images.
+    tokens: how many words there are, numbered from 0.
+    width: of their vectors.
+    kernels: widths of the convolutions over texts, in words.
+    filters: channels of each of them.
     """
 
     features: Count = 256

@@ -18,16 +18,16 @@ from fl.fields import Count
 from fl.parts.projection import classifier
 
 SMALLEST = 16
-"""Height and width from which two convolutions and two poolings leave a pixel."""
+"""The least height and width of which two convolutions and two poolings leave a pixel."""
 
 
 @dataclass(frozen=True)
 class LeNet:
     """6 and 16 channels of 5x5, each pooled by 2, then 120, 84, classes.
 
-    enlarge: how many times as high and wide images are made first, bilinearly: 2 for 8 x 8 pixels.
+    enlarge: how many times higher and wider images are made first, bilinearly: 2 for 8 x 8 pixels.
     projection: width of a projection head before the classifier, as MOON has it (there 256), or
-    nothing.
+        nothing.
     """
 
     enlarge: Count = 1

@@ -23,8 +23,9 @@ from fl.fields import Count
 @dataclass(frozen=True)
 class LSTM:
     """tokens: how many characters or words there are, numbered from 0.
-
-    embedding: width of their vectors; hidden: width of each layer; layers: how many there are.
+    embedding: width of their vectors.
+    hidden: width of each layer.
+    layers: how many there are.
     """
 
     tokens: Count = 80

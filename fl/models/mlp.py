@@ -17,8 +17,8 @@ from fl.parts.normalisation import Norm, normalisation
 
 @dataclass(frozen=True)
 class MLP:
-    """hidden: widths of the hidden layers, each followed by ReLU; norm: what normalises them before
-    it, or nothing.
+    """hidden: widths of the hidden layers, each followed by ReLU.
+    norm: what normalises them before it, or nothing.
     """
 
     hidden: tuple[Count, ...] = (200, 200)

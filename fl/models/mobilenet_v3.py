@@ -3,9 +3,9 @@
 Howard, Sandler, Chu, Chen, Chen, Tan, Wang, Zhu, Pang, Vasudevan, Le, Adam. Searching for
 MobileNetV3. ICCV 2019. arXiv:1905.02244.
 
-The stem for small images is a 3x3 convolution of stride 1 in place of the one of stride 2, as that
-of `resnet18`; the layers after it still bring an image of 32x32 down to 2x2. The layer
-before the classifier, to tap, is `avgpool`.
+The stem for small images is a 3x3 convolution of stride 1 in place of the one of stride 2, as in
+`resnet18`; the layers after it still bring an image of 32x32 down to 2x2. The layer before the
+classifier, to tap, is `avgpool`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from torch import nn
 @dataclass(frozen=True)
 class MobileNetV3:
     """stem: `cifar` for images of about 32 pixels, `imagenet` for those of about 224.
-
     weights: `imagenet` for torchvision's from the user's cache, a file of such, or nothing.
     """
 

@@ -20,10 +20,10 @@ from fl.parts.resnets import Stem, resnet
 @dataclass(frozen=True)
 class ResNet50:
     """stem: `cifar` for images of about 32 pixels, `imagenet` for those of about 224.
-
     weights: `imagenet` for torchvision's from the user's cache, a file of such, or nothing.
     projection: width of a projection head before the classifier, as MOON has it (there 256), or
-    nothing. norm: what normalises.
+        nothing.
+    norm: what normalises.
     """
 
     stem: Stem = "cifar"

@@ -2,8 +2,8 @@
 
 He, Zhang, Ren, Sun. Deep Residual Learning for Image Recognition. CVPR 2016. arXiv:1512.03385.
 
-That of the paper's section 4.2 for CIFAR-10: three stages of n blocks, the last two of half the
-height and width and of twice the channels. Where shapes change, the shortcut is a 1x1 convolution
+It is that of the paper's section 4.2 for CIFAR-10: three stages of n blocks; the last two halve
+height and width and double the channels. Where shapes change, the shortcut is a 1x1 convolution
 with normalisation, as in the paper's larger networks, not padding with zeros.
 """
 
@@ -19,7 +19,9 @@ from fl.fields import Count
 
 @dataclass(frozen=True)
 class ResNetCifar:
-    """blocks: n, of each stage; width: channels of the first stage."""
+    """blocks: n, of each stage.
+    width: channels of the first stage.
+    """
 
     blocks: Count = 1
     width: Count = 16

@@ -19,16 +19,18 @@ from fl.fields import Share
 DEPTHS, HEADS, WIDTH = [2, 2, 6, 2], [3, 6, 12, 24], 96
 
 AFTER = {0: "block1", 1: "block2", 3: "block3", 5: "block4", 7: "block5"}
-"""By the place of a layer in torchvision's sequence; between stages patches are merged."""
+"""The block after a layer, by its place in torchvision's sequence; between stages patches are
+merged.
+"""
 
 
 @dataclass(frozen=True)
 class SwinT:
     """stem: `imagenet`, patches of 4x4 and windows of 7x7, for about 224 pixels; `cifar`, patches
-    of 2x2 and windows of 4x4, for about 32. weights: as in `resnet18`, of the former.
-
+        of 2x2 and windows of 4x4, for about 32.
+    weights: as in `resnet18`, for the stem `imagenet`.
     stochastic_depth: probability that a layer of the last stage is left out for a sample; it grows
-    evenly from 0.
+        evenly from 0.
     """
 
     stem: Literal["imagenet", "cifar"] = "imagenet"
@@ -53,7 +55,7 @@ class SwinT:
 
 
 class _Swin(nn.Module):
-    """Torchvision's layers, with places between stages where features have the form of images."""
+    """Torchvision's layers, with places between stages where features have the shape of images."""
 
     blocks = tuple(AFTER.values())
 

@@ -19,9 +19,10 @@ from fl.fields import Count
 
 @dataclass(frozen=True)
 class TextCNN:
-    """tokens: how many words there are, numbered from 0; width: of their vectors.
-
-    kernels: widths of the convolutions, in words; channels: of each of them.
+    """tokens: how many words there are, numbered from 0.
+    width: of their vectors.
+    kernels: widths of the convolutions, in words.
+    channels: of each of them.
     """
 
     tokens: Count = 10_001

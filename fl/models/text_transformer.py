@@ -3,10 +3,10 @@
 Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser, Polosukhin. Attention Is All You Need.
 NeurIPS 2017. arXiv:1706.03762 (its encoder).
 
-Tokens become vectors, a learned vector of the position is added (in place of the paper's sines; its
-table 3 has both), and the mean over positions after the last layer is classified. What fills up a
-short text counts as a token, as in the other models of texts. Unlike the paper, what comes out of a
-layer's first linear map is dropped out too.
+Tokens become vectors, to which a learned vector of the position is added (in place of the paper's
+sines; its table 3 has both). The mean over positions after the last layer is classified. What fills
+up a short text counts as a token, as in the other models of texts. Unlike in the paper, dropout
+also acts on what comes out of a layer's first linear map.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from fl.parts.encoder import encoder
 
 @dataclass(frozen=True)
 class TextTransformer:
-    """tokens: how many words or characters there are, numbered from 0; width: of their vectors.
-
-    heads: of attention, which divide the width; hidden: width of a layer's inner part; layers: how
-    many; dropout: of what comes out of linear layers, and of the first vectors.
+    """tokens: how many words or characters there are, numbered from 0.
+    width: of their vectors.
+    heads: of attention; they have to divide the width.
+    hidden: width of a layer's inner part.
+    layers: how many there are.
+    dropout: of what comes out of linear layers, and of the first vectors.
     """
 
     tokens: Count = 10_001

@@ -19,9 +19,8 @@ from fl.fields import Count
 @dataclass(frozen=True)
 class TwoLayer:
     """hidden: how many features.
-
-    head: what the loss is applied to: `probabilities` puts a softmax at the end, to which
-    cross-entropy then applies its own, as the paper's code does; `logits` leaves it out.
+    head: to what the loss is applied: `probabilities` puts a softmax at the end, after which
+        cross-entropy applies its own, as the paper's code does; `logits` leaves it out.
     """
 
     hidden: Count = 20

@@ -22,8 +22,8 @@ from fl.fields import Count
 
 @dataclass(frozen=True)
 class UNet:
-    """width: channels of the first level, doubled at each one below. levels: how often height and
-    width are halved; both have to be divisible that often.
+    """width: channels of the first level, doubled at each one below.
+    levels: how often height and width are halved; both have to be divisible that often.
     """
 
     width: Count = 32

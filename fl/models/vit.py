@@ -22,9 +22,11 @@ from fl.parts.encoder import encoder
 
 @dataclass(frozen=True)
 class ViT:
-    """patch: height and width of a patch in pixels; dim: width of a token; depth: layers.
-
-    heads: of attention, which divide dim. mlp_ratio: width of a layer's hidden part over dim.
+    """patch: height and width of a patch in pixels.
+    dim: width of a token.
+    depth: layers.
+    heads: of attention; they have to divide dim.
+    mlp_ratio: width of a layer's hidden part over dim.
     dropout: of what comes out of linear layers, and of the first tokens.
     """
 

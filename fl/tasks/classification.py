@@ -17,8 +17,12 @@ from fl.task import DEFAULT, Task, weighted_mean
 
 
 def loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """The weighted mean cross-entropy of ``outputs``, [b, classes]; with mixed labels where the
-    batch says how they are, see `fl.mixed_labels`.
+    """The weighted mean cross-entropy.
+
+    Labels are mixed where the batch says how, see `fl.mixed_labels`.
+
+    Args:
+        outputs: [b, classes].
     """
     labels: Tensor = batch["y"]
     if mixes := batch.get(MIXED):
@@ -45,9 +49,11 @@ def conclude(seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
 
 
 def balanced_accuracy(correct: np.ndarray, labels: np.ndarray, classes: int) -> float:
-    """The mean over the classes that occur of the share of their samples that are right.
+    """The share of right samples of each class, averaged over the classes that occur.
 
-    correct: 0 or 1 per sample, [n]; labels: [n].
+    Args:
+        correct: 0 or 1 per sample, [n].
+        labels: [n].
     """
     held = np.bincount(labels, minlength=classes)
     right = np.bincount(labels, weights=correct, minlength=classes)
@@ -55,7 +61,7 @@ def balanced_accuracy(correct: np.ndarray, labels: np.ndarray, classes: int) -> 
 
 
 def invent(count: int, classes: int, shape: tuple[int, ...]) -> np.ndarray:
-    """The classes in turn, [count]."""
+    """Labels that go through the classes in turn, [count]."""
     return np.arange(count) % classes
 
 

@@ -5,10 +5,10 @@ Heterogeneous Medical Images. AAAI 2022. arXiv:2112.10775 (loss and metric, whic
 
 The loss is the mean of two: cross-entropy, the mean over all pixels of the batch, and the soft Dice
 loss of F. Milletari, N. Navab and S.-A. Ahmadi (V-Net. 3DV 2016), in which overlaps and volumes are
-summed over the batch before they are divided, class by class, the background being one of them.
+summed over the batch before they are divided, for each class, the background included.
 
-``dice`` is the mean over a client's images of the Dice coefficient of each image (not that of
-overlaps summed over images), which is itself the mean over classes, the background included, as in
+``dice`` is the mean over a client's images of each image's Dice coefficient (not that of overlaps
+summed over images). An image's coefficient is the mean over classes, the background included, as in
 the released code of HarmoFL and FedFA. ``foreground_dice`` leaves the background, class 0, out. A
 class that is neither in an image's mask nor predicted counts as found, 1; that code counts 0, but
 leaves out the images in which it happens. There is no majority class to compare with.
@@ -31,7 +31,12 @@ SMOOTH = 1e-5
 
 
 def loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """(cross-entropy + soft Dice loss) / 2 of outputs [b, classes, h, w] and masks y [b, h, w]."""
+    """(cross-entropy + soft Dice loss) / 2.
+
+    Args:
+        outputs: [b, classes, h, w].
+        batch: Has the masks ``y`` [b, h, w].
+    """
     entropy, overlap, volume = _soft(outputs, batch["y"])
     weight = batch["weight"][:, None]
     return (
@@ -40,8 +45,11 @@ def loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
 
 
 def _soft(outputs: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each image its mean cross-entropy [b], and by class the overlap of probabilities and mask,
-    and the volume of both, [b, classes].
+    """By image, what the loss is made of.
+
+    Returns:
+        The mean cross-entropy [b], and by class the overlap of probabilities and mask and the
+        volume of both, [b, classes] each.
     """
     entropy = F.cross_entropy(outputs, masks, reduction="none").mean((1, 2))
     shares, members = outputs.softmax(1), _members(masks, outputs)
@@ -76,7 +84,7 @@ def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 
 def conclude(seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
-    """The loss over all images as one batch, and means over images of Dice."""
+    """The loss over all images as one batch, and the means of Dice over images."""
     entropy, overlap, volume, dice = (
         seen[key].double() for key in ("entropy", "overlap", "volume", "dice")
     )
@@ -88,7 +96,7 @@ def conclude(seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
 
 
 def invent(count: int, classes: int, shape: tuple[int, ...]) -> np.ndarray:
-    """The classes in turn over the pixels, [count, h, w]."""
+    """Masks whose pixels go through the classes in turn, [count, h, w]."""
     height, width = shape[-2:]
     return np.arange(count * height * width).reshape(count, height, width) % classes
 

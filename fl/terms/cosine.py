@@ -28,7 +28,8 @@ from fl.term import Beside, Forward
 class Cosine:
     """The penalty mu sum_l mean_i (1 - cos(f_l(x_i; w), f_l(x_i; w_shared))).
 
-    mu: its weight. layers: names of the model's modules whose features f_l are held.
+    mu: its weight.
+    layers: names of the model's modules whose features f_l are held.
     """
 
     layers: tuple[str, ...]

@@ -5,7 +5,7 @@ Federated Learning. IEEE Transactions on Signal Processing 2023. arXiv:2210.0761
 
 The method `fedfm` is FedAvg with this term, `fedfm-lite` is FedAvg with its `lite` form; what they
 say of anchors holds here. Anchors are of the shared model, completed by what stays with the client;
-where there is no shared model, of the client's own.
+where there is no shared model, they are of the client's own.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from fl.parts.anchors import Averaged, Guiding, averaged, guide
 
 @dataclass(frozen=True)
 class Matching:
-    """lam: lambda, weight of the guiding loss. tau: its temperature. first: the first round that
-    is guided.
-
+    """lam: lambda, weight of the guiding loss.
+    tau: its temperature.
+    first: the first round that is guided.
     loss: `contrastive` (CG) or `squared` (l2) distance to the own class's anchor.
     anchors: weighted by clients' samples of the class, or every client alike.
-    lite: whether anchors travel with the models, and so are of the round before.
+    lite: whether anchors travel with the models, so that they are those of the round before.
     """
 
     lam: NonNegative = 50.0

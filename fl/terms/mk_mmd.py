@@ -2,9 +2,9 @@
 
 Ayromlou, Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (section 3.3).
 
-The shared model is the one sent this round, frozen, in evaluation mode; the client's is in training
-mode. Weights start uniform (in the released code at random), persist from round to round, and no
-gradient flows through them. Samples that fill up a last batch count.
+The shared model is the one sent this round, frozen, in evaluation mode; the client's model is in
+training mode. Kernel weights start uniform (in the released code at random) and persist from round
+to round, and no gradient flows through them. Samples that fill up a last batch count.
 """
 
 from __future__ import annotations

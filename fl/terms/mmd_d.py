@@ -28,7 +28,7 @@ from fl.term import Adaptive, Forward, Periodic
 from fl.trees import Tree
 
 DECAY = 0.01
-"""AdamW's weight decay as PyTorch has it, which the released code leaves as it is."""
+"""AdamW's weight decay, PyTorch's default, which the released code leaves as it is."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class MMDD:
             return self.mu * torch.stack(parts).sum(), dict(seen)
 
         def trained(state: Tree, two: Tree) -> dict[str, Any]:
-            """One layer's kernel after ``steps`` steps up equation 3."""
+            """One layer's kernel after ``steps`` steps that increase equation 3."""
             kernel, moments, x, y = state["kernel"], state["optimizer"], two["own"], two["shared"]
             plain = three_distances(x, y)
             for shift in range(1, self.steps + 1):
