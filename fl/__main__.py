@@ -7,7 +7,7 @@ from fl.errors import INTERRUPTED, LEFT
 
 
 def run() -> int:
-    """The command line; Ctrl-C is one word, also while modules are being imported."""
+    """The command line; Ctrl-C ends it with one word, also while modules are being imported."""
     try:
         from fl.cli.main import main
 

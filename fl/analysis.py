@@ -1,7 +1,7 @@
-"""What an analysis is: it reads stored runs and yields a table and figures for the report.
+"""What an analysis is: it reads stored runs and gives a table and figures for the report.
 
 Its file in ``fl/analyses`` defines a dataclass with ``read(runs) -> Result``. It sees runs through
-`Source` alone, so that its identity is that of its own code, its keys and the runs.
+`Source` alone, so that its own code, its keys and the runs are its identity.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ Setting = tuple[str, str, str]
 
 
 class Source(Protocol):
-    """A complete run of the study, at the grid point that was selected.
-
-    method: the study's name for its entry.
-    """
+    """A complete run of the study, at the grid point that was selected."""
 
     @property
     def run(self) -> str:
@@ -34,11 +31,11 @@ class Source(Protocol):
 
     @property
     def method(self) -> str:
-        """The study's name of its entry."""
+        """What the study calls its entry."""
 
     @property
     def setting(self) -> Setting:
-        """Under what circumstances it was trained."""
+        """The data set, partition and model of its training."""
 
     @property
     def seed(self) -> int:
@@ -48,9 +45,10 @@ class Source(Protocol):
         """See `fl.store.store.Store.traces`."""
 
     def weights(self) -> dict[str, Any]:
-        """By stage the final variables, see `fl.simulation.simulate.Simulation.final`; for an
-        analysis whose class says ``weights = True``. Where the study computes on a GPU, they are
-        there.
+        """By stage, the final variables, see `fl.simulation.simulate.Simulation.final`.
+
+        For an analysis whose class says ``weights = True``. They are on a GPU where the study
+        computes on one.
         """
 
     def simulation(self) -> Simulation:
@@ -60,13 +58,17 @@ class Source(Protocol):
         """Training samples of every client by class, int64 [clients, classes]."""
 
     def domains(self) -> list[str]:
-        """The domain of most of each client's training samples; empty where data have none."""
+        """By client, the domain of most of its training samples; empty if data have no domains."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture: of which setting and method it is, what it is called beside those, and what it
-    shows in words.
+    """One picture.
+
+    Attributes:
+        setting, method: What it is a picture of.
+        title: What it is called beside the others of that setting and method.
+        alt: What it shows, in words.
     """
 
     setting: Setting
@@ -80,10 +82,12 @@ class Panel:
 class Result:
     """What an analysis found.
 
-    table: its first columns are ``dataset, partition, model, method``; ``seed`` is averaged over in
-    the report, and so are columns of floats, by all the others. columns: what columns of floats are
-    called there. caption, figure: the sentences below the table and the pictures. notes: what was
-    left out, and why.
+    Attributes:
+        table: Its first columns are ``dataset, partition, model, method``. In the report, columns
+            of floats are means over ``seed``, for equal values of all other columns.
+        columns: What the report calls columns of floats.
+        caption, figure: The sentences below the table and below the pictures.
+        notes: What was left out, and why.
     """
 
     table: pd.DataFrame
@@ -95,7 +99,7 @@ class Result:
 
 
 def keys(source: Source) -> dict[str, Any]:
-    """The columns with which every row of an analysis' table begins."""
+    """The columns with which every row of an analysis's table begins."""
     dataset, partition, model = source.setting
     return {
         **{"dataset": dataset, "partition": partition, "model": model},
@@ -104,7 +108,7 @@ def keys(source: Source) -> dict[str, Any]:
 
 
 def first_seeds(runs: Sequence[Source]) -> list[Source]:
-    """Of each setting and method the run of the lowest seed, in the order given."""
+    """For each setting and method the run with the lowest seed, in the order given."""
     found: dict[tuple[Setting, str], Source] = {}
     for run in sorted(runs, key=lambda one: one.seed):
         found.setdefault((run.setting, run.method), run)

@@ -28,7 +28,7 @@ class DataError(FedloomError):
 class Where:
     """A place in a config: the file, and the path of keys inside it.
 
-    ``where / "methods" / "fedprox"`` is the place one or two keys further in.
+    ``where / "methods" / "fedprox"`` is the place two keys further in.
     """
 
     file: str

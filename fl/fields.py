@@ -28,9 +28,11 @@ from fl.errors import ConfigError, Where, unknown
 
 @dataclass(frozen=True)
 class Bound:
-    """An interval of numbers; ``above`` and ``below`` exclude their ends, the others do not.
+    """An interval of numbers; ``above`` and ``below`` exclude their ends, ``low`` and ``high`` do
+    not.
 
-    limit: beyond it no value makes sense; only who goes there is told of it.
+    Attributes:
+        limit: Beyond it no value makes sense. Only an error for a value beyond it names it.
     """
 
     low: float = -math.inf
@@ -65,10 +67,10 @@ NonNegative = Annotated[float, Bound(low=0)]
 Share = Annotated[float, Bound(low=0, high=1)]
 """A fraction of a whole, both ends included."""
 Count = Annotated[int, Bound(low=1, limit=2**31 - 1)]
-"""Of things, as many as tables have room to number."""
+"""A number of things, no more than tables have room to number."""
 Index = Annotated[int, Bound(low=0)]
 Seed = Annotated[int, Bound(low=0, high=2**63 - 1)]
-"""Of training: tables have a column of 64-bit numbers for it."""
+"""A seed of training: tables have a column of 64-bit numbers for it."""
 
 REQUIRED = object()
 
@@ -111,10 +113,11 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def parse(
     target: type | Callable[..., Any], values: Mapping[str, Any] | None, where: Where
 ) -> dict[str, Any]:
-    """All declared keys of ``target`` with the given values checked and defaults filled in.
+    """All declared keys of ``target``, with the given values checked and defaults filled in.
 
-    Raises `ConfigError` for an unknown key, a missing required one, a wrong type or a number out
-    of bounds.
+    Raises:
+        ConfigError: For an unknown key, a required one that is missing, a wrong type or a number
+            out of bounds.
     """
     values = mapping(values, where)
     declared = fields(target)
@@ -145,7 +148,11 @@ def mapping(values: Any, where: Where) -> Mapping[str, Any]:
 
 
 def value(hint: Any, given: Any, where: Where) -> Any:
-    """``given`` converted to the annotation ``hint``, or a `ConfigError`."""
+    """``given``, converted to the annotation ``hint``.
+
+    Raises:
+        ConfigError: If the annotation does not allow it.
+    """
     bound, hint = _strip(hint)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -179,7 +186,7 @@ def _strip(hint: Any) -> tuple[Bound | None, Any]:
 
 
 def is_sequence(hint: Any) -> bool:
-    """Whether a value of that annotation is a list, or one that may be left out."""
+    """Whether a value with that annotation is a list, or a list that may be left out."""
     hint = _strip(hint)[1]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         options = [one for one in typing.get_args(hint) if one is not type(None)]

@@ -45,7 +45,7 @@ _REMEDIES = {
 
 
 RECORD_BYTES = 1 << 26
-"""How long a record may be: those that there are have some kilobytes."""
+"""The most bytes a record may have; real ones have some kilobytes."""
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; a name that no file can have is none."""
+    """Whether there is such a file; False for a name that no file can have."""
     try:
         return path.is_file()
     except OSError:
@@ -75,7 +75,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is such a folder; a name that no folder can have is none."""
+    """Whether there is such a folder; False for a name that no folder can have."""
     try:
         return path.is_dir()
     except OSError:
@@ -83,7 +83,7 @@ def is_folder(path: Path) -> bool:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse (`FedloomError`) a folder where nothing can be written, or made if it is not there."""
+    """Raise `FedloomError` for a folder that nothing can be written to, or that cannot be made."""
     with disk_errors(folder):
         there = next(path for path in (folder, *folder.parents) if path.exists())
         tempfile.TemporaryFile(dir=there).close()
@@ -128,7 +128,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def move(source: Path, target: Path, missing_ok: bool = False) -> bool:
-    """Rename a folder for good; False if the target is taken (or the source gone, if it may be)."""
+    """Rename a folder for good.
+
+    Args:
+        missing_ok: Whether the source may be gone.
+
+    Returns:
+        False if the target is taken, or if the source is gone and may be.
+    """
     try:
         source.rename(target)
     except FileNotFoundError:
@@ -146,7 +153,8 @@ def move(source: Path, target: Path, missing_ok: bool = False) -> bool:
 
 
 def erase(folder: Path) -> None:
-    """Remove a folder: first its name, at once, then what is in it; one that is gone is fine.
+    """Remove a folder: first its name, at once, then what is in it. A folder that is gone is no
+    error.
 
     What cannot be deleted now stays under a temporary name.
     """
@@ -168,7 +176,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_table(path: Path, rows: pd.DataFrame) -> None:
-    """Write a Parquet file atomically, columns only (an index is not kept)."""
+    """Write a Parquet file atomically; the index of the table is not kept."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -183,7 +191,11 @@ def write_table(path: Path, rows: pd.DataFrame) -> None:
 
 @contextlib.contextmanager
 def ordinary(path: Path) -> Iterator[io.BufferedReader]:
-    """A file, opened to be read; `DataError` for a pipe or a device, which may have no end."""
+    """A file, opened to be read.
+
+    Raises:
+        DataError: For a pipe or a device, which may have no end.
+    """
     # Not to be blocked by a pipe that nobody writes to; files know no difference.
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -199,14 +211,21 @@ def ordinary(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal; `DataError` if it is no ordinary file."""
+    """The SHA-256 of a file's content, in hexadecimal.
+
+    Raises:
+        DataError: If it is no ordinary file.
+    """
     with ordinary(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parse_json(content: str | bytes) -> Any:
-    """The value in a JSON text, or `ValueError`: also for what is nested too deep to be read, and
-    for text that could not be written again.
+    """The value in a JSON text.
+
+    Raises:
+        ValueError: For text that is no JSON, that is nested too deep to be read, or that could not
+            be written again.
     """
     try:
         found = json.loads(content)
@@ -219,8 +238,11 @@ def parse_json(content: str | bytes) -> Any:
 def write_sealed(path: Path, record: Mapping[str, Any], files: Iterable[str] = ()) -> None:
     """Write ``record`` as JSON with two keys added.
 
-    ``files`` has the size (bytes) and SHA-256 of each named file of the same folder; ``seal`` is
-    the SHA-256 of the record itself.
+    ``files`` has the size (bytes) and the SHA-256 of each file; ``seal`` is the SHA-256 of the
+    record itself.
+
+    Args:
+        files: Names of files in the same folder.
     """
     described = {
         name: {"size": (path.parent / name).stat().st_size, "sha256": sha256(path.parent / name)}
@@ -234,8 +256,9 @@ def write_sealed(path: Path, record: Mapping[str, Any], files: Iterable[str] = (
 def read_sealed(path: Path) -> dict[str, Any]:
     """What `write_sealed` wrote, without the seal.
 
-    Raises `DataError` if the file is not readable as such or was changed, `FileNotFoundError` if
-    there is none.
+    Raises:
+        DataError: If the file is not readable as such, or was changed.
+        FileNotFoundError: If there is none.
     """
     try:
         with ordinary(path) as file:
@@ -259,7 +282,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 
 def _check_described(path: Path, name: str, described: Any) -> None:
-    """Raise `DataError` for a file of a record that may lie elsewhere or is not described."""
+    """Raise `DataError` for a record's file that may lie elsewhere or has no description."""
     if not name.isprintable() or {*name} & {*"/\\"} or name in ("", ".", ".."):
         raise DataError(f"{path}: has a file {name!r}; allowed: names of files in its own folder")
     kinds = {"size": int, "sha256": str}
@@ -274,7 +297,7 @@ def _seal(record: Mapping[str, Any]) -> str:
 
 
 def damage(path: Path, described: Mapping[str, Any]) -> str | None:
-    """What is wrong with a file, held against its entry in a sealed record; None if nothing is."""
+    """What is wrong with a file, compared with its entry in a sealed record; None if nothing is."""
     try:
         with ordinary(path) as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,8 +1,8 @@
 """Random numbers inside a step: a pure function of a key, for layers such as dropout.
 
-A generator cannot run inside `torch.func.vmap`, and one shared by clients would make a client's
-numbers depend on who else takes part. Here a number is a hash of (key of the sample, stream,
-counter), so that it is the same in every backend, on every device and after a resume.
+A generator cannot run inside `torch.func.vmap`, and if clients shared one, a client's numbers would
+depend on who else takes part. Here a number is a hash of (key of the sample, stream, counter), so
+that it is the same in every backend, on every device and after a resume.
 
 The hash is the finaliser of SplitMix64: G. L. Steele, D. Lea, C. H. Flood. Fast Splittable
 Pseudorandom Number Generators. OOPSLA 2014.
@@ -23,9 +23,12 @@ _SECOND = 0x94D049BB133111EB - 2**64
 
 
 def uniform(key: Tensor, stream: int, shape: tuple[int, ...] = ()) -> Tensor:
-    """Numbers in [0, 1), float64 [..., *shape], for keys int64 [...].
+    """Numbers in [0, 1), float64 [..., *shape].
 
-    One key may be asked for several streams; they are independent of each other.
+    The streams of one key are independent of each other.
+
+    Args:
+        key: int64 [...].
     """
     count = torch.arange(math.prod(shape), device=key.device).reshape(shape)
     base = derived(key, stream).reshape((*key.shape, *[1] * len(shape)))
@@ -33,28 +36,31 @@ def uniform(key: Tensor, stream: int, shape: tuple[int, ...] = ()) -> Tensor:
 
 
 def derived(key: Tensor, stream: int) -> Tensor:
-    """Keys int64 [...] of a stream's own, whose numbers are independent of those of ``key``."""
+    """Keys int64 [...] for a stream; their numbers are independent of those of ``key``."""
     offset = (stream * _STREAM + 2**63) % 2**64 - 2**63
     return _mix(key + offset)
 
 
 def stream_of(name: str) -> int:
-    """The number of a stream by name, far from the small ones that others count."""
+    """The number of a stream that has a name; it is far from the small numbers that others use."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
 FAILING = 1e-12
-"""The chance that `beta` accepts no try. What it gives then is in [0, 1] still."""
+"""The chance that `beta` accepts no try. Even then it gives a number in [0, 1]."""
 
 
 def beta(key: Tensor, stream: int, a: float, b: float, shape: tuple[int, ...] = ()) -> Tensor:
-    """Numbers of a Beta(a, b) distribution, float64 [..., *shape], for keys int64 [...].
+    """Numbers of a Beta(a, b) distribution, float64 [..., *shape].
 
-    The tries needed grow with Gamma(1 + a + b) / (Gamma(1 + a) Gamma(1 + b)):
-    7 for a = b = 0.1, 40 for 1, 152 for 2.
+    The tries needed grow with Gamma(1 + a + b) / (Gamma(1 + a) Gamma(1 + b)): 7 for a = b = 0.1, 40
+    for 1, 152 for 2.
 
-    M. D. Jöhnk. Erzeugung von betaverteilten und gammaverteilten Zufallszahlen. Metrika 8, 1964:
-    x = u^(1/a) and y = v^(1/b) for uniform u and v; where x + y <= 1, x / (x + y) is it.
+    M. D. Jöhnk. Erzeugung von betaverteilten und gammaverteilten Zufallszahlen. Metrika 8, 1964: x
+    = u^(1/a) and y = v^(1/b) for uniform u and v; if x + y <= 1, then x / (x + y) is the number.
+
+    Args:
+        key: int64 [...].
     """
     accepted = math.exp(math.lgamma(1 + a) + math.lgamma(1 + b) - math.lgamma(1 + a + b))
     tries = math.ceil(math.log(FAILING) / math.log1p(-accepted))

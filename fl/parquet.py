@@ -1,4 +1,4 @@
-"""Parquet files of others, read whole or refused."""
+"""Other people's Parquet files, read whole or refused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 def read(path: str | Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
     """The table in a Parquet file, and the metadata of its schema.
 
-    What pandas once noted in it about types and indices is passed over. Raises `DataError` if it is
-    no whole Parquet file, or has two columns of one name; an `OSError` of the disk passes.
+    What pandas once noted in the file about types and indices is ignored.
+
+    Raises:
+        DataError: If it is no whole Parquet file, or has two columns of one name.
+        OSError: If the disk refuses.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,4 +1,5 @@
-"""Folders that a config or a command line names: what they mean, and what the graph can carry."""
+"""Folders that a config or a command line names: what they mean, and which of them the graph takes.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +15,16 @@ from fl.errors import ConfigError, Where
 VARIABLE = re.compile(r"\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<braced>[^{}]*)\})", re.ASCII)
 
 LINE_ENDS = {"Cc", "Zl", "Zp"}
-"""Unicode categories of what ends a line or controls a terminal."""
+"""Unicode categories of characters that end a line or control a terminal."""
 
 
 @dataclass(frozen=True)
 class Folders:
     """Where data are kept: raw and prepared sets below ``data``, partitions below ``results``.
 
-    sources: by data set, where its raw files come from in place of their publishers; lock: the file
-    that holds them to what they were.
+    Attributes:
+        sources: By data set, where its raw files come from in place of their publishers.
+        lock: The file whose checksums raw files must match.
     """
 
     data: Path
@@ -34,7 +36,8 @@ class Folders:
 def expand(text: str, where: Where) -> str:
     """``text`` with ``~``, ``~user``, ``$NAME`` and ``${NAME}`` replaced, as a shell would.
 
-    Raises `ConfigError` at ``where`` for a variable that is not set and a user who is not known.
+    Raises:
+        ConfigError: At ``where``, for a variable that is not set or a user who is not known.
     """
 
     def value(found: re.Match[str]) -> str:
@@ -53,15 +56,16 @@ def expand(text: str, where: Where) -> str:
 
 
 def path_of(text: str) -> Path:
-    """The path that a user wrote for a file or a folder of data; a relative one is of here."""
+    """The path that a user wrote for a file or a folder of data; a relative one starts here."""
     return Path(expand(text, Where("path")))
 
 
 def place(text: str, where: Where) -> str:
-    """A folder that Snakemake and a shell are told of, expanded and without idle slashes.
+    """A folder as Snakemake and a shell are told of it, expanded and without needless slashes.
 
-    Raises `ConfigError` at ``where`` for what `expand` refuses, and for names that Snakemake reads
-    as something else: braces are its wildcards, ``://`` is its storage, a line is one path.
+    Raises:
+        ConfigError: At ``where``, for what `expand` refuses, and for names that Snakemake reads as
+            something else: braces are its wildcards, ``://`` is its storage, a line is one path.
     """
     found = expand(text, where)
     wrong = next((what for what, is_so in _wrong(found).items() if is_so), None)

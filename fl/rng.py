@@ -1,8 +1,8 @@
-"""Randomness keyed by what it is for.
+"""Randomness keyed by its purpose.
 
 Every draw comes from a generator keyed by (seed, purpose, client, round, ...), never from a shared
-stream. A client's numbers therefore depend neither on the backend, nor on the order of clients, nor
-on who else takes part, and a resumed run draws what an undisturbed one would have drawn.
+stream. A client's numbers therefore do not depend on the backend, the order of clients or who else
+takes part, and a resumed run draws what an undisturbed one would have drawn.
 """
 
 from __future__ import annotations

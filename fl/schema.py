@@ -21,24 +21,24 @@ RESULT_COLUMNS = {
     "value": "float64",
     "n": "int64",
 }
-"""Long schema of ``results/tables/<study>.parquet``, in which `fl.results.tables` adds the grid
-point; ``n``: samples that the value is over.
+"""Schema of ``results/tables/<study>.parquet``, to which `fl.results.tables` adds the grid point.
+``n`` is the number of samples from which the value is computed.
 """
 
 METRIC_COLUMNS = ("round", "client", "split", "stage", "metric", "value", "n")
-"""What a run writes itself (``metrics.parquet``); the rest of a row is known from its spec."""
+"""What a run itself writes (``metrics.parquet``); the rest of a row is known from its spec."""
 
 PARTITION_COLUMNS = ("sample", "client", "split")
 SPLITS = ("train", "val", "test")
 UNSEEN = "unseen"
 """In a partition, the column that marks clients held out of training. In results, the split of
-their test samples: means over clients of ``test`` are over the clients that are trained on.
+their test samples; means of ``test`` are over the clients that are trained on.
 """
 
 REWEIGHTED = "reweighted_accuracy"
-"""Accuracy on the test samples of all clients, each class weighted by its share among the client's
-own training samples, where a study asks for it (``test: reweighted``). Validation samples have
-none: what is chosen by them is chosen by accuracy.
+"""Accuracy on the test samples of all clients, where each class is weighted by its share of the
+client's own training samples; measured where a study asks for it (``test: reweighted``). There is
+none on validation samples: what is chosen by them is chosen by accuracy.
 """
 
 GLOBAL, PERSONAL = "global", "personal"

@@ -1,7 +1,7 @@
 """What a data set asks of a model: the loss of training and the metrics that are reported.
 
-A data set says its task by its name, a file of ``fl/tasks``. Whatever reads labels in another way
-than by the task's own functions says for which tasks it is made, see `tasks_of`.
+A data set names its task, a file of ``fl/tasks``. Code that reads labels in another way than by the
+task's own functions says for which tasks it is made, see `tasks_of`.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 DEFAULT = "classification"
-"""The task of what does not say any."""
+"""The task of what names none."""
 
 ANY = ("any",)
-"""Said by what never looks at labels itself, and so serves every task."""
+"""The ``tasks`` of what never looks at labels itself, and so serves every task."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task: what labels are, what training minimises, what a model scores.
+    """A task: what labels are, what training minimises, what a model is scored by.
 
-    name: as data sets say it.
-    given: what its labels are, in words.
-    labels: the array of a prepared data set that has them, int [samples] or [samples, ...].
-    metrics: those that a study may be about, the usual one first; `conclude` gives them all.
-    chunk: how many samples are evaluated together, at most.
-    loss(outputs, batch) -> scalar
-        For ONE client; ``outputs`` are the network's, ``batch`` has ``y`` and ``weight`` [b], of
-        which 0 leaves a sample out.
-    look(outputs, labels) -> tree of [b, ...]
-        What is to be known of each sample to score a model on it.
-    conclude(seen, classes) -> values by metric
-        Given what `look` found of all samples of a client; ``loss`` is one of them.
-    invent(count, classes, shape) -> labels [count, ...]
-        Of samples that are made up to try a model, whose inputs have that shape.
-    counted: whether each sample is of one class, so that samples can be counted by class.
-    augmented: whether labels stay right when an image is cropped and mirrored.
+    Attributes:
+        name: As data sets write it.
+        given: What its labels are, in words.
+        labels: The array of a prepared data set with the labels, int [samples] or [samples, ...].
+        metrics: Those that a study may be about, the usual one first; `conclude` gives them all.
+        chunk: How many samples are evaluated together, at most.
+        loss: (outputs, batch) -> a scalar, for one client. ``outputs`` are the network's; ``batch``
+            has ``y`` and ``weight`` [b], where 0 leaves a sample out.
+        look: (outputs, labels) -> a tree of [b, ...], what must be known of each sample to score a
+            model on it.
+        conclude: (seen, classes) -> values by metric, among them ``loss``, from what `look` found
+            for all samples of a client.
+        invent: (count, classes, shape) -> labels [count, ...] of samples that are made up to try a
+            model whose inputs have that shape.
+        counted: Whether each sample has one class, so that samples can be counted by class.
+        augmented: Whether labels stay right when an image is cropped and mirrored.
     """
 
     name: str
@@ -58,24 +58,28 @@ class Task:
 
 
 def weighted_mean(values: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """sum_i w_i v_i / sum_i w_i over the batch, for one value per sample, [b]; 0 without weight."""
+    """sum_i w_i v_i / sum_i w_i over the batch; 0 if nothing has a weight.
+
+    Args:
+        values: v, one for each sample, [b].
+    """
     total = batch["weight"].sum()
     mean: Tensor = (values * batch["weight"]).sum() / (total + (total == 0))
     return mean
 
 
 def tasks_of(target: Any) -> tuple[str, ...]:
-    """The tasks that a method, term, model or partition scheme is made for, or an instance of it.
+    """The tasks that a method, term, model or partition scheme is made for; or an instance of one.
 
-    It says so by the attribute ``tasks``, names of tasks or `ANY`; without one it is made for
-    `DEFAULT`, and asks for class labels.
+    Its attribute ``tasks`` says it: names of tasks, or `ANY`. Without that attribute it is made for
+    `DEFAULT`, and needs class labels.
     """
     found: tuple[str, ...] = getattr(target, "tasks", (DEFAULT,))
     return found
 
 
 def serves(target: Any, task: str) -> bool:
-    """Whether it is made for the task."""
+    """Whether ``target`` is made for the task."""
     made_for = tasks_of(target)
     return made_for == ANY or task in made_for
 

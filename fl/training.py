@@ -14,26 +14,30 @@ from fl.fields import Bound, Count, NonNegative, Positive, Share
 class Training:
     """The budget and the optimizer of a run.
 
-    rounds: communication rounds.
-    local_epochs / local_steps: a client's work in a round; one of them (one epoch if neither).
-    batch_size: samples a step. The last batch of an epoch is filled up with other samples of the
-        client that count for batch statistics but not for the loss; with `drop_last` it is left
-        out (unless it is the only one).
-    optimizer, lr, momentum, weight_decay: SGD as in PyTorch (weight decay added to the gradient),
-        or AdamW (decoupled weight decay, betas 0.9 and 0.999; momentum is not used).
-    schedule: the learning rate over rounds; see `learning_rate`.
-    participation: share of the clients drawn each round, at least one.
-    stragglers: share of a round's clients that do only part of its local work, a random number of
-        its epochs (steps, where those are counted); see `fl.data.stragglers`.
-    partial_work: of stragglers, is `kept` and averaged as that of others, or `dropped`: they then
-        take no part in the round, but one client always does.
-    precision: of weights and inputs; `mixed`: float32, but the network computes in bfloat16 where
-        PyTorch's autocast does. Faster for large models; results differ by more than rounding.
-    memory_format: of images inside the network, where clients are trained one after another;
-        `channels-last` makes most convolutions faster and changes results by rounding.
-    normalisation: of images: by the data set's `own` mean and deviation, or `half`: from -1 to 1.
-    augmentation: of training batches of images; see `fl.data.augment`.
-    evaluate_every: rounds between evaluations; the last round is always evaluated.
+    Attributes:
+        rounds: Communication rounds.
+        local_epochs, local_steps: A client's work in a round; one of the two (one epoch, if neither
+            is given).
+        batch_size: Samples in a step. The last batch of an epoch is filled up with other samples of
+            the client, which count for batch statistics but not for the loss.
+        drop_last: Whether that last batch is left out instead (unless it is the only one).
+        optimizer, lr, momentum, weight_decay: SGD as in PyTorch (weight decay is added to the
+            gradient), or AdamW (decoupled weight decay, betas 0.9 and 0.999; momentum is not used).
+        schedule, lr_decay, lr_decay_every: The learning rate over rounds; see `learning_rate`.
+        participation: Share of the clients drawn in each round; at least one is drawn.
+        stragglers: Share of a round's clients that do only a part of its local work, a random
+            number of its epochs (of its steps, where those are counted); see `fl.data.stragglers`.
+        partial_work: Whether the work of stragglers is `kept`, and averaged as that of others, or
+            `dropped`. Dropped ones take no part in the round, but one client always does.
+        precision: Of weights and inputs. `mixed` is float32, but the network computes in bfloat16
+            where PyTorch's autocast does: faster for large models, and results differ by more than
+            rounding.
+        memory_format: Of images inside the network, where clients are trained one after another.
+            `channels-last` makes most convolutions faster and changes results by rounding.
+        normalisation: Of images, by the data set's `own` mean and deviation, or `half`: from -1 to
+            1.
+        augmentation: Of training batches of images; see `fl.data.augment`.
+        evaluate_every: Rounds between evaluations; the last round is always evaluated.
     """
 
     rounds: Count = 20
@@ -59,7 +63,11 @@ class Training:
 
     @staticmethod
     def settle(values: dict[str, object], where: Where) -> dict[str, object]:
-        """Checks that fields make sense together and fills in what follows from them."""
+        """The values, with what follows from them filled in.
+
+        Raises:
+            ConfigError: For fields that make no sense together.
+        """
         if values["local_epochs"] is not None and values["local_steps"] is not None:
             raise ConfigError(
                 where / "local_steps",
@@ -73,7 +81,7 @@ class Training:
 
 
 def _check_stragglers(values: dict[str, object], where: Where) -> None:
-    """Whether somebody is left, and whether there is a part of the work to be done."""
+    """Refuse stragglers if nobody is left to train, or if the work cannot be done in part."""
     share, dropped = values.get("stragglers", 0.0), values.get("partial_work") == "dropped"
     if share == 1 and dropped:
         problem = "is 1.0 and partial_work is 'dropped', which leaves nobody to train"
@@ -86,11 +94,13 @@ def _check_stragglers(values: dict[str, object], where: Where) -> None:
 
 
 def learning_rate(training: Training, round_: int) -> float:
-    """The rate of round 1, 2, ..., R.
+    """The rate of round t = 1, 2, ..., R, by the key ``schedule``.
 
-    constant: lr. exponential: lr * lr_decay^(t-1). step: lr * lr_decay^floor((t-1)/lr_decay_every).
-    cosine: lr * (1 + cos(pi (t-1)/R)) / 2. drops: lr, times lr_decay after half of the rounds, and
-    once more after three quarters.
+    constant: lr.
+    exponential: lr * lr_decay^(t-1).
+    step: lr * lr_decay^floor((t-1)/lr_decay_every).
+    cosine: lr * (1 + cos(pi (t-1)/R)) / 2.
+    drops: lr, times lr_decay after half of the rounds, and once more after three quarters.
     """
     done = round_ - 1
     if training.schedule == "cosine":

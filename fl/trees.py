@@ -1,9 +1,9 @@
 """Trees: nested dicts of tensors, the only form that state takes.
 
-Models, optimizers, servers and clients are trees. They are passed in and returned, never changed
-in place, which is what lets one piece of code run for one client or for a stack of them, be
-checkpointed as it stands, and resume to the same bits. A *stacked* tree has one leading client
-dimension on every leaf.
+Models, optimizers, servers and clients are trees. They are passed in and returned, never changed in
+place. So one piece of code runs for one client or for a stack of them, and state can be saved as it
+stands and resumed to the same bits. A *stacked* tree has one leading client dimension on every
+leaf.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Tree = Mapping[str, Any]
 """A nested mapping from text keys to tensors."""
 
 Rate = float | Tensor
-"""A learning rate; compiled programs get it as a tensor, so that a schedule does not recompile."""
+"""A learning rate. Compiled programs get it as a tensor, so that a schedule does not recompile."""
 
 
 def apply(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict[str, Any]:
-    """``fn`` over the leaves of trees of one shape; a tree of its results."""
+    """A tree of the results of ``fn`` over the leaves of trees of one structure."""
     return {
         key: fn(leaf, *(o[key] for o in others))
         if isinstance(leaf, Tensor)
@@ -46,7 +46,7 @@ def leaves(tree: Tree) -> list[Tensor]:
 
 
 def unflatten(tree: Tree, values: Sequence[Tensor]) -> dict[str, Any]:
-    """The shape of ``tree`` filled with ``values``, in the order that `leaves` gives."""
+    """A tree with the structure of ``tree`` and the leaves ``values``, in the order of `leaves`."""
     remaining = iter(values)
     return apply(lambda _: next(remaining), tree)
 
@@ -57,7 +57,7 @@ def nbytes(tree: Tree) -> int:
 
 
 def stack(trees: Sequence[Tree]) -> dict[str, Any]:
-    """One stacked tree from equal-shaped ones."""
+    """One stacked tree from trees of the same shapes."""
     return apply(lambda *tensors: torch.stack(tensors), trees[0], *trees[1:])
 
 
@@ -72,17 +72,17 @@ def repeat(tree: Tree, count: int) -> dict[str, Any]:
 
 
 def take(tree: Tree, index: int | slice | Tensor) -> dict[str, Any]:
-    """One client (an integer) or a smaller stack (a slice or an index tensor) of a stack."""
+    """From a stack: one client (an integer) or a smaller stack (a slice or an index tensor)."""
     return apply(lambda t: t[index], tree)
 
 
 def put(tree: Tree, index: Tensor, values: Tree) -> dict[str, Any]:
-    """The stack with the clients at ``index`` replaced by those of ``values``."""
+    """The stack, in which the clients at ``index`` are replaced by those of ``values``."""
     return apply(lambda t, v: t.index_copy(0, index, v.to(t.dtype)), tree, values)
 
 
 def without(tree: Tree, names: Collection[str]) -> dict[str, Any]:
-    """The tree without what is called by one of the names, at any depth."""
+    """The tree without everything that has one of these names, at any depth."""
     return {
         key: leaf if isinstance(leaf, Tensor) else without(leaf, names)
         for key, leaf in tree.items()
@@ -91,7 +91,7 @@ def without(tree: Tree, names: Collection[str]) -> dict[str, Any]:
 
 
 def overlaid(tree: Tree, over: Tree) -> dict[str, Any]:
-    """The leaves of both trees; where both have one, that of ``over``."""
+    """The leaves of both trees; where both have a leaf, that of ``over``."""
     found = dict(tree)
     for key, leaf in over.items():
         inner = not isinstance(leaf, Tensor)
@@ -110,11 +110,14 @@ def zeros_like(tree: Tree) -> dict[str, Any]:
 
 
 def vmap(fn: Callable[..., Any], dims: Sequence[int | None]) -> Callable[..., Any]:
-    """`torch.func.vmap` of a function of trees; each argument is mapped over dimension 0 or not.
+    """`torch.func.vmap` of a function of trees.
 
-    The function returns a tree or a tuple of trees and tensors. PyTorch's own takes any structure
-    of arguments, and for that as long as a small model for a step; this one goes to what it is made
-    of.
+    PyTorch's own takes any structure of arguments, which costs as much time as a step of a small
+    model; this one calls what that one is made of.
+
+    Args:
+        fn: Returns a tree, or a tuple of trees and tensors.
+        dims: For each argument 0, to map over dimension 0, or None.
     """
 
     def call(*arguments: Tree) -> Any:
@@ -144,7 +147,7 @@ def _inside(level: int) -> Callable[[Tensor], Tensor]:
 
 @cache
 def _load_rules() -> None:
-    """Some of vmap's rules come to be when it is first used."""
+    """Load the rules of vmap that PyTorch registers only when it is first used."""
     torch.func.vmap(torch.neg)(torch.zeros(1))
 
 
@@ -157,7 +160,8 @@ def _as_tree(value: Any) -> Tree:
 def align(scalars: Tensor, tensor: Tensor) -> Tensor:
     """One number per client, shaped to broadcast against a (stacked) leaf.
 
-    ``scalars`` has the leading dimensions of ``tensor``: none for one client, ``[K]`` for a stack.
+    Args:
+        scalars: The leading dimensions of ``tensor``: none for one client, ``[K]`` for a stack.
     """
     return scalars.reshape(scalars.shape + (1,) * (tensor.dim() - scalars.dim()))
 
@@ -165,7 +169,10 @@ def align(scalars: Tensor, tensor: Tensor) -> Tensor:
 def mean(tree: Tree, weights: Tensor) -> dict[str, Any]:
     """The weighted mean over clients, sum_k w_k t_k / sum_k w_k, of a stacked tree.
 
-    ``weights`` has shape [K]. Counters (integer leaves) take their largest value.
+    Counters (integer leaves) take their largest value.
+
+    Args:
+        weights: w, [K].
     """
     shares = weights / weights.sum()
 
@@ -178,7 +185,7 @@ def mean(tree: Tree, weights: Tensor) -> dict[str, Any]:
 
 
 def squared_distance(tree: Tree, other: Tree) -> Tensor:
-    """sum ||a - b||^2 over all leaves of two trees of one shape; a scalar, 0 without leaves."""
+    """sum ||a - b||^2 over all leaves of two trees of one structure; a scalar, 0 without leaves."""
     pairs = zip(leaves(tree), leaves(other), strict=True)
     parts = [(a - b).square().sum() for a, b in pairs]
     return torch.stack(parts).sum() if parts else torch.zeros(())

@@ -15,17 +15,17 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes: ``0 B``, ``944 B``, ``12.3 kB``, ``1.20 GB``; a kB is 1,000 of them."""
+    """A number of bytes: ``0 B``, ``944 B``, ``12.3 kB``, ``1.20 GB``; a kB is 1,000 bytes."""
     return _scaled(count, "B", "kMGTPE")
 
 
 def operations(count: float) -> str:
-    """Floating-point operations: ``0``, ``944``, ``12.3 k``, ``1.20 G``."""
+    """A number of floating-point operations: ``0``, ``944``, ``12.3 k``, ``1.20 G``."""
     return _scaled(count, "", "kMGTPE").strip()
 
 
 def _scaled(count: float, unit: str, prefixes: str) -> str:
-    """Three digits; more only where prefixes end."""
+    """Three digits; more only beyond the largest prefix."""
     if count < 999.5:
         return f"{count:.3g} {unit}"
     place = -1

@@ -36,8 +36,13 @@ def check_batches(setting: Setting, method: str) -> None:
 
 
 def align(lam: float, bins: int, tau: float) -> Term:
-    """lam times the symmetric KL of the batch's histogram and that of all clients, the mean over
-    channels; 0 of a batch with fewer than two samples that weigh something.
+    """lam times the symmetric KL between the batch's histogram and that of all clients.
+
+    It is the mean over channels; 0 for a batch in which fewer than two samples have a weight.
+
+    Args:
+        lam: The weight of the term.
+        bins, tau: As in `fl.parts.histograms.soft_bins`.
     """
 
     def term(forward: Forward) -> Tensor:
@@ -50,9 +55,13 @@ def align(lam: float, bins: int, tau: float) -> Term:
 
 
 def aligned(base: Method, setting: Setting, bins: int, tau: float) -> Method:
-    """A method with the term `align`, whose clients send histograms of the features of the model
-    that they just trained, in evaluation mode. A client with fewer than two samples counts as if
-    its histogram were the one that it was sent.
+    """The method with the term `align`; its clients send histograms of their features too.
+
+    The histograms are of the model that the client just trained, in evaluation mode. A client with
+    fewer than two samples counts as if its histogram were the one that it was sent.
+
+    Args:
+        lam, bins, tau: As in `align`.
     """
     network = setting.network
 

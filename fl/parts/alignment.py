@@ -20,9 +20,10 @@ def alignment(weight: float, toward: str) -> Term:
 
 
 def inclination(weight: float, toward: str) -> Term:
-    """-weight <w, v>/|w|, with v what the method keeps in ``work[toward]``.
+    """-weight <w, v>/|w|, with v the tree that the method keeps in ``work[toward]``.
 
-    With v a sum of a_j w_j/|w_j| that is the sum of -weight a_j cos(w, w_j); with v = 0 nothing.
+    Where v is a sum of a_j w_j/|w_j|, this is the sum of -weight a_j cos(w, w_j). Where v is 0, it
+    is 0.
     """
 
     def term(forward: Forward) -> Tensor:

@@ -16,12 +16,12 @@ Spectrum = Literal["whole", "mean"]
 
 
 def amplitude(images: Tensor) -> Tensor:
-    """|F(x)| by channel, [b, c, h, w] of images [b, c, h, w]."""
+    """|F(x)| of each channel, [b, c, h, w], for images [b, c, h, w]."""
     return torch.fft.fft2(images).abs()
 
 
 def with_amplitude(images: Tensor, given: Tensor, spectrum: Spectrum = "whole") -> Tensor:
-    """Images [b, c, h, w] of their own phases and of the amplitudes ``given`` [c, h, w]."""
+    """Images [b, c, h, w] that keep their phases and get the amplitudes ``given``, [c, h, w]."""
     found = torch.fft.fft2(images)
     there = given.expand(images.shape)
     if spectrum == "mean":

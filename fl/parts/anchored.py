@@ -1,7 +1,7 @@
 """Methods whose clients share anchors, the mean feature of every class (`fl.parts.anchors`).
 
-Anchors come to the server in an exchange of their own before clients train, or along with what
-clients send after training.
+Anchors come to the server in one of two ways: in an exchange of their own before clients train, or
+with what clients send after training.
 """
 
 from __future__ import annotations
@@ -20,22 +20,25 @@ from fl.term import Batch
 from fl.trees import Tree
 
 ANCHORS = "anchors"
-"""In the server's tree, [classes, features]: zero where there is none (yet)."""
+"""In the server's tree, [classes, features]; zero for a class without an anchor."""
 ROUND, TRAINED = "anchors' round", "anchors' model"
-"""In the server's tree the round that is on; in a client's, for a moment, what it just trained."""
+"""In the server's tree, the round's number; in a client's, for a moment, what it just trained."""
 
 Gather = Callable[[Tensor, Tree], Tensor]
 """(anchors before, what clients send, see `fl.parts.anchors.local_anchors`) -> anchors."""
 Start = Callable[[Network, Tree, int], Tensor]
-"""(network, first variables, classes) -> what there is before there are anchors."""
+"""(network, first variables, classes) -> what the server has before there are anchors."""
 Told = tuple[dict[str, Any], dict[str, Any]]
 
 
 def anchored_before(method: Method, setting: Setting, gather: Gather, first: int) -> Method:
-    """The method with an exchange before that renews the anchors, from round ``first`` on.
+    """The method, with an exchange before each round that renews the anchors.
 
-    They are of the model that is sent, completed by weights of the client's own. gather: makes
-    them one of all clients.
+    The anchors are of the model that is sent, completed by the client's own weights.
+
+    Args:
+        gather: Makes the anchors of all clients from what they send.
+        first: The first round with that exchange.
     """
     network, classes = setting.network, setting.classes
 
@@ -59,10 +62,17 @@ def anchored_before(method: Method, setting: Setting, gather: Gather, first: int
 def anchored_after(
     method: Method, setting: Setting, gather: Gather, first: int = 1, start: Start = no_anchors
 ) -> Method:
-    """The method whose clients send anchors of what they just trained along with the rest.
+    """The method, whose clients send the anchors of what they just trained with the rest.
 
-    They guide in the next round; none does before round ``first``. gather: as above; start: what
-    the server has before there are any.
+    These anchors guide in the next round.
+
+    Args:
+        gather: As in `anchored_before`.
+        first: The first round in which anchors guide.
+        start: What the server has before there are any.
+
+    Raises:
+        FedloomError: For a method that does not end a round with training.
     """
     network, classes = setting.network, setting.classes
     *others, last = method.passes
@@ -119,7 +129,7 @@ def _with(
 
 
 def _remembering(part: Pass) -> Pass:
-    """The pass, whose client holds on to what it trained."""
+    """The pass, whose client keeps what it trained."""
 
     def end(server: Tree, client: Tree, work: Tree) -> Told:
         if "frozen" not in work:

@@ -26,7 +26,12 @@ Averaged = Literal["weighted", "uniform"]
 def class_sums(
     features: Tensor, labels: Tensor, weight: Tensor, classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Sums of features by class, [C, d], and weights by class, [C], of features [b, d]."""
+    """Sums of features by class, [C, d], and of weights by class, [C].
+
+    Args:
+        features: [b, d].
+        labels, weight: [b].
+    """
     member = F.one_hot(labels, classes).to(features.dtype) * weight[:, None].to(features.dtype)
     return member.T @ features, member.sum(0)
 
@@ -34,25 +39,32 @@ def class_sums(
 def class_means(
     features: Tensor, labels: Tensor, weight: Tensor, classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Means of features by class, [C, d], and weights by class, [C]; absent classes are zero."""
+    """Means of features by class, [C, d], and sums of weights by class, [C].
+
+    The arguments are those of `class_sums`. The mean of a class that does not occur is zero.
+    """
     return means_of(*class_sums(features, labels, weight, classes))
 
 
 def means_of(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums [..., C, d] as means, zero where there is nothing, and the counts [..., C]."""
+    """Means [..., C, d] from sums of that shape, zero where the count is 0; and the counts [...,
+    C].
+    """
     return sums / torch.where(counts > 0, counts, 1)[..., None], counts
 
 
 def weighted_anchors(means: Tensor, counts: Tensor) -> Tensor:
-    """sum_k n_kc m_kc / sum_k n_kc over clients: means [K, C, d], counts [K, C] -> [C, d].
+    """sum_k n_kc m_kc / sum_k n_kc over clients, [C, d]; zero for a class that no client holds.
 
-    A class that no client holds is zero.
+    Args:
+        means: [K, C, d].
+        counts: [K, C].
     """
     return means_of((means * counts[..., None]).sum(0), counts.sum(0))[0]
 
 
 def uniform_anchors(means: Tensor, counts: Tensor) -> Tensor:
-    """The same where every client that holds a class counts alike."""
+    """As `weighted_anchors`, but every client that holds a class has the same weight."""
     return weighted_anchors(means, (counts > 0).to(means.dtype))
 
 
@@ -60,20 +72,28 @@ AVERAGES = {"weighted": weighted_anchors, "uniform": uniform_anchors}
 
 
 def renewed(old: Tensor, new: Tensor, counts: Tensor) -> Tensor:
-    """``new`` anchors [C, d], and the ``old`` ones of classes that no client held, [K, C]."""
+    """The ``new`` anchors [C, d], with the ``old`` ones for classes that no client held.
+
+    Args:
+        counts: Samples by client and class, [K, C].
+    """
     return torch.where((counts.sum(0) > 0)[:, None], new, old)
 
 
 def present(anchors: Tensor) -> Tensor:
-    """Which classes have an anchor, [C]: those without one are zero."""
+    """Which classes have an anchor, [C]; the anchor of the others is zero."""
     return (anchors != 0).any(-1)
 
 
 def guiding(features: Tensor, labels: Tensor, anchors: Tensor, tau: float) -> Tensor:
     """The contrastive-guiding loss of every sample, [b]: the cross-entropy of cos(z, a_c) / tau.
 
-    features: [b, d]; anchors: [C, d]. Classes without an anchor are left out of the softmax, and
-    their samples have loss 0.
+    Classes without an anchor are left out of the softmax, and the loss of their samples is 0.
+
+    Args:
+        features: z, [b, d].
+        labels: [b].
+        anchors: a, [C, d].
     """
     there = present(anchors)
     similarity = F.normalize(features, dim=-1) @ F.normalize(anchors, dim=-1).T / tau
@@ -115,7 +135,7 @@ def guide(lam: float, tau: float, kind: Guiding) -> Term:
 
 
 def no_anchors(network: Network, variables: Tree, classes: int) -> Tensor:
-    """Zeros [C, d] in place of anchors, until there are some; they guide nothing."""
+    """Zeros [C, d], for the time before there are anchors; they guide nothing."""
     params = variables["params"]
     like: Tensor = next(iter(params.values()))
     return like.new_zeros((classes, width(network, params)))
@@ -129,13 +149,16 @@ def look_at(network: Network, variables: Tree, batch: Batch, classes: int) -> di
 
 
 def local_anchors(seen: Tree) -> dict[str, Any]:
-    """What a client sends of what it saw: the mean feature of each class, and how many samples."""
+    """What a client sends: the mean feature of each class, and the number of its samples."""
     means, counts = means_of(seen["sums"], seen["counts"])
     return {"means": means, "counts": counts}
 
 
 def averaged(how: Averaged) -> Callable[[Tensor, Tree], Tensor]:
-    """Anchors from those of all clients, and the old ones; those of classes nobody holds stay."""
+    """What makes the next anchors from the old ones and what clients send.
+
+    A class that no client holds keeps its old anchor.
+    """
 
     def gather(old: Tensor, sent: Tree) -> Tensor:
         return renewed(old, AVERAGES[how](sent["means"], sent["counts"]), sent["counts"])

@@ -1,8 +1,8 @@
 """Layers whose channel statistics are augmented, and what clients tell each other of these.
 
-See `fl.parts.feature_statistics` for the papers. A layer's features are augmented with a
-probability drawn for each batch; while they are, the client follows the batch means of channel
-means and deviations. From these the server knows how much each channel varies over clients.
+See `fl.parts.feature_statistics` for the papers. Each layer augments the features of a batch with
+some probability. When it does, the client updates its running means of the channel means and
+deviations. From these the server knows how much each channel varies over clients.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fl.trees import Tree
 Fusion = Literal["adaptive", "direct"]
 NAME = "fedfa"
 STATISTICS = "statistics"
-"""In the server's tree: by layer, running mean and sd of clients, and their variances."""
+"""In the server's tree, by layer: the clients' running mean and sd, and the variances of both."""
 
 WHETHER, NOISE = range(2)
 """Streams of a layer's keys."""
@@ -46,11 +46,13 @@ Change = Callable[[Tensor, Tensor, Batch], Tensor]
 
 
 def channels(setting: Setting, layers: tuple[str, ...]) -> dict[str, int]:
-    """How many channels the layers give, or where none is named the model's own blocks, seen in a
-    pass over zeros.
+    """How many channels each layer gives, as seen in a pass over zeros.
 
-    Raises `FedloomError` where there is none, for a layer that the model does not have or use, and
-    for one that gives no images.
+    Where ``layers`` names none, they are the model's own blocks.
+
+    Raises:
+        FedloomError: If there are no layers, or for a layer that the model does not have or use, or
+            that gives no images.
     """
     network, found = setting.network, dict[str, int]()
     layers = layers or network.blocks
@@ -79,8 +81,14 @@ def channels(setting: Setting, layers: tuple[str, ...]) -> dict[str, int]:
 
 
 def drawn(setting: Setting, layers: tuple[str, ...], p: float, change: Change) -> Setting:
-    """The setting with an alteration more: with probability p a batch's features are changed, at
-    each layer apart. Raises as `channels` does.
+    """The setting with one alteration more: each layer changes a batch's features by chance.
+
+    Args:
+        p: The probability; each layer draws for itself.
+        change: What is done to the features.
+
+    Raises:
+        FedloomError: As `channels`.
     """
 
     def apply(
@@ -92,7 +100,7 @@ def drawn(setting: Setting, layers: tuple[str, ...], p: float, change: Change) -
 
 
 def federated(setting: Setting, layers: tuple[str, ...], p: float, momentum: Share) -> Setting:
-    """The setting with the alteration of FedFA^l, whose state `exchanged` brings and fetches."""
+    """The setting with the alteration of FedFA^l; `exchanged` sends its state there and back."""
 
     def apply(
         layer: str, features: Tensor, batch: Batch, state: Tree
@@ -119,11 +127,14 @@ def federated(setting: Setting, layers: tuple[str, ...], p: float, momentum: Sha
 
 
 def exchanged(base: Method, setting: Setting, layers: tuple[str, ...], fusion: Fusion) -> Method:
-    """A method made with the setting of `federated`, whose clients send their running means.
+    """The method, whose clients send the running means that `federated` keeps.
 
-    The server's are their plain means over clients (by samples where the task counts no classes),
-    and its variances those over clients: the weights of channels. Before round 1 means are 0,
-    deviations and variances 1, as in the released code.
+    The server keeps their plain mean over clients (weighted by samples where the task counts no
+    classes) and their variance over clients, from which the weights of channels follow. Before
+    round 1 means are 0, deviations and variances 1, as in the released code.
+
+    Args:
+        base: A method made with the setting that `federated` returned.
     """
     sizes, local = channels(setting, layers), only(base)
 
@@ -188,8 +199,10 @@ def _given(known: Tree, fusion: Fusion) -> dict[str, Any]:
 
 
 def _renewed(old: Tree, apart: Tree, square: Tree) -> dict[str, Any]:
-    """What the server knows of a layer. Variances are (1/M) sum_m (t_m - mean)^2, computed around
-    the mean of before, which is near: little is lost to rounding.
+    """What the server knows of a layer.
+
+    Variances are (1/M) sum_m (t_m - mean)^2. They are computed around the previous mean, which is
+    near, so that little is lost to rounding.
     """
     means = {key: old[key] + apart[key] for key in ("mean", "sd")}
     variances = {

@@ -7,11 +7,14 @@ from torch import Tensor
 
 
 def bipartition(similarity: Tensor) -> Tensor:
-    """Two groups, [K] of 0 and 1, between which the largest similarity is as small as can be.
+    """Two groups between which the largest similarity is as small as possible: [K] of 0 and 1.
 
-    Groups are joined along the largest similarities until two are left (Sattler et al. 2021,
-    algorithm 1), which is exact: it is Kruskal's spanning tree less its weakest edge. The first
-    client is in group 0. similarity: [K, K], symmetric; K at least 2.
+    Clients are joined in the order of their similarity, the largest first, until two groups are
+    left (Sattler et al. 2021, algorithm 1). The result is exact: it is Kruskal's spanning tree
+    without its weakest edge. The first client is in group 0.
+
+    Args:
+        similarity: [K, K], symmetric; K at least 2.
     """
     count = len(similarity)
     group = list(range(count))

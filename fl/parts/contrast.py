@@ -13,10 +13,12 @@ from fl.term import SHARED, Beside, Forward, See
 def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Beside:
     """mu times the model-contrastive loss (MOON, equation 3), the weighted mean over the batch.
 
-    -log(exp(cos(z, z_glob)/tau) / (exp(cos(z, z_glob)/tau) + exp(cos(z, z_prev)/tau))), with z the
-    features of the model being trained, z_glob those of the shared model and z_prev those of the
-    client's last one, which the method keeps in ``work[previous]``; both are frozen, in evaluation
-    mode.
+    -log(exp(cos(z, z_glob)/tau) / (exp(cos(z, z_glob)/tau) + exp(cos(z, z_prev)/tau))), where z are
+    the features of the model being trained, z_glob those of the shared model and z_prev those of
+    the client's last model. The latter two are frozen and in evaluation mode.
+
+    Args:
+        previous: The key of the work tree under which the method keeps the client's last model.
     """
     names = {model: f"{model} features" for model in (SHARED, previous)}
 
@@ -33,8 +35,9 @@ def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Beside:
 
 
 def model_distance(mu: NonNegative) -> Beside:
-    """mu ||z - z_glob||^2, the weighted mean over the batch, with the features z and z_glob of
-    `model_contrast`: the alternative that MOON's section 4.7 compares it with.
+    """mu ||z - z_glob||^2, the weighted mean over the batch, with the features of `model_contrast`.
+
+    It is the alternative to which MOON's section 4.7 compares the contrast.
     """
     name = f"{SHARED} features"
 

@@ -1,9 +1,9 @@
 """Clients whose models are mixed after every round, by weights that follow from what they send.
 
-What pFedGraph and FedSaC have in common. A client trains what was mixed for it, under a regulariser
-that holds it there, and is evaluated with the model that it trained, before it is mixed. Small
-matrices between clients are kept as traces where there are at most `MOST` clients; in them a client
-that takes no part in a round has zeros.
+What pFedGraph and FedSaC have in common. A client trains the mixture that was made for it, under a
+regulariser that holds it near. It is evaluated with the model that it trained, before that is
+mixed. Matrices between clients are kept as traces where there are at most `MOST` clients; a client
+that takes no part in a round has zeros in them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fl.schema import PERSONAL
 from fl.trees import Tree
 
 MOST = 200
-"""Clients of which matrices are kept: their size grows with the square."""
+"""The most clients of which matrices are kept: their size grows with the square."""
 
 Regulariser = Literal["mixture", "models", "released"]
 """What the client minimises, with W the network of the last round and theta_j its models:
@@ -54,11 +54,15 @@ def cooperating(
     sweep: Sweep | None = None,
     admit: Callable[[Tensor, Tensor], None] | None = None,
 ) -> Method:
-    """Local whose models are mixed after every round.
+    """Local training, after every round of which the clients' models are mixed.
 
-    matrices: the names of what ``weigh`` gives. sweep: what clients look at once they have trained;
-    it finds the model in what was sent, sends it on, and whatever it sends beside it is for
-    ``weigh`` alone. admit: see `fl.method.Method`.
+    Args:
+        weigh: Makes the matrices between the round's participants.
+        mu: The weight of the regulariser.
+        matrices: The names of the matrices that ``weigh`` makes.
+        sweep: What clients look at after training. It finds the model in what was sent and sends it
+            on; what it sends beside the model is for ``weigh`` alone.
+        admit: See `fl.method.Method`.
     """
     mixture = regulariser == "mixture"
     mu = -mu if regulariser == "released" else mu
@@ -113,7 +117,7 @@ def cooperating(
 
 
 def _spread(matrix: Tensor, ids: Tensor, like: Tensor) -> Tensor:
-    """A matrix between participants as one between all clients."""
+    """A matrix between participants, as a matrix between all clients."""
     whole = torch.zeros_like(like)
     whole[ids[:, None], ids] = matrix.to(whole)
     return whole

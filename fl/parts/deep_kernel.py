@@ -1,4 +1,4 @@
-"""MMD-D: a discrepancy whose kernel looks through a small network that is trained to tell apart.
+"""MMD-D: a discrepancy whose kernel contains a small network, trained to tell two samples apart.
 
 S. Ayromlou, D. B. Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (section
 3.4), after F. Liu et al. Learning deep kernels for non-parametric two-sample tests. ICML 2020.
@@ -31,15 +31,18 @@ Form = Literal["product", "sum"]
 
 @dataclass(frozen=True)
 class DeepKernel:
-    """A kernel with its parameters; making one costs nothing, so training makes one a step.
+    """A kernel with its parameters. To make one costs nothing, so training makes one in each step.
 
     ``product``: k(a, b) = [(1 - eps) exp(-|phi a - phi b|^2 / s_phi) + eps] exp(-|a - b|^2 / s_q);
     ``sum``: (1 - eps) exp(-|phi a - phi b|^2 / s_phi) + eps exp(-|a - b|^2 / s_q) (equation 2).
 
-    params: a tree as `start` gives it, with or without the leading dimensions of the samples.
-    ``featurizer``: phi, linear layers d-10-10-10-50 with softplus between them; ``epsilon``: the
-    logit of eps; ``phi``, ``q``: square roots of the bandwidths, as in the released code.
-    Samples x and y have as many rows, ``[..., n, d]``; results are ``[...]``.
+    Samples x and y have the same number of rows, ``[..., n, d]``; results are ``[...]``.
+
+    Attributes:
+        params: A tree as `start` makes it, with or without the leading dimensions of the samples.
+            ``featurizer``: phi, linear layers d-10-10-10-50 with softplus between them;
+            ``epsilon``: the logit of eps; ``phi``, ``q``: the square roots of the bandwidths, as in
+            the released code.
     """
 
     params: Tree
@@ -47,9 +50,12 @@ class DeepKernel:
 
     @staticmethod
     def start(width: int, seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-        """Parameters to begin with, for features of ``width``; the same for the same seed.
+        """Parameters to begin with, on the CPU; the same for the same seed.
 
-        Bandwidths are .005 (phi) and 2048 (q), eps is below 1e-10. On the CPU.
+        Bandwidths are .005 (phi) and 2048 (q), and eps is below 1e-10.
+
+        Args:
+            width: The number of features, d.
         """
         sizes = pairwise((width, HIDDEN, HIDDEN, HIDDEN, FEATURES))
         with torch.random.fork_rng(devices=[]):
@@ -68,7 +74,7 @@ class DeepKernel:
     def mmd2(self, x: Tensor, y: Tensor) -> Tensor:
         """MMD-D^2: the mean of h(s, t) over different rows s and t (Liu et al. 2020, equation 2).
 
-        Unbiased, may be negative; 0 for one row.
+        It is unbiased and may be negative; for one row it is 0.
         """
         return _off_diagonal_mean(self._terms(x, y))
 
@@ -77,10 +83,14 @@ class DeepKernel:
     ) -> Tensor:
         """MMD-D^2 / sigma, what training the kernel maximises (equation 3).
 
-        sigma^2 = 4 (mean_s r_s^2 - (mean_s r_s)^2) + 1e-8, r_s the mean of h(s, t) over all t.
+        sigma^2 = 4 (mean_s r_s^2 - (mean_s r_s)^2) + 1e-8, where r_s is the mean of h(s, t) over
+        all t.
 
-        shift: of the rows of y, as by `torch.roll`, before they are paired with those of x. plain:
-        `fl.parts.distances.three_distances` of x and y (unshifted), for who asks more than once.
+        Args:
+            shift: By how many places the rows of y are moved, as by `torch.roll`, before they are
+                paired with those of x.
+            plain: `fl.parts.distances.three_distances` of x and y (unshifted), where the caller has
+                them already.
         """
         n, plain = x.shape[-2], three_distances(x, y) if plain is None else plain
         phi_x, phi_y = self.featurize(x), self.featurize(y)
@@ -107,7 +117,9 @@ class DeepKernel:
         return (within_x - there) + (within_y - back)
 
     def _kernels(self, deep: Tensor, plain: Tensor) -> Tensor:
-        """k - 1 from squared distances of features and of samples, both ``[...]`` and more."""
+        """k - 1 from squared distances of features and of samples, both ``[...]`` and more
+        dimensions.
+        """
         phi, q, epsilon = (trees.align(scale, deep) for scale in self._scales())
         return torch.lerp(*two_kernels(deep, plain, phi, q, self.form == "product"), epsilon)
 

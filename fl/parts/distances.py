@@ -1,8 +1,8 @@
-"""Squared distances within and between two samples, to the digits that tell close samples apart.
+"""Squared distances within and between two samples, precise also where the samples are close.
 
-With the moves v = y - x, |x_s - y_t|^2 is |x_s - x_t|^2 + |v_t|^2 + 2 x_t.v_t - 2 x_s.v_t, and
-alike for the others. Where nothing moves, all are therefore the same to the last bit, and rounding
-is that of the moves, not of the samples.
+With the moves v = y - x, |x_s - y_t|^2 is |x_s - x_t|^2 + |v_t|^2 + 2 x_t.v_t - 2 x_s.v_t, and the
+others follow in the same way. Where nothing moves, all of them are therefore equal to the last bit,
+and rounding errors are as small as the moves are, not as large as the samples are.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from torch import Tensor
 def squared_distances(x: Tensor, y: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
     """|x_s - x_t|^2, |y_s - y_t|^2, |x_s - y_t|^2 and |y_s - x_t|^2, ``[..., 4, rows, columns]``.
 
-    x and y have as many rows, ``[..., n, d]``. s is ``start`` to ``stop`` and t from ``start`` on;
-    by default both are all rows.
+    Args:
+        x, y: The same number of rows each, ``[..., n, d]``.
+        start, stop: The rows s; t runs from ``start`` to the last row. By default both are all
+            rows.
     """
     moves = y - x
     both = torch.stack([x - x.mean(dim=-2, keepdim=True), moves], dim=-3)
@@ -35,7 +37,7 @@ def squared_distances(x: Tensor, y: Tensor, start: int = 0, stop: int | None = N
 def three_distances(x: Tensor, y: Tensor) -> Tensor:
     """|x_s - x_t|^2, |y_s - y_t|^2 and |x_s - y_t|^2 of all rows, ``[..., 3, n, n]``.
 
-    As `squared_distances`, which has |y_s - x_t|^2 too, in fewer passes over the pairs.
+    As `squared_distances` without |y_s - x_t|^2, in fewer passes over the pairs.
     """
     moves, centred = y - x, x - x.mean(dim=-2, keepdim=True)
     length = centred.square().sum(dim=-1)

@@ -19,9 +19,11 @@ EPSILON = 1e-6
 def gradient_distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     """sum over tensors and rows of 1 - <r, s> / (|r| |s| + 1e-6); a scalar, 0 without a row.
 
-    a, b: gradients of the same weights in the same order. A row is what stands at one index of
-    dimension 0, as a vector: the weights that lead to one output. Tensors of one dimension (biases,
-    scales of a normalisation) count nothing.
+    A row is what stands at one index of dimension 0, as a vector: the weights that lead to one
+    output. Tensors of one dimension (biases, scales of a normalisation) are left out.
+
+    Args:
+        a, b: Gradients of the same weights, in the same order.
     """
     pairs = [(r.flatten(1), s.flatten(1)) for r, s in zip(a, b, strict=True) if r.dim() > 1]
     if not pairs:
@@ -35,7 +37,7 @@ def _apart(r: Tensor, s: Tensor) -> Tensor:
 
 
 def _length(rows: Tensor) -> Tensor:
-    """Of every row, with the gradient 0 where it is 0."""
+    """The length of every row; where it is 0, its gradient is 0 too."""
     square = rows.square().sum(-1)
     there = square > 0
     return torch.where(there, square, 1).sqrt() * there
@@ -44,8 +46,10 @@ def _length(rows: Tensor) -> Tensor:
 def distribution_distance(real: Sequence[Tensor], virtual: Sequence[Tensor]) -> Tensor:
     """sum over classes of || mean of real features - mean of virtual ones ||^2, a scalar.
 
-    real, virtual: by class the features [n, d] of its images, of which there may be as many as one
-    likes of either kind. A class without real features counts nothing.
+    A class without real features is left out.
+
+    Args:
+        real, virtual: By class, the features [n, d] of its images; n may differ.
     """
     means = [(r.mean(0), v.mean(0)) for r, v in zip(real, virtual, strict=True) if len(r)]
     if not means:
@@ -56,8 +60,10 @@ def distribution_distance(real: Sequence[Tensor], virtual: Sequence[Tensor]) -> 
 def stacked_distribution_distance(real: Tensor, virtual: Tensor, weight: Tensor) -> Tensor:
     """`distribution_distance` of all classes at once.
 
-    real: features [classes, n, d]; virtual: [classes, m, d]; weight: of the real ones, [classes, n]
-    with 0 for what does not count.
+    Args:
+        real: Features [classes, n, d].
+        virtual: Features [classes, m, d].
+        weight: Of the real features, [classes, n]; 0 for one that does not count.
     """
     total = weight.sum(1)
     mean = (real * weight.unsqueeze(-1)).sum(1) / total.clamp(min=1).unsqueeze(-1)

@@ -18,14 +18,15 @@ from fl.term import SHARED, Batch, Forward, See
 from fl.trees import Tree
 
 Seen = dict[str, dict[str, Tensor]]
-"""By layer, ``own`` and ``shared`` features of the same samples, [..., n, d]."""
+"""By layer, the features ``own`` and ``shared`` of the same samples, [..., n, d]."""
 
 
 @dataclass(frozen=True)
 class Drift:
     """Layers of a network, by module name, whose features a term compares.
 
-    unit: whether every sample's features are divided by their length.
+    Attributes:
+        unit: Whether every sample's features are divided by their length.
     """
 
     network: Network
@@ -41,11 +42,13 @@ class Drift:
         return {f"{SHARED} {name}": taps[name] for name in self.layers}
 
     def features(self, forward: Forward) -> Seen:
-        """Own ones in training mode, shared ones in evaluation mode and without gradient."""
+        """The own features in training mode; the shared ones in evaluation mode and without
+        gradient.
+        """
         return self._beside(forward.output.taps, forward.batch)
 
     def look(self, variables: Tree, batch: Batch) -> dict[str, Any]:
-        """The same with both models in evaluation mode."""
+        """As `features`, with both models in evaluation mode."""
         output = self.network.eval(variables["params"], variables["buffers"], batch["x"])
         return dict(self._beside(output.taps, batch))
 
@@ -58,14 +61,14 @@ class Drift:
 
 
 def check_batch(setting: Setting, term: str) -> None:
-    """Raise `FedloomError` unless a batch has two samples, between which a distance can vary."""
+    """Raise `FedloomError` if a batch has fewer than two samples, so that no distance can vary."""
     size = setting.training.batch_size
     if size < 2:
         raise FedloomError(f"{term}: batch_size is {size}; allowed: 2 or more")
 
 
 def widths(setting: Setting, variables: Tree) -> dict[str, int]:
-    """How many features each layer asked for has."""
+    """By layer asked for, its number of features."""
     like = trees.leaves(variables["params"])[0]
     kind = torch.int64 if setting.network.of_tokens else like.dtype
     x = torch.zeros(1, *setting.shape, dtype=kind, device=like.device)
@@ -83,9 +86,14 @@ ROUNDING = 64
 
 
 def where_apart(new: Tree, old: Tree, two: Mapping[str, Tensor]) -> dict[str, Any]:
-    """``new``, or ``old`` for clients with nothing to adapt to: their features are not all finite,
-    or those of both models are the same but for rounding (as when a round begins), of which a
-    solver or an optimizer that looks at ratios would make something arbitrary.
+    """``new``, but ``old`` for clients that have nothing to adapt to.
+
+    These are clients whose features are not all finite, or whose features are the same for both
+    models but for rounding, as at the beginning of a round. From the latter, a solver or an
+    optimizer that looks at ratios would make something arbitrary.
+
+    Args:
+        two: The features ``own`` and ``shared``, [..., n, d].
     """
     own, shared = two["own"], two["shared"]
     gap = (own - shared).square().sum((-2, -1))
@@ -98,7 +106,9 @@ def where_apart(new: Tree, old: Tree, two: Mapping[str, Tensor]) -> dict[str, An
 def one_by_one(
     fn: Callable[[Tree, Tree], dict[str, Any]], state: Tree, seen: Tree
 ) -> dict[str, Any]:
-    """``fn`` for one client after another where there is a stack of them, to save memory."""
+    """``fn`` of one client; where there is a stack of clients, of one after another, to save
+    memory.
+    """
     leaf = trees.leaves(seen)[0]
     if leaf.dim() == 2:
         return fn(state, seen)

@@ -1,8 +1,9 @@
 """Plain means over clients, where uploads are averaged by samples.
 
-A server that knows uploads by their weighted mean alone (`fl.method.Averaging`) need not hold them
-all at once. What should count alike of every client is divided by its samples before, and the mean
-by the mean of 1 / n afterwards: sum_k (n_k/N) (t_k/n_k) / sum_k (n_k/N) (1/n_k) = mean_k t_k.
+A server that uses nothing but the weighted mean of uploads (`fl.method.Averaging`) need not hold
+them all at once. For a plain mean, a client divides its values by its number of samples, and the
+server divides the mean by the mean of 1 / n: sum_k (n_k/N) (t_k/n_k) / sum_k (n_k/N) (1/n_k) =
+mean_k t_k.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from fl.trees import Tree
 
 
 def parted(tree: Tree, samples: Tensor) -> dict[str, Any]:
-    """What a client of that many samples sends of a tree; one without any weighs nothing."""
+    """What a client with that many samples sends of a tree; one without samples has no weight."""
     share = 1 / samples.clamp(min=1).to(trees.leaves(tree)[0].dtype)
     return {"share": share, "values": trees.apply(lambda leaf: leaf * share, tree)}
 
 
 def plain(mean: Tree) -> dict[str, Any]:
-    """The plain mean of the trees, from the weighted mean of what clients sent."""
+    """The plain mean of the trees, from the weighted mean of what `parted` made of them."""
     return trees.apply(lambda leaf: leaf / mean["share"], mean["values"])

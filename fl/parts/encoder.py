@@ -8,12 +8,18 @@ from torch import nn
 def encoder(
     depth: int, dim: int, heads: int, hidden: int, dropout: float, *, pre_norm: bool = False
 ) -> nn.Sequential:
-    """``depth`` of PyTorch's encoder layers, [b, positions, dim] to the same.
+    """``depth`` of PyTorch's encoder layers, from [b, positions, dim] to the same shape.
 
-    hidden: width of the network between. pre_norm: normalise what goes into each half of a layer,
-    and GELU (Dosovitskiy et al. 2021); otherwise what comes out, and ReLU (Vaswani et al. 2017).
-    Dropped is what comes out of linear layers, as in the former; no weight of attention is.
-    Raises ValueError where the heads do not divide ``dim``.
+    Dropout acts on what comes out of linear layers, as in Dosovitskiy et al. (2021), and never on
+    weights of attention.
+
+    Args:
+        hidden: The width of the small network at every position.
+        pre_norm: Whether the input of each half of a layer is normalised, with GELU (Dosovitskiy et
+            al. 2021); otherwise its output is, with ReLU (Vaswani et al. 2017).
+
+    Raises:
+        ValueError: If ``heads`` does not divide ``dim``.
     """
     if dim % heads:
         raise ValueError(f"{heads} heads do not divide a width of {dim}")

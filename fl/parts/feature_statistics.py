@@ -3,7 +3,7 @@
 Zhou, Konukoglu. FedFA: Federated Feature Augmentation. ICLR 2023. arXiv:2301.12995, and its sequel,
 Zhou, Yuan, Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
 
-Every function may have any dimensions before those that are named.
+All functions allow further dimensions before those that they name.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from fl import trees
 from fl.trees import Tree
 
 EPS = 1e-6
-"""Beside variances, as in the released code."""
+"""Added to variances, as in the released code."""
 
 
 def moments(x: Tensor, eps: float = EPS) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel over space, [b, c] each, of x [b, c, h, w].
+    """Mean and standard deviation of each channel over space, [b, c] each, for x [b, c, h, w].
 
-    The deviation is the root of the unbiased variance, of one pixel 0, plus ``eps``.
+    The deviation is the root of the unbiased variance (0 for one pixel) plus ``eps``.
     """
     pixels = x.shape[-2] * x.shape[-1]
     variance = x.var((-2, -1), correction=min(1, pixels - 1))
@@ -38,8 +38,10 @@ def restyled(x: Tensor, mean: Tensor, sd: Tensor, new_mean: Tensor, new_sd: Tens
 
 
 def batch_mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The mean [c] of values [b, c] over samples that weigh something; all where there is no
-    ``weight`` [b]. 0 of no sample.
+    """The mean [c] of values [b, c] over samples that have a weight; 0 if none has.
+
+    Args:
+        weight: [b]; without it all samples count.
     """
     if weight is None:
         return values.mean(-2)
@@ -48,7 +50,9 @@ def batch_mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
 
 
 def batch_variance(values: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The unbiased variance [c] of values [b, c], as `batch_mean`; 0 of fewer than two samples."""
+    """The unbiased variance [c] of values [b, c], over samples as in `batch_mean`; 0 for fewer than
+    2.
+    """
     if weight is None:
         return values.var(-2, correction=min(1, values.shape[-2] - 1))
     share = weight.to(values.dtype)[..., None]
@@ -67,10 +71,14 @@ def augment(
 ) -> Tensor:
     """Features whose channel means and deviations are drawn anew, around what they are.
 
-    x: [b, c, h, w]; noise_mean, noise_sd: standard normal numbers, [b, c]; gamma_mean, gamma_sd:
-    what other clients add, [c]. The variance of a statistic is (gamma + 1) times its variance over
-    the batch (plus ``eps``), that of samples that weigh something where there is a ``weight`` [b].
+    The variance of a statistic is (gamma + 1) times its variance over the batch (plus ``eps``).
     Gradients go through all statistics, as in the released code.
+
+    Args:
+        x: [b, c, h, w].
+        noise_mean, noise_sd: Standard normal numbers, [b, c].
+        gamma_mean, gamma_sd: What the other clients add to the variances, [c].
+        weight: [b]; samples with 0 are left out of the variance over the batch.
     """
     mean, sd = moments(x, eps)
     drawn = []
@@ -81,15 +89,16 @@ def augment(
 
 
 def adaptive_weights(variance: Tensor, eps: float = EPS) -> Tensor:
-    """C t / sum t with t = 1 / (1 + 1 / (variance + eps)), for variances over clients [C]: how much
-    more a channel's statistic may vary; 1 on average.
+    """How much more a channel's statistic may vary, [C]; 1 on average.
+
+    C t / sum t with t = 1 / (1 + 1 / (variance + eps)), for variances over clients [C].
     """
     t = 1 / (1 + 1 / (variance + eps))
     return t * (variance.shape[-1] / t.sum(-1, keepdim=True))
 
 
 def followed(running: Tree, seen: Tree, met: Tensor, momentum: float) -> dict[str, Any]:
-    """Running means [c] after a batch whose own are ``seen``, where it was ``met`` (1 or 0)."""
+    """Running means [c] after a batch with the means ``seen``; as they were where ``met`` is 0."""
 
     def follow(old: Tensor, new: Tensor) -> Tensor:
         after = momentum * old + (1 - momentum) * new

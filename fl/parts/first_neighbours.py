@@ -1,10 +1,10 @@
-"""FINCH: clusters without a number to set, by each point's first neighbour.
+"""FINCH: clusters by each point's first neighbour, without a number to set.
 
 Sarfraz, Sharma, Stiefelhagen. Efficient Parameter-free Clustering Using First Neighbor Relations.
 CVPR 2019. arXiv:1902.11266.
 
-Written here, as the step is a few lines and the authors' package brings scikit-learn with it, and
-approximate neighbours, which tens of prototypes have no use for.
+Written here because a step is a few lines, and the authors' package brings scikit-learn and
+approximate neighbours with it, which are of no use for tens of prototypes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 
 
 def finch(points: Tensor) -> Tensor:
-    """The coarsest partition of points [n, d] by cosines that has more than one cluster (one, where
-    the first already has one): cluster numbers from 0, int64 [n], in host memory.
+    """Cluster numbers from 0 of points [n, d], compared by cosines: int64 [n], in host memory.
 
-    Points are joined with their nearest ones, then the means of clusters, as long as at least two
-    clusters fewer come out of it.
+    Points are joined with their nearest ones, then the means of clusters, as long as each step
+    leaves at least two clusters fewer. The result is the coarsest partition with more than one
+    cluster; one cluster, if the first partition has no more.
     """
     points = points.detach().cpu()
     labels, fewer = joined(points), 2
@@ -34,7 +34,7 @@ def finch(points: Tensor) -> Tensor:
 
 
 def joined(points: Tensor) -> Tensor:
-    """Cluster numbers [n] of points that are linked by first neighbours, of any length of chain."""
+    """Cluster numbers [n] of points that chains of first neighbours link, however long."""
     count = len(points)
     if count == 1:
         return torch.zeros(1, dtype=torch.int64)

@@ -1,8 +1,9 @@
-"""Freshly initialised weights of a network inside a step, by a key.
+"""Freshly initialised weights of a network inside a step, drawn by a key.
 
-The weights of linear and convolutional layers and their biases are uniform within 1 / sqrt(fan in),
-as PyTorch draws them: K. He et al. Delving Deep into Rectifiers. ICCV 2015, with a gain of
-1 / sqrt(3). All others are what a new network has, such as the ones and zeros of a normalisation.
+Weights and biases of linear and convolutional layers are uniform within 1 / sqrt(fan in), as
+PyTorch draws them: K. He et al. Delving Deep into Rectifiers. ICCV 2015, with a gain of 1 /
+sqrt(3). All other parameters are as in a new network, such as the ones and zeros of a
+normalisation.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ STREAM = keyed.stream_of("fresh weights")
 
 
 def fresh(network: Network) -> Callable[[Tensor], dict[str, Any]]:
-    """What gives, for one key, the parameters of a new network by name."""
+    """A function that gives, for one key, the parameters of a new network by name."""
     like = network.init(0)["params"]
     bounds = {name: _bound(name, like) for name in like}
 
@@ -39,7 +40,7 @@ def fresh(network: Network) -> Callable[[Tensor], dict[str, Any]]:
 
 
 def _bound(name: str, params: dict[str, Tensor]) -> float | None:
-    """Of the uniform distribution of a parameter; None for one that is not drawn."""
+    """The bound of a parameter's uniform distribution; None for one that is not drawn."""
     owner = params.get(f"{name.removesuffix('bias')}weight") if name.endswith("bias") else None
     tensor = params[name] if owner is None else owner
     return 1 / math.sqrt(tensor[0].numel()) if tensor.dim() > 1 else None

@@ -14,8 +14,10 @@ from fl import keyed
 
 
 def gaussian(key: Tensor, stream: int, shape: tuple[int, ...] = ()) -> Tensor:
-    """Numbers of a normal distribution of mean 0 and deviation 1, float64 [..., *shape], for keys
-    int64 [...].
+    """Numbers of a normal distribution with mean 0 and deviation 1, float64 [..., *shape].
+
+    Args:
+        key: int64 [...].
     """
     angle = keyed.uniform(keyed.derived(key, stream), 0, shape) * 2 * math.pi
     length = (-2 * (1 - keyed.uniform(keyed.derived(key, stream), 1, shape)).log()).sqrt()

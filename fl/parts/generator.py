@@ -1,11 +1,11 @@
 """Images of an untrained generator: noise with structure that differs from class to class.
 
 After T. Karras et al. Analyzing and Improving the Image Quality of StyleGAN. CVPR 2020.
-arXiv:1912.04958, whose untrained network VHL draws from. This is a small one of our own, with
-random weights from a seed: a layer that maps latents to styles, a constant of 4 x 4, and for each
-doubling of the side a convolution whose weights are scaled by the style and normalised again, with
-noise, a leaky ReLU and a skip to the image's channels. The mean of a class's latents and of its
-noise in each layer are the class's own.
+arXiv:1912.04958, from whose untrained network VHL draws. This is a small one of our own, with
+random weights from a seed. A layer maps latents to styles. From a constant of 4 x 4, each doubling
+of the side has a convolution whose weights are scaled by the style and normalised again, noise, a
+leaky ReLU, and a skip to the image's channels. Each class has its own mean of the latents, and of
+the noise in each layer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ MEANS, SPREAD, NOISE = 0.3, 0.3, 0.1
 def generated(seed: int, classes: int, count: int, shape: tuple[int, ...]) -> Tensor:
     """Images of every class, float32 [classes x count, channels, height, width], ordered by class.
 
-    Mean 0 and deviation 1 over all of them, channel by channel.
+    Each channel has mean 0 and deviation 1 over all images.
+
+    Args:
+        count: Images of each class.
+        shape: (channels, height, width).
     """
     draw = torch.Generator().manual_seed(seed)
     depth, height, width = shape
@@ -59,8 +63,11 @@ def generated(seed: int, classes: int, count: int, shape: tuple[int, ...]) -> Te
 
 
 def modulated(x: Tensor, style: Tensor, kernel: Tensor) -> Tensor:
-    """A convolution whose weights [out, in, 3, 3] are scaled by each image's style [n, in] and then
-    brought to length 1 for every output.
+    """A convolution whose weights are scaled by each image's style, then brought to length 1.
+
+    Args:
+        style: [n, in].
+        kernel: The weights, [out, in, 3, 3]; the length is that of each output's weights.
     """
     own = kernel * style[:, None, :, None, None]
     own = own * (own.square().sum((2, 3, 4), keepdim=True) + 1e-8).rsqrt()

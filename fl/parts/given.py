@@ -1,4 +1,4 @@
-"""Passes whose shared model is what the server gave this one client."""
+"""Passes whose shared model is the one that the server made for this client."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fl.trees import Rate, Tree
 
 
 def on_given(part: Pass) -> Pass:
-    """The pass, with the client's `GIVEN` tree wherever it looks at the server's.
+    """The pass, which takes the client's `GIVEN` tree wherever it would take the server's.
 
-    A proximal term, for one, then pulls towards what the server made for this client.
+    A proximal term, for example, then pulls towards what the server made for this client.
     """
 
     def begin(server: Tree, client: Tree) -> dict[str, Any]:

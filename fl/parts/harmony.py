@@ -1,8 +1,8 @@
 """Terms that hold the features of a batch to those of images that all clients share.
 
 Supervised contrast: see `fl.parts.supervised`. MMD: A. Gretton et al. A Kernel Two-Sample Test.
-JMLR 2012, with five Gaussian kernels as M. Long et al., Learning Transferable Features with Deep
-Adaptation Networks, ICML 2015, have them, whose middle one is as wide as samples are apart.
+JMLR 2012, with five Gaussian kernels as in M. Long et al., Learning Transferable Features with Deep
+Adaptation Networks, ICML 2015. The middle kernel is as wide as samples are apart.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def harmonised(
 ) -> Term:
     """lam times the distance between features of the batch and of shared images.
 
-    shared: of a work tree, the images and their labels.
+    Args:
+        tau: The temperature of the contrast.
+        shared: From a work tree, the images and their labels.
     """
 
     def term(forward: Forward) -> Tensor:
@@ -47,10 +49,13 @@ def harmonised(
 
 
 def mmd(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """The biased squared MMD of x [n, d], of which each counts ``weight``, and y [m, d]: a scalar,
-    summed over five Gaussian kernels exp(-|a - b|^2 / (w s)), w from 1/4 to 4.
+    """The biased squared MMD of x [n, d] and y [m, d], a scalar.
 
-    s, which has no gradient: the mean squared distance of different samples.
+    Summed over five Gaussian kernels exp(-|a - b|^2 / (w s)), w from 1/4 to 4. s is the mean
+    squared distance of different samples, and has no gradient.
+
+    Args:
+        weight: How much each row of x counts, [n].
     """
     both = torch.cat([x, y])
     mine = torch.cat([weight, torch.zeros_like(y[:, 0])])

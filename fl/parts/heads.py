@@ -13,13 +13,13 @@ from fl.trees import Tree
 
 
 def head_of(network: Network, params: Tree) -> dict[str, Any]:
-    """``weight`` [classes, d] and, where it has one, ``bias`` [classes] of the classifier."""
+    """The classifier's ``weight`` [classes, d] and, where it has one, its ``bias`` [classes]."""
     names = [name for name in network.names["params"] if name in network.head]
     return {name.rpartition(".")[2]: params[name] for name in names}
 
 
 def blank_head(network: Network, params: Tree) -> dict[str, Any]:
-    """A classifier of the same shape that says nothing: zeros."""
+    """A classifier of the same shape, all zeros."""
     return trees.zeros_like(head_of(network, params))
 
 

@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 
 EPS = 1e-6
-"""Beside shares of a histogram, so that an empty bin has a logarithm."""
+"""Added to the shares of a histogram, so that an empty bin has a logarithm."""
 
 
 def rows(features: Tensor) -> Tensor:
-    """Features [b, c, ...] as [b, positions, c]: a pixel of a map counts as a sample does."""
+    """Features [b, c, ...] as [b, positions, c]: each pixel of a map counts as a sample."""
     return features.flatten(2).movedim(1, -1) if features.dim() > 2 else features[:, None]
 
 
 def soft_bins(values: Tensor, bins: int, tau: float) -> Tensor:
-    """How much of each value is in each of ``bins`` bins, [..., bins], adding up to 1.
+    """How much of each value is in each bin, [..., bins]; the shares add up to 1.
 
-    The logistic function brings values to the range from 0 to 1, which the bins share equally;
-    softmax((l u - sum_{j<l} j / bins) / tau), l = 1, 2, ..., tends to bins with sharp edges as tau
-    tends to 0.
+    The logistic function brings values into the range from 0 to 1, which the bins divide equally.
+    The shares are softmax((l u - sum_{j<l} j / bins) / tau), l = 1, 2, ...; as tau tends to 0, the
+    edges of bins become sharp.
     """
     u = values.sigmoid()[..., None]
     number = torch.arange(bins, dtype=values.dtype, device=values.device)
@@ -34,8 +34,11 @@ def soft_bins(values: Tensor, bins: int, tau: float) -> Tensor:
 
 
 def sums(features: Tensor, weight: Tensor, bins: int, tau: float) -> tuple[Tensor, Tensor]:
-    """Of features [b, c, ...]: sums of `soft_bins` [c, bins] over samples and positions, and the
-    weight of all samples.
+    """Sums of `soft_bins` over samples and positions, [c, bins], and the weight of all samples.
+
+    Args:
+        features: [b, c, ...].
+        weight: [b].
     """
     found = soft_bins(rows(features), bins, tau).mean(1)
     weight = weight.to(features.dtype)

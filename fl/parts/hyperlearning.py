@@ -2,10 +2,10 @@
 
 An iteration is three passes. The stored model is fine-tuned as the meta-nets say (`_inner`); its
 loss on a validation batch is differentiated (`_judge`); and the meta-nets take a step along the
-hypergradient (`_conclude`), which asks for a fresh training batch.
+hypergradient (`_conclude`), for which a fresh training batch is needed.
 
-The last step of fine-tuning, w_K = w_{K-1} - eta g with g constant, is what makes the training loss
-depend on the rates (equations 9 and 10).
+The training loss depends on the rates through the last step of fine-tuning, w_K = w_{K-1} - eta g,
+with g constant (equations 9 and 10).
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from fl.term import Batch
 from fl.trees import Rate, Tree
 
 PASSING = ("meta", "tuned", "found", "judged")
-"""In a client's tree, what one pass hands to the next; it leaves with the exchange."""
+"""In a client's tree, what one pass hands to the next; removed when the exchange ends."""
 
 
 @dataclass(frozen=True)
 class Rules:
     """How meta-nets are trained.
 
-    gradient: `implicit`, or `fomaml`, which is the plain derivative through the last step. psi,
-    terms: of the Neumann series. rates: of each part of the meta-nets; clip: largest size of an
-    element of their gradient.
+    Attributes:
+        gradient: `implicit`, or `fomaml`, the plain derivative through the last step.
+        psi, terms: Of the Neumann series.
+        rates: Of each part of the meta-nets.
+        clip: The largest size of an element of their gradient.
     """
 
     gradient: Literal["implicit", "fomaml"]
@@ -44,8 +46,10 @@ class Rules:
 
 
 class Learning:
-    """The passes of an iteration; a server's tree has ``origin``, the stored model, ``meta`` and
-    ``fixed``, a client's ``statistics`` and, where it has meta-nets of its own, ``meta``.
+    """The passes of an iteration.
+
+    A server's tree has ``origin`` (the stored model), ``meta`` and ``fixed``; a client's tree has
+    ``statistics`` and, where it has meta-nets of its own, ``meta``.
     """
 
     def __init__(self, steering: Steering, rules: Rules, due: Any = None) -> None:
@@ -53,8 +57,10 @@ class Learning:
         self._due = {} if due is None else {"due": due}
 
     def passes(self, last: Any) -> tuple[Pass, ...]:
-        """Those of an iteration; ``last``: the end of the last of them, given the client's tree
-        with ``meta`` as it is now.
+        """The passes of an iteration.
+
+        Args:
+            last: The end of the last pass; it gets the client's tree with ``meta`` as it is now.
         """
         due = self._due
 
@@ -189,8 +195,10 @@ def _end_judge(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], 
 
 
 def concluded(client: Tree, work: Tree, over: bool) -> dict[str, Any]:
-    """The client's tree after an iteration, with the meta-nets as they are now; when all are
-    ``over`` without what passes hand on.
+    """The client's tree after an iteration, with the meta-nets as they are now.
+
+    Args:
+        over: Whether this was the last iteration; then what passes hand on is removed.
     """
     meta = {"meta": dict(work["params"])}
     if not over:

@@ -1,11 +1,11 @@
-"""Gradients of a validation loss with respect to what training was done with.
+"""Gradients of a validation loss with respect to the hyper-parameters of training.
 
 Lorraine, Vicol, Duvenaud. Optimizing Millions of Hyperparameters by Implicit Differentiation.
 AISTATS 2020. arXiv:1911.02590.
 
-Where training has come to weights w at which d L_T / d w = 0, the implicit function theorem says
-how they move with the hyper-parameters: d w / d params = -(d2 L_T / d w^2)^-1 d2 L_T / (d params
-d w). The inverse is a Neumann series that is cut off.
+Where training has reached weights w at which d L_T / d w = 0, the implicit function theorem says
+how they move with the hyper-parameters: d w / d params = -(d2 L_T / d w^2)^-1 d2 L_T / (d params d
+w). The inverse is replaced by a Neumann series that is cut off.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ def hypergradient(
 ) -> dict[str, Any]:
     """d L_V / d params - p d2 L_T / (d params d weights), a tree like ``params``.
 
-    p = sum_{j=0..terms} v (1 - psi H)^j with v = d L_V / d weights and H the Hessian of L_T, so
-    that psi p is v H^-1 as terms grow; it is *not* multiplied by psi (as in the code of FedL2P, Lee
-    et al. 2023, whose algorithm 2 this is). Nothing is clamped. psi: how far a term of the series
-    goes, below 2 / the largest eigenvalue of H if it is to converge; terms: 0 takes v for p.
+    p = sum_{j=0..terms} v (1 - psi H)^j with v = d L_V / d weights and H the Hessian of L_T. As
+    terms grow, psi p tends to v H^-1; p itself is *not* multiplied by psi, as in the code of FedL2P
+    (Lee et al. 2023, algorithm 2). Nothing is clamped.
+
+    Args:
+        psi: The step of the series; it converges if psi is below 2 / the largest eigenvalue of H.
+        terms: Terms of the series after the first; 0 takes v for p.
     """
     v, direct = grad(val_loss, argnums=(0, 1))(dict(weights), dict(params))
     return trees.apply(torch.add, direct, response(train_loss, v, weights, params, psi, terms))
@@ -41,10 +44,13 @@ def hypergradient(
 def response(
     train_loss: Loss, v: Tree, weights: Tree, params: Tree, psi: float, terms: int
 ) -> dict[str, Any]:
-    """- p d2 L_T / (d params d weights) of `hypergradient`, given v, a tree like ``weights``.
+    """- p d2 L_T / (d params d weights) of `hypergradient`, for a given v.
 
-    The gradient of the loss is taken once; each of its ``terms + 1`` products costs about two
-    gradients.
+    The gradient of the loss is computed once; each of the ``terms + 1`` products with it costs
+    about two gradients.
+
+    Args:
+        v: A tree like ``weights``.
     """
     back = vjp(grad(train_loss), dict(weights), dict(params))[1]
     term, total = dict(v), dict(v)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 BLOCKS, PIVOTS = 3, 200
-"""Steps that exchange many kernels at once, and the most that exchange one; see `solve`."""
+"""Steps that exchange many kernels at once, and the most steps that exchange one; see `solve`."""
 
 SMALL = 1e-14
-"""What counts as nothing in a problem scaled to unit diagonal and largest entry."""
+"""What counts as zero in a problem that is scaled to unit diagonal and largest entry 1."""
 
 SINGULAR = 1e-12
 """The least ridge, as a share of the mean variance: it matters only where none is asked for."""
@@ -25,14 +25,18 @@ SINGULAR = 1e-12
 def optimal_kernel_weights(mmd2: Tensor, covariance: Tensor, ridge: float) -> Tensor:
     """Kernel weights beta, ``[..., r]``: non-negative, with sum 1 (section 3.3).
 
-    argmin 1/2 b'(2 Q + ridge I) b with m'b = 1 and b >= 0, then b over its sum. mmd2: m,
-    ``[..., r]``; covariance: Q, ``[..., r, r]``. Without a positive entry in m: the one kernel with
-    the largest m_j / (2 Q + ridge I)_jj, the first of equals, so that equal batches get the first
-    kernel. Where m or Q is not finite: 1/r each; who would rather keep the old weights looks at m.
+    argmin 1/2 b'(2 Q + ridge I) b with m'b = 1 and b >= 0, then b divided by its sum. If m has no
+    positive entry, the one kernel with the largest m_j / (2 Q + ridge I)_jj gets all the weight; of
+    equal ones the first, so that equal batches get the first kernel. If m or Q is not finite, the
+    weights are 1/r each; a caller that would rather keep its old weights has to look at m.
 
     The program is homogeneous in b: the weights are those of argmin 1/2 c'A c - m'c, c >= 0, which
-    `solve` finds exactly. No gradient flows through them. Computed in double precision, given in
-    that of ``mmd2``.
+    `solve` finds exactly. No gradient flows through them. They are computed in double precision and
+    returned in the precision of ``mmd2``.
+
+    Args:
+        mmd2: m, ``[..., r]``.
+        covariance: Q, ``[..., r, r]``.
     """
     m, q = mmd2.detach().double(), covariance.detach().double()
     sound = m.isfinite().all(dim=-1) & q.isfinite().all(dim=-1).all(dim=-1)
@@ -53,7 +57,7 @@ def optimal_kernel_weights(mmd2: Tensor, covariance: Tensor, ridge: float) -> Te
 def optimal_kernel_weights_cvxpy(mmd2: Tensor, covariance: Tensor, ridge: float) -> Tensor:
     """`optimal_kernel_weights` by a solver of quadratic programs, one problem after another.
 
-    Needs cvxpy. The weights agree to 1e-6 and mostly to 1e-9. m and Q are to be finite.
+    It needs cvxpy, and m and Q have to be finite. The weights agree to 1e-6, mostly to 1e-9.
     """
     r = mmd2.shape[-1]
     rows = []
@@ -98,14 +102,15 @@ def _only(index: Tensor, r: int) -> Tensor:
 def solve(a: Tensor, m: Tensor) -> Tensor:
     """argmin 1/2 c'A c - m'c over c >= 0, ``[..., r]``, for A with unit diagonal and max m = 1.
 
-    Exact, by active sets: the answer is a set S with c = A_SS^-1 m_S >= 0 on it and A c - m >= 0
-    off it. From the kernel that is best alone, `BLOCKS` times all entries that are negative are
-    exchanged, which mostly ends it (Judice and Pires 1994). What is left is ended one entry at a
-    time along A c - m + t d, with t from where all is well down to 0 (the parametric principal
-    pivoting of Cottle, Pang and Stone 1992, section 4.5), which cannot cycle but by ties.
+    The result is exact, by active sets: it is a set S with c = A_SS^-1 m_S >= 0 on it and A c - m
+    >= 0 off it. The search starts from the kernel that is best alone. `BLOCKS` times, all entries
+    that are negative are exchanged, which is mostly enough (Judice and Pires 1994). Where it is
+    not, entries are exchanged one at a time along A c - m + t d, as t goes from a value at which
+    all is well down to 0 (the parametric principal pivoting of Cottle, Pang and Stone 1992, section
+    4.5); only ties can make that cycle.
 
-    One operation to `torch.func.vmap` and to the compiler, as it finds the number of steps on the
-    way; `PIVOTS` bounds it.
+    For `torch.func.vmap` and the compiler this is one operation, as the number of steps is found on
+    the way; `PIVOTS` bounds it.
     """
     r = m.shape[-1]
     a, target = a.reshape(-1, r, r), m.reshape(-1, r, 1)

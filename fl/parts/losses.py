@@ -1,4 +1,4 @@
-"""The loss of the task at hand, which every objective begins with."""
+"""The loss of the task at hand, with which every objective begins."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def __getattr__(name: str) -> Any:
 
 
 def task_loss(forward: Forward) -> Tensor:
-    """What the task of the data set minimises: cross-entropy, where samples have classes."""
+    """What the data set's task minimises: cross-entropy, where samples have classes."""
     return forward.task.loss(forward.output.outputs, forward.batch)
 
 
 def cross_entropy(forward: Forward) -> Tensor:
-    """sum_i w_i CE(z_i, y_i) / sum_i w_i, the weighted mean over the batch: for class labels."""
+    """For class labels: the weighted mean over the batch, sum_i w_i CE(z_i, y_i) / sum_i w_i."""
     return classification(forward.output.outputs, forward.batch)

@@ -1,4 +1,4 @@
-"""Gradient matching: images whose gradient points where a given one does.
+"""Gradient matching: images whose gradient has the direction of a given one.
 
 B. Zhao, K. R. Mopuri, H. Bilen. Dataset Condensation with Gradient Matching. ICLR 2021.
 arXiv:2006.05929.
@@ -31,10 +31,15 @@ def matched(
     momentum: float,
     key: Tensor,
 ) -> Tensor:
-    """Images after so many steps towards the gradient ``target``, a tree as the parameters are.
+    """The images after ``steps`` steps that bring their gradient towards ``target``.
 
-    All classes are in one cross-entropy, whose gradient at ``variables`` is held to the target by
-    `gradient_distance`. key: int64, of what is random in the network.
+    The gradient is that of one cross-entropy over all classes, at ``variables``.
+    `gradient_distance` compares it with the target.
+
+    Args:
+        target: A tree like the parameters.
+        lr, momentum: Of the steps.
+        key: int64, for what is random in the network.
     """
     optimizer = sgd(momentum)
     params = {"images": images}

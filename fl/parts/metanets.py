@@ -26,8 +26,11 @@ def symmetric_kl(
 ) -> Tensor:
     """How far two normal distributions are apart, the mean over channels; a scalar.
 
-    Half the sum of the divergences of Kullback and Leibler in both directions, equation 3. Means
-    and variances are [channels]; ``eps`` is added to the variances.
+    Half the sum of the Kullback-Leibler divergences in both directions, equation 3.
+
+    Args:
+        mean, var, other_mean, other_var: [channels].
+        eps: Added to the variances.
     """
     one, other = var + eps, other_var + eps
     # (one / other + other / one) / 4 - 1/2, in a form that loses no digits where they are alike.
@@ -37,7 +40,7 @@ def symmetric_kl(
 
 
 def clamp_through(x: Tensor, low: float, high: float) -> Tensor:
-    """x clamped to [low, high]; gradients pass as if it were not (a straight-through estimate)."""
+    """x clamped to [low, high]; gradients pass as if it were not clamped (straight-through)."""
     return x.clamp(low, high).detach() + (x - x.detach())
 
 
@@ -52,10 +55,16 @@ def mixed_batch_norm(
 ) -> tuple[Tensor, Statistics]:
     """Batch normalisation by statistics (1 - beta) pretrained + beta own, equation 2.
 
-    x: [n, channels, ...]. Own statistics are the batch's in training (with the biased variance),
-    and the running ones otherwise. Returns what is normalised, without scale and shift, and the
-    running statistics afterwards: in training moved by ``momentum`` (with the unbiased variance,
-    and without gradients), otherwise as they were.
+    The own statistics are in training those of the batch (with the biased variance), otherwise the
+    running ones.
+
+    Args:
+        x: [n, channels, ...].
+
+    Returns:
+        The normalised x, without scale and shift, and the running statistics afterwards: in
+        training moved by ``momentum`` (with the unbiased variance, and without gradients),
+        otherwise as they were.
     """
     dims = [d for d in range(x.dim()) if d != 1]
     own = running
@@ -81,11 +90,14 @@ GAIN = 0.1
 
 @dataclass(frozen=True)
 class MetaNet:
-    """Three linear layers with ReLU between them; what comes out is clamped through.
+    """Three linear layers with ReLU between them; the outputs are clamped by `clamp_through`.
 
-    inputs, outputs: how many numbers go in and come out, which is between 0 and ``high``. begin:
-    about what comes out at first. Weights are a tree: ``"0"``, ``"1"`` and ``"2"`` with ``weight``
-    and ``bias``.
+    Weights are a tree: ``"0"``, ``"1"`` and ``"2"`` with ``weight`` and ``bias``.
+
+    Attributes:
+        inputs, outputs: How many numbers go in and come out.
+        high: Outputs are between 0 and this.
+        begin: About what the outputs are at first.
     """
 
     inputs: int

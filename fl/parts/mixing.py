@@ -1,7 +1,7 @@
 """Mixtures: every client's next model is a weighted mean of all models, by weights of its own.
 
-A mixture is a row-stochastic matrix W, [K, K]: client i gets sum_j W_ij theta_j. Local training is
-the identity, FedAvg has one row K times.
+A mixture is a row-stochastic matrix W, [K, K]: client i gets sum_j W_ij theta_j. For local training
+W is the identity; for FedAvg all its K rows are the same.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from fl import trees
 from fl.trees import Tree
 
 ALIKE = 0.9
-"""Above it a cosine between two models counts as 1, in the released code of pFedGraph and FedSaC.
+"""A cosine between two models above this counts as 1 in the released code of pFedGraph and FedSaC.
 """
 
 
 def mix(weights: Tensor, tree: Tree) -> dict[str, Any]:
-    """W times a stacked tree, [K, ...] leaves. Counters (integer leaves) stay as they are."""
+    """W times a stacked tree, whose leaves are [K, ...]. Counters (integer leaves) stay as they
+    are.
+    """
 
     def combined(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
@@ -31,10 +33,10 @@ def mix(weights: Tensor, tree: Tree) -> dict[str, Any]:
 
 
 def project_to_simplex(v: Tensor) -> Tensor:
-    """The nearest point of the probability simplex to each row of ``v``, [..., K].
+    """For each row of ``v``, [..., K], the nearest point of the probability simplex.
 
-    argmin_p ||p - v||^2 with p >= 0 and sum p = 1: p = max(v - theta, 0), theta found by sorting
-    (Held, Wolfe and Crowder 1974; Duchi et al. ICML 2008, figure 1).
+    argmin_p ||p - v||^2 with p >= 0 and sum p = 1: p = max(v - theta, 0), where theta is found by
+    sorting (Held, Wolfe and Crowder 1974; Duchi et al. ICML 2008, figure 1).
     """
     v = v - v.amax(dim=-1, keepdim=True)  # Changes nothing but the rounding of large numbers.
     ordered = v.sort(dim=-1, descending=True).values
@@ -49,8 +51,11 @@ def pfedgraph_weights(fractions: Tensor, similarity: Tensor, lam: float) -> Tens
     """The collaboration graph of pFedGraph, [K, K] (Ye et al. ICML 2023, equation 6).
 
     Row i minimises ||w - fractions||^2 - (1/lam) <w, similarity_i> over the simplex, that is
-    ``project(fractions + similarity_i / (2 lam))``. fractions: each client's share of the samples,
-    [K]; similarity: cosines between the clients' models, [K, K].
+    ``project(fractions + similarity_i / (2 lam))``.
+
+    Args:
+        fractions: Each client's share of the samples, [K].
+        similarity: Cosines between the clients' models, [K, K].
     """
     return project_to_simplex(fractions + similarity / (2 * lam))
 
@@ -61,15 +66,19 @@ def fedsac_weights(
     """The cooperation network of FedSaC, [K, K] (Yan et al. ICML 2024, equation 8).
 
     Row i minimises ||w - fractions||^2 + alpha <w, complementarity_i> - beta <w, similarity_i> over
-    the simplex. fractions: each client's share of the samples, [K]; similarity: of the clients'
-    models, [K, K]; complementarity: how alike their features' subspaces are, [K, K], see
-    `fl.parts.subspaces.complementarity`.
+    the simplex.
+
+    Args:
+        fractions: Each client's share of the samples, [K].
+        similarity: Of the clients' models, [K, K].
+        complementarity: How alike their features' subspaces are, [K, K], see
+            `fl.parts.subspaces.complementarity`.
     """
     return project_to_simplex(fractions - alpha / 2 * complementarity + beta / 2 * similarity)
 
 
 def alike_above(similarity: Tensor, bound: float) -> Tensor:
-    """Similarities of which those above ``bound`` count as 1."""
+    """The similarities; those above ``bound`` are replaced by 1."""
     return torch.where(similarity > bound, 1.0, similarity)
 
 
@@ -92,7 +101,7 @@ def flat(tree: Tree) -> Tensor:
 
 
 def directions(tree: Tree) -> dict[str, Any]:
-    """A stacked tree with every client's leaves over their common norm, so that it is 1."""
+    """A stacked tree in which each client's leaves are divided by their common norm."""
     rows = torch.cat([leaf.flatten(1) for leaf in trees.leaves(tree)], dim=1)
     length = rows.norm(dim=1).clamp(min=torch.finfo(rows.dtype).tiny)
     return trees.apply(lambda leaf: leaf / trees.align(length, leaf), tree)

@@ -3,8 +3,9 @@
 S. Ayromlou, D. B. Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (sections 3.2
 and 3.3), after A. Gretton et al. Optimal kernel choice for large-scale two-sample tests. NIPS 2012.
 
-Samples x and y have as many rows, ``[..., n, d]``, and any leading dimensions: clients, seeds. With
-kernel k, a pair of rows (s, t) has h(s, t) = k(x_s, x_t) + k(y_s, y_t) - k(x_s, y_t) - k(y_s, x_t).
+Samples x and y have the same number of rows, ``[..., n, d]``, and any leading dimensions: clients,
+seeds. For a kernel k and a pair of rows (s, t), h(s, t) = k(x_s, x_t) + k(y_s, y_t) - k(x_s, y_t) -
+k(y_s, x_t).
 """
 
 from __future__ import annotations
@@ -42,10 +43,12 @@ GRID: tuple[float, ...] = tuple(2 ** (-3.5 + j / 4) for j in range(19))
 Gammas = Sequence[float] | Tensor
 
 SIDE, AT_ONCE = 64, 2**18
-"""Rows of a block of pairs, and how many exponentials are worked on at once: a cache holds them."""
+"""Rows of a block of pairs, and how many exponentials are worked on at once, so that a cache holds
+them.
+"""
 
 UNITS = 10**14
-"""Rates are doubles of each other to this part of an octave."""
+"""A rate counts as double another one if it is an octave higher, to one part in this many."""
 
 
 def kernel_mmd2(
@@ -58,8 +61,12 @@ def kernel_mmd2(
 ) -> Tensor:
     """MMD^2 between x and y under each kernel, ``[..., r]``.
 
-    m_j = mean of h_j(s, t) over all n^2 pairs; with ``biased=False`` over the n (n - 1) pairs of
-    different rows, which may be negative (Gretton et al., JMLR 2012, equation 4; 0 for one row).
+    m_j is the mean of h_j(s, t) over pairs of rows.
+
+    Args:
+        gammas: Of the r kernels.
+        biased: Whether the mean is over all n^2 pairs, or over the n (n - 1) pairs of different
+            rows, which may be negative (Gretton et al., JMLR 2012, equation 4; 0 for one row).
     """
     ladder, n = _ladder(_rates(gammas, convention)), x.shape[-2]
     total = x.new_zeros(())
@@ -91,8 +98,8 @@ def kernel_statistics(
 ) -> tuple[Tensor, Tensor]:
     """`kernel_mmd2` and `kernel_covariance` from the same kernels, evaluated once.
 
-    Pairs are taken a few thousand at a time, so that what is worked on stays in the cache. Sums are
-    about the mean of the first ones, which is near enough to m for squares to lose no digits.
+    Pairs are taken a few thousand at a time, so that they fit in the cache. Sums are taken around
+    the mean of the first ones, which is near enough to m for squares to lose no digits.
     """
     ladder, n = _ladder(_rates(gammas, convention)), x.shape[-2]
     centre = first = second = own = x.new_zeros(())
@@ -128,20 +135,23 @@ def mk_mmd2(
 
 
 def _rates(gammas: Gammas, convention: Convention) -> tuple[float, ...]:
-    """What the squared distance is multiplied by, for each kernel."""
+    """The factor of the squared distance in each kernel."""
     values = gammas.tolist() if isinstance(gammas, Tensor) else gammas
     return tuple(float(g) if convention == "multiply" else 1 / float(g) for g in values)
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Rates in rungs, each rate twice the one in its place on the rung above.
+    """Rates in rungs: each rate is twice the one at the same place on the rung before.
 
-    Only the first rung takes exponentials: exp(-2 u) is exp(-u) squared. The grid has rungs of 4,
-    4, 4, 4 and 3; rates that are no doubles of others are one rung.
+    Only the first rung needs exponentials: exp(-2 u) is exp(-u) squared. The grid has rungs of 4,
+    4, 4, 4 and 3; rates that are not doubles of each other make one rung.
 
-    rates: those of the first rung. sizes: of the rungs. places: of the rates as they were given,
-    among those of all rungs. scales: 2^rung for each, see `_terms`.
+    Attributes:
+        rates: Those of the first rung.
+        sizes: Of the rungs.
+        places: Of each rate, in the order given, among those of all rungs.
+        scales: Of each rate, 2^rung, see `_terms`.
     """
 
     rates: tuple[float, ...]
@@ -180,9 +190,11 @@ def _ladder(rates: tuple[float, ...]) -> Ladder:
 
 
 def _pairs(x: Tensor, y: Tensor, ladder: Ladder) -> Iterator[tuple[int, Tensor]]:
-    """Pairs s <= t in pieces, which is all, as h is symmetric: distances ``[..., 4, pairs]``.
+    """Pairs s <= t in pieces; as h is symmetric, these are enough.
 
-    Before them stands how many at the front are of a row with itself; every other counts twice.
+    Yields:
+        How many pairs at the front are of a row with itself (every other pair counts twice), and
+        the distances of the pairs, ``[..., 4, pairs]``.
     """
     n = x.shape[-2]
     for start in range(0, n, SIDE):
@@ -201,8 +213,9 @@ def _terms(distances: Tensor, ladder: Ladder) -> Tensor:
     """h / 2^rung of every kernel, rung by rung, ``[..., r, pairs]``, from ``[..., 4, pairs]``.
 
     Kernels are held as e = k - 1, which is small where rows are near, so that no digits are lost:
-    the ones cancel in h, e starts as expm1, and squaring k is e (e + 2). Over a power of two, which
-    costs no digits, that is one operation: e / 2^(i+1) = e_i / 2^i + 2^(i-1) (e_i / 2^i)^2.
+    the ones cancel in h, e starts as expm1, and to square k is to take e (e + 2). Divided by a
+    power of two, which costs no digits, that is one operation: e / 2^(i+1) = e_i / 2^i + 2^(i-1)
+    (e_i / 2^i)^2.
     """
     rates = torch.tensor(ladder.rates, dtype=distances.dtype, device=distances.device)
     e = torch.expm1(distances.unsqueeze(-3) * -rates.reshape(-1, 1, 1))

@@ -1,4 +1,4 @@
-"""Models of several kinds of input, of which a client has one: extractors and a classifier."""
+"""Models of several kinds of input, one kind for each client: extractors and a classifier."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from torch import Tensor, nn
 
 
 class Several(nn.Module):
-    """Extractors by modality, each to ``features`` numbers, and a linear classifier after them.
+    """An extractor for each modality, and a linear classifier after them.
 
-    shared: whether the classifier is one, ``classifier``; else each modality has its own,
-    ``<modality>_classifier``. No input goes through all of it: `of` gives what one goes through.
+    No input goes through the whole model: `of` gives the part that one modality goes through.
+
+    Args:
+        extractors: By modality, each with ``features`` outputs.
+        shared: Whether all have one classifier, ``classifier``; otherwise each modality has its
+            own, ``<modality>_classifier``.
     """
 
     def __init__(
@@ -28,7 +32,7 @@ class Several(nn.Module):
         return "classifier" if self._shared else f"{modality}_classifier"
 
     def of(self, modality: str) -> nn.Module:
-        """The model of one modality, whose weights have the names that they have here."""
+        """The model of one modality; its weights keep the names that they have here."""
         names = (modality, self._classifier(modality))
         return _Chain({name: self.get_submodule(name) for name in names})
 

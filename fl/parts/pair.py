@@ -16,11 +16,11 @@ BASE, OWN = "base", "own"
 
 
 def pair(base: Method, own: Method) -> Method:
-    """``base`` as it is, and beside it ``own``, a method whose every weight stays local.
+    """``base`` as it is, and beside it ``own``, a method all of whose weights stay local.
 
-    The own model sees the server's tree of ``base`` wherever it looks at what is shared, so a term
+    Wherever the own model looks at what is shared, it sees the server's tree of ``base``; so a term
     such as `fl.parts.losses.proximal` ties it to the shared model. The training loss is the sum of
-    both. Both have one pass.
+    both losses. Each of the two methods has one pass.
     """
 
     def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -81,7 +81,7 @@ def _both(first: Pass, second: Pass) -> Pass:
 
 
 def _of_half(key: str, refresh: Refresh) -> Refresh:
-    """A refresh of one of the two, for the work tree of both."""
+    """A refresh of one of the two methods, for the work tree of both."""
 
     def look(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
         return refresh.look(server, _half(work, key), _half_batch(batch, key))
@@ -94,7 +94,7 @@ def _of_half(key: str, refresh: Refresh) -> Refresh:
 
 
 def _joined(halves: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """One work tree whose ``params`` are those of both."""
+    """One work tree, with the ``params`` of both."""
     rest = {key: {k: v for k, v in half.items() if k != "params"} for key, half in halves.items()}
     return {"params": {key: half["params"] for key, half in halves.items()}, **rest}
 

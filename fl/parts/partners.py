@@ -11,15 +11,22 @@ from fl.method import Setting
 
 
 def is_drawn(key: Tensor, stream: int, p: float) -> Tensor:
-    """Whether a batch with keys [b] is altered, with probability p: a scalar.
+    """Whether a batch is altered, with probability p: a scalar.
 
-    By the first sample's key alone: whoever else is in the batch.
+    Only the first sample's key decides, whoever else is in the batch.
+
+    Args:
+        key: Of each sample, [b].
     """
     return keyed.uniform(key[0], stream) < p
 
 
 def partners(key: Tensor, weight: Tensor, stream: int) -> Tensor:
-    """A permutation [b] of the samples that weigh something, drawn by keys [b]; others stay."""
+    """A permutation [b] of the samples that have a weight; the others keep their places.
+
+    Args:
+        key: Of each sample, [b]; it decides the draw.
+    """
     place = torch.arange(len(key), device=key.device)
     there = weight > 0
     # Both orders begin with the samples that weigh something and end with the others as they stand.
@@ -29,7 +36,7 @@ def partners(key: Tensor, weight: Tensor, stream: int) -> Tensor:
 
 
 def check_labels(setting: Setting, name: str) -> None:
-    """Raise `FedloomError` where samples have no class of their own whose share could be mixed."""
+    """Raise `FedloomError` where a sample has no single class whose share could be mixed."""
     if not setting.task.counted:
         raise FedloomError(
             f"features.{name}: mixes labels, and samples are not of one class each; allowed: a "
@@ -38,7 +45,11 @@ def check_labels(setting: Setting, name: str) -> None:
 
 
 def check_images(features: Tensor, where: str, layer: str) -> None:
-    """Raise `FedloomError` unless a layer, named by the key ``where``, gives [b, c, h, w]."""
+    """Raise `FedloomError` unless a layer gives images, [b, c, h, w].
+
+    Args:
+        where: The key that names the layer.
+    """
     if features.dim() != 4:
         shape = ", ".join(map(str, features.shape[1:]))
         raise FedloomError(

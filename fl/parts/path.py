@@ -1,8 +1,9 @@
-"""How far a client went: the sum of the weights that a round's gradients have in what it moved.
+"""How far a client went: the sum of the weights of a round's gradients in what it moved.
 
-K eta for K steps of plain SGD at a constant rate eta; more with momentum, which lets a gradient
-count in later steps too; less with a proximal term, which takes back some of what was moved: the
-l1-norm of the vector a of FedNova (Wang et al. NeurIPS 2020), times the rate.
+For K steps of plain SGD at a constant rate eta it is K eta. Momentum makes it longer, because a
+gradient also counts in later steps. A proximal term makes it shorter, because it takes back a part
+of what was moved. It is the l1-norm of the vector a of FedNova (Wang et al. NeurIPS 2020), times
+the rate.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ def started(work: Tree) -> dict[str, Any]:
 def stepped(work: Tree, momentum: float, lr: Rate, mu: float = 0.0) -> dict[str, Any]:
     """The work tree after a step of v <- momentum v + g + mu (w - w_0), w <- w - lr v.
 
-    What one gradient alone would do: `pull` is its weight in v and `reach` that in w_0 - w, as many
-    steps later as there were steps. At a constant rate that is what the first gradient of the round
-    weighs now and what the last one will weigh at its end, so that their sizes add up to `path`.
+    What the first gradient of a round alone does: `pull` is its weight in v, and `reach` its weight
+    in w_0 - w. At a constant rate, `reach` after n steps is also what the n-th gradient from the
+    end will weigh when the round ends; so its sizes add up to `path`.
     """
     first = (work["path"] == 0).to(work["path"].dtype)
     pull = momentum * work["pull"] - mu * work["reach"] + first
@@ -44,6 +45,6 @@ def stepped(work: Tree, momentum: float, lr: Rate, mu: float = 0.0) -> dict[str,
 
 
 def length(work: Tree) -> Tensor:
-    """The path's length, to divide by; 1 for a client without samples, which went nowhere."""
+    """The path's length, as a divisor; 1 for a client without samples, which went nowhere."""
     path: Tensor = work["path"]
     return torch.where(path > 0, path, 1)

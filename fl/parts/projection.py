@@ -8,9 +8,9 @@ from torch import nn
 def classifier(width: int, classes: int, projection: int | None) -> list[nn.Module]:
     """Layers from [b, width] to [b, classes]: one, or with a projection three linear ones.
 
-    The head of Li, He, Song (MOON, CVPR 2021): a hidden layer of the features' width with ReLU,
-    and ``projection`` numbers. They go into the classifier as they are, and so are what methods
-    take for a sample's features.
+    The head of Li, He, Song (MOON, CVPR 2021): a hidden layer as wide as the features, with ReLU,
+    and then ``projection`` numbers. These go into the classifier as they are, and so are what
+    methods take as a sample's features.
     """
     if projection is None:
         return [nn.Linear(width, classes)]

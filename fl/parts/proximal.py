@@ -1,4 +1,4 @@
-"""The proximal term: weights are held near those that the server sent."""
+"""The proximal term: it holds weights near those that the server sent."""
 
 from __future__ import annotations
 

@@ -25,11 +25,15 @@ BLOCKS = ("maxpool", "layer1", "layer2", "layer3", "layer4")
 def resnet(
     make: Any, published: Any, given: Any, shape: tuple[int, ...], classes: int
 ) -> nn.Module:
-    """Torchvision's ``make(norm_layer=...)`` with a stem and a classifier of its own.
+    """Torchvision's ``make(norm_layer=...)``, with our stem and classifier.
 
-    published: torchvision's entry of weights, which ``given.weights`` may name; given: a model with
-    the keys of `fl.models.resnet18`. Raises ValueError for weights beside another normalisation
-    than theirs.
+    Args:
+        published: Torchvision's entry of weights, which ``given.weights`` may name.
+        given: A model with the keys of `fl.models.resnet18`.
+        shape: (channels, height, width).
+
+    Raises:
+        ValueError: For stored weights with another normalisation than theirs.
     """
     from fl.pytorch.vision import pretrained
 
@@ -51,7 +55,7 @@ def resnet(
 
 
 def _convolution(depth: int, kernel: int, stride: int) -> nn.Conv2d:
-    """A first convolution to 64 channels, initialised as torchvision does."""
+    """A first convolution to 64 channels, initialised as torchvision does it."""
     layer = nn.Conv2d(depth, 64, kernel, stride, padding=kernel // 2, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer

@@ -1,8 +1,8 @@
 """The row sums of a deep kernel between two samples, and their gradient, written out.
 
-Training a kernel asks for nothing else of it (see `fl.parts.deep_kernel`). Written out, a gradient
-takes one product of matrices and a few passes over the pairs, where automatic differentiation keeps
-and revisits every step on the way.
+Training a kernel needs nothing else of it (see `fl.parts.deep_kernel`). Written out, a gradient
+takes one product of matrices and a few passes over the pairs; automatic differentiation would keep
+every step on the way and go through it again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from fl.parts.distances import three_distances
 def two_kernels(
     deep: Tensor, plain: Tensor, phi: Tensor, q: Tensor, product: bool
 ) -> tuple[Tensor, Tensor]:
-    """A - 1 and B - 1, with B = exp(-plain / q), and A = exp(-deep / phi) or, as a product, that
-    times B. Less one they are small where rows are near, so that differences lose no digits.
+    """A - 1 and B - 1, where B = exp(-plain / q), and A = exp(-deep / phi), times B for a product.
+
+    Less one, kernels are small where rows are near, so that differences lose no digits.
     """
     further = plain / -q
     nearer = torch.addcmul(further, deep, -1 / phi) if product else deep / -phi
@@ -31,10 +32,13 @@ def row_sums(
 ) -> tuple[Tensor, Tensor]:
     """sum_t k(x_s, x_t) - k(x_s, y_t) and sum_t k(y_s, y_t) - k(x_t, y_s), each ``[..., n]``.
 
-    k is (1 - epsilon) A + epsilon B, see `two_kernels`.
+    k is (1 - epsilon) A + epsilon B, see `two_kernels`. The sums can be differentiated once, by all
+    inputs.
 
-    x, y: features, ``[..., n, d]``; plain: `three_distances` of the samples themselves,
-    ``[..., 3, n, n]``; phi, q, epsilon: ``[...]``, or one of each. Differentiable once, by all.
+    Args:
+        x, y: Features, ``[..., n, d]``.
+        plain: `three_distances` of the samples themselves, ``[..., 3, n, n]``.
+        phi, q, epsilon: ``[...]``, or one of each.
     """
     scales = (scale.expand(x.shape[:-2]) for scale in (phi, q, epsilon))
     own, other = _RowSums.apply(x, y, plain, *scales, product)[:2]
@@ -42,8 +46,10 @@ def row_sums(
 
 
 class _RowSums(torch.autograd.Function):
-    """With u and v the gradients by the two sums, that by k(x_s, x_t) = k(x_t, x_s) is u_s + u_t,
-    by k(y_s, y_t) it is v_s + v_t, and by k(x_s, y_t) it is -(u_s + v_t).
+    """`row_sums` with its gradient.
+
+    With u and v the gradients of the two sums, the gradient by k(x_s, x_t) = k(x_t, x_s) is u_s +
+    u_t, by k(y_s, y_t) it is v_s + v_t, and by k(x_s, y_t) it is -(u_s + v_t).
     """
 
     generate_vmap_rule = True
@@ -95,7 +101,7 @@ class _RowSums(torch.autograd.Function):
 
 
 def _over(scalar: Tensor) -> Tensor:
-    """A number for each leading dimension, against ``[..., 3, n, n]``."""
+    """A number for each leading dimension, shaped to broadcast against ``[..., 3, n, n]``."""
     return scalar[..., None, None, None]
 
 
@@ -115,6 +121,8 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _whole(sums: Tensor) -> Tensor:
-    """From sums over the pairs of each block, that over all, those within a sample once."""
+    """The sum over all pairs, from sums over the pairs of each block; pairs within a sample count
+    once.
+    """
     within_x, within_y, between = sums.unbind(-1)
     return (within_x + within_y) / 2 + between

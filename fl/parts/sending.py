@@ -1,4 +1,4 @@
-"""What of the server's tree clients get."""
+"""Which part of the server's tree clients get."""
 
 from __future__ import annotations
 

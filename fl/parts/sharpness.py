@@ -19,14 +19,14 @@ from fl.term import Batch
 from fl.trees import Tree
 
 LEAST = 1e-12
-"""What the norm of a gradient is at least, to divide by."""
+"""The least norm of a gradient, so that one can divide by it."""
 
 
 def at_worst(part: Pass, radius: float) -> Pass:
-    """The pass, whose loss and gradient are those at w + radius g/||g||, with g the gradient at w.
+    """The pass, with the loss and the gradient at w + radius g/||g||, where g is the gradient at w.
 
-    No gradient is taken through g. Both looks at the batch move running statistics, one after the
-    other, and draw the same random numbers.
+    No gradient is taken through g. The batch is looked at twice; both looks move running
+    statistics, one after the other, and draw the same random numbers.
     """
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:

@@ -1,12 +1,12 @@
-"""Differentiable siamese augmentation: one random change of images, the same for all of a group.
+"""Differentiable siamese augmentation: one random change of images, the same for a whole group.
 
 B. Zhao, H. Bilen. Dataset Condensation with Differentiable Siamese Augmentation. ICML 2021.
-arXiv:2102.08259. Strengths are those of its released code, and so is that one of the six kinds is
-drawn at a time, each as likely as the others.
+arXiv:2102.08259. As in its released code are the strengths, and that one of the six kinds is drawn
+at a time, each as likely as the others.
 
 Real and virtual images of a class get the same change, and gradients pass through it to the virtual
-ones. Randomness is keyed, see `fl.keyed`. All six are computed and one is chosen, as keys may be
-those of a stack; shifts, flips and scalings of an image are a matrix on either side of it.
+ones. Randomness is keyed, see `fl.keyed`. As keys may be those of a stack, all six kinds are
+computed and one is chosen. Shifts, flips and scalings multiply an image by a matrix on either side.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ STREAM = keyed.stream_of("siamese augmentation")
 class Change(NamedTuple):
     """What is done to each group of images, [g] each.
 
-    kind: index into `KINDS`; first, second, third: numbers in [0, 1) that say how.
+    Attributes:
+        kind: Index into `KINDS`.
+        first, second, third: Numbers in [0, 1) that say how.
     """
 
     kind: Tensor
@@ -68,7 +70,7 @@ def siamese(x: Tensor, change: Change) -> Tensor:
 
 
 def coloured(x: Tensor, change: Change) -> Tensor:
-    """Brightness, then saturation, then contrast."""
+    """Images with their brightness changed, then their saturation, then their contrast."""
     bright, saturated, contrasted = (
         u.to(x.dtype).reshape(-1, 1, 1, 1, 1) for u in (change.first, change.second, change.third)
     )
@@ -84,7 +86,9 @@ def _same(size: int, like: Tensor) -> Tensor:
 
 
 def shifted(size: int, share: float, draw: Tensor, like: Tensor) -> Tensor:
-    """Matrices [g, size, size] that shift by up to that share, and leave zeros behind."""
+    """Matrices [g, size, size] that shift by at most that share of the size, and leave zeros
+    behind.
+    """
     most = int(size * share + 0.5)
     by = (draw * (2 * most + 1)).long() - most
     place = torch.arange(size, device=like.device)
@@ -92,7 +96,7 @@ def shifted(size: int, share: float, draw: Tensor, like: Tensor) -> Tensor:
 
 
 def flipped(size: int, draw: Tensor, like: Tensor) -> Tensor:
-    """Matrices [g, size, size] that turn the axis around for draws below a half."""
+    """Matrices [g, size, size] that reverse the axis for draws below a half."""
     same = _same(size, like)
     return torch.where((draw < 0.5)[:, None, None], same.flip(0), same)
 
@@ -118,7 +122,7 @@ def cut(height: int, width: int, first: Tensor, second: Tensor, like: Tensor) ->
 
 
 def rotated(x: Tensor, draw: Tensor) -> Tensor:
-    """Turned by up to 15 degrees either way, bilinearly, with zeros from outside."""
+    """Images turned by up to 15 degrees either way, bilinearly, with zeros from outside."""
     groups, count, depth, height, width = x.shape
     angle = (draw.to(x.dtype) - 0.5) * 2 * DEGREES / 180 * math.pi
     sine, cosine = (part[:, None, None] for part in (angle.sin(), angle.cos()))

@@ -2,10 +2,10 @@
 
 Lee et al. FedL2P: Federated Learning to Personalize. NeurIPS 2023. arXiv:2310.02420.
 
-What steers it are the client's *hyper-parameters*: ``beta`` [B], for each layer of batch
-normalisation the share of its own statistics, and ``rates`` [P], a learning rate for each parameter
-tensor. They follow from *statistics* of what goes into the layers of the model as it was stored, by
-meta-nets that are trained or by values that are fixed.
+The client's *hyper-parameters* steer it: ``beta`` [B], for each layer of batch normalisation the
+share of the client's own statistics, and ``rates`` [P], a learning rate for each parameter tensor.
+They follow from *statistics* of what goes into the layers of the stored model, by meta-nets that
+are trained or by values that are fixed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ from fl.term import Batch
 from fl.trees import Rate, Tree
 
 EPS = 1e-5
-"""Added to variances before a root is taken of them."""
+"""Added to variances before their root is taken."""
 
 SAMPLES = {"all": "train+val", "train": "train"}
-"""Splits that a client fine-tunes on at the end."""
+"""By the key ``samples``: the splits on which a client fine-tunes at the end."""
 
 Convolution = nn.modules.conv._ConvNd
 
 
 class Steering:
-    """A network whose batch normalisation mixes statistics, and what is measured on its way.
+    """A network whose batch normalisation mixes statistics, and which measures what goes into
+    layers.
 
-    normalised: the layers of batch normalisation that keep running statistics, B of them. measured:
-    those whose inputs are measured, M: convolutional, normalising and linear ones.
+    Attributes:
+        normalised: The layers of batch normalisation that keep running statistics, B of them.
+        measured: The layers whose inputs are measured, M: convolutional, normalising and linear
+            ones.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -53,8 +56,9 @@ class Steering:
     # Statistics of what goes into layers
 
     def look(self, params: Tree, buffers: Tree, batch: Batch) -> dict[str, Any]:
-        """Sums over a batch of what goes into each layer measured, for a sweep: of the whole, and
-        by channel into those normalised.
+        """For a sweep: sums over a batch of what goes into layers.
+
+        For each measured layer they are over the whole input, for each normalised one by channel.
         """
         seen: dict[str, Any] = {"whole": {}, "channels": {}}
 
@@ -74,8 +78,11 @@ class Steering:
         return seen
 
     def statistics(self, seen: Tree, buffers: Tree) -> dict[str, Tensor]:
-        """What meta-nets are told: ``xi`` [B], how far a client's inputs are from the running
-        statistics of the stored model, and ``inputs`` [2M], their mean and deviation by layer.
+        """What meta-nets are told, from the sums of `look`.
+
+        Returns:
+            ``xi`` [B], how far a client's inputs are from the running statistics of the stored
+            model, and ``inputs`` [2M], their mean and deviation by layer.
         """
         like = next((b for b in buffers.values() if b.is_floating_point()), None)
         xi = []
@@ -93,7 +100,7 @@ class Steering:
         return {key: leaf if like is None else leaf.to(like.dtype) for key, leaf in found.items()}
 
     def unseen(self, like: Tensor) -> dict[str, Any]:
-        """Statistics and hyper-parameters of a client that nobody has looked at: zeros."""
+        """Statistics and hyper-parameters of a client that has not been measured: zeros."""
         sizes = {"xi": len(self.normalised), "inputs": 2 * len(self.measured)}
         hyper = {"beta": len(self.normalised), "rates": len(self.network.names["params"])}
         return {
@@ -124,7 +131,7 @@ class Steering:
         return known
 
     def hyper(self, meta: Tree, fixed: Tree, statistics: Tree) -> dict[str, Tensor]:
-        """A client's ``beta`` and ``rates``, equation 4; in ``fixed`` is what no net says."""
+        """A client's ``beta`` and ``rates``, equation 4; what no net says comes from ``fixed``."""
         layers, count = len(self.normalised), len(self.network.names["params"])
         if "bn" in meta:
             beta = BNNet(layers, layers)(meta["bn"], statistics["xi"])
@@ -140,7 +147,9 @@ class Steering:
     def train(
         self, params: Tree, buffers: Tree, stored: Tree, beta: Tensor, batch: Batch
     ) -> Output:
-        """In training mode; ``buffers`` move, ``stored`` are those of the stored model."""
+        """The outputs in training mode, which moves ``buffers``; ``stored``: those of the stored
+        model.
+        """
         around, after = self._mixing(buffers, stored, beta, training=True)
         output = self.network.train(
             params, buffers, batch["x"], key=batch.get("key"), around=around
@@ -148,14 +157,14 @@ class Steering:
         return output._replace(buffers={**output.buffers, **after})
 
     def eval(self, params: Tree, buffers: Tree, stored: Tree, beta: Tensor, x: Tensor) -> Tensor:
-        """[b, classes] in evaluation mode, where gradients may be nested."""
+        """The outputs [b, classes] in evaluation mode; gradients of it may be nested."""
         around, _ = self._mixing(buffers, stored, beta, training=False)
         return self.network.eval(params, buffers, x, nested=True, around=around).outputs
 
     def _mixing(
         self, buffers: Tree, stored: Tree, beta: Tensor, training: bool
     ) -> tuple[Around, dict[str, Tensor]]:
-        """What normalises in place of the layers, and the buffers that it moves."""
+        """What normalises in place of the layers, and the buffers, which it moves."""
         after: dict[str, Tensor] = {}
 
         def normalising(place: int, name: str) -> Any:
@@ -180,7 +189,7 @@ class Steering:
         return {name: normalising(i, name) for i, name in enumerate(self.normalised)}, after
 
     def restarted(self, buffers: Tree) -> dict[str, Tensor]:
-        """The buffers with running statistics as those of a fresh layer: 0 and 1."""
+        """The buffers with the running statistics of a fresh layer: 0 and 1."""
         fresh = dict(buffers)
         for name in self.normalised:
             for key, begin in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
@@ -188,7 +197,7 @@ class Steering:
         return fresh
 
     def mixed(self, buffers: Tree, stored: Tree, beta: Tensor) -> dict[str, Tensor]:
-        """Buffers with which the plain network does in evaluation what the mixing one does."""
+        """Buffers with which the plain network does in evaluation mode what the mixing one does."""
         found = dict(buffers)
         for place, name in enumerate(self.normalised):
             for key in (f"{name}.running_mean", f"{name}.running_var"):
@@ -196,7 +205,7 @@ class Steering:
         return found
 
     def kept(self, buffers: Tree) -> dict[str, Tensor]:
-        """The running statistics among buffers, which mixing needs of the stored model."""
+        """The running statistics among buffers, which mixing needs from the stored model."""
         keys = [f"{n}.running_{k}" for n in self.normalised for k in ("mean", "var")]
         return {key: buffers[key] for key in keys}
 
@@ -254,8 +263,11 @@ def measuring(
     due: Callable[[int], bool] = lambda round_: True,
     steered: bool = False,
 ) -> Sweep:
-    """A sweep that puts a client's ``statistics`` into its tree, and where it is ``steered`` what
-    follows from them, ``hyper``, by the nets that it or the server has.
+    """A sweep that puts a client's ``statistics`` into its tree.
+
+    Args:
+        steered: Whether it also puts ``hyper`` there, which follows from the statistics by the nets
+            that the client or the server has.
     """
 
     def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
@@ -283,21 +295,24 @@ def nothing_to_tell(
 
 
 def told_clients(clients: Tree) -> dict[str, Tensor]:
-    """Of every client, zeros before it took part: ``beta`` [clients, B], ``rates`` [clients, P] and
-    what the nets were told, ``xi`` and ``inputs``.
+    """What every client was told; zeros before a client took part.
+
+    Returns:
+        ``beta`` [clients, B], ``rates`` [clients, P], and what the nets were told, ``xi`` and
+        ``inputs``.
     """
     return {**clients["hyper"], **clients["statistics"]}
 
 
 def check_plain(setting: Setting, name: str) -> None:
-    """Refuse (`FedloomError`) what the study adds to a loss, of which the method has its own."""
+    """Raise `FedloomError` for what the study adds to a loss: the method has a loss of its own."""
     added = {"terms": setting.terms, "features": setting.alterations}
     for key in [key for key, given in added.items() if given]:
         raise FedloomError(f"{name}: {key} are set; allowed: none, as its loss is its own")
 
 
 def check_normalised(steering: Steering, name: str) -> None:
-    """Refuse (`FedloomError`) a model in which there is nothing to mix."""
+    """Raise `FedloomError` for a model in which there is nothing to mix."""
     if not steering.normalised:
         raise FedloomError(
             f"{name}: the model has no batch normalisation with running statistics; allowed: one "
@@ -306,7 +321,9 @@ def check_normalised(steering: Steering, name: str) -> None:
 
 
 def _sums(x: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    """Of x [b, channels, n]: sums and sums of squares by channel, and how many numbers they are."""
+    """For x [b, channels, n]: sums and sums of squares by channel, and how many numbers they are
+    of.
+    """
     wide = x.double()
     counts = weight.double()
     first, second = wide.sum(2), wide.square().sum(2)
@@ -318,7 +335,7 @@ def _sums(x: Tensor, weight: Tensor) -> dict[str, Tensor]:
 
 
 def _moments(sums: Mapping[str, Tensor]) -> Statistics:
-    """Mean and unbiased variance by channel; 0 of nothing."""
+    """Mean and unbiased variance by channel; 0 where there is nothing."""
     count = sums["count"]
     mean = sums["sum"] / count.clamp(min=1)
     var = (sums["square"] - count * mean.square()) / (count - 1).clamp(min=1)

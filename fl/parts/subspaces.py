@@ -2,7 +2,7 @@
 
 Miao, Ben-Israel. On Principal Angles between Subspaces in R^n. Linear Algebra and its Applications
 171 (1992), 81-98. Björck, Golub. Numerical Methods for Computing Angles between Linear Subspaces.
-Mathematics of Computation 27 (1973), 579-594: their cosines are singular values.
+Mathematics of Computation 27 (1973), 579-594: the cosines of the angles are singular values.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from fl.term import Batch
 Angles = Literal["svd", "greedy"]
 
 TINY = 1e-10
-"""Of the features' mean square: a direction with less variance has none but for rounding."""
+"""As a share of the features' mean square: variance below this is rounding alone."""
 
 
 def moments(features: Tensor, batch: Batch) -> dict[str, Any]:
-    """What a sweep sees of features [b, d], in double precision: sums over samples that count.
+    """What a sweep sees of features [b, d]: sums over the samples that count, in double precision.
 
-    ``second``, sum x x', [d, d]; ``first``, sum x, [d]; ``count``, a number.
+    Returns:
+        ``second``, sum x x', [d, d]; ``first``, sum x, [d]; ``count``, a number.
     """
     weight = batch["weight"].to(torch.float64)
     x = features.flatten(1).to(torch.float64)
@@ -34,9 +35,13 @@ def moments(features: Tensor, batch: Batch) -> dict[str, Any]:
 def principal_directions(second_moment: Tensor, mean: Tensor, count: Tensor, k: int) -> Tensor:
     """The first k principal directions of some samples, [k, d]: orthonormal rows, largest first.
 
-    second_moment: the sum of x x' over the samples, [d, d]; mean: what they are centred at, [d]
-    (zeros: they are not centred); count: how many there are. In every row the entry that is largest
-    without its sign is positive. Where the sums are not finite, neither are the directions.
+    In every row, the entry that is largest in absolute value is positive. If the sums are not
+    finite, the directions are not finite either.
+
+    Args:
+        second_moment: The sum of x x' over the samples, [d, d].
+        mean: What the samples are centred at, [d]; zeros: they are not centred.
+        count: How many samples there are.
     """
     scatter = second_moment - count * mean[:, None] * mean[None, :]
     fine = scatter.isfinite().all()
@@ -49,10 +54,11 @@ def principal_directions(second_moment: Tensor, mean: Tensor, count: Tensor, k: 
 
 
 def _settled(scatter: Tensor, bound: Tensor) -> Tensor:
-    """A matrix of the same directions in the same order, [d, d], in which those of at most
-    ``bound`` come by the order of the features, so that rounding does not decide which are taken.
+    """A matrix with the same directions in the same order, [d, d].
 
-    Directions above the bound have 2 and more, up to 3; the others less than 1.
+    Directions whose value is at most ``bound`` come in the order of the features, so that rounding
+    does not decide which are taken. Directions above the bound have values from 2 to 3, the others
+    less than 1.
     """
     values, vectors = torch.linalg.eigh(scatter)
     kept = torch.where(values > bound, 2 + values / values[-1].clamp(min=1e-300), 0)
@@ -64,10 +70,14 @@ def _settled(scatter: Tensor, bound: Tensor) -> Tensor:
 def complementarity(bases: Tensor, method: Angles = "svd") -> Tensor:
     """How alike the clients' subspaces are: cos(mean principal angle) of each pair, [K, K].
 
-    bases: orthonormal rows, [K, k, d]. 1: the same subspace; 0: at right angles, on average, which
-    is what complements most. method: `svd` takes principal angles, which are those of the
-    subspaces; `greedy` pairs the vectors themselves, the largest of their signed cosines first, and
-    depends on how a basis is turned and signed. NaN for a basis that is not finite.
+    1 is the same subspace. 0 is at right angles on average, which complements most. NaN for a basis
+    that is not finite.
+
+    Args:
+        bases: Orthonormal rows, [K, k, d].
+        method: `svd` takes the principal angles, which depend on the subspaces alone. `greedy`
+            pairs the vectors themselves, the largest of their signed cosines first, and so depends
+            on how a basis is turned and signed.
     """
     bases = bases.to(torch.float64)
     fine = bases.isfinite().flatten(1).all(1)
@@ -84,7 +94,7 @@ def complementarity(bases: Tensor, method: Angles = "svd") -> Tensor:
 
 
 def _principal(ours: Tensor, theirs: Tensor, cosines: Tensor) -> Tensor:
-    """Principal angles of pairs of bases, [P, k]: by their cosines, small ones by their sines.
+    """Principal angles of pairs of bases, [P, k]: large ones by their cosines, small ones by sines.
 
     A cosine near 1 has lost half of the digits of its angle (Björck and Golub 1973).
     """
@@ -94,8 +104,9 @@ def _principal(ours: Tensor, theirs: Tensor, cosines: Tensor) -> Tensor:
 
 
 def _paired(cosines: Tensor, k: int) -> Tensor:
-    """Angles of k entries of each matrix [P, k, k], [P, k]: the largest first, then the largest in
-    no row and no column of those before.
+    """Angles of k entries of each matrix [P, k, k], [P, k].
+
+    The largest entry comes first, then the largest in no row and no column of those before.
     """
     left, found = cosines.clone(), []
     pairs = torch.arange(len(left), device=left.device)

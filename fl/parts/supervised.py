@@ -1,4 +1,4 @@
-"""Supervised contrast: samples of one class are drawn together, all others apart.
+"""Supervised contrast: it draws samples of one class together and pushes all others apart.
 
 P. Khosla et al. Supervised Contrastive Learning. NeurIPS 2020. arXiv:2004.11362 (equation 2).
 """
@@ -13,12 +13,16 @@ from torch import Tensor
 def supervised_contrast(
     features: Tensor, labels: Tensor, tau: float = 0.07, weight: Tensor | None = None
 ) -> Tensor:
-    """The mean over anchors i of -mean over positives p of log softmax over all others of
-    <z_i, z_p> / tau; a scalar.
+    """The supervised contrastive loss, a scalar.
 
-    features: [n, d], normalised to length 1 here. labels: [n]; positives are the other samples of
-    the anchor's label, and an anchor without one counts 0. weight: [n]; samples with 0 are neither
-    anchors nor others.
+    The mean over anchors i of -mean over positives p of log softmax over all others of <z_i, z_p> /
+    tau.
+
+    Args:
+        features: [n, d]; they are normalised to length 1 here.
+        labels: [n]. Positives are the other samples with the anchor's label; an anchor without one
+            counts 0.
+        weight: [n]; samples with 0 are neither anchors nor others.
     """
     z = F.normalize(features, dim=1)
     there = torch.ones_like(z[:, 0]) if weight is None else weight.to(z.dtype)

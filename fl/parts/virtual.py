@@ -1,11 +1,11 @@
 """Virtual images: a few per class that stand for a client's own, as leaves of its tree.
 
 C.-Y. Huang, R. Jin, C. Zhao, D. Xu, X. Li. Federated Learning on Virtual Heterogeneous Data with
-Local-Global Dataset Distillation. TMLR 2024. arXiv:2303.02278 (sections 3.3.1 and 5.1), after
-B. Zhao, H. Bilen. Dataset Condensation with Distribution Matching. WACV 2023. arXiv:2110.04181.
+Local-Global Dataset Distillation. TMLR 2024. arXiv:2303.02278 (sections 3.3.1 and 5.1), after B.
+Zhao, H. Bilen. Dataset Condensation with Distribution Matching. WACV 2023. arXiv:2110.04181.
 
-Images are what a network sees, normalised, and ordered by class, as many of each: [classes x count,
-channels, height, width].
+The images are normalised, as a network gets them, and ordered by class, with the same number of
+each: [classes x count, channels, height, width].
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from fl.term import Batch
 from fl.trees import Rate, Tree
 
 Start = Literal["statistics", "noise", "real"]
-"""What virtual images begin as: Gaussian with a client's mean and deviation of every class and
-channel, Gaussian with 0 and 1, or some of the client's own.
+"""What virtual images begin as: Gaussian with the client's mean and deviation of every class and
+channel, Gaussian with mean 0 and deviation 1, or some of the client's own images.
 """
 
 IMAGES = "images"
@@ -40,8 +40,12 @@ START, ORDER, PASSED = map(keyed.stream_of, ("virtual start", "virtual order", "
 
 @dataclass(frozen=True)
 class Matching:
-    """How distribution matching goes: ``real`` images of every class in a step, and the rate (None:
-    the run's) and momentum of the virtual ones.
+    """How distribution matching goes.
+
+    Attributes:
+        real: Real images of every class in a step.
+        lr: The rate of the virtual images; None: the run's.
+        momentum: That of the virtual images.
     """
 
     real: int
@@ -50,7 +54,7 @@ class Matching:
 
 
 def check_images(setting: Setting) -> None:
-    """Raise a `FedloomError` unless inputs are images."""
+    """Raise `FedloomError` unless inputs are images."""
     if len(setting.shape) != 3:
         raise FedloomError(
             f"the method makes virtual images, and the model's inputs have shape {setting.shape}; "
@@ -59,7 +63,7 @@ def check_images(setting: Setting) -> None:
 
 
 def admit(count: int) -> Callable[[Tensor, Tensor], None]:
-    """What raises a `FedloomError` unless every client has ``count`` samples of every class."""
+    """A check: `FedloomError` unless every client has ``count`` training samples of every class."""
 
     def check(counts: Tensor, clients: Tensor) -> None:
         for client in clients.tolist():
@@ -80,7 +84,7 @@ def admit(count: int) -> Callable[[Tensor, Tensor], None]:
 
 
 def labels(classes: int, count: int, like: Tensor) -> Tensor:
-    """Of virtual images, [classes x count]."""
+    """The labels of virtual images, [classes x count]."""
     return torch.arange(classes, device=like.device).repeat_interleave(count)
 
 
@@ -91,9 +95,9 @@ def nothing(setting: Setting, variables: Tree, count: int) -> Tensor:
 
 
 def statistics(setting: Setting, count: int, start: Start) -> Sweep:
-    """A look at all samples, after which a client has its first virtual images.
+    """A sweep over all samples, after which a client has its first virtual images.
 
-    The server's tree has a ``key``, int64.
+    The server's tree has to have a ``key``, int64.
     """
 
     def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
@@ -122,7 +126,7 @@ def statistics(setting: Setting, count: int, start: Start) -> Sweep:
 
 
 def some_of_its_own(count: int) -> Pass:
-    """One step after which a client's virtual images are ``count`` of its own of every class."""
+    """One step, after which a client's virtual images are ``count`` of its own of every class."""
 
     def begin(server: Tree, client: Tree) -> dict[str, Any]:
         return {"params": {IMAGES: client[IMAGES]}}
@@ -149,10 +153,13 @@ def distribution_matching(
 ) -> Pass:
     """Steps that draw the features of virtual images to those of a client's own, class by class.
 
-    In every step all classes go through the network at once, a `new` one that is drawn for it, or
-    the `shared` one as the server sent it; the real and the virtual images of a class with the same
-    random change. Real images are drawn without repetition: where a client has fewer of a class
-    than are asked for, all of them.
+    In every step all classes go through the network at once. The real and the virtual images of a
+    class get the same random change. Real images are drawn without repetition; where a client has
+    fewer of a class than are asked for, all of them are taken.
+
+    Args:
+        steps: By round, how many steps.
+        network: A `new` one that is drawn for each step, or the `shared` one as the server sent it.
     """
     net, made, optimizer = setting.network, fresh(setting.network), sgd(matching.momentum)
     classes, buffers = setting.classes, setting.network.init(0)["buffers"]
@@ -190,16 +197,24 @@ def distribution_matching(
 
 
 Virtual = Callable[[Tree], tuple[Tensor, Tensor]]
-"""Of a work tree, the images that are trained on and their labels."""
+"""From a work tree, the images that are trained on and their labels."""
 
 
 def on_images(
     part: Pass, setting: Setting, images: Virtual, count: int, due: Callable[[int], bool]
 ) -> Pass:
-    """A pass in the rounds that are due whose batches are of ``count`` virtual images.
+    """The pass, in the rounds that are due, with batches of virtual images.
 
-    They come in an order of their own for every epoch; what the last batch of one lacks is filled
-    up with others that weigh nothing. The batch of the client's samples gives size and keys.
+    The images come in a new order for every epoch. The last batch of an epoch is filled up with
+    others that have no weight. The batch of the client's own samples only gives size and keys.
+
+    Args:
+        images: Gives the virtual images and their labels.
+        count: How many there are.
+        due: Whether the pass takes place in a round.
+
+    Raises:
+        FedloomError: For terms that adapt to batches of a client's samples now and then.
     """
     training = setting.training
     size = training.batch_size
@@ -241,5 +256,5 @@ def on_images(
 def unchanged(
     server: Tree, clients: Tree, uploads: Tree, n: Tensor
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The aggregate of an exchange in which nothing is sent up."""
+    """The aggregate of an exchange in which clients send nothing."""
     return dict(server), dict(clients)

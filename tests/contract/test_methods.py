@@ -338,14 +338,14 @@ def test_a_method_is_a_frozen_record_with_defaults(method: str) -> None:
 # Stopped and resumed, through the store
 
 
-def every_method_in_one_study() -> dict[str, Any]:
-    def entry(name: str) -> dict[str, Any] | None:
-        # As long as what does not start from a model, which a method may say otherwise.
-        budget = {"rounds": planning.STUDY["training"]["rounds"], "local_epochs": 1}
-        start = {} if name in WITHOUT_START else {"start": start_of(name), **budget}
-        return {**start, **DECLARED[name].short} or None
-
-    return {name: entry(name) for name in METHODS}
+def study_of(method: str) -> dict[str, Any]:
+    """The entries of a method and of what it starts from."""
+    if method in WITHOUT_START:
+        return {method: DECLARED[method].short or None}
+    # As long as what does not start from a model, which a method may say otherwise.
+    budget = {"rounds": planning.STUDY["training"]["rounds"], "local_epochs": 1}
+    start = start_of(method)
+    return {**study_of(start), method: {"start": start, **budget, **DECLARED[method].short}}
 
 
 def start_of(method: str) -> str:
@@ -365,7 +365,7 @@ def test_resumed_is_undisturbed_to_the_bit(method: str, planned: Callable[..., P
     # On real images, so that a model with batch normalisation serves every method.
     held = {"clients": 4, "alpha": 0.5, "min_samples": 5, "min_per_class": 1}
     study = planned(
-        methods=every_method_in_one_study(),
+        methods=study_of(method),
         models=["cnn"],
         datasets=["digits"],
         partitions=[{"dirichlet": held}],

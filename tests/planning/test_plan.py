@@ -678,16 +678,18 @@ def test_weights_of_a_file_are_part_of_a_run_by_their_content(config: Path):
     assert specs._model_code(spec) == first
 
 
-def test_every_study_that_comes_along_can_be_planned():
+CONFIG = Path(__file__).parents[2] / "config"
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (CONFIG / "studies").glob("*.yaml")))
+def test_every_study_that_comes_along_can_be_planned(name: str):
     """But those that want ImageNet's weights, which say where to put them."""
-    folder = Path(__file__).parents[2] / "config"
-    for path in sorted((folder / "studies").glob("*.yaml")):
-        try:
-            found = expand(folder, path.stem, plan.asked_for(folder, [path.stem])[2])
-        except ConfigError as error:
-            assert "weights: " in str(error) and "is not there; fetch https://" in str(error)
-        else:
-            assert found.runs
+    try:
+        found = expand(CONFIG, name, plan.asked_for(CONFIG, [name])[2])
+    except ConfigError as error:
+        assert "weights: " in str(error) and "is not there; fetch https://" in str(error)
+    else:
+        assert found.runs
 
 
 def test_titles_decide_no_identity(config: Path):
