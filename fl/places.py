@@ -1,5 +1,4 @@
-"""Folders that a config or a command line names: what they mean, and which of them the graph takes.
-"""
+"""Folders that a config or a command line names: what they mean, and which of them the graph takes."""
 
 from __future__ import annotations
 
