@@ -1,4 +1,6 @@
-"""What there is, in words: methods, models, data sets and whatever else the registry knows."""
+"""Listings of what a config can name: methods, models, data sets and the other kinds of the
+registry.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def listing(kind: str) -> Iterator[str]:
 
 
 def details(kind: str, name: str) -> Iterator[str]:
-    """What an entry is, whose, what is to be known of it, and every key that configs can say."""
+    """An entry's summary, citation and notes, and every key that configs can set."""
     entry = registry.declared(kind, name, Where("NAME"))
     yield f"{entry.name}: {entry.summary}"
     if entry.citation:
@@ -53,7 +55,7 @@ def details(kind: str, name: str) -> Iterator[str]:
 
 
 def keys_of(entry: Entry) -> dict[str, str]:
-    """What the keys of an entry mean; those that all schemes share, `Common` says."""
+    """The meanings of an entry's keys; those of the keys that all schemes share are in `Common`."""
     own = meanings.meanings(entry.target)
     if inspect.isfunction(entry.target):
         from fl.data.scheme import Common  # imports pandas, which a listing does without
@@ -71,7 +73,7 @@ def _default(field: fields.Field) -> str:
 
 
 def _value(value: Any) -> str:
-    """As a config would say it."""
+    """A value as a config writes it."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

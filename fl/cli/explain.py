@@ -1,4 +1,4 @@
-"""Why a run is not one that is already there."""
+"""Why a run differs from those that are there already."""
 
 from __future__ import annotations
 
@@ -33,9 +33,15 @@ def explain(
 ) -> Iterator[str]:
     """Lines about the run whose id begins with ``wanted``.
 
-    planned: members of plans' bundles, by run id. left_out: what could not be planned, a line each.
-    Says the run's spec, and which keys or which files' code make it differ from the nearest run in
-    the store. Raises `FedloomError` for an id that no run has, or several have.
+    They show the run's spec, and the keys and code files in which it differs from the nearest run
+    in the store.
+
+    Args:
+        planned: Members of plans' bundles, by run id.
+        left_out: A line for each study that could not be planned.
+
+    Raises:
+        FedloomError: For an id that no run has, or several have.
     """
     there = store.runs()
     matching = sorted({*there, *planned})
@@ -63,7 +69,7 @@ def explain(
 def _others(
     run: str, planned: Mapping[str, Mapping[str, Any]], store: Store
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The other runs that are there, but for those that `fl store verify` finds damaged."""
+    """The other runs of the store, except those that `fl store verify` finds damaged."""
     for other in store.runs():
         if other != run:
             with contextlib.suppress(FedloomError):
@@ -71,7 +77,7 @@ def _others(
 
 
 def _facts(run: str, planned: Mapping[str, Mapping[str, Any]], store: Store) -> dict[str, Any]:
-    """State, spec and code of a run; where it starts from another, with that one's inside."""
+    """State, spec and code of a run; if it starts from another run, with that one's."""
     if store.has(run):
         found = shaped(_Told, store.record(run), Where(str(store.place(run))))
     else:

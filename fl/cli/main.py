@@ -1,4 +1,4 @@
-"""The command line: ``python -m fl COMMAND``. Every command says what it does with ``--help``."""
+"""The command line: ``python -m fl COMMAND``. ``--help`` explains every command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ KINDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status. Errors a user can mend are one message on stderr."""
+    """Run a command and return the exit status.
+
+    An error that the user can mend is one message on stderr.
+    """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
@@ -230,7 +233,7 @@ def _report(parsed: argparse.Namespace) -> None:
 
 
 def _asked(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, Any]]:
-    """A study as the config has it now, or as the graph planned it if a job asks."""
+    """A study for the config as it is now; for a job, as the graph planned it."""
     settings = config.settings(parsed.config)
     if parsed.planned:
         config.check_name(parsed.study, Where("the command line"))

@@ -1,4 +1,4 @@
-"""One line about the whole plan, again when it has changed, while Snakemake runs."""
+"""One line about the whole plan while Snakemake runs, printed when it has changed."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ log = logging.getLogger(__name__)
 
 
 def say(text: str) -> None:
-    """Print a line to the terminal, beside what Snakemake says."""
+    """Print a line to the terminal, between those of Snakemake."""
     print(text, file=sys.stderr, flush=True)
 
 
 class Watch(threading.Thread):
-    """Looks every ``pause`` seconds, and in the course of hours every minute.
+    """Looks at the store every ``pause`` seconds, after some hours every minute.
 
-    It says what it sees if a run has begun or ended, and in any case every five minutes. It is a
-    daemon, so that it never keeps a process alive.
+    It prints a line if a run has begun or ended, and otherwise every five minutes. It is a daemon
+    thread, so that it never keeps a process alive.
 
-    What runs cost is asked for more seldom, as that reads the records of all runs: at most a
+    The costs of runs are read less often, as that reads the records of all runs: at most a
     twentieth of the time is spent on it.
     """
 
@@ -46,7 +46,7 @@ class Watch(threading.Thread):
         self._told = self._due = 0.0
 
     def run(self) -> None:
-        """Look until `stop`, and once more then."""
+        """Look until `stop`, and then once more."""
         bundles, begun = status.bundles(self._results), time.monotonic()
         while True:
             late = (time.monotonic() - begun) / 60
@@ -70,7 +70,7 @@ class Watch(threading.Thread):
             self._say(status.line(standings, self._rates))
 
     def stop(self) -> None:
-        """Say where it ended."""
+        """Print a last line."""
         self._over.set()
         if self.is_alive():
             self.join()

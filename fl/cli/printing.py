@@ -1,7 +1,7 @@
-"""What is printed: one line for one line, whatever is in it.
+"""Safe printing: one line stays one line, whatever is in it.
 
-Runs, archives and data sets come from others, and so do the names, states and errors in them. A
-terminal obeys what it is sent: characters that move its cursor, hide text or turn it round.
+Runs, archives and data sets may come from others, and so may the names, states and errors in them.
+A terminal obeys control characters that move its cursor, hide text or reverse it.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ def plain(text: object) -> str:
 
 
 def say(text: object, file: TextIO | None = None) -> None:
-    """Print a line, `plain`; None is standard output."""
+    """Print a line, made `plain`; None is standard output."""
     print(plain(text), file=file)

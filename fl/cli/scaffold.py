@@ -26,9 +26,10 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write(kind: str, name: str, folder: Path) -> Path:
-    """Write ``<name>.py`` into the kind's folder of ``folder`` from its template; the path.
+    """Write ``<name>.py`` into the kind's folder of ``folder`` from its template; returns the path.
 
-    Raises `FedloomError` for a name that configs could not say and for a file that is there.
+    Raises:
+        FedloomError: For a name that configs could not use, and for a file that exists.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise FedloomError(

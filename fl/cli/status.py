@@ -1,8 +1,8 @@
-"""How far a plan is, told from its store alone: by anybody, from any host that sees it.
+"""How far a plan is, read from its store alone: by anyone, on any host that sees the store.
 
-A run is *done* if it is in the store. Else it is *running* if a live process holds it, *failed* if
-the last process that tried left an error, *interrupted* if there is a checkpoint to go on from, and
-*waiting* if there is nothing yet.
+A run is *done* if it is in the store. Otherwise it is *running* if a live process holds it,
+*failed* if the last process that tried left an error, *interrupted* if there is a checkpoint to
+resume from, and *waiting* if there is nothing yet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ STATES = ("done", "running", "failed", "interrupted", "waiting")
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one run stands; round: that of its newest checkpoint; note: its holder or its error."""
+    """The state of one run.
+
+    Attributes:
+        round: That of its newest checkpoint.
+        note: Its holder or its error.
+    """
 
     run: str
     title: str
@@ -52,7 +57,7 @@ def bundles(results: Path) -> list[Bundle]:
 
 
 def look(planned: Sequence[Bundle], store: Store) -> list[Standing]:
-    """Where every run of these bundles stands now."""
+    """The present state of every run of these bundles."""
     there = {path.name for path in store.root.iterdir()} if store.root.exists() else set()
     return [one for bundle in planned for one in _bundle(bundle, store, there)]
 
@@ -83,7 +88,7 @@ def _bundle(bundle: Bundle, store: Store, there: set[str]) -> Iterator[Standing]
 
 
 def line(standings: Sequence[Standing], rates: Rates) -> str:
-    """All of it in a line: ``12 of 15 runs done, 2 running, 1 failed, about 3 min left``."""
+    """A summary in one line: ``12 of 15 runs done, 2 running, 1 failed, about 3 min left``."""
     counts = Counter(one.state for one in standings)
     parts = [f"{counts['done']} of {len(standings)} runs done"]
     parts += [f"{counts[state]} {state}" for state in STATES[1:4] if counts[state]]

@@ -1,4 +1,4 @@
-"""``python -m fl store COMMAND``: what is in the store of runs, in order, and to and fro."""
+"""``python -m fl store COMMAND``: list, check, clean, export and import stored runs."""
 
 from __future__ import annotations
 
@@ -165,13 +165,13 @@ def _sum(found: Iterable[Entry]) -> str:
 
 
 def _on(entry: Entry) -> str | None:
-    """The data set of a run; None where nothing tells."""
+    """The data set of a run; None if its record does not say."""
     name = entry.record.get("spec", {}).get("dataset", {}).get("name")
     return None if name is None else str(name)
 
 
 def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
-    """Remove runs that nobody is computing; whether one had to be kept."""
+    """Remove runs that no process is computing; whether one had to be kept."""
     kept, removed = False, 0
     for run in runs:
         try:
@@ -188,7 +188,7 @@ def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
 
 
 def _mark(folder: Path) -> None:
-    """Bring the markers in line with what is left of the store."""
+    """Bring the markers in line with the runs that are left in the store."""
     from fl.results import markers
 
     known = _plan(folder)
@@ -228,7 +228,7 @@ def _chosen(parsed: argparse.Namespace, source: Store) -> list[str]:
 
 
 def _runs_of(folder: Path, studies: list[str]) -> set[str]:
-    """The runs that studies need as the config has them now."""
+    """The runs that studies need, for the config as it is now."""
     from fl.planning import kept
 
     found = kept.asked(folder, studies)
@@ -247,7 +247,7 @@ def _plan(folder: Path) -> dict[str, Any]:
 
 
 def _tell(moved: Iterable[Moved]) -> int:
-    """Print what became of runs; 1 if one is damaged or in conflict."""
+    """Print the outcome for each run; 1 if one is damaged or in conflict."""
     counts: Counter[str] = Counter()
     for one in moved:
         counts[one.outcome] += 1

@@ -1,4 +1,4 @@
-"""A plan in words: what it means, what is there, what the rest costs."""
+"""A plan in words: what it means, which runs are there, what the rest will cost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
 
 
 def _merged(lacking: dict[str, Bundle], store: Store) -> str:
-    """How many jobs a cluster will be asked for."""
+    """How many jobs a cluster would get."""
     count, rates = len(list(jobs.form(lacking, store, merge=True))), Rates(store)
     text = f"{count} cluster job{'s' * (count != 1)} (snakemake --profile slurm)"
     if count > 1 and any(math.isinf(jobs.seconds(b, rates, store)) for b in lacking.values()):
@@ -83,12 +83,14 @@ def there(study: dict[str, Any], store: Store) -> str:
 def results(
     study: dict[str, Any], seen: pd.DataFrame, unseen: pd.DataFrame, runs: pd.DataFrame
 ) -> Iterator[str]:
-    """The summaries of a study (see `fl.results.tables.summarise`), a line per method and setting,
-    in %.
+    """The summaries of a study (see `fl.results.tables.summarise`) in %, by method and setting.
 
-    seen: of the clients that are trained on. unseen: of those held out, left out where there are
-    none. What is missing or diverged is counted beside the method, as are the points of a grid that
-    is not whole, whose best may yet be another; and all missing and diverged runs at the end.
+    Beside a method stand its missing and diverged runs and the missing points of its grid, whose
+    best point may yet change; at the end, all missing and diverged runs.
+
+    Args:
+        seen: Of the clients that are trained on.
+        unseen: Of the clients held out; left out if there are none.
     """
     titles = {run["method"]: run["title"] for run in study["runs"]}
     metric = study["metric"].replace("_", " ")

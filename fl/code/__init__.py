@@ -1,1 +1,1 @@
-"""The code that a config can name: where it is, what it says of itself, and its hash."""
+"""The code that a config can name: where it is, its documentation, and its hash."""

@@ -26,7 +26,7 @@ def dataclass_of(file: Path) -> type | None:
     """The dataclass of an entry with its fields, class variables and docstring, but no methods.
 
     Returns:
-        None for a file that does not define exactly one, or that defines it by other means.
+        None for a file that does not define exactly one, or that defines it in another way.
     """
     try:
         tree = ast.parse(file.read_bytes(), filename=str(file))

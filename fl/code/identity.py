@@ -1,8 +1,8 @@
-"""What makes a run the run it is: its spec, the code that decides its numbers, its data.
+"""The identity of a run: its spec, the code that decides its numbers, its data.
 
-Code is hashed as syntax, without docstrings, comments and layout, file by file, over a root file
-and everything in ``fl``, or in a user's plugins, that it imports. A package's ``__init__`` counts
-only where names are imported from it. Hashes do not depend on the Python version.
+Code is hashed as syntax, without docstrings, comments and layout, file by file: a root file and
+everything in ``fl``, or in a user's plugins, that it imports. A package's ``__init__`` counts only
+where names are imported from it. Hashes do not depend on the Python version.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def digest(payload: Any) -> str:
 
 
 def point(spec: Mapping[str, Any], code: Mapping[str, str]) -> str:
-    """The id of a point: its spec, whatever the seed, and the hashes of its code and data."""
+    """The id of a point: a hash of its spec without the seed, and of its code and data."""
     return digest([{key: value for key, value in spec.items() if key != "seed"}, dict(code)])
 
 
@@ -67,7 +67,10 @@ def run(point: str, seed: int) -> str:
 
 
 def files(root: Path) -> dict[str, str]:
-    """``{"fl/parts/losses.py": hash}`` for a file and all that it imports of `plugins.roots`."""
+    """The hashes of a file and of all that it imports of `plugins.roots`, by label.
+
+    A label is the path in its package, ``fl/parts/losses.py``.
+    """
     seen: dict[Path, str] = {}
     waiting = [root.resolve()]
     while waiting:
@@ -86,7 +89,11 @@ def code(root: Path) -> str:
 
 @cache
 def _code(root: Path, roots: tuple[tuple[str, Path], ...]) -> str:
-    """roots: as another folder of a user's own changes what an import means."""
+    """The hash that `code` gives.
+
+    Args:
+        roots: A key of the cache, as another plugin folder changes what an import means.
+    """
     current = digest(files(root))
     older = _ledger().get(_label(root.resolve()), {})
     seen = {current}
@@ -141,7 +148,7 @@ def _imports(tree: ast.Module, path: Path) -> Iterator[Path]:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """All that is executed: not what is imported for its types alone."""
+    """All syntax that is executed; imports for types alone are left out."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and _is_for_types(child.test):
@@ -158,7 +165,7 @@ def _is_for_types(test: ast.expr) -> bool:
 
 
 def _whole(name: str) -> list[Path]:
-    """A module that is imported as such, and with it the files that its names moved to."""
+    """The files of a module that is imported as a whole, those included that its names moved to."""
     found = _module(name)
     return found + [
         to for path in found for moved in _moved(path).values() for to in _module(moved)
@@ -166,7 +173,7 @@ def _whole(name: str) -> list[Path]:
 
 
 def _part(package: str, name: str) -> list[Path]:
-    """The files behind ``from package import name``: where the name has moved to, that alone."""
+    """The files behind ``from package import name``; of a moved name, its new place alone."""
     found = _module(package)
     if name == "*":
         return _whole(package)
@@ -176,7 +183,7 @@ def _part(package: str, name: str) -> list[Path]:
 
 @cache
 def _moved(path: Path) -> dict[str, str]:
-    """The table ``MOVED`` of a module: names that can still be imported from it, and from where."""
+    """The table ``MOVED`` of a module: by name that moved out of it, the new module."""
     for node in ast.parse(path.read_bytes(), filename=str(path)).body:
         if isinstance(node, ast.Assign) and _names(node) == ["MOVED"]:
             return dict(ast.literal_eval(node.value))

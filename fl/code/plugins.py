@@ -1,9 +1,9 @@
-"""Code of a user's own, outside this repository, with the same rights as what is in it.
+"""Plugins: code of the user's own, outside this repository, with the same rights as code in it.
 
 ``plugins: [../mylab]`` in ``config.yaml`` names a Python package: a folder with ``methods/``,
 ``terms/``, ``features/``, ``models/``, ``datasets/``, ``schemes/`` and ``analyses/`` as in ``fl``,
-and whatever else its files import. They are found by the registry, checked, hashed into the
-identity of runs, and held to the contract tests.
+and other files that these import. The registry finds them; they are checked, are part of the
+identity of runs, and can be run through the contract tests.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _roots: dict[str, Path] = {FL.name: FL}
 
 
 def use(folders: Iterable[str], where: Where) -> None:
-    """Make the packages in these folders known to this process.
+    """Make the packages in these folders available to this process.
 
-    Raises `ConfigError` at ``where`` for a folder that is not there, is no Python name, or has the
-    name of another package.
+    Raises:
+        ConfigError: At ``where``, for a folder that does not exist, is no Python name, or has the
+            name of another package.
     """
     for i, text in enumerate(folders):
         at = where / i

@@ -1,10 +1,10 @@
-"""What there is: methods, loss terms, alterations of features, models, data sets, partition schemes
-and analyses, one file each.
+"""The registry of methods, loss terms, alterations of features, models, data sets, partition
+schemes and analyses, one file each.
 
-A file's name is its name (``two_layer.py`` is ``two-layer``). Its docstring's first line says what
-it is, the second paragraph is its citation, what follows are notes. It defines one dataclass with a
-``build`` or ``read`` method, or, for a partition scheme, one function named as the file; their
-annotated fields are the config keys, whose meaning their docstring says (`fl.code.meanings`).
+A file's name is its name (``two_layer.py`` is ``two-layer``). The first line of its docstring is
+its summary, the second paragraph its citation, the rest are notes. It defines one dataclass with a
+``build`` or ``read`` method, or, for a partition scheme, one function named as the file. The
+annotated fields are the config keys, explained in their docstring (`fl.code.meanings`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ FOLDERS = {
 
 @dataclass(frozen=True)
 class Said:
-    """What the docstring of a file says of the thing in it: summary and citation in one line each,
-    notes as they are written. What is not there is empty.
+    """The documentation in the docstring of a file; what is absent is empty.
+
+    Summary and citation are one line each, notes are as they are written.
     """
 
     kind: str
@@ -55,7 +56,11 @@ class Said:
 
 @dataclass(frozen=True)
 class Entry(Said):
-    """One thing that a config can name; target: the class or function that its file defines."""
+    """One thing that a config can name.
+
+    Attributes:
+        target: The class or function that its file defines.
+    """
 
     target: Any
 
@@ -64,9 +69,10 @@ class Entry(Said):
         return fields.parse(self.target, values, where)
 
     def make(self, settled: Mapping[str, Any]) -> Any:
-        """The instance for values that `parse` returned, or that a spec brought back.
+        """The instance for values that `parse` returned, or that were read from a spec.
 
-        Raises `ConfigError` for a value that is missing or that is not allowed.
+        Raises:
+            ConfigError: For a value that is missing or not allowed.
         """
         where, typed = Where(self.name), {}
         for name, field in fields.fields(self.target).items():
@@ -93,9 +99,10 @@ def find(kind: str, name: str, where: Where) -> Entry:
 
 
 def declared(kind: str, name: str, where: Where) -> Entry:
-    """As `find`, with a target that has the fields and class variables but may have no methods:
-    for who asks what can be said of an entry, and not for the entry. What lies in a plugin is
-    imported, as its author wants to be told what is wrong with it.
+    """As `find`, but the target may have no methods, only fields and class variables.
+
+    For callers that ask about an entry and do not use it. A file in a plugin is imported, so that
+    its author is told what is wrong with it.
     """
     place = file(kind, name, where)
     target = dataclass_of(place) if place.is_relative_to(ROOT) else None
@@ -106,7 +113,7 @@ def declared(kind: str, name: str, where: Where) -> Entry:
 
 
 def file(kind: str, name: str, where: Where) -> Path:
-    """Where the entry of that name is defined, or a `ConfigError` as of `find`; not imported."""
+    """The file of the entry of that name, or a `ConfigError` as of `find`; not imported."""
     return _file(_named(kind, name, where))
 
 
@@ -126,7 +133,7 @@ def entry_of(kind: str, spec: Mapping[str, Any]) -> tuple[Entry, Any]:
 
 
 def described(kind: str) -> list[Said]:
-    """What the files of all entries say of themselves; read, and not imported."""
+    """The documentation of all entries, read without importing them."""
     where, found = Where("plugins"), []
     for name, module in sorted(_modules(kind, where).items()):
         file = _file(module)

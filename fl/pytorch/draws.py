@@ -1,4 +1,4 @@
-"""The random numbers of one pass through a model, and a watch for those from elsewhere."""
+"""The random numbers of one pass through a model, and a check for those drawn in other ways."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ ALLOWED = (
 class Draws:
     """The random numbers of one pass; the n-th call of a random layer draws from the n-th stream.
 
-    key: of each sample, int64 [b]; None refuses to draw. nested: whether a gradient is taken
-    through a gradient. drawn: whether a number was drawn. wanted: whether the functions of
-    `fl.pytorch.functions` are of use beside that.
+    Attributes:
+        key: Of each sample, int64 [b]; None refuses to draw.
+        nested: Whether a gradient is taken through a gradient.
+        drawn: Whether a number was drawn.
+        wanted: Whether the functions of `fl.pytorch.functions` are needed for another reason.
     """
 
     def __init__(self, key: Tensor | None, nested: bool = False) -> None:
@@ -41,8 +43,8 @@ class Draws:
     def uniform(self, shape: tuple[int, ...]) -> Tensor:
         """Numbers in [0, 1), float64 of that shape.
 
-        Whose first dimension is that of the batch, or a multiple (heads of attention), has numbers
-        by each sample's key; any other by one key made of all of them.
+        If its first dimension is that of the batch, or a multiple of it (heads of attention),
+        numbers are drawn by each sample's key; otherwise by one key made of all of them.
         """
         if self.key is None:
             raise FedloomError(KEYLESS)
@@ -55,27 +57,28 @@ class Draws:
         return own.reshape(shape)
 
     def kept(self, x: Tensor, p: float, dims: int | None = None) -> Tensor:
-        """Ones and zeros, zeros with probability p: of x's first ``dims`` dimensions (None: all),
-        and with as many as x has.
+        """A mask of ones and zeros, zero with probability p.
+
+        It is drawn over x's first ``dims`` dimensions (None: all) and has as many dimensions as x.
         """
         shape = tuple(x.shape[:dims])
         keep = (self.uniform(shape) >= p).to(x.dtype)
         return keep.reshape(shape + (1,) * (x.dim() - len(shape)))
 
     def drop(self, x: Tensor, p: float, inplace: bool = False, dims: int | None = None) -> Tensor:
-        """x without what is dropped, the rest scaled up by 1/(1 - p)."""
+        """x with dropped elements set to zero, the rest scaled by 1/(1 - p)."""
         factor = self.kept(x, p, dims) / max(1 - p, 1e-12)
         return x.mul_(factor) if inplace else x * factor
 
 
 def streams() -> list[Tensor]:
-    """Where PyTorch's shared generators stand."""
+    """The state of PyTorch's shared generators."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return [torch.get_rng_state(), *cuda]
 
 
 def drawn_since(before: list[Tensor]) -> bool:
-    """Whether somebody has drawn from PyTorch's shared generators since `streams` gave that."""
+    """Whether PyTorch's shared generators have been used since `streams` returned ``before``."""
     now = streams()
     return not all(map(torch.equal, before, now))
 

@@ -1,10 +1,10 @@
 """Functions of PyTorch as models call them, replaced while a model is trained.
 
 What modules draw by these functions (dropout in all its forms, RReLU, attention) is drawn by keys
-instead, see `fl.keyed`; and where gradients are nested, what PyTorch gets wrong or cannot do is
-done in a way that is right. Replaced are the names in PyTorch's own modules, so that whoever looks
-a function up there gets the replacement: `nn.Dropout`, `nn.MultiheadAttention`, a forward that
-calls ``F.dropout``.
+instead, see `fl.keyed`. Where gradients are nested, operations for which PyTorch is wrong or has no
+derivative are computed in another way. The names in PyTorch's own modules are replaced, so that
+every caller gets the replacement: `nn.Dropout`, `nn.MultiheadAttention`, a forward that calls
+``F.dropout``.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def _attention(
 ) -> Tensor:
     """softmax(Q K' scale + mask) V, with weights dropped.
 
-    In plain arithmetic, because PyTorch's own draws where nobody can key it, has no second
-    derivative, and on a CPU no rule for a stack of clients.
+    In plain arithmetic, because PyTorch's own function draws numbers that cannot be keyed, has no
+    second derivative, and on a CPU no rule for a stack of clients.
     """
     draws.wanted = True
     if not dropout_p and not draws.nested and query.device.type != "cpu":
@@ -242,7 +242,9 @@ def _places() -> list[tuple[Any, str]]:
 
 @contextmanager
 def replaced(draws: Draws) -> Iterator[None]:
-    """The functions draw from ``draws``, wherever in this process they are called."""
+    """A context in which the functions draw from ``draws``, wherever in this process they are
+    called.
+    """
     own = [(place, name, getattr(place, name)) for place, name in _places()]
     try:
         for place, name, _ in own:
@@ -254,12 +256,12 @@ def replaced(draws: Draws) -> Iterator[None]:
 
 
 def calls(layer: nn.Module) -> bool:
-    """Whether a module is one that draws by a function that is replaced, or attends."""
+    """Whether a module draws by one of the replaced functions, or computes attention."""
     return isinstance(layer, (_DropoutNd, nn.RReLU, nn.MultiheadAttention, *_depths()))
 
 
 def draws_numbers(layer: nn.Module) -> bool:
-    """Whether a module is one that draws random numbers in training mode."""
+    """Whether a module draws random numbers in training mode."""
     if isinstance(layer, nn.MultiheadAttention):
         return bool(layer.dropout)
     return isinstance(layer, nn.RReLU) or bool(calls(layer) and layer.p)

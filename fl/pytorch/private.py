@@ -51,8 +51,8 @@ Without them: a comprehension, which starts a kernel for each tensor.
 
 
 def slots(layer: nn.Module) -> tuple[dict[str, object], dict[str, object]]:
-    """The dicts that hold a layer's own parameters and buffers, to put others there for a pass.
+    """The dicts that hold a layer's own parameters and buffers, in which a pass puts others.
 
-    Without them: `torch.func.functional_call`, which finds every name anew at each call.
+    The public alternative is `torch.func.functional_call`, which looks up every name at each call.
     """
     return layer._parameters, layer._buffers  # type: ignore[return-value]

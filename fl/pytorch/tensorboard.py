@@ -1,6 +1,6 @@
-"""Curves for TensorBoard, for those who want them: ``execution: {tensorboard: true}``.
+"""Curves for TensorBoard, for users who want them: ``execution: {tensorboard: true}``.
 
-Its package is no part of Fedloom's environment and is imported only then.
+Its package is not part of Fedloom's environment and is imported only then.
 """
 
 from __future__ import annotations

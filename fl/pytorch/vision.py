@@ -54,9 +54,13 @@ __all__ = ["pretrained", "torchvision"]
 def pretrained(network: nn.Module, weights: str, published: Any) -> None:
     """Load weights trained on ImageNet into a torchvision model of 1,000 classes.
 
-    weights: the file, or ``imagenet`` for ``published``, an entry of one of torchvision's
-    enumerations, as it lies in the user's cache; nothing is downloaded. Raises `FedloomError`,
-    which says where to put what, if the file is missing or not of this model.
+    Args:
+        weights: The file, or ``imagenet`` for ``published`` as it is in the user's cache; nothing
+            is downloaded.
+        published: An entry of one of torchvision's enumerations.
+
+    Raises:
+        FedloomError: If the file is missing or not of this model; says what to put where.
     """
     path = Path(weights)
     if weights == "imagenet":

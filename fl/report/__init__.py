@@ -20,15 +20,19 @@ from fl.results.tables import COMPLETE, DIVERGED, MISSING
 def build(
     study: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None
 ) -> list[Path]:
-    """Write ``results/report/<study>.html``, ``.md`` and ``.tex`` from what is there.
+    """Write ``results/report/<study>.html``, ``.md`` and ``.tex`` from the runs that are there.
 
-    Every figure is an SVG and a PDF file in ``results/report/<study>/``. Returns the three paths
-    and that of the folder.
+    Every figure is an SVG and a PDF file in ``results/report/<study>/``. Missing and diverged runs
+    are named. Incomplete tables of the study are made again first.
 
-    Runs that are missing or diverged are named as such. The study's tables are made first where
-    they are not complete. ``plan`` is the study's, where it is not the one in ``results/plan``.
-    Raises `DataError` for a study that is not planned or a file that
-    cannot be read.
+    Args:
+        plan: The study's, if not the one in ``results/plan``.
+
+    Returns:
+        The three paths and that of the folder.
+
+    Raises:
+        DataError: For a study that is not planned or a file that cannot be read.
     """
     facts = gather(study, results, store, plan)
     sections = outline(facts)
@@ -53,7 +57,7 @@ def texts(facts: Facts, sections: Sequence[Section]) -> dict[str, str]:
 
 
 def _tables(sections: Sequence[Section]) -> list[Table]:
-    """What stands beside the page: all tables but those of every single client."""
+    """What stands beside the page: all tables except those of single clients."""
     return [b for b in blocks(sections) if isinstance(b, Table) and b.name != "holdings"]
 
 

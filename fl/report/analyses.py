@@ -27,8 +27,11 @@ KEYS = {"stage": "stage", "round": "round"}
 
 @dataclass(frozen=True)
 class Analysis:
-    """One that a study asks for. record: what `analysis.json` says; empty where it is not there,
-    which ``trouble`` says in words.
+    """An analysis that a study asks for.
+
+    Attributes:
+        record: The content of `analysis.json`; empty if there is none, for which ``trouble`` gives
+            the reason.
     """
 
     title: str
@@ -39,7 +42,7 @@ class Analysis:
 
 
 def read(results: Path, planned: Mapping[str, Any]) -> Analysis:
-    """An analysis of a study's plan: what is there of it."""
+    """A planned analysis of a study, as far as it is there."""
     title, folder = (
         planned["title"] or planned["text"],
         analyses.place(results, planned["analysis"]),
@@ -65,7 +68,7 @@ def _drawn(folder: Path, name: str) -> Drawn:
 
 @dataclass(frozen=True)
 class Names:
-    """What the report calls methods and settings, in its order."""
+    """The report's names of methods and settings, in its order."""
 
     methods: Mapping[str, str]
     settings: Mapping[Setting, str]

@@ -42,17 +42,20 @@ def load(
     metric: str | None = None,
     unseen: bool = False,
 ) -> pd.DataFrame:
-    """What a study's main table shows: a row for each setting and method, at the selected point.
+    """A study's main table: a row for each setting and method, at the selected point.
 
-    The columns are `COLUMNS`. Values are on the clients' test samples, as fractions of one where
-    they are shares: 0.96 where the report says 96.0.
+    The columns are `COLUMNS`. Values are on the clients' test samples; shares are fractions of one:
+    0.96 where the report says 96.0. Nothing is written.
 
-    results: the folder that `config.yaml` names so. store: that of the runs, by default the one
-    that was planned with; it is read only where a table in ``results/tables`` is not there, not
-    complete or not of the plan. metric: by default the study's. unseen: of the clients that were
-    held out of training instead. Nothing is written.
+    Args:
+        results: The folder that `config.yaml` names so.
+        store: The folder of runs, by default the planned one. It is read only if a table in
+            ``results/tables`` is absent, incomplete or of another plan.
+        metric: By default the study's.
+        unseen: Of the clients that were held out of training instead.
 
-    Raises `DataError` for a study that was not planned and for a file that cannot be read.
+    Raises:
+        DataError: For a study that was not planned and for a file that cannot be read.
     """
     results = Path(results)
     planned = read_plan(study, results)

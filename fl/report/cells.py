@@ -18,8 +18,8 @@ NOTHING = DASH
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: its text, where it links to (``#anchor``), whether it is the best, a short remark,
-    and the number in full, which the page shows to who points at it.
+    """A cell of a table: its text, its link (``#anchor``), whether it is the best, a short remark,
+    and the number in full, which the page shows under the pointer.
     """
 
     text: str
@@ -50,10 +50,13 @@ class Group:
 class Table:
     """A table; a line break in a column's name breaks the line in the header.
 
-    ``text`` counts the columns, from the left, that hold text and not numbers; ``note`` is whether
-    the last one does. ``crossed``: what stands in the corner when rows and columns change places,
-    for a table that can be read either way. ``scope``: what the page says once for all its tables,
-    and a table that stands elsewhere has to say itself. ``number``: as the page numbers it.
+    Attributes:
+        text: The number of columns, from the left, that hold text and not numbers.
+        note: Whether the last column holds text.
+        crossed: The corner's text when rows and columns change places, for a table that can be read
+            either way.
+        scope: What the page says once for all its tables, and a table elsewhere says itself.
+        number: The table's number on the page.
     """
 
     name: str
@@ -77,7 +80,7 @@ class Table:
         return column <= self.text or (self.note and column == len(self.columns))
 
     def transposed(self) -> Table:
-        """The same with rows and columns in each other's place, for one that is ``crossed``."""
+        """The table with rows and columns exchanged, if it is ``crossed``."""
         rows = [
             Row(Cell(name.replace("\n", " · ")), tuple(row.cells[i] for row in self.rows))
             for i, name in enumerate(self.columns)

@@ -45,12 +45,12 @@ def _population(facts: Facts, setting: Setting) -> float:
 
 
 def remark(row: pd.Series) -> str:
-    """What a cell has to admit: ``1 diverged, 2 missing``, see `fl.results.tables.gaps`."""
+    """What a cell must mention: ``1 diverged, 2 missing``, see `fl.results.tables.gaps`."""
     return tables.gaps(row.to_dict())
 
 
 def unsettled(facts: Facts, summary: pd.DataFrame) -> str:
-    """A sentence for a caption that names the methods whose grid is not whole; "" if all are."""
+    """A sentence for a caption on methods whose grid lacks runs; "" if none does."""
     lacking = set(summary.loc[summary["n_points_there"] < summary["n_points"], "method"])
     if not lacking:
         return ""

@@ -1,4 +1,4 @@
-"""What methods cost: bytes between server and clients, operations, and state that is kept."""
+"""The costs of methods: bytes between server and clients, operations, and state that is kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATE = {"state_client": size, "state_server": size}
 
 
 def costs_table(facts: Facts) -> Table | None:
-    """Costs by client and round, and the bytes of all until `TIMED` of each final value."""
+    """Costs by client and round, and the bytes of all clients until `TIMED` of each final value."""
     each = spent(facts)
     if each.empty:
         return None
@@ -57,9 +57,9 @@ def costs_table(facts: Facts) -> Table | None:
 
 
 def spent(facts: Facts) -> pd.DataFrame:
-    """A row for each followed run that tells its costs, with the ``total`` bytes until `TIMED`.
+    """A row for each followed run whose costs are known, with the ``total`` bytes until `TIMED`.
 
-    NaN where a run never gets there, or where the costs of its start are not known.
+    NaN if a run never gets there, or if the costs of the runs it starts from are not known.
     """
     if "traffic" not in facts.runs:  # Tables of an older version.
         return pd.DataFrame()
@@ -88,7 +88,7 @@ def spent(facts: Facts) -> pd.DataFrame:
 
 
 def _starts(facts: Facts) -> dict[str, list[str]]:
-    """Of each run, those whose models it starts from, one behind the other."""
+    """By run, the chain of runs whose models it starts from."""
     starts, found = {run["run"]: run.get("start") for run in facts.plan["runs"]}, {}
     for run in starts:
         found[run], start = list[str](), starts[run]

@@ -1,7 +1,7 @@
-"""How figures look on the page and in files, and how a drawing becomes either.
+"""The look of figures on the page and in files, and how a drawing becomes either.
 
-On the page colours and type are the page's own, so that a figure is right on light and on dark
-ground; a file has its own colours and its own legend. Equal inputs give equal bytes.
+On the page colours and type are the page's own, so that a figure fits a light and a dark page; a
+file has its own colours and its own legend. Equal inputs give equal bytes.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ P = ParamSpec("P")
 
 
 def pictured(draw: Callable[Concatenate[Look, P], Canvas]) -> Callable[P, Picture]:
-    """A function that draws in a look, as one that gives the `Picture`."""
+    """Makes of a function that draws in a look one that returns the `Picture`."""
 
     @wraps(draw)
     def made(*args: P.args, **kwargs: P.kwargs) -> Picture:

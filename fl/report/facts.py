@@ -1,4 +1,4 @@
-"""Everything a report is made from: a study's plan, its tables, its partitions, its versions."""
+"""What a report is made from: a study's plan, its tables, its partitions, its versions."""
 
 from __future__ import annotations
 

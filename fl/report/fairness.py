@@ -1,4 +1,4 @@
-"""The table of other means than the plain one: by samples, and of the clients served worst."""
+"""The table of other means than the plain one: weighted by samples, and over the worst clients."""
 
 from __future__ import annotations
 

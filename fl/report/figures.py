@@ -28,7 +28,7 @@ DASHED = (0, (4, 2))
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture that is in files: as the page sets it, and the files by the end of their name."""
+    """A picture from files: as the page shows it, and the files by the end of their name."""
 
     svg: str
     content: Mapping[str, bytes]
@@ -109,9 +109,11 @@ def strips(
 ) -> Canvas:
     """One row per method, for one setting: its clients, and a bar at their mean.
 
-    A dot per client; of more than `CROWD` clients the worst and the best, a thin line from the 5th
-    to the 95th percentile, a thick one between the quartiles, and a gap at the median. ``zero``: a
-    line at no difference.
+    A dot per client. For more than `CROWD` clients: the worst and the best, a thin line from the
+    5th to the 95th percentile, a thick one between the quartiles, and a gap at the median.
+
+    Args:
+        zero: Whether to draw a line at no difference.
     """
     shown = [m for m in names if m in set(frame["method"])]
     canvas, axes = axes_of(0.75 + 0.34 * len(shown))
@@ -178,12 +180,11 @@ MOST = 40
 
 @pictured
 def holdings(look: Look, partition: Partition) -> Canvas:
-    """Who holds what: clients across, classes down, area proportional to samples.
+    """The partition: clients across, classes down, area proportional to samples.
 
-    Where there are more than `MOST` of either, the shade of a grid, by the logarithm: sizes that
-    follow a power law would leave it blank. More than `MOST` clients stand in the order of their
-    most frequent class and size, in which those side by side are alike where there is room for a
-    part of them only.
+    With more than `MOST` clients or classes, a grid shaded by the logarithm, as areas would leave
+    sizes that follow a power law blank. More than `MOST` clients are sorted by their most frequent
+    class and their size, so that neighbours are alike where only a part of them can be shown.
     """
     counts = np.sum(list(partition.counts.values()), axis=0)
     n_clients, n_classes = counts.shape

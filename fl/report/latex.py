@@ -1,8 +1,8 @@
 """LaTeX from the same tables as the page, laid out to fit the text of an ``article``.
 
-A table that is too wide is set with rows and columns in each other's place, where it can be read
-so; else its texts are broken into lines; else its columns are dealt to several tables. One that is
-taller than a page is a ``longtable``.
+A table that is too wide is set with rows and columns exchanged, if it can be read so; else its
+texts are broken into lines; else its columns are divided over several tables. One that is taller
+than a page is a ``longtable``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def tex(text: str) -> str:
 
 
 def preamble() -> str:
-    """What a document needs."""
+    """The packages that a document needs."""
     return f"\\usepackage{{{','.join(PACKAGES)}}}"
 
 

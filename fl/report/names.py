@@ -1,4 +1,4 @@
-"""How a report calls its settings: by their titles, and without what all of them share."""
+"""The names of settings in a report: their titles, without what all of them share."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Setting = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Names:
-    """What sets each of several settings apart, in parts, and what all of them share.
+    """What distinguishes each of several settings, in parts, and what all of them share.
 
-    A setting that stands alone shares nothing: it is told in full.
+    A single setting shares nothing: its name is complete.
     """
 
     common: tuple[str, ...]
@@ -24,7 +24,11 @@ class Names:
 
 
 def names(settings: Sequence[Setting], titles: Mapping[str, Mapping[str, str]]) -> Names:
-    """The names of ``settings``; titles: by column of `SETTING`, what its texts are called."""
+    """The names of ``settings``.
+
+    Args:
+        titles: By column of `SETTING`, the titles of its texts.
+    """
     common: list[str] = []
     own: list[list[str]] = [[] for _ in settings]
     for i, kind in enumerate(SETTING):

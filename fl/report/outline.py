@@ -1,4 +1,4 @@
-"""Which tables and figures a report has, in which order, under which numbers."""
+"""The tables and figures of a report, their order and their numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Block = Table | Figure
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks that a reader opens."""
+    """Blocks that are hidden until a reader opens them."""
 
     summary: str
     blocks: tuple[Table | Figure, ...]
@@ -126,7 +126,7 @@ def _there(*blocks: Table | Figure | None) -> tuple[Table | Figure, ...]:
 
 
 def _analyses(facts: Facts) -> Section:
-    """What analyses of the stored runs found; those that are not there are named."""
+    """The results of analyses of the stored runs; missing ones are named."""
     names = analyses.Names(facts.methods, {one: facts.short(one) for one in facts.settings})
     found: list[Table | Figure | Fold] = []
     remarks = []

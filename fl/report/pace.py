@@ -1,4 +1,4 @@
-"""How long methods take: rounds and time until a share of what they end at."""
+"""How long methods take: rounds and time until a share of their final value."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pace_table(facts: Facts) -> Table | None:
 def reached(facts: Facts) -> pd.DataFrame:
     """A row for each run: rounds to each of `SHARES` and to `TIMED` of the ``best``, ``seconds``.
 
-    NaN where a run never gets there, or where it is not known how long its start was trained.
+    NaN if a run never gets there, or if the training time of the runs it starts from is not known.
     """
     followed = derived.followed(facts.rows, facts.runs, facts.metric).rename("value").reset_index()
     spent, before = _spent(facts), earlier(facts)
@@ -86,7 +86,7 @@ def _spent(facts: Facts) -> dict[str, tuple[float, float]]:
 
 
 def earlier(facts: Facts) -> dict[str, tuple[float, float]]:
-    """Of each run, the rounds and seconds that the models it starts from were trained for."""
+    """By run, the rounds and seconds for which the models it starts from were trained."""
     starts = {run["run"]: run.get("start") for run in facts.plan["runs"]}
     spent, found = _spent(facts), {}
     for run in starts:

@@ -1,4 +1,4 @@
-"""The HTML page: a report's outline, set by the template."""
+"""The HTML page: a report's outline, filled into the template."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _setting(row: Mapping[Any, Any]) -> Setting:
 
 
 def _laid(table: Table) -> Table:
-    """The table as the page shows it: what is wider than high changes places where it can."""
+    """The table as the page shows it: one that is wider than high is transposed if possible."""
     n = len(table.columns)
     return table.transposed() if table.crossed and n > MOST and n > len(table.rows) else table
 

@@ -1,4 +1,4 @@
-"""How a study was trained: what all methods share, and where they differ."""
+"""The training settings of a study: what all methods share, and where they differ."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ FINER = {
 
 
 def training_tables(facts: Facts) -> tuple[Table, ...]:
-    """What all methods share, and a line for each method; none for a plan that does not tell."""
+    """What all methods share, and a line for each method; none for a plan that does not say."""
     entries = {m: e for m, e in (facts.plan.get("entries") or {}).items() if m in facts.methods}
     if not entries:
         return ()
@@ -122,7 +122,7 @@ def _models(facts: Facts) -> Iterable[tuple[str, str]]:
 
 
 def _titled(facts: Facts) -> Iterable[tuple[str, str, str]]:
-    """What stands behind the titles of data sets and partitions."""
+    """What the titles of data sets and partitions stand for."""
     for kind in ("dataset", "partition"):
         for text, title in (facts.plan.get("titles") or {}).get(kind, {}).items():
             yield {"dataset": "Data set"}.get(kind, "Partition"), title, text

@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 
 
 def make(planned: Mapping[str, Any], results: Path, store: Path) -> Path:
-    """The folder of an analysis, see `fl.planning.analyses`; nothing is done where it is there
-    already.
+    """The folder of an analysis, see `fl.planning.analyses`; made only if it is not there yet.
 
-    Raises `FedloomError` where runs are missing, where its code is another one than was planned,
-    and where the disk refuses.
+    Raises:
+        FedloomError: If runs are missing, if the code differs from that it was planned with, or if
+            the disk refuses.
     """
     folder = place(results, planned["analysis"])
     if (folder / RECORD).is_file():
@@ -60,7 +60,7 @@ def make(planned: Mapping[str, Any], results: Path, store: Path) -> Path:
 
 @contextlib.contextmanager
 def _device(execution: Mapping[str, Any]) -> Iterator[str]:
-    """What models are computed on: as the study's ``execution`` says, claimed as training does."""
+    """The device for models: as the study's ``execution`` says, claimed as for training."""
     if execution["device"] == "cpu":  # All that an analysis needs that computes no model.
         yield "cpu"
         return
@@ -73,7 +73,7 @@ def _device(execution: Mapping[str, Any]) -> Iterator[str]:
 def _runs(
     planned: Mapping[str, Any], results: Path, store: Path, device: str
 ) -> tuple[list[_Stored], list[str]]:
-    """The runs to be read, one for each method, setting and seed, and what was left out."""
+    """The runs to be read, one for each method, setting and seed, and those left out."""
     _, runs = tables.collect(planned, store)
     missing = runs.loc[runs["state"] == tables.MISSING, "run"]
     if len(missing):
@@ -96,7 +96,9 @@ def _runs(
 class _Stored:
     """A run as an analysis sees it, `fl.analysis.Source`.
 
-    shared: what runs of a bundle share. device: where models and data are, ``cpu`` or ``cuda:0``.
+    Attributes:
+        shared: What runs of a bundle share.
+        device: Where models and data are, ``cpu`` or ``cuda:0``.
     """
 
     planned: Mapping[str, Any]
@@ -162,7 +164,7 @@ class _Stored:
 
 
 def _write(folder: Path, planned: Mapping[str, Any], result: Result, left_out: list[str]) -> None:
-    """Table, figures and, last, the record."""
+    """Write the table, the figures and, last, the record."""
     files.write_table(folder / TABLE, result.table)
     names, panels = [TABLE], []
     for i, panel in enumerate(result.panels, start=1):

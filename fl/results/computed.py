@@ -1,4 +1,4 @@
-"""What the runs table says of how a run was computed."""
+"""The columns of the runs table on how a run was computed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from fl.store.store import Store
 
 
 def columns(record: Mapping[str, Any] | None, store: Store) -> dict[str, Any]:
-    """Those of `fl.results.tables.RUN_COLUMNS` that ``run.json`` tells; none of a run that is
-    missing.
-    """
+    """Those of `fl.results.tables.RUN_COLUMNS` that are in ``run.json``; none for a missing run."""
     if record is None:
         return {}
     execution = record.get("execution", {})
@@ -27,7 +25,7 @@ def columns(record: Mapping[str, Any] | None, store: Store) -> dict[str, Any]:
 
 
 def _costs(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What `fl.train.costs` found; nothing of a run that does not tell."""
+    """The costs that `fl.train.costs` measured; nothing for a run without them."""
     if "traffic" not in told:
         return {}
     names = ("participants", "bytes_down", "bytes_up", "flops", "state_client", "state_server")
@@ -35,7 +33,7 @@ def _costs(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _before(record: Mapping[str, Any], store: Store) -> int | None:
-    """The rounds of the runs that a run starts from, one behind the other."""
+    """The rounds of all earlier runs in the chain of runs that a run starts from."""
     rounds, start = 0, record.get("start")
     while start is not None:
         if not store.has(start):

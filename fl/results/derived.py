@@ -1,4 +1,4 @@
-"""What figures, plots and the finer tables of a report are drawn from.
+"""The data behind the figures, plots and finer tables of a report.
 
 Everything here is over the complete runs of the selected points.
 """
@@ -32,8 +32,8 @@ def clients(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame
 def followed(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.Series:
     """The uniform test mean over clients, by setting, method, round and run.
 
-    A method with a personal stage is followed there, from its shared model where that stands in
-    an earlier round.
+    For a method with a personal stage that stage is used; in earlier rounds, where it is not
+    recorded, the shared model's.
     """
     part = used(rows, runs, metric)
     own = part[part["stage"] == PERSONAL].groupby(["method", "run"])["round"].min()
@@ -56,7 +56,7 @@ def curves(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
 def stages(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Setting, method, seed, client, ``before`` and ``after`` for methods with both stages.
 
-    Before is the last recorded value of the shared model, after that of the client's own.
+    ``before`` is the last recorded value of the shared model, ``after`` of the client's own.
     """
     part = used(rows, runs, metric)
     last = part.groupby(["method", "run", "stage"])["round"].transform("max")
@@ -97,10 +97,12 @@ def _without_seed(text: str) -> str:
 def over_draws(summary: pd.DataFrame, metric: str, baseline: str | None) -> pd.DataFrame:
     """Settings that are drawn more than once, without their seeds, one row for each method.
 
-    ``mean``, ``sd_draws`` and ``worst`` over the ``n_draws`` whose runs of the method, at every
-    point of its grid, are there, and complete at the selected one;
-    ``difference``, ``difference_sd_draws``: from ``baseline`` on the same draw. summary: as
-    `fl.results.tables.summarise` gives it.
+    ``mean``, ``sd_draws`` and ``worst`` are over the ``n_draws`` for which the method's runs exist
+    at every point of its grid and are complete at the selected one. ``difference`` and
+    ``difference_sd_draws`` are from ``baseline`` on the same draw.
+
+    Args:
+        summary: As `fl.results.tables.summarise` returns it.
     """
     lacking = summary["n_diverged"] + summary["n_missing"]
     lacking += summary["n_points"] - summary["n_points_there"]

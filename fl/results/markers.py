@@ -1,12 +1,12 @@
-"""What the graph must be told about the store, before Snakemake looks at files and their times.
+"""What Snakemake must know about the store, before it looks at files and their times.
 
-The store is the truth about runs. A *marker* says that all runs of a bundle are in it, so that
-Snakemake, which knows files only, can go by it. Whenever the workflow is parsed, markers are
-brought in line with the store and tables of another plan are removed. After that what is there is
-right, and Snakemake need not look at times, which say nothing after a clone or a pull.
+The store is the truth about runs. A *marker* file says that all runs of a bundle are in it, so that
+Snakemake, which knows only files, can go by it. Whenever the workflow is parsed, markers are
+brought in line with the store, and tables of another plan are removed. What is there after that is
+right, and Snakemake need not compare times, which mean nothing after a clone or a pull.
 
-What is lacking is formed to jobs (see `fl.planning.jobs`), each in a file that says all that it
-needs, so that neither an edit of the config nor another plan changes a job that is queued.
+Missing runs are put into jobs (see `fl.planning.jobs`). Each job has a file with all that it needs,
+so that neither an edit of the config nor another plan changes a queued job.
 """
 
 from __future__ import annotations
@@ -32,13 +32,18 @@ def marker(results: Path, bundle: str) -> Path:
 
 
 def settle(planned: Mapping[str, Any], merge: bool = False) -> dict[str, str]:
-    """Bring markers, jobs and tables in line with the store; by bundle that lacks runs, its job.
+    """Bring markers, jobs and tables in line with the store.
 
-    A bundle that lacks runs is trained by a job, alone or, with ``merge``, among others. Tables
-    that are not those of all runs of this plan are removed, and with them what is made of them, as
-    are pages of which an analysis is not there:
-    Snakemake makes again what is missing, but does not ask whether the tables behind a report that
-    is there are. Raises `FedloomError` if the disk refuses.
+    A bundle that lacks runs is trained by a job, alone or, with ``merge``, with others. Tables that
+    do not hold all runs of this plan are removed, with the files made from them, and so are pages
+    without one of their analyses: Snakemake makes missing files, but does not check that the tables
+    behind an existing report are there.
+
+    Returns:
+        By bundle that lacks runs, its job.
+
+    Raises:
+        FedloomError: If the disk refuses.
     """
     results = Path(planned["settings"]["results"])
     whole = mark(planned)
@@ -54,10 +59,16 @@ def settle(planned: Mapping[str, Any], merge: bool = False) -> dict[str, str]:
 
 
 def mark(planned: Mapping[str, Any]) -> dict[str, bool]:
-    """Bring the markers of a plan in line with the store; which bundles are whole.
+    """Bring the markers of a plan in line with the store.
 
-    A bundle whose runs are all there (with the weights that later stages need) gets its marker;
-    any other loses it. Raises `FedloomError` if the disk refuses.
+    A bundle whose runs are all there (with the weights that later stages need) gets its marker; any
+    other loses it.
+
+    Returns:
+        By bundle, whether it is complete.
+
+    Raises:
+        FedloomError: If the disk refuses.
     """
     settings = planned["settings"]
     results, store = Path(settings["results"]), Store(Path(settings["store"]))
@@ -105,10 +116,10 @@ def _remove_stale_tables(planned: Mapping[str, Any], whole: Mapping[str, bool]) 
 
 
 def _date_back(results: Path, data: Path) -> None:
-    """Give what jobs start from and is dated in the future the time of now.
+    """Set the times of inputs of jobs that are dated in the future to now.
 
-    Snakemake takes a job for failed whose output is older than an input, so that after a step back
-    of the clock nothing could be made until the clock is again where it was.
+    Snakemake considers a job failed whose output is older than an input. So after the clock was set
+    back nothing could be made until it had caught up.
     """
     found = (
         *data.glob("raw/*/sources.json"),
@@ -134,7 +145,7 @@ def _whole(bundle: Mapping[str, Any], store: Store) -> bool:
 
 
 def gpus(execution: Mapping[str, Any]) -> int:
-    """How many GPUs a job asks for: what the config says, or one if it wants one or finds any."""
+    """How many GPUs a job asks for: as the config says; else one, if it wants one or finds any."""
     if execution["gpus"] is not None:
         return int(execution["gpus"])
     device = execution["device"]

@@ -1,4 +1,4 @@
-"""What a report says about a partition, read from ``results/partitions/<id>/``."""
+"""The facts about a partition in a report, read from ``results/partitions/<id>/``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from fl.files import parse_json
 
 @dataclass(frozen=True)
 class Partition:
-    """Who holds what: ``counts[split]`` is clients x classes, in the order of ``clients``; unseen
-    are those held out of training; distances those between domains (`fl.data.distance`).
+    """Which client holds how much.
+
+    Attributes:
+        counts: By split, samples by client and class, in the order of ``clients``.
+        unseen: The clients that are held out of training.
+        distances: Between domains (`fl.data.distance`).
     """
 
     id: str
@@ -35,8 +39,10 @@ class Partition:
         return len(self.classes) > 1
 
     def majority(self, together: bool = False) -> pd.Series:
-        """Per client that is trained on, the share of its test samples, or of those of all of them
-        together, in its most frequent training class.
+        """Per trained client, the share of test samples in its most frequent training class.
+
+        Args:
+            together: Over the test samples of all these clients instead of the client's own.
         """
         train, test = self._seen("train"), self._seen("test")
         if together:
@@ -56,7 +62,11 @@ class Partition:
 
 
 def read(results: Path, name: str, title: str) -> Partition | None:
-    """A partition's facts, or nothing where its folder is not there; title: what it is called."""
+    """A partition's facts, or nothing if its folder does not exist.
+
+    Args:
+        title: The partition's name in the report.
+    """
     folder = results / "partitions" / name
     if not (folder / "statistics.parquet").exists() or not (folder / "partition.json").exists():
         return None

@@ -1,8 +1,8 @@
-"""A study's results as files: its tables, and the numbers and curves that version control shows.
+"""A study's results as files: its tables, and the numbers and curves shown by version control.
 
-``tables/<study>.parquet`` and ``.runs.parquet`` are written by `fl.results.tables`. From them are
-made ``metrics/<study>.json``, the summary by setting and method, and ``plots/<study>.csv``, a line
-per setting, method and round: plain enough for `dvc metrics` and `dvc plots`, and for `git diff`.
+`fl.results.tables` writes ``tables/<study>.parquet`` and ``.runs.parquet``. From them are made
+``metrics/<study>.json``, the summary by setting and method, and ``plots/<study>.csv``, a line per
+setting, method and round: plain enough for `dvc metrics` and `dvc plots`, and for `git diff`.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def write(plan: Mapping[str, Any], store: Path, results: Path) -> list[Path]:
 
 
 def read(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Both tables of a study as it is planned; what is not there in full is made, not written.
+    """Both tables of a study as it is planned; incomplete ones are made again, but not written.
 
-    Tables that lack runs are taken as they are where there is no store, as after a copy.
+    Without a store, as in a copy, tables that lack runs are used as they are.
     """
     both = paths(results, plan["study"])[:2]
     stamps = {tables.read_plan_hash(path) for path in both}
@@ -64,7 +64,7 @@ def read(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFr
 
 
 def _metrics(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> dict[str, Any]:
-    """``{setting: {method: {mean: 0.96, ...}}}``, without what is a mean of nothing."""
+    """``{setting: {method: {mean: 0.96, ...}}}``, without means of nothing."""
     found: dict[str, Any] = {}
     for row in tables.summarise(rows, runs, metric).to_dict("records"):
         shown = (*SHOWN, *GRID) if row["n_points"] > 1 else SHOWN

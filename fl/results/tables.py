@@ -1,9 +1,9 @@
-"""A study's results as tables: the long table, the runs behind it, and what is read off them.
+"""A study's results as tables: the long table, the runs table, and summaries of both.
 
 The long table holds every recorded value of every finished run, in the columns of
 `fl.schema.RESULT_COLUMNS` and `POINT_COLUMNS`, with a column for each hyper-parameter that varies
 (`fl.results.varied`). It is the same, byte for byte, whenever the same runs give the same numbers;
-timings and machines stand in the runs table only.
+timings and machines are only in the runs table.
 
 Spread is reported twice and never mixed: over *seeds* (how repeatable a mean is) and over
 *clients* (how unevenly a method serves them).
@@ -320,9 +320,10 @@ def _points_there(runs: pd.DataFrame) -> dict[Any, list[bool]]:
 
 
 def gaps(row: Mapping[Any, Any]) -> str:
-    """What a row of `summarise` or `points` has to admit: ``2 missing, 1 of 3 grid points there``.
+    """What must be said of a row of `summarise` or `points`: ``2 missing, 1 of 3 grid points
+    there``.
 
-    A grid that is not whole is named: its best point so far may not be its best.
+    A grid with missing runs is named: its best point so far may not be its best.
     """
     told = [f"{row[f'n_{state}']} {state}" for state in (DIVERGED, MISSING) if row[f"n_{state}"]]
     points, there = row.get("n_points", 1), row.get("n_points_there", 1)

@@ -15,7 +15,7 @@ def columns(points: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """A row for each grid point, a column ``hp.<key>`` for each key that any of them has.
 
     Columns are sorted by name. Whole numbers are ``Int64``, other numbers ``float64``, true and
-    false ``boolean``, all else is text. Where a point lacks the key, there is nothing.
+    false ``boolean``, all else is text. A point without the key has an empty cell.
     """
     keys = sorted({key for point in points for key in point})
     return pd.DataFrame(

@@ -6,9 +6,9 @@ the lease and wakes up late writes to a file that nobody reads any more.
 
 No clocks are compared. A holder is replaced at once if its process, or the boot of its host, is
 known to be over; otherwise if its file has not changed while the waiter watched it for ``patience``
-seconds. A live holder can be replaced wrongly, for instance after it was suspended; it notices at its
-next beat (`Lease.lost`). Until then two processes work on one run. So the store is right without
-leases; they only save work.
+seconds. A live holder can be replaced wrongly, for instance after it was suspended; it notices at
+its next beat (`Lease.lost`). Until then two processes work on one run. So the store is right
+without leases; they only save work.
 """
 
 from __future__ import annotations

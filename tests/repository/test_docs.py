@@ -85,3 +85,34 @@ def test_every_entry_of_the_ledger_is_backed_by_a_test_that_exists():
         path, _, name = entry["test"].partition("::")
         assert f"def {name}(" in (ROOT / path).read_text(), entry
         assert (ROOT / entry["root"]).exists(), entry
+
+
+def exists(name: str) -> bool:
+    """Whether ``fl.data.split.NOBODY`` or ``fl/data/split.py`` names what there is."""
+    if "/" in name:
+        return (ROOT / name).exists()
+    place = ROOT
+    for at, part in enumerate(parts := name.split(".")):
+        if (place / part).is_dir():
+            place = place / part
+            continue
+        file, rest = place / f"{part}.py", parts[at + 1 :]
+        if not file.exists():
+            file, rest = place / "__init__.py", parts[at:]
+        return not rest or re.search(rf"\b{rest[0]}\b", file.read_text()) is not None
+    return True
+
+
+def test_a_name_of_what_is_gone_is_told():
+    assert exists("fl.data.split.NOBODY") and exists("fl/data/split.py") and exists("fl.data")
+    assert not exists("fl.references") and not exists("fl/split.py")
+
+
+def test_modules_and_files_that_pages_and_docstrings_name_exist():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "config" / "README.md"]
+    pages.remove(ROOT / "CHANGELOG.md")
+    named = re.compile(r"`(fl(?:\.\w+)+|fl(?:/\w+)+(?:\.py|/)?)`")
+    for page in (*pages, *(ROOT / "fl").rglob("*.py")):
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+        gone = [name for name in named.findall(text) if not exists(name)]
+        assert not gone, f"{page}: {gone}"
