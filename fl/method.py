@@ -16,6 +16,7 @@ from fl import protocols
 from fl.alteration import Alteration
 from fl.network import Network
 from fl.protocols import Aggregate as Aggregate
+from fl.protocols import Batch as Batch
 from fl.protocols import View as View
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
