@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fl import keyed
 from fl.errors import FedloomError
-from fl.term import Batch
+from fl.protocols import Adapt, Apply, Batch, Before, Start
 from fl.trees import Tree
 
 STATES = "alterations"
@@ -32,26 +32,17 @@ class Alteration:
     """Features that are changed where they come out of layers, while a client trains.
 
     name: of its state and its random numbers among those of others. layers: names of modules.
-    apply(layer, features, batch, state) -> (features, seen)
-        For ONE client: what the layer gives, [b, ...], in the run's precision; what the next layer
-        gets in its place, of the same shape; and what adapting wants to see, a tree. Random numbers
-        are drawn by ``batch["key"]`` [b] (`fl.keyed`), which no other alteration or layer has.
-        Samples with ``batch["weight"]`` 0 fill up a batch and should change no other.
-    start(variables) -> state: what every client begins with; it stays with the client.
-    adapt(state, seen) -> state: after every step, given by layer what was seen; it may be called
-        with a leading client dimension on every leaf. None: the state stays as it is.
-    before(batch) -> batch: what the pass is to see in place of the batch, for ONE client: other
-        inputs, mixed labels (`fl.mixed_labels`), or under a key of its own what `apply` is to
-        know at every layer. ``batch["key"]`` no other alteration has. Reference models see samples
-        as they are.
+    start: the state that every client begins with; it stays with the client. adapt: after every
+    step, given by layer what `apply` saw; None: the state stays as it is. before: what the pass is
+    to see in place of the batch; None: the batch.
     """
 
     name: str
     layers: tuple[str, ...]
-    apply: Callable[[str, Tensor, Batch, Tree], tuple[Tensor, dict[str, Any]]]
-    start: Callable[[Tree], dict[str, Any]] = stateless
-    adapt: Callable[[Tree, Tree], dict[str, Any]] | None = None
-    before: Callable[[Batch], Batch] | None = None
+    apply: Apply
+    start: Start = stateless
+    adapt: Adapt | None = None
+    before: Before | None = None
 
 
 class Alterations:

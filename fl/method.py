@@ -12,16 +12,17 @@ from typing import Any
 
 from torch import Tensor
 
+from fl import protocols
 from fl.alteration import Alteration
 from fl.network import Network
+from fl.protocols import Aggregate as Aggregate
+from fl.protocols import Batch as Batch
+from fl.protocols import View as View
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
-from fl.term import Adaptive, Batch, Forward, Term
+from fl.term import Adaptive, Forward, Term
 from fl.training import Training
-from fl.trees import Rate, Tree, without
-
-View = Callable[[Tree, Tree | None], dict[str, Any]]
-"""(server, client) -> the variables to evaluate; the shared view is asked without a client."""
+from fl.trees import Tree, without
 
 
 @dataclass(frozen=True)
@@ -56,18 +57,14 @@ class Refresh:
     """What a pass adapts now and then, on samples drawn for it: the weights of kernels, say.
 
     every: steps from one to the next; first: the step of the round after which it comes first.
-    batches: how many batches of the client's training samples it looks at.
-    look(server, work, batch) -> seen
-        For ONE client, without gradients; the batch holds all the samples.
-    adapt(work, seen) -> work
-        May be called with a leading client dimension on every leaf.
+    batches: how many batches of the client's training samples it looks at. adapt: the work tree.
     """
 
     every: int
     first: int
     batches: int
-    look: Callable[[Tree, Tree, Batch], dict[str, Any]]
-    adapt: Callable[[Tree, Tree], dict[str, Any]]
+    look: protocols.RefreshLook
+    adapt: protocols.Adapt
 
     def due(self, steps: int) -> bool:
         """Whether it comes after that many steps of a round."""
@@ -93,66 +90,45 @@ class Draws:
 
     split: str = "train"
     epochs: int | None = None
-    steps: Callable[[int], int] | None = None
+    steps: protocols.Steps | None = None
     repeat: int = 1
     per_class: int | None = None
     keyed: bool = False
-    due: Callable[[int], bool] = lambda round_: True
+    due: protocols.Due = lambda round_: True
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over a client's data in a round.
+    """One pass over a client's data in a round: it begins, takes steps (loss, update), and ends.
 
-    begin(server, client) -> work
-        The tree that the pass works on. ``work["params"]`` is what is differentiated.
-    loss(server, work, batch) -> (scalar, aux)
-        What a step minimises, and a tree that `update` wants (new buffers, say).
-    update(server, work, grads, aux, lr) -> work
-        One step, given d loss / d params. Elementwise: it may be called with a leading client
-        dimension on every leaf of work, grads and aux.
-    end(server, client, work) -> (client, upload)
-        What the client keeps, and what it sends.
-    draws: which samples, and how many steps.
-    refreshes: what happens beside the steps.
-    reference(server, work, batch) -> tree
-        What models that stand still during the pass make of each sample, [b, ...]; without
-        gradients. Batches bring it as ``batch["reference"]``, computed for them or, where that
-        costs less, looked up (`fl.simulation.loader`): `work` is then what `begin` gave.
+    draws: which samples, and how many steps. refreshes: what happens beside the steps. reference:
+    what batches bring as ``batch["reference"]``, computed for them or, where that costs less,
+    looked up (`fl.simulation.loader`).
     """
 
-    begin: Callable[[Tree, Tree], dict[str, Any]]
-    loss: Callable[[Tree, Tree, Batch], tuple[Tensor, dict[str, Any]]]
-    update: Callable[[Tree, Tree, Tree, Tree, Rate], dict[str, Any]]
-    end: Callable[[Tree, Tree, Tree], tuple[dict[str, Any], dict[str, Any]]]
+    begin: protocols.Begin
+    loss: protocols.Loss
+    update: protocols.Update
+    end: protocols.End
     draws: Draws = field(default_factory=Draws)
     refreshes: tuple[Refresh, ...] = ()
-    reference: Callable[[Tree, Tree, Batch], dict[str, Any]] | None = None
+    reference: protocols.ReferenceModels | None = None
 
 
 @dataclass(frozen=True)
 class Sweep:
     """One look at every sample of a client, once and without gradients, and the sum of what it saw.
 
-    look(server, client, sent, batch) -> seen
-        For ONE client, on some of its samples: a tree of sums over them in which a sample counts
-        ``batch["weight"]``, 1 or 0. ``sent``: the upload of the pass before in the same exchange
-        (a model just trained, say), {} where there is none.
-    end(server, client, sent, seen) -> (client, upload)
-        Given the sum over all samples.
     split: whose samples are seen, see `Draws`; a client that has none of it has seen zeros. due: in
     which rounds it takes place. most: of a client's samples so many at most, drawn anew in every
     round.
     """
 
-    look: Callable[[Tree, Tree, Tree, Batch], dict[str, Any]]
-    end: Callable[[Tree, Tree, Tree, Tree], tuple[dict[str, Any], dict[str, Any]]]
+    look: protocols.SweepLook
+    end: protocols.SweepEnd
     split: str = "train"
-    due: Callable[[int], bool] = lambda round_: True
+    due: protocols.Due = lambda round_: True
     most: int | None = None
-
-
-Aggregate = Callable[[Tree, Tree, Tree, Tensor], tuple[dict[str, Any], dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -199,25 +175,18 @@ class Exchange:
     """The server sends, clients work and answer, the server draws its conclusion.
 
     passes: what a client does, one after another; the last one's uploads are aggregated.
-    aggregate(server, clients, uploads, n) -> (server, clients)
-        Over the round's participants: stacked trees, and ``n`` [K], their training samples. See
-        `Averaging`.
-    due: in which rounds it happens.
-    send(server) -> tree
-        The part of the server's tree that clients get, which is all that passes see of it; None:
-        the whole.
-    give(server, client) -> tree
-        For ONE client: what the server makes for it alone. Passes find it in the client's tree
-        under `GIVEN`; it is made again in every round.
+    aggregate: over the round's participants, see `Averaging`. due: in which rounds it happens.
+    send: what clients get of the server's tree; None: the whole. give: what the server makes for
+    each of them alone, again in every round.
     everyone: whether all clients that may take part do so, not only those drawn for the round; for
         exchanges that come before that of every round.
     """
 
     passes: tuple[Pass | Sweep, ...]
     aggregate: Aggregate
-    due: Callable[[int], bool] = lambda round_: True
-    send: Callable[[Tree], dict[str, Any]] | None = None
-    give: Callable[[Tree, Tree], dict[str, Any]] | None = None
+    due: protocols.Due = lambda round_: True
+    send: protocols.Send | None = None
+    give: protocols.Give | None = None
     everyone: bool = False
 
 
@@ -225,20 +194,15 @@ class Exchange:
 class Predictor:
     """A view that says how it predicts, and what it remembers of a client's own samples.
 
-    variables: the view itself, whose weights are stored.
-    predict(variables, memory, x) -> outputs [b, classes]
-        For ONE client; scores of which the largest wins and whose softmax are probabilities.
-    look(variables, batch) -> tree
-        What is to be known of each sample, [b, ...], of the splits in ``remembers``.
-    recall(variables, known) -> memory
-        Given, by split, what `look` found of all the client's samples; {} without `look`.
+    variables: the view itself, whose weights are stored. look: what is to be known of each sample
+    of the splits in ``remembers``, from which `recall` makes the memory that `predict` is given.
     everybody: whether it serves clients that never take part, too.
     """
 
     variables: View
-    predict: Callable[[Tree, Tree, Tensor], Tensor]
-    look: Callable[[Tree, Batch], dict[str, Any]] | None = None
-    recall: Callable[[Tree, Mapping[str, Tree]], dict[str, Any]] = lambda variables, known: {}
+    predict: protocols.Predict
+    look: protocols.SampleLook | None = None
+    recall: protocols.Recall = lambda variables, known: {}
     remembers: tuple[str, ...] = ("train",)
     everybody: bool = False
 
@@ -251,34 +215,27 @@ class Predictor:
 class Method:
     """A federated method.
 
-    init(variables) -> (server, client)
-        The server's tree, and the tree that every client starts with (the engine adds its ``id``
-        and its class `COUNTS`).
+    init: the server's tree and a client's, before round 1.
     passes, aggregate, send, give: the exchange of every round, see `Exchange`.
     views: which weights are evaluated, by stage (`fl.schema.GLOBAL`, `fl.schema.PERSONAL`), and
         where that is not the network's own pass, how: `Predictor`.
     before: exchanges that come before it in a round, with the same participants.
-    trace(server) -> tensors by name
-        What is kept of every evaluated round beside weights and scores: small, of one shape.
-    trace_clients(clients) -> tensors by name
-        The same of the stack of all clients, in host memory. It is no message: no client and no
-        server sees it.
-    admit(counts, clients)
-        Raises `FedloomError` where the method cannot do with what clients hold: training samples
-        of every client by class, int64 [clients, classes], and the ids of those that may take part.
+    trace: what is kept of the server beside weights and scores; trace_clients: the same of the
+        stack of all clients. It is no message: no client and no server sees it.
+    admit: refuses clients that the method cannot do with.
     modals: what it is for clients of each modality, where they differ in it.
     """
 
-    init: Callable[[Tree], tuple[dict[str, Any], dict[str, Any]]]
+    init: protocols.Init
     passes: tuple[Pass | Sweep, ...]
     aggregate: Aggregate
     views: Mapping[str, View]
     before: tuple[Exchange, ...] = ()
-    send: Callable[[Tree], dict[str, Any]] | None = None
-    give: Callable[[Tree, Tree], dict[str, Any]] | None = None
-    trace: Callable[[Tree], dict[str, Tensor]] | None = None
-    trace_clients: Callable[[Tree], dict[str, Tensor]] | None = None
-    admit: Callable[[Tensor, Tensor], None] | None = None
+    send: protocols.Send | None = None
+    give: protocols.Give | None = None
+    trace: protocols.Trace | None = None
+    trace_clients: protocols.Trace | None = None
+    admit: protocols.Admit | None = None
     modals: tuple[Modal, ...] = ()
 
     @property
@@ -293,7 +250,7 @@ class Attached:
     """A term that needs more of its method than a place in the loss: something that the server
     keeps, an exchange of its own.
 
-    attach(method) -> method: the method, whose loss has the term, with what the term needs.
+    attach: given the method, whose loss has the term, the method with what the term needs.
     """
 
     term: Term

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -44,6 +45,25 @@ class Output(NamedTuple):
     taps: Mapping[str, Tensor] = NOTHING
 
 
+@dataclass(frozen=True)
+class _Call:
+    """One pass through the module: what its layers are to do in it, and what they leave behind.
+
+    alter, around: see `Network.train`. taps: by layer, what it gave; into_head: what went into the
+    head, the last of which counts. Both are new in each call: what is there already would outlive a
+    compiled one, with vmapped tensors in it.
+    """
+
+    alter: Alter
+    around: Around
+    taps: dict[str, Tensor] = field(default_factory=dict)
+    into_head: list[Tensor] = field(default_factory=list)
+
+
+IDLE = _Call(UNALTERED, PLAIN)
+"""Between calls."""
+
+
 class Network:
     """A module whose weights and buffers are passed in and returned.
 
@@ -79,18 +99,15 @@ class Network:
         }
         self.head = self._of(self.layers(nn.Linear)[-1:])
         self.batch_norm = self._of(self.layers(private.BatchNorm))
-        self._seen: Tensor | None = None
         for name in self.layers(nn.Linear)[-1:]:
             self._module.get_submodule(name).register_forward_pre_hook(self._note)
         self._probed = False
         layers = list(self._module.modules())
         self._replace, self.random = any(map(calls, layers)), any(map(draws_numbers, layers))
         self._watched: set[str] = set()
-        self._tapping: set[str] = set()
-        self._taps: dict[str, Tensor] = {}
-        self._alter: Alter = UNALTERED
+        self._tapped: set[str] = set()
         self._surrounded: set[str] = set()
-        self._around: Around = PLAIN
+        self._call = IDLE
         self.of_tokens = bool(self.layers(nn.Embedding))
         self.blocks: tuple[str, ...] = tuple(getattr(self._module, "blocks", ()))
 
@@ -104,7 +121,7 @@ class Network:
         return frozenset(name for name in names if name.startswith(tuple(owned)) and owned)
 
     def _note(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._seen = inputs[0]
+        self._call.into_head.append(inputs[0])
 
     def tap(self, layers: Iterable[str]) -> None:
         """Let every pass from now on return what the layers of these names give, `Output.taps`.
@@ -112,7 +129,7 @@ class Network:
         Raises `FedloomError` if the model has no such layer.
         """
         self._watch(layers)
-        self._tapping.update(layers)
+        self._tapped.update(layers)
 
     def alter(self, layers: Iterable[str]) -> None:
         """Let `train` alter what the layers of these names give. Raises as `tap` does."""
@@ -128,7 +145,8 @@ class Network:
     def _called(
         self, name: str, layer: nn.Module, own: Callable[[Tensor], Tensor], x: Tensor
     ) -> Tensor:
-        return self._around[name](layer, own, x) if name in self._around else own(x)
+        around = self._call.around
+        return around[name](layer, own, x) if name in around else own(x)
 
     def _watch(self, layers: Iterable[str]) -> None:
         there = [name for name, _ in self._module.named_modules() if name]
@@ -147,10 +165,10 @@ class Network:
                 f"layers: {name} gives a {type(output).__name__}; allowed: a layer that gives one "
                 "tensor"
             )
-        if name in self._alter:
-            output = self._alter[name](self._given(output)).to(output.dtype)
-        if name in self._tapping:
-            self._taps[name] = output
+        if name in self._call.alter:
+            output = self._call.alter[name](self._given(output)).to(output.dtype)
+        if name in self._tapped:
+            self._call.taps[name] = output
         return output
 
     def init(self, seed: int) -> dict[str, Any]:
@@ -187,9 +205,9 @@ class Network:
         moved = {name: b.clone() for name, b in buffers.items()}
         self._mode(True)
         if not self._replace and not nested:
-            return self._call({**params, **moved}, moved, x, alter, around)
+            return self._run({**params, **moved}, moved, x, _Call(alter, around))
         with replaced(Draws(key, nested)):
-            return self._call({**params, **moved}, moved, x, alter, around)
+            return self._run({**params, **moved}, moved, x, _Call(alter, around))
 
     def eval(
         self,
@@ -205,7 +223,7 @@ class Network:
         """
         self._mode(False)
         with replaced(Draws(None, nested)) if nested else nullcontext():
-            return self._call({**params, **buffers}, dict(buffers), x, around=around)
+            return self._run({**params, **buffers}, dict(buffers), x, _Call(UNALTERED, around))
 
     def probe(self, x: Tensor) -> None:
         """Find out which random numbers a pass over inputs such as x, [b, ...], draws.
@@ -239,25 +257,19 @@ class Network:
         self._mode(draws is not None)
         buffers = {name: b.clone() for name, b in variables["buffers"].items()}
         with replaced(draws) if draws else nullcontext():
-            return self._call({**variables["params"], **buffers}, buffers, x).outputs
+            return self._run(
+                {**variables["params"], **buffers}, buffers, x, _Call(UNALTERED, PLAIN)
+            ).outputs
 
     def _mode(self, training: bool) -> None:
         # A compiled program must not depend on the mode that was set before.
         if torch.compiler.is_compiling() or self._module.training != training:
             self._module.train(training)
 
-    def _call(
-        self,
-        variables: Tree,
-        buffers: dict[str, Tensor],
-        x: Tensor,
-        alter: Alter = UNALTERED,
-        around: Around = PLAIN,
-    ) -> Output:
+    def _run(self, variables: Tree, buffers: dict[str, Tensor], x: Tensor, call: _Call) -> Output:
         if self._channels_last and x.dim() == 4 and _alone(x):
             x = x.contiguous(memory_format=torch.channels_last)
-        # A dict that is there already would outlive a compiled call, with vmapped tensors in it.
-        self._taps, self._alter, self._around = {}, alter, around
+        self._call = call
         with self._computing(x.device):
             if torch.compiler.is_compiling():
                 outputs = functional_call(self._module, dict(variables), (x,))
@@ -265,10 +277,10 @@ class Network:
                 with self._in_place(variables):
                     outputs = self._module(x)
         outputs = self._given(outputs)
-        features = outputs if self._seen is None else self._given(self._seen)
-        taps = {name: self._given(tensor.flatten(1)) for name, tensor in self._taps.items()}
+        features = self._given(call.into_head[-1]) if call.into_head else outputs
+        taps = {name: self._given(tensor.flatten(1)) for name, tensor in call.taps.items()}
         # Tensors of a vmapped call must not outlive it.
-        self._seen, self._taps, self._alter, self._around = None, {}, UNALTERED, PLAIN
+        self._call = IDLE
         return Output(outputs, features, buffers, taps)
 
     def _computing(self, device: torch.device) -> AbstractContextManager[object]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
 from operator import add
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -17,13 +17,18 @@ from fl.method import BESIDE, KINDS, Averaging, Draws, Method, Pass, Refresh, Se
 from fl.network import Network, Output
 from fl.parts.losses import task_loss
 from fl.parts.optimizers import Optimizer, optimizer
+from fl.protocols import Start
 from fl.schema import GLOBAL, PERSONAL
 from fl.task import Task
 from fl.term import SHARED, Adaptive, Batch, Beside, Forward, Periodic, Reference, Term
 from fl.trees import Rate, Tree
 
-Predicate = Callable[[str], bool]
-"""Which weights, by their name in the module."""
+
+class Predicate(Protocol):
+    """Which weights."""
+
+    def __call__(self, name: str, /) -> bool:
+        """name: in the module, of a parameter or a buffer."""
 
 
 def everything(name: str) -> bool:
@@ -64,7 +69,7 @@ def recipe(
     local: Predicate = nothing,
     phases: tuple[Phase, ...] = (Phase(),),
     keep_optimizer: bool = False,
-    beside: Callable[[Tree], dict[str, Any]] | None = None,
+    beside: Start | None = None,
 ) -> Method:
     """Local training on the sum of ``terms``, then the sample-weighted mean of what is shared.
 
@@ -114,7 +119,7 @@ class _Parts:
     local: Predicate
     phases: tuple[Phase, ...]
     keep_optimizer: bool
-    beside: Callable[[Tree], dict[str, Any]] | None
+    beside: Start | None
     task: Task
 
     @property

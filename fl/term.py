@@ -6,22 +6,17 @@ method made by `fl.recipe.recipe`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from fl.network import Network, Output
+from fl.protocols import Adapt, SampleLook, Start
+from fl.protocols import Batch as Batch
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
 from fl.trees import Tree
-
-Batch = Mapping[str, Any]
-"""One client's batch: ``x`` [b, ...], ``y`` [b] (masks: [b, height, width]) and ``weight`` [b] (0
-leaves a sample out); where the network is random, or the pass asks for them, also ``key`` [b], see
-`fl.keyed`; where a pass has reference models, also ``reference``, see `fl.method.Pass`.
-"""
 
 
 @dataclass(frozen=True)
@@ -46,18 +41,36 @@ class Forward:
     task: Task = CLASSIFICATION
 
 
-Term = Callable[[Forward], Tensor]
+class Term(Protocol):
+    """A part of what a client minimises."""
+
+    def __call__(self, forward: Forward, /) -> Tensor:
+        """For ONE client. Gives a scalar, which is added to the other terms."""
+
 
 SHARED = "shared"
 """The name of the reference model that the server sent this round."""
 
-See = Callable[[str], Output]
-"""Passes the batch through a reference model in evaluation mode: `SHARED`, or one that the method
-keeps in the client's ``work`` under that name.
-"""
 
-Reference = Callable[[See], dict[str, Tensor]]
-"""What a term wants to know of reference models, by name, [b, ...] each."""
+class See(Protocol):
+    """Passes the batch through a reference model in evaluation mode."""
+
+    def __call__(self, model: str, /) -> Output:
+        """model: `SHARED`, or the name of one that the method keeps in the client's ``work``."""
+
+
+class Reference(Protocol):
+    """What a term wants to know of reference models."""
+
+    def __call__(self, see: See, /) -> dict[str, Tensor]:
+        """For ONE client, without gradients. Gives tensors by name, [b, ...] each."""
+
+
+class AdaptiveLoss(Protocol):
+    """A part of what a client minimises that depends on a state."""
+
+    def __call__(self, forward: Forward, state: Tree, /) -> tuple[Tensor, dict[str, Any]]:
+        """For ONE client. Gives a scalar, and what adapting wants to see of the batch."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +89,15 @@ class Beside:
 class Adaptive:
     """A term that adapts as training goes on, by a state of its own that stays with the client.
 
-    name: of its state among those of other terms.
-    start(variables) -> state: what every client begins with.
-    term(forward, state) -> (scalar, seen): the term, and what adapting wants to see of the batch.
-    adapt(state, seen) -> state: may be called with a leading client dimension on every leaf.
+    name: of its state among those of other terms. start: the state that every client begins with.
     refresh: None adapts after every step, to what the step saw; otherwise see `Periodic`.
     reference: what it asks of reference models.
     """
 
     name: str
-    start: Callable[[Tree], dict[str, Any]]
-    term: Callable[[Forward, Tree], tuple[Tensor, dict[str, Any]]]
-    adapt: Callable[[Tree, Tree], dict[str, Any]]
+    start: Start
+    term: AdaptiveLoss
+    adapt: Adapt
     refresh: Periodic | None = None
     reference: Reference | None = None
 
@@ -96,11 +106,10 @@ class Adaptive:
 class Periodic:
     """When an `Adaptive` term adapts, if not after every step, and to what.
 
-    every, first, batches: see `fl.method.Refresh`. look(variables, batch) -> seen: by the model
-    being trained, without gradients.
+    every, first, batches: see `fl.method.Refresh`. look: by the model being trained.
     """
 
     every: int
     first: int
     batches: int
-    look: Callable[[Tree, Batch], dict[str, Any]]
+    look: SampleLook

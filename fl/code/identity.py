@@ -35,6 +35,7 @@ UNDECISIVE: Mapping[Path, str] = {
     ROOT / "files.py": "files are written whole or not at all, and read as they were written",
     ROOT / "parquet.py": "refuses damaged tables",
     ROOT / "places.py": "folders that a config names",
+    ROOT / "protocols.py": "what functions are called with, for authors and the type checker",
     ROOT / "code/plugins.py": "where code lies; what it says counts, file by file",
     ROOT / "data/unpacking.py": "moves files whose content is checked",
     ROOT / "data/download.py": "moves files whose content is checked, or is in the spec",

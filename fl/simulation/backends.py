@@ -9,8 +9,8 @@ stops at the first loss that is not finite. They agree to rounding.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,8 +50,13 @@ class Cohort:
         return (0 if self.several else None), 0
 
 
-Trained = tuple[dict[str, Any], dict[str, Any], Tensor]
-"""What clients keep and what they upload, stacked, and their mean training losses, [m]."""
+class Trained(NamedTuple):
+    """What clients keep and what they upload, stacked, and their mean training losses, [m]."""
+
+    kept: dict[str, Any]
+    uploads: dict[str, Any]
+    losses: Tensor
+
 
 Watch = Callable[[int, int, Tensor | None], None]
 
@@ -84,7 +89,7 @@ def loop(part: Pass, cohort: Cohort, watch: Watch | None = None) -> Trained:
                     work = refresh.adapt(work, seen)
         done.append((*part.end(server, client, work), total / max(1, int(steps))))
     kept, uploads, losses = zip(*done, strict=True)
-    return trees.stack(kept), trees.stack(uploads), torch.stack(losses)
+    return Trained(trees.stack(kept), trees.stack(uploads), torch.stack(losses))
 
 
 def stacked(part: Pass, cohort: Cohort) -> Trained:
@@ -92,46 +97,85 @@ def stacked(part: Pass, cohort: Cohort) -> Trained:
     # Those with most steps come first, so that they leave from its end.
     order = np.argsort(-cohort.schedule.steps, kind="stable")
     rows = torch.from_numpy(order).to(cohort.arrays.device)
-    steps = cohort.schedule.steps[order]
-    server = trees.take(cohort.server, rows) if cohort.several else cohort.server
-    work = trees.vmap(part.begin, cohort.dims)(server, trees.take(cohort.clients, rows))
-
-    def models(row: int) -> tuple[Tree, Tree]:
-        own = trees.take(server, row) if cohort.several else server
-        return own, trees.take(work, row)
-
-    batches = Batches(part, cohort.schedule.take(order), cohort.arrays, models)
-    objective = trees.vmap(part.loss, (*cohort.dims, 0))
-    reference = part.reference and trees.vmap(part.reference, (*cohort.dims, 0))
-    finished: list[dict[str, Any]] = []
-    totals = torch.zeros(len(order), dtype=torch.float64, device=cohort.arrays.device)
-    active = len(order)
-    for step in range(int(steps[0])):
-        still = int((steps > step).sum())
-        if still < active:
-            finished.append(trees.take(work, slice(still, active)))
-            work, active = trees.take(work, slice(0, still)), still
-            server = trees.take(server, slice(0, still)) if cohort.several else server
-        work = _differentiable(work)
-        batch = ask(reference, server, work, batches.at(slice(0, active), step))
-        losses, aux = objective(server, work, batch)
-        work = _updated(part, server, work, losses.sum(), aux, cohort.lr)
-        totals[:active] += losses.detach()
-        for number, refresh in _due(part, step):
-            with torch.no_grad():
-                # One by one, as each looks at many batches at once.
-                seen = [
-                    _seen(part, refresh, *models(row), batches.extra(number, refresh, row, step))
-                    for row in range(active)
-                ]
-                work = refresh.adapt(work, trees.stack(seen))
-    work = trees.concatenate([work, *reversed(finished)])
+    schedule = cohort.schedule.take(order)
+    # Named nowhere here, so that trees go as soon as steps have replaced them.
+    work, totals = _stepped(part, cohort, schedule, _begun(part, cohort, rows))
     back = torch.argsort(rows)
     kept, uploads = trees.vmap(part.end, (*cohort.dims, 0))(
         cohort.server, cohort.clients, trees.take(work, back)
     )
-    means = totals / torch.from_numpy(steps.clip(min=1)).to(totals.device)
-    return kept, uploads, means[back]
+    means = totals / torch.from_numpy(schedule.steps.clip(min=1)).to(totals.device)
+    return Trained(kept, uploads, means[back])
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """The clients that have steps left: what `Cohort.server` is for them, their work trees stacked,
+    and how many they are.
+    """
+
+    server: Tree
+    several: bool
+    work: dict[str, Any]
+    active: int
+
+    def models(self, row: int) -> tuple[Tree, Tree]:
+        """The server's tree and the work tree of one of them."""
+        server = trees.take(self.server, row) if self.several else self.server
+        return server, trees.take(self.work, row)
+
+    def first(self, count: int) -> _Stack:
+        """Without those after the first ``count``."""
+        kept = slice(0, count)
+        server = trees.take(self.server, kept) if self.several else self.server
+        return _Stack(server, self.several, trees.take(self.work, kept), count)
+
+
+def _begun(part: Pass, cohort: Cohort, rows: Tensor) -> _Stack:
+    """All clients of a cohort before their first step, in the order of ``rows``."""
+    server = trees.take(cohort.server, rows) if cohort.several else cohort.server
+    work = trees.vmap(part.begin, cohort.dims)(server, trees.take(cohort.clients, rows))
+    return _Stack(server, cohort.several, work, len(rows))
+
+
+def _stepped(
+    part: Pass, cohort: Cohort, schedule: Schedule, stack: _Stack
+) -> tuple[dict[str, Any], Tensor]:
+    """All clients' work trees after their steps, stacked, and their summed losses, [m].
+
+    schedule: of the clients in the stack's order, those with most steps first.
+    """
+    steps = schedule.steps
+    batches = Batches(part, schedule, cohort.arrays, stack.models)
+    objective = trees.vmap(part.loss, (*cohort.dims, 0))
+    reference = part.reference and trees.vmap(part.reference, (*cohort.dims, 0))
+    finished: list[dict[str, Any]] = []
+    totals = torch.zeros(len(steps), dtype=torch.float64, device=cohort.arrays.device)
+    for step in range(int(steps[0])):
+        still = int((steps > step).sum())
+        if still < stack.active:
+            finished.append(trees.take(stack.work, slice(still, stack.active)))
+            stack = stack.first(still)
+        stack = replace(stack, work=_differentiable(stack.work))
+        batch = ask(reference, stack.server, stack.work, batches.at(slice(0, still), step))
+        losses, aux = objective(stack.server, stack.work, batch)
+        work = _updated(part, stack.server, stack.work, losses.sum(), aux, cohort.lr)
+        stack = _refreshed(part, replace(stack, work=work), batches, step)
+        totals[:still] += losses.detach()
+    return trees.concatenate([stack.work, *reversed(finished)]), totals
+
+
+def _refreshed(part: Pass, stack: _Stack, batches: Batches, step: int) -> _Stack:
+    """The stack with what is due after a step."""
+    for number, refresh in _due(part, step):
+        with torch.no_grad():
+            # One by one, as each looks at many batches at once.
+            seen = [
+                _seen(part, refresh, *stack.models(row), batches.extra(number, refresh, row, step))
+                for row in range(stack.active)
+            ]
+            stack = replace(stack, work=refresh.adapt(stack.work, trees.stack(seen)))
+    return stack
 
 
 def debug(part: Pass, cohort: Cohort) -> Trained:
@@ -162,7 +206,8 @@ def compiled_stack(part: Pass, cohort: Cohort) -> Trained:
         part, server, cohort.several, work, cohort.arrays, schedule, cohort.lr
     )
     kept, uploads = trees.vmap(part.end, (*cohort.dims, 0))(server, cohort.clients, work)
-    return kept, uploads, totals / torch.from_numpy(schedule.steps.clip(min=1)).to(totals.device)
+    taken = torch.from_numpy(schedule.steps.clip(min=1)).to(totals.device)
+    return Trained(kept, uploads, totals / taken)
 
 
 Backend = Callable[[Pass, Cohort], Trained]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,13 @@ import torch
 from torch import Tensor
 
 from fl import trees
-from fl.data.batches import Arrays, Schedule, together
+from fl.data.batches import Schedule, together
 from fl.method import COUNTS, GIVEN, MODALITY, Averaging, Exchange, Method, Pass, Refresh, Sweep
 from fl.simulation import compiled
-from fl.simulation.backends import BACKENDS, TOGETHER, Cohort
+from fl.simulation.backends import BACKENDS, TOGETHER, Cohort, Trained
+from fl.simulation.state import Plan as Plan
+from fl.simulation.state import Schedules
+from fl.simulation.state import State as State
 from fl.simulation.sweeps import sweep
 from fl.trees import Tree
 
@@ -37,87 +40,6 @@ COPIES = 6
 """How many times a client's and the server's tree are in memory while it is trained, about: what it
 starts from, weights, gradients, momentum, what it keeps and what it sends.
 """
-
-
-@dataclass(frozen=True)
-class State:
-    """What a run carries from round to round: the server's tree on the device, and in host memory
-    the stack of all clients.
-    """
-
-    server: dict[str, Any]
-    clients: dict[str, Any]
-
-    def client(self, number: int, device: torch.device) -> dict[str, Any]:
-        """One client's tree, on the device."""
-        return trees.to(trees.take(self.clients, number), device)
-
-
-Schedules = tuple[Schedule | None, ...]
-"""The batches of the passes of an exchange; None for a pass that is left out of the round."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One round: who takes part, on which batches, at which learning rate.
-
-    clients: ids of the participants, int64 [m], in host memory; n: their numbers of training
-    samples, [m]; schedules: their batches in each pass, rows in the same order; before: those of
-    the exchanges before, None where one is not due. modals: where clients differ in modality, the
-    plan of each one's participants, None where there are none; the schedules are theirs alone.
-    """
-
-    round: int
-    clients: Tensor
-    n: Tensor
-    schedules: Schedules
-    arrays: Arrays
-    lr: float
-    before: tuple[Schedules | None, ...] = ()
-    modals: tuple[Plan | None, ...] = ()
-    everyone: tuple[Tensor, Tensor] | None = None
-
-    def of(self, exchange: Exchange) -> Plan:
-        """The plan with those who take part in one of its exchanges."""
-        if not exchange.everyone or self.everyone is None:
-            return self
-        clients, n = self.everyone
-        return replace(self, clients=clients, n=n)
-
-    @property
-    def exchanges(self) -> tuple[Schedules | None, ...]:
-        """The batches of all exchanges, in the order of `Method.exchanges`."""
-        return (*self.before, self.schedules)
-
-    def take(self, rows: Sequence[int]) -> Plan:
-        """The plan with some of its participants only, in that order."""
-        chosen, index = np.array(rows), torch.tensor(rows)
-        places = chosen
-        if self.everyone:  # Who is not among the chosen does not come where everyone is asked.
-            places = np.searchsorted(self.everyone[0].numpy(), self.clients[index].numpy())
-
-        def of(schedule: Schedule) -> Schedule:
-            asked = self.everyone and len(schedule.steps) == len(self.everyone[0])
-            return schedule.take(places if asked else chosen)
-
-        def some(schedules: Schedules | None) -> Schedules | None:
-            return schedules and tuple(s and of(s) for s in schedules)
-
-        return replace(
-            self,
-            clients=self.clients[index],
-            n=self.n[index.to(self.n.device)],
-            schedules=some(self.schedules) or (),
-            before=tuple(map(some, self.before)),
-            everyone=None,
-            modals=tuple(own and own.among(self.clients[index].tolist()) for own in self.modals),
-        )
-
-    def among(self, clients: Sequence[int]) -> Plan | None:
-        """The plan of those of some clients that take part, in their order."""
-        own = self.clients.tolist()
-        rows = [own.index(client) for client in clients if client in own]
-        return self.take(rows) if rows else None
 
 
 def start(
@@ -165,68 +87,89 @@ def _exchanged(
     backend: str,
 ) -> tuple[list[State], list[Tensor]]:
     """The states after one exchange of every run, and the losses of its last training pass."""
-    kept, uploads, n, losses = _trained(exchanges[0], states, plans, number, backend)
     done = []
-    for run, (exchange, state, plan) in enumerate(zip(exchanges, states, plans, strict=True)):
+    found = _trained(exchanges[0], states, plans, number, backend)
+    for exchange, state, plan, own in zip(exchanges, states, plans, found, strict=True):
         server, clients = exchange.aggregate(
-            state.server, trees.concatenate(kept[run]), trees.concatenate(uploads[run]), n[run]
+            state.server,
+            trees.concatenate(own.kept),
+            trees.concatenate(own.uploads),
+            torch.cat(own.n),
         )
         home = trees.put(state.clients, plan.clients, trees.to(clients, HOST))
         done.append(State(server, home))
-    return done, [torch.cat(own) for own in losses]
+    return done, [torch.cat(own.losses) for own in found]
 
 
 NOTHING = Schedule(np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0), bool), np.zeros(0, np.int64))
 """The schedule of a cohort before its first pass."""
 
-Shares = list[list[Any]]
-"""By run, what its groups of clients gave."""
+
+@dataclass(frozen=True)
+class _Gathered:
+    """What the participants of one run gave, a stack for each group; n: the weight of each upload,
+    which the method is told.
+    """
+
+    kept: list[Tree] = field(default_factory=list)
+    uploads: list[Tree] = field(default_factory=list)
+    n: list[Tensor] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+
+    def add(self, trained: Trained, n: Tensor, own: Tensor, averaging: bool) -> None:
+        """A group, of which the rows ``own`` are this run's; n: of all the group's clients.
+
+        averaging: its uploads are averaged with those before at once, and what its clients keep
+        goes home.
+        """
+        share, weight = trees.take(trained.uploads, own), n[own]
+        kept = trees.take(trained.kept, own)
+        if averaging:
+            share, weight = _averaged([*self.uploads, share], [*self.n, weight])
+            self.uploads.clear()
+            self.n.clear()
+            kept = trees.to(kept, HOST)
+        self.kept.append(kept)
+        self.uploads.append(share)
+        self.n.append(weight)
+        self.losses.append(trained.losses[own])
 
 
 def _trained(
     exchange: Exchange, states: Sequence[State], plans: Sequence[Plan], number: int, backend: str
-) -> tuple[Shares, Shares, list[Tensor], Shares]:
-    """What the participants of every run keep and upload, the weight of each upload, and losses.
-
-    Where an `Averaging` method's clients are too many for one group, each group's uploads are
-    averaged with those before at once, and what its clients keep goes home.
+) -> list[_Gathered]:
+    """What the participants of every run give; those of an `Averaging` method, where they are too
+    many for one group, averaged.
     """
     groups = list(_groups(states, plans))
     averaging = len(groups) > 1 and isinstance(exchange.aggregate, Averaging)
-    by_pass = zip(*(plan.exchanges[number] or () for plan in plans), strict=True)
-    schedules = [together([s for s in parts if s]) if all(parts) else None for parts in by_pass]
-    sent_down = [exchange.send(s.server) if exchange.send else s.server for s in states]
-    servers = trees.stack(sent_down) if len(states) > 1 else sent_down[0]
-    kept: Shares = [[] for _ in states]
-    uploads: Shares = [[] for _ in states]
-    weights: Shares = [[] for _ in states]
-    losses: Shares = [[] for _ in states]
+    schedules, servers = _schedules(plans, number), _servers(exchange, states)
+    n = torch.cat([plan.n for plan in plans])
+    found = [_Gathered() for _ in states]
     for rows, runs in groups:
         cohort = _cohort(exchange, states, plans, servers, rows, runs)
-        clients, sent, loss = _worked(exchange, cohort, schedules, rows, backend)
-        n = torch.cat([plan.n for plan in plans])[rows]
+        trained = _worked(exchange, cohort, schedules, rows, backend)
         for run in np.unique(runs):
             own = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
-            share, weight = trees.take(sent, own), n[own]
-            mine = trees.take(clients, own)
-            if averaging:
-                share, weight = _averaged([*uploads[run], share], [*weights[run], weight])
-                uploads[run], weights[run] = [], []
-                mine = trees.to(mine, HOST)
-            kept[run].append(mine)
-            uploads[run].append(share)
-            weights[run].append(weight)
-            losses[run].append(loss[own])
-    return kept, uploads, [torch.cat(w) for w in weights], losses
+            found[run].add(trained, n[rows], own, averaging)
+    return found
+
+
+def _schedules(plans: Sequence[Plan], number: int) -> Schedules:
+    """The batches of the participants of all runs, in each pass of an exchange."""
+    by_pass = zip(*(plan.exchanges[number] or () for plan in plans), strict=True)
+    return tuple(together([s for s in parts if s]) if all(parts) else None for parts in by_pass)
+
+
+def _servers(exchange: Exchange, states: Sequence[State]) -> Tree:
+    """What clients are sent: one tree, or a stack with that of each of several runs."""
+    sent = [exchange.send(s.server) if exchange.send else s.server for s in states]
+    return trees.stack(sent) if len(states) > 1 else sent[0]
 
 
 def _worked(
-    exchange: Exchange,
-    cohort: Cohort,
-    schedules: Sequence[Schedule | None],
-    rows: slice,
-    backend: str,
-) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
+    exchange: Exchange, cohort: Cohort, schedules: Schedules, rows: slice, backend: str
+) -> Trained:
     """The passes of a cohort: what its clients keep, what they send, the last training loss."""
     sent: dict[str, Any] = {}
     loss = torch.zeros(len(cohort.ids), dtype=torch.float64, device=cohort.arrays.device)
@@ -242,7 +185,7 @@ def _worked(
     kept = dict(cohort.clients)
     if exchange.give:
         del kept[GIVEN]
-    return kept, sent, loss
+    return Trained(kept, sent, loss)
 
 
 def _averaged(shares: list[Tree], weights: list[Tensor]) -> tuple[dict[str, Any], Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fl import trees
 from fl.data.batches import Arrays, Schedule
 from fl.method import Pass, Refresh
-from fl.term import Batch
+from fl.protocols import Batch, ReferenceModels
 from fl.trees import Tree
 
 CHUNK = 256
@@ -66,7 +66,7 @@ class Batches:
 
 
 def ask(
-    look: Callable[[Tree, Tree, Batch], dict[str, Any]] | None,
+    look: ReferenceModels | None,
     server: Tree,
     work: Tree,
     batch: Batch,
