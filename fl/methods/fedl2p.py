@@ -42,7 +42,6 @@ from fl.parts.steering import (
 )
 from fl.recipe import everything, select
 from fl.schema import GLOBAL
-from fl.task import ANY
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -71,7 +70,6 @@ class FedL2P:
 
     title: ClassVar = "FedL2P"
     stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
     starts: ClassVar = True
     validates: ClassVar = True
     training: ClassVar[dict[str, Any]] = {

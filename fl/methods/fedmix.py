@@ -122,8 +122,9 @@ def slope(forward: Forward) -> Tensor:
     batch, network = forward.batch, forward.network
 
     def value(x: Tensor) -> Tensor:
+        # A copy, as what counts operations cannot look at a layer whose input is a leaf.
         seen = network.train(
-            forward.params, forward.work["buffers"], x, nested=True, key=batch.get("key")
+            forward.params, forward.work["buffers"], x.clone(), nested=True, key=batch.get("key")
         )
         return classification(seen.outputs, batch)
 

@@ -27,7 +27,6 @@ from fl.parts.steering import (
 )
 from fl.recipe import everything, select
 from fl.schema import PERSONAL
-from fl.task import ANY
 from fl.trees import Tree
 
 
@@ -41,7 +40,6 @@ class FineTuneL2P:
 
     title: ClassVar = "FedL2P, fine-tuned"
     stages: ClassVar = (PERSONAL,)
-    tasks: ClassVar = ANY
     alone: ClassVar = True
     starts: ClassVar = True
     goes_on: ClassVar = ("fedl2p",)

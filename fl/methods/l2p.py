@@ -35,7 +35,6 @@ from fl.parts.steering import (
 )
 from fl.recipe import everything, select
 from fl.schema import PERSONAL
-from fl.task import ANY
 from fl.trees import Tree
 
 
@@ -58,7 +57,6 @@ class L2P:
     iterations: Count = 3
 
     stages: ClassVar = (PERSONAL,)
-    tasks: ClassVar = ANY
     starts: ClassVar = True
     validates: ClassVar = True
     training: ClassVar[dict[str, Any]] = {

@@ -123,7 +123,7 @@ def check_summary(given: Any, where: Where) -> None:
 def check_study(given: Any, where: Where) -> None:
     """``studies/<name>.json``: a study's runs, and what is published beside them."""
     found = shaped(_Study, given, where)
-    _check_runs(found["runs"], where / "runs")
+    _check_runs(found["runs"], where / "runs", ("run",))
     for i, one in enumerate(found["analyses"]):
         at = where / "analyses" / i
         check_name(shaped(_StudyAnalysis, one, at)["analysis"], at / "analysis")
@@ -134,7 +134,7 @@ def check_analysis(given: Any, where: Where) -> None:
     found = shaped(_Analysis, given, where)
     check_named(found["spec"], where / "spec")
     check_name(found["analysis"], where / "analysis")
-    _check_runs(found["runs"], where / "runs")
+    _check_runs(found["runs"], where / "runs", ("run", "bundle", "partition_id"))
 
 
 def check_dataset(given: Any, where: Where) -> None:
@@ -159,9 +159,9 @@ KINDS: Mapping[str, Callable[[Any, Where], Any]] = {
 """By the folder in ``results/plan``."""
 
 
-def _check_runs(given: list[dict[str, Any]], where: Where) -> None:
-    """The runs of a study, and those that an analysis reads."""
+def _check_runs(given: list[dict[str, Any]], where: Where, names: tuple[str, ...]) -> None:
+    """The runs of a study, or those that an analysis reads; names: keys that are file names."""
     for i, one in enumerate(given):
         run = shaped(_StudyRun, one, where / i)
-        for key in ("run", "bundle", "partition_id"):
+        for key in names:
             check_name(run[key], where / i / key)

@@ -13,6 +13,7 @@ from fl.data.modality import MODALITY
 from fl.errors import ConfigError
 from fl.method import declared
 from fl.network import Network
+from fl.places import path_of
 from fl.simulation import modal
 from fl.study.components import Choice
 
@@ -47,7 +48,7 @@ def _counts(scheme: Choice, dataset: Choice, kinds: list[str]) -> list[int] | No
     """How many clients have each modality; None where there is but one."""
     given, at = scheme.values.get("modalities"), scheme.at / "modalities"
     if "path" in scheme.values:
-        table, at = holdings.read(scheme.values["path"]), scheme.at / "path"
+        table, at = holdings.read(path_of(scheme.values["path"])), scheme.at / "path"
         if MODALITY in table:
             given = np.bincount(table.groupby("client")[MODALITY].first()).tolist()
     if given is None:

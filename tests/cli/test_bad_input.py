@@ -573,7 +573,7 @@ CASES = {
             }
         },
         key="methods.ft.precision",
-        value="is float64, but the model of 'fedavg', where it starts, is float32",
+        value="is float64, but what comes of 'fedavg', where it starts, is float32",
         allowed="float32, mixed",
     ),
     "published split that is not there": Bad(

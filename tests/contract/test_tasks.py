@@ -88,7 +88,8 @@ def test_stacked_is_loop_and_dice_is_reported(method: str) -> None:
     stacked, stacked_rows = worlds.run(simulation, "stacked")
     assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
     assert worlds.rows_agree(stacked_rows, rows, 1e-10)
-    assert worlds.distance(worlds.tree(loop), worlds.tree(simulation.begin())) > 1e-3
+    moved = worlds.distance(worlds.tree(loop), worlds.tree(simulation.begin()))
+    assert moved > 1e-3 or not simulation.method.passes
     scored = rows[rows["split"] != "train"]
     assert set(scored["metric"]) == {"loss", "dice", "foreground_dice"}
     assert scored.loc[scored["metric"] != "loss", "value"].between(0, 1).all()
