@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 
 from fl.errors import ConfigError, DataError, Where
 from fl.files import parse_json
@@ -92,15 +91,8 @@ class Facts:
 def gather(study: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None) -> Facts:
     """Read a study; its tables are made again unless they are complete and of the same plan."""
     plan = plan or read_plan(study, results)
-    paths = result_files.paths(results, study)[:2]
-    if any(tables.read_plan_hash(path) != (plan["hash"], True) for path in paths):
-        result_files.write(plan, store, results)
-    try:
-        rows, runs = map(_table, paths)
-    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
-        # Only their ends were looked at, which say whose they are; damaged, they are made again.
-        result_files.write(plan, store, results)
-        rows, runs = map(_table, paths)
+    both = result_files.there(plan, results)
+    rows, runs = both or result_files.write(plan, store, results)
     found, called = {}, plan.get("titles") or {}
     for row in runs.drop_duplicates("partition_id").to_dict("records"):
         title = " · ".join(called.get(k, {}).get(row[k], row[k]) for k in SETTING[:2])
@@ -110,10 +102,6 @@ def gather(study: str, results: Path, store: Path, plan: Mapping[str, Any] | Non
     analysed = tuple(analyses.read(results, one) for one in plan.get("analyses", ()))
     versions, shown = _versions(runs, Store(store)), _shown(results, store)
     return Facts(plan, rows, runs, found, versions, shown, analysed)
-
-
-def _table(path: Path) -> pd.DataFrame:
-    return pd.read_parquet(path, partitioning=None)
 
 
 def read_plan(study: str, results: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from fl import files
 from fl.results import derived, tables
@@ -33,20 +34,19 @@ def paths(results: Path, study: str) -> list[Path]:
     ]
 
 
-def write(plan: Mapping[str, Any], store: Path, results: Path) -> list[Path]:
-    """Write all `paths` of a study from what ``store`` holds."""
-    *_, metrics, plot = written = paths(results, plan["study"])
+def write(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Write all `paths` of a study from what ``store`` holds; return both tables."""
+    *_, metrics, plot = paths(results, plan["study"])
     with files.disk_errors(results):
         for path in (metrics, plot):
             # Gone first: numbers of another plan never stand beside tables of this one.
             path.unlink(missing_ok=True)
-        both = tables.write(plan, store, results / "tables")
-        rows, runs = (pd.read_parquet(path, partitioning=None) for path in both)
+        rows, runs = tables.write(plan, store, results / "tables")
         for path in (metrics, plot):
             path.parent.mkdir(parents=True, exist_ok=True)
         files.write_json(metrics, _metrics(rows, runs, plan["metric"]))
         files.write_bytes(plot, _curves(rows, runs, plan["metric"]).encode())
-    return written
+    return rows, runs
 
 
 def read(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -54,13 +54,29 @@ def read(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFr
 
     Without a store, as in a copy, tables that lack runs are used as they are.
     """
+    found = there(plan, results, lacking=not store.is_dir())
+    return found or tables.collect(plan, store)
+
+
+def there(
+    plan: Mapping[str, Any], results: Path, lacking: bool = False
+) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    """Both tables of a study if they stand there, readable and of the same plan.
+
+    Args:
+        lacking: Whether tables that lack runs will do.
+    """
     both = paths(results, plan["study"])[:2]
     stamps = {tables.read_plan_hash(path) for path in both}
-    full = {(plan["hash"], True)}
-    if stamps == full or (stamps == {(plan["hash"], False)} and not store.is_dir()):
+    if stamps != {(plan["hash"], True)} and not (lacking and stamps == {(plan["hash"], False)}):
+        return None
+    try:
         rows, runs = (pd.read_parquet(path, partitioning=None) for path in both)
-        return rows, runs
-    return tables.collect(plan, store)
+    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
+        # Only their ends were looked at, which say whose they are: the rest may be damaged, and
+        # another Snakemake may have removed them since, to make them anew.
+        return None
+    return rows, runs
 
 
 def _metrics(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> dict[str, Any]:

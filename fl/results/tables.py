@@ -11,6 +11,7 @@ Spread is reported twice and never mixed: over *seeds* (how repeatable a mean is
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Mapping
@@ -158,28 +159,31 @@ def _metrics(store: Store, run: str, record: Mapping[str, Any]) -> pd.DataFrame:
     return frame.sort_values(["round", "client", "split", "stage", "metric"], kind="stable")
 
 
-def write(plan: Mapping[str, Any], store: Path, folder: Path) -> tuple[Path, Path]:
-    """Write ``<study>.parquet`` and ``<study>.runs.parquet`` into ``folder``; return their paths.
+def write(plan: Mapping[str, Any], store: Path, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Write ``<study>.parquet`` and ``<study>.runs.parquet`` into ``folder``; return both tables as
+    a reader of the files finds them.
 
     Both carry the plan's hash and whether every planned run is there (see `read_plan_hash`).
     """
     rows, runs = collect(plan, store)
     stamp = {"plan": plan["hash"], "complete": bool((runs["state"] != MISSING).all())}
     study = plan["study"]
-    paths = folder / f"{study}.parquet", folder / f"{study}.runs.parquet"
     with files.disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         # The long table comes last: where it stands, the runs table of the same plan does too.
-        for frame, path in ((runs, paths[1]), (rows, paths[0])):
-            _write_parquet(frame, path, stamp)
-    return paths
+        runs = _write_parquet(runs, folder / f"{study}.runs.parquet", stamp)
+        rows = _write_parquet(rows, folder / f"{study}.parquet", stamp)
+    return rows, runs
 
 
-def _write_parquet(frame: pd.DataFrame, path: Path, stamp: Mapping[str, Any]) -> None:
+def _write_parquet(frame: pd.DataFrame, path: Path, stamp: Mapping[str, Any]) -> pd.DataFrame:
     table = pa.Table.from_pandas(frame, preserve_index=False)
     metadata = {**(table.schema.metadata or {}), METADATA: json.dumps(stamp).encode()}
-    with files.replacing(path) as file:
-        pq.write_table(table.replace_schema_metadata(metadata), file)
+    content = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(metadata), content)
+    files.write_bytes(path, content.getvalue())
+    # Not read from the disk, where another Snakemake may be about to make the same table.
+    return pd.read_parquet(content)
 
 
 def read_plan_hash(path: Path) -> tuple[str, bool] | None:

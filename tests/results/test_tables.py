@@ -11,7 +11,7 @@ import pytest
 from make_results import clients, entry, plan, write_run
 
 from fl.errors import DataError
-from fl.results import tables
+from fl.results import result_files, tables
 from fl.schema import RESULT_COLUMNS
 from fl.store.store import Store
 
@@ -129,9 +129,8 @@ def test_both_tables_say_the_point_of_every_row_and_whether_it_was_selected(tmp_
     write_run(tmp_path / "store", "d", clients([0.4, 0.5]))
     made["runs"].insert(0, entry("a", "fedavg"))
     made["runs"].append(entry("d", "mk", point={"mk-mmd.mu": 1, "n": 3, "seed": True, "x": [2]}))
-    paths = tables.write(made, tmp_path / "store", tmp_path / "tables")
-    for path in paths:
-        back = pd.read_parquet(path).drop_duplicates("run").set_index("run")
+    for table in tables.write(made, tmp_path / "store", tmp_path / "tables"):
+        back = table.drop_duplicates("run").set_index("run")
         assert back["point"].to_dict() == {
             **{"a": "", "p": "mu=0.1", "q": "mu=1"},
             "d": "mk-mmd.mu=1, n=3, seed=True, x=[2]",
@@ -305,16 +304,20 @@ def test_equal_runs_give_the_same_bytes_whatever_their_timing_and_row_order(tmp_
         store.remove(run)
         rows = list(rows.itertuples(index=False, name=None))
         write_run(store.root, run, rows, seconds=99.0)
-    first = tables.write(made, tmp_path / "one", tmp_path / "t1")
-    second = tables.write(again, tmp_path / "two", tmp_path / "t2")
-    assert first[0].read_bytes() == second[0].read_bytes()
-    assert first[1].read_bytes() != second[1].read_bytes()
+    tables.write(made, tmp_path / "one", tmp_path / "t1")
+    tables.write(again, tmp_path / "two", tmp_path / "t2")
+
+    def same(name: str) -> bool:
+        return len({(tmp_path / folder / name).read_bytes() for folder in ("t1", "t2")}) == 1
+
+    assert same("small.parquet")
+    assert not same("small.runs.parquet")
 
 
 def test_tables_carry_the_plan_and_whether_they_are_complete(tmp_path):
     made = two_seeds(tmp_path / "store")
-    paths = tables.write(made, tmp_path / "store", tmp_path / "tables")
-    assert [p.name for p in paths] == ["small.parquet", "small.runs.parquet"]
+    tables.write(made, tmp_path / "store", tmp_path / "tables")
+    paths = [tmp_path / "tables" / name for name in ("small.parquet", "small.runs.parquet")]
     assert [tables.read_plan_hash(p) for p in paths] == [("cafe0123", True)] * 2
     made["runs"].append(entry("zz", "fedavg", seed=9))
     tables.write(made, tmp_path / "store", tmp_path / "tables")
@@ -322,6 +325,24 @@ def test_tables_carry_the_plan_and_whether_they_are_complete(tmp_path):
     assert sorted(p.name for p in (tmp_path / "tables").iterdir()) == [p.name for p in paths]
     back = pd.read_parquet(paths[0])
     assert {c: str(t) for c, t in back.dtypes.items()} == LONG
+
+
+def test_tables_that_are_removed_at_once_by_another_snakemake_do_no_harm(tmp_path, monkeypatch):
+    made, store, results = two_seeds(tmp_path / "store"), tmp_path / "store", tmp_path / "results"
+    wanted = result_files.write(made, store, results)
+    shown = [path.read_bytes() for path in result_files.paths(results, "small")[2:]]
+    write = tables.files.write_bytes
+
+    def lose(path: Path, content: bytes) -> None:
+        write(path, content)
+        if path.suffix == ".parquet":
+            path.unlink()
+
+    monkeypatch.setattr(tables.files, "write_bytes", lose)
+    found = result_files.write(made, store, results)
+    assert [path.read_bytes() for path in result_files.paths(results, "small")[2:]] == shown
+    for table, same in zip(found, wanted, strict=True):
+        pd.testing.assert_frame_equal(table, same)
 
 
 def test_plan_hash_of_what_is_no_table_is_nothing(tmp_path):
