@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from fl import fields, trees
 from fl.code import registry
 from fl.data import materials
 from fl.data.modality import MODALITY, Modality
+from fl.data.prepared import Prepared
 from fl.errors import FedloomError, Where
 from fl.method import Averaging, declared
 from fl.schema import GLOBAL, PERSONAL, UNSEEN
@@ -58,15 +59,20 @@ def data(away: tuple[int, ...]) -> tuple[Any, pd.DataFrame]:
     if away:
         table[UNSEEN] = table["client"].isin(away)
     y = draw.integers(0, CLASSES, first)
-    prepared = SimpleNamespace(
-        folder="prepared",
-        x=y[:, None, None, None] + draw.normal(size=(first, 1, 4, 4)),
-        text=(2 * y[:, None] + draw.integers(0, 3, (first, 4))) % TOKENS,
-        y=y,
-        classes=("a", "b", "c"),
-        normalisation=worlds.NORMALISATION,
-    )
-    return prepared, table
+    x = y[:, None, None, None] + draw.normal(size=(first, 1, 4, 4))
+    text = (2 * y[:, None] + draw.integers(0, 3, (first, 4))) % TOKENS
+    return prepared(x, y, text=text), table
+
+
+def prepared(x: np.ndarray, y: np.ndarray, **arrays: Any) -> Prepared:
+    """A prepared set of three classes."""
+    given: dict[str, Any] = {
+        **dict.fromkeys(("client", "domain", "split", "mask", "text")),
+        **{"folder": Path("prepared"), "name": "two", "params": {}, "x": x, "y": y},
+        **{"classes": ("a", "b", "c"), "domains": (), "sources": ()},
+        **{"normalisation": worlds.NORMALISATION, **arrays},
+    }
+    return Prepared(**given)
 
 
 def world(
@@ -90,13 +96,13 @@ def world(
         "training": settled,
         "seed": seed,
     }
-    prepared, table = data(() if about.alone else away)
+    made, table = data(() if about.alone else away)
     parts = Parts(
         materials.entry_of("model", spec["model"])[1],
         specs.composed(spec),
         modalities=KINDS,
     )
-    return assembly.assemble(spec, parts, prepared, table, torch.device("cpu"))
+    return assembly.assemble(spec, parts, made, table, torch.device("cpu"))
 
 
 def foreign(simulation: Simulation, client: int) -> frozenset[str]:
