@@ -25,7 +25,7 @@ from fl.method import Exchange, Method, Pass, Sweep
 from fl.network import Network
 from fl.pytorch import draws
 from fl.schema import GLOBAL, PERSONAL
-from fl.simulation import engine, modal
+from fl.simulation import engine, holders, modal
 from fl.simulation.engine import Plan, State
 from fl.simulation.evaluate import Held, as_rows, evaluate
 from fl.task import Task
@@ -65,7 +65,8 @@ class Simulation:
         counts = self.counts()
         if self.method.admit:
             self.method.admit(counts, torch.from_numpy(self.held.participants))
-        return engine.start(self.method, variables, counts, self.held.modality)
+        state = engine.start(self.method, variables, counts, self.held.modality)
+        return holders.blanked(state, self.method, self.held.modality)
 
     def counts(self) -> Tensor:
         """Training samples of every client by class, int64 [clients, classes]; zeros where a sample
@@ -217,14 +218,15 @@ class Simulation:
 
     def final(self, state: State) -> dict[str, Any]:
         """The weights to store: by stage, the global model's variables, and the clients' own as a
-        stack.
+        stack; where clients differ in modality, of each weight the rows of those who hold it.
         """
         views, kept = self.method.views, {}
         if GLOBAL in views:
             kept[GLOBAL] = views[GLOBAL](state.server, None)
         if PERSONAL in views:
             own = [state.client(k, self.arrays.device) for k in range(self.held.clients)]
-            kept[PERSONAL] = trees.stack([views[PERSONAL](state.server, one) for one in own])
+            whole = trees.stack([views[PERSONAL](state.server, one) for one in own])
+            kept[PERSONAL] = holders.stored(whole, self.method, self.held.modality)
         return kept
 
     def before(self, weights: Tree) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from torch import Tensor
 from fl import trees
 from fl.errors import FedloomError
 from fl.files import disk_errors
-from fl.simulation import modal
+from fl.simulation import holders, modal
 from fl.simulation.engine import State
 from fl.simulation.evaluate import as_rows
 from fl.simulation.simulate import Round, Simulation
@@ -86,7 +86,9 @@ class Stack:
         for run in [run for run in members if run in saved.state]:
             device = simulations[run].arrays.device
             server = trees.to(saved.state[run]["server"], device)
-            states[run] = State(server, saved.state[run]["clients"])
+            sim = simulations[run]
+            clients = holders.in_memory(saved.state[run]["clients"], sim.method, sim.held.modality)
+            states[run] = State(server, clients)
         rows = {
             run: as_rows([]) if run not in states else _rows_of(saved.rows, run) for run in members
         }
@@ -167,8 +169,13 @@ class Stack:
         """Save a checkpoint of this round in the folder of one of the runs."""
         self._share()
         state = {
-            run: {"server": one.server, "clients": one.clients, "traces": self.kept(run) or {}}
+            run: {
+                "server": one.server,
+                "clients": holders.stored(one.clients, sim.method, sim.held.modality),
+                "traces": self.kept(run) or {},
+            }
             for run, one in self.states.items()
+            for sim in [self.simulations[run]]
         }
         rows = pd.concat([self.rows[run].assign(run=run) for run in self.states])
         extra = {
