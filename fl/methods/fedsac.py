@@ -104,7 +104,7 @@ class FedSaC:
 
     def build(self, setting: Setting) -> Method:
         """Local training with a sweep for directions; after every round models are mixed."""
-        names, network = compared(setting.network, self.layers), setting.network
+        names, network = compared("fedsac", setting.network, self.layers), setting.network
         check_width("fedsac", network, self.k)
         shared = [name for name in names if name in common(setting)] if setting.lacking else []
 

@@ -134,7 +134,7 @@ def common(setting: Setting) -> frozenset[str]:
     return names.difference(*setting.lacking)
 
 
-def compared(network: Network, layers: Sequence[str]) -> list[str]:
+def compared(method: str, network: Network, layers: Sequence[str]) -> list[str]:
     """The parameters of ``layers``, or all if there are none.
 
     Raises:
@@ -144,7 +144,7 @@ def compared(network: Network, layers: Sequence[str]) -> list[str]:
     for layer in layers:
         if not any(name.startswith(f"{layer}.") for name in names):
             there = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in names))
-            raise FedloomError(f"layers: no weights in {layer!r}; allowed: {there}")
+            raise FedloomError(f"{method}: layers: no weights in {layer!r}; allowed: {there}")
     prefixes = tuple(f"{layer}." for layer in layers)
     return [name for name in names if not layers or name.startswith(prefixes)]
 
