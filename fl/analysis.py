@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fl.schema import StudySetting
+
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
 
     from fl.report.drawing import Picture
     from fl.simulation.simulate import Simulation
-
-Setting = tuple[str, str, str]
-"""Data set, partition and model, as the study writes them."""
 
 
 class Source(Protocol):
@@ -34,7 +33,7 @@ class Source(Protocol):
         """What the study calls its entry."""
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> StudySetting:
         """The data set, partition and model of its training."""
 
     @property
@@ -71,7 +70,7 @@ class Panel:
         alt: What it shows, in words.
     """
 
-    setting: Setting
+    setting: StudySetting
     method: str
     title: str
     alt: str
@@ -109,7 +108,7 @@ def keys(source: Source) -> dict[str, Any]:
 
 def first_seeds(runs: Sequence[Source]) -> list[Source]:
     """For each setting and method the run with the lowest seed, in the order given."""
-    found: dict[tuple[Setting, str], Source] = {}
+    found: dict[tuple[StudySetting, str], Source] = {}
     for run in sorted(runs, key=lambda one: one.seed):
         found.setdefault((run.setting, run.method), run)
     chosen = {run.run for run in found.values()}

@@ -25,6 +25,9 @@ RESULT_COLUMNS = {
 ``n`` is the number of samples from which the value is computed.
 """
 
+StudySetting = tuple[str, str, str]
+"""Data set, partition and model, as the study writes them: that in which methods are compared."""
+
 METRIC_COLUMNS = ("round", "client", "split", "stage", "metric", "value", "n")
 """What a run itself writes (``metrics.parquet``); the rest of a row is known from its spec."""
 

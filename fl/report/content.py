@@ -20,26 +20,25 @@ from fl.report.cells import (
     unit,
 )
 from fl.report.facts import Facts
-from fl.report.names import Setting
 from fl.results import derived, tables
 from fl.results.tables import SETTING
-from fl.schema import REWEIGHTED, UNSEEN
+from fl.schema import REWEIGHTED, UNSEEN, StudySetting
 
 NAN = float("nan")
 
 
-def at(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+def at(frame: pd.DataFrame, setting: StudySetting) -> pd.DataFrame:
     """The rows of ``frame`` that belong to a setting."""
     return frame[(frame[SETTING] == list(setting)).all(axis=1)]
 
 
-def majority(facts: Facts, setting: Setting) -> pd.Series:
+def majority(facts: Facts, setting: StudySetting) -> pd.Series:
     """Per client, what predicting its training majority scores; mean over the seeds' partitions."""
     each = [part.majority(facts.together) for part in facts.partitions_of(setting)]
     return pd.concat(each).groupby(level=0).mean() if each else pd.Series(dtype=float)
 
 
-def _population(facts: Facts, setting: Setting) -> float:
+def _population(facts: Facts, setting: StudySetting) -> float:
     each = [part.population_majority() for part in facts.partitions_of(setting)]
     return sum(each) / len(each) if each else NAN
 

@@ -11,10 +11,10 @@ import pandas as pd
 from fl.report.cells import DASH, NOTHING, Cell, Group, Row, Table, decimal, number, spread, unit
 from fl.report.content import NAN, at, by_setting, grouped, remark
 from fl.report.facts import Facts
-from fl.report.names import Setting
 from fl.results import tables
 from fl.results.partitions import Partition
 from fl.results.tables import COMPLETE, SETTING
+from fl.schema import StudySetting
 
 
 def published_table(facts: Facts) -> Table | None:
@@ -199,7 +199,7 @@ def _holding(name: str, values: Iterable[float]) -> Row:
 
 def runs_behind(
     facts: Facts,
-) -> list[tuple[Setting, list[tuple[str, str, str, list[dict[str, Any]]]]]]:
+) -> list[tuple[StudySetting, list[tuple[str, str, str, list[dict[str, Any]]]]]]:
     """Per setting and method: anchor, name, label and its runs, for the section of runs."""
     last = tables.final(facts.rows, facts.metric)
     scores = last.groupby(["method", "run"])["value"].mean().to_dict()

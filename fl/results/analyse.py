@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl import files
-from fl.analysis import Result, Setting
+from fl.analysis import Result
 from fl.code import identity, registry
 from fl.errors import DataError, FedloomError
 from fl.planning import plan
 from fl.planning.analyses import PAGE, RECORD, TABLE, place
 from fl.results import partitions, tables
 from fl.results.tables import COMPLETE
+from fl.schema import StudySetting
 from fl.store.store import Store
 from fl.study import specs
 
@@ -116,7 +117,7 @@ class _Stored:
         return str(self.planned["method"])
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> StudySetting:
         return self.planned["dataset"], self.planned["partition"], self.planned["model"]
 
     @property
