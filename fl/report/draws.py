@@ -8,8 +8,7 @@ from fl.report.cells import Cell, Group, Row, Table, number, spread, unit
 from fl.report.content import at, by_setting, majority
 from fl.report.facts import Facts
 from fl.results import derived
-from fl.results.tables import SETTING
-from fl.schema import StudySetting
+from fl.schema import SETTING, StudySetting
 
 
 def draws_table(facts: Facts) -> Table | None:

@@ -17,10 +17,9 @@ from fl.planning.plan_check import check_study
 from fl.report import analyses
 from fl.report.analyses import Analysis
 from fl.report.names import Names, names
-from fl.results import result_files, tables
+from fl.results import result_files, summaries
 from fl.results.partitions import Partition, read
-from fl.results.tables import SETTING
-from fl.schema import StudySetting
+from fl.schema import SETTING, StudySetting
 from fl.store.store import Store
 
 
@@ -71,8 +70,8 @@ class Facts:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """`fl.results.tables.summarise` of the study's metric."""
-        return tables.summarise(self.rows, self.runs, self.metric)
+        """`fl.results.summaries.summarise` of the study's metric."""
+        return summaries.summarise(self.rows, self.runs, self.metric)
 
     def anchor(self, setting: StudySetting, method: str) -> str:
         """The id of the block of runs behind a cell."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fl.results.derived import arguments
-from fl.results.tables import SETTING
-from fl.schema import StudySetting
+from fl.schema import SETTING, StudySetting
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from fl.report.drawing import N_COLOURS, placed
 from fl.report.facts import Facts
 from fl.report.figures import Panel
 from fl.report.outline import Fold, Section
-from fl.results.tables import COMPLETE, DIVERGED, MISSING
-from fl.schema import StudySetting
+from fl.schema import COMPLETE, DIVERGED, MISSING, StudySetting
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST = 6
