@@ -113,3 +113,30 @@ def first_seeds(runs: Sequence[Source]) -> list[Source]:
         found.setdefault((run.setting, run.method), run)
     chosen = {run.run for run in found.values()}
     return [run for run in runs if run.run in chosen]
+
+
+def with_traces(
+    runs: Sequence[Source], *names: str
+) -> tuple[list[tuple[Source, dict[str, Tensor]]], tuple[str, ...]]:
+    """The runs that have all of some traces, with their traces; and, where others have not, a note
+    that names their methods.
+    """
+    found: list[tuple[Source, dict[str, Tensor]]] = []
+    lacking: dict[str, None] = {}
+    for run in runs:
+        traces = run.traces()
+        if set(names) <= set(traces):
+            found.append((run, traces))
+        else:
+            lacking[run.method] = None
+    what = f"no trace{'s' if len(names) > 1 else ''} {', '.join(names)}"
+    return found, (f"{what}: {', '.join(lacking)}",) if lacking else ()
+
+
+def tabled(runs: Sequence[Source], rows: Sequence[dict[str, Any]], *columns: str) -> pd.DataFrame:
+    """Rows that begin with the `keys` of one of the runs as a table; its columns are there without
+    rows too.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=[*(keys(runs[0]) if runs else ()), *columns])
