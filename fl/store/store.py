@@ -102,7 +102,7 @@ class Store:
 
     def weights(self, run: str, device: str | torch.device = "cpu") -> dict[str, Any]:
         """The run's final weights, a tree of tensors on ``device``, checked against their hash."""
-        from fl.store.checkpoint import load_tree
+        from fl.store.tree_file import load_tree
 
         return self._read(run, WEIGHTS, lambda path, _: load_tree(path, device))
 
@@ -115,7 +115,7 @@ class Store:
         """
         if TRACES not in self.record(run)["files"]:
             return {}
-        from fl.store.checkpoint import load_tree
+        from fl.store.tree_file import load_tree
 
         return self._read(run, TRACES, lambda path, _: load_tree(path))
 

@@ -18,7 +18,7 @@ import torch
 
 from fl import files
 from fl.errors import DataError, FedloomError
-from fl.store import checkpoint
+from fl.store import checkpoint, tree_file
 
 FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"]
 INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
@@ -37,7 +37,7 @@ def any_bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return raw.view(dtype).reshape(shape)
 
 
-def state_of(round: int) -> checkpoint.Tree:
+def state_of(round: int) -> tree_file.Tree:
     """A state that tells which round it is of."""
     generator = torch.Generator().manual_seed(round)
     return {
@@ -79,8 +79,8 @@ def test_every_type_survives_to_the_bit(name: str, tmp_path: Path) -> None:
         "none": any_bits(dtype, 0, 3),
         "turned": any_bits(dtype, 4, 6).T,
     }
-    checkpoint.save_tree(tree, tmp_path / "tree")
-    back = checkpoint.load_tree(tmp_path / "tree")
+    tree_file.save_tree(tree, tmp_path / "tree")
+    back = tree_file.load_tree(tmp_path / "tree")
     assert list(back) == list(tree)
     for key, tensor in tree.items():
         assert back[key].dtype == dtype
@@ -97,8 +97,8 @@ def test_order_layout_and_empty_dicts_survive(tmp_path: Path) -> None:
         "a": {"x": column, "expanded": torch.ones(1).expand(3)},
         "grad": torch.ones(2, requires_grad=True),
     }
-    checkpoint.save_tree(tree, tmp_path / "tree")
-    back = checkpoint.load_tree(tmp_path / "tree")
+    tree_file.save_tree(tree, tmp_path / "tree")
+    back = tree_file.load_tree(tmp_path / "tree")
     assert [*back, *back["z"], *back["a"]] == [*tree, *tree["z"], *tree["a"]]
     assert back["z"]["a"] == {"deep": {}}
     assert back["empty"] == {}
@@ -112,39 +112,39 @@ def test_order_layout_and_empty_dicts_survive(tmp_path: Path) -> None:
 
 def test_tensors_that_share_memory_come_back_apart(tmp_path: Path) -> None:
     base = torch.arange(10.0)
-    checkpoint.save_tree({"all": base, "same": base, "part": base[3:6]}, tmp_path / "tree")
-    back = checkpoint.load_tree(tmp_path / "tree")
+    tree_file.save_tree({"all": base, "same": base, "part": base[3:6]}, tmp_path / "tree")
+    back = tree_file.load_tree(tmp_path / "tree")
     back["all"].zero_()
     assert torch.equal(back["same"], base)
     assert torch.equal(back["part"], base[3:6])
 
 
 def test_the_root_may_be_empty(tmp_path: Path) -> None:
-    checkpoint.save_tree({}, tmp_path / "tree")
-    assert checkpoint.load_tree(tmp_path / "tree") == {}
+    tree_file.save_tree({}, tmp_path / "tree")
+    assert tree_file.load_tree(tmp_path / "tree") == {}
 
 
 def test_a_loaded_tree_outlives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "tree"
-    checkpoint.save_tree({"w": torch.arange(100_000)}, path)
-    back = checkpoint.load_tree(path)
+    tree_file.save_tree({"w": torch.arange(100_000)}, path)
+    back = tree_file.load_tree(path)
     path.write_bytes(bytes(path.stat().st_size))
     assert torch.equal(back["w"], torch.arange(100_000))
 
 
 @pytest.mark.parametrize("tree", [{"a/b": torch.ones(1)}, {"": torch.ones(1)}, {1: torch.ones(1)}])
-def test_a_key_that_cannot_be_a_name_is_refused(tree: checkpoint.Tree, tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_a_name_is_refused(tree: tree_file.Tree, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="key"):
-        checkpoint.save_tree(tree, tmp_path / "tree")
+        tree_file.save_tree(tree, tmp_path / "tree")
     assert names(tmp_path) == []
 
 
 def test_an_unreadable_tree_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="missing"):
-        checkpoint.load_tree(tmp_path / "missing")
+        tree_file.load_tree(tmp_path / "missing")
     (tmp_path / "junk").write_bytes(b"\xff" * 100)
     with pytest.raises(DataError, match="junk"):
-        checkpoint.load_tree(tmp_path / "junk")
+        tree_file.load_tree(tmp_path / "junk")
 
 
 def test_the_newest_are_kept_and_the_newest_is_loaded(tmp_path: Path) -> None:
