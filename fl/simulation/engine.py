@@ -247,13 +247,14 @@ def _worked(
     for number, (part, schedule) in enumerate(zip(exchange.passes, schedules, strict=True)):
         if schedule is None or number < midway.first("pass"):
             continue
-        inner = midway.within("pass", number, partial(_passed, done) if number else dict)
         now = replace(cohort, clients=done.kept, schedule=schedule.take(rows))
         if isinstance(part, Sweep):
-            if inner.due():  # A sweep is short, and begun again.
-                inner.keep({})
             done = Trained(*sweep(part, now, done.uploads, backend), done.losses)
+            after = midway.within("pass", number + 1, partial(_passed, done))
+            if after.due():
+                after.keep({})
         else:
+            inner = midway.within("pass", number, partial(_passed, done) if number else dict)
             done = BACKENDS[backend](part, now, inner)
     kept = dict(done.kept)
     if exchange.give:

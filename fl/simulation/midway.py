@@ -66,11 +66,16 @@ def place(kept: Tree) -> str:
     while kept:
         for name, leaf in kept.items():
             if isinstance(leaf, Tensor) and not leaf.dim() and not leaf.is_floating_point():
-                number = int(leaf)
-                if name == STEP or number:
-                    found.append(f"{name} {number if name == STEP else number + 1}")
+                found.append(_named(name, int(leaf), not kept.get(INNER, True)))
         kept = kept.get(INNER, {})
-    return ", ".join(found) or "at its start"
+    return ", ".join(filter(None, found))
+
+
+def _named(name: str, number: int, over: bool) -> str:
+    """A part in words, counted from 1; over: the one before it was the last that was done."""
+    if over:
+        return f"after {name} {number}"
+    return f"{name} {number if name == STEP else number + 1}" if name == STEP or number else ""
 
 
 def listed(items: Iterable[Tree]) -> dict[str, Any]:

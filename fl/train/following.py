@@ -42,7 +42,7 @@ def follow(runs: Runs, stack: Stack) -> None:
     for run in mine:
         runs.logs[run].begun(stack.round, {"backend": stack.backend}, runs.curves(run))
     every = runs.bundle.execution.checkpoint_every
-    inside = _Inside(runs, stack)
+    inside = Inside(runs, stack)
     for finished in simulate.lockstep(
         stack.simulations, stack.states, stack.round, stack.backend, inside.midway()
     ):
@@ -65,7 +65,7 @@ def follow(runs: Runs, stack: Stack) -> None:
         inside.since = time.monotonic()
 
 
-class _Inside:
+class Inside:
     """What is kept of a round before it is over.
 
     Attributes:
@@ -77,9 +77,10 @@ class _Inside:
 
     def midway(self) -> Midway:
         """For the rounds of the stack."""
-        return Midway(self._due, self._keep, self._stack.midway)
+        return Midway(self.due, self._keep, self._stack.midway)
 
-    def _due(self) -> bool:
+    def due(self) -> bool:
+        """Whether to save, after a step."""
         self._runs.leaving.begun = True
         return self._runs.leaving.asked or time.monotonic() - self.since > PATIENCE
 
