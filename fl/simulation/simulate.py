@@ -28,6 +28,7 @@ from fl.schema import GLOBAL, PERSONAL
 from fl.simulation import engine, holders, modal
 from fl.simulation.engine import Plan, State
 from fl.simulation.evaluate import Held, as_rows, evaluate
+from fl.simulation.midway import UNWATCHED, Midway
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
 from fl.training import Training, learning_rate
@@ -274,11 +275,17 @@ Key = TypeVar("Key")
 
 
 def lockstep(
-    simulations: Mapping[Key, Simulation], states: Mapping[Key, State], done: int, backend: str
+    simulations: Mapping[Key, Simulation],
+    states: Mapping[Key, State],
+    done: int,
+    backend: str,
+    midway: Midway = UNWATCHED,
 ) -> Iterator[dict[Key, Round]]:
     """The rounds after ``done`` of several runs that differ in their seed only, trained together.
 
     A run that diverges leaves the others after that round; ends when none is left.
+
+    midway: what is kept on the way in each round, and what was of the first.
     """
     total = next(iter(simulations.values())).training.rounds
     running = dict(states)
@@ -287,7 +294,8 @@ def lockstep(
         plans = [run.plan(number) for run in runs]
         methods = [run.method for run in runs]
         before = draws.streams()
-        results = modal.run_rounds(methods, list(running.values()), plans, backend)
+        results = modal.run_rounds(methods, list(running.values()), plans, backend, midway)
+        midway = midway.afresh()
         if draws.drawn_since(before):
             raise FedloomError(
                 f"round {number} drew from PyTorch's shared random numbers, so that the run would "
