@@ -53,7 +53,7 @@ def test_photographs_and_captions_become_a_report(tmp_path: Path) -> None:
                 "modality": kind,
                 "rows": {"fedsac": "FedSaC"},
             },
-            "columns": {f"cub200({SUBSET})": f"Homo {called}"},
+            "columns": {DATA: f"Homo {called}"},
         }
         for kind, called in kinds.items()
     ]
@@ -135,7 +135,7 @@ WRONG = {
                     **{"source": "fedsac.csv", "table": "2", "modality": "sound"},
                     **{
                         "rows": {"fedavg": "FedAvg"},
-                        "columns": {f"cub200({SUBSET})": "Homo visual"},
+                        "columns": {DATA: "Homo visual"},
                     },
                 }
             ]
@@ -161,7 +161,7 @@ WRONG = {
     ),
     "an analysis of one network": (
         {"analyses": ["features"]},
-        r"analyses\.0\.features: features looks into one model, but clients have several",
+        r"analyses\.0\.features: features takes all clients for alike, but they have several",
     ),
 }
 
