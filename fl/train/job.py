@@ -27,7 +27,7 @@ from fl.simulation.simulate import Simulation
 from fl.store import checkpoint
 from fl.store.store import Store
 from fl.study import specs
-from fl.train import allocator, memory
+from fl.train import allocator, memory, programs
 from fl.train.devices import claim
 from fl.train.following import follow
 from fl.train.leaving import Interrupted, asked_to_leave
@@ -62,10 +62,14 @@ def train_bundle(bundle: Bundle, store: Store) -> list[str]:
     plugins.use(bundle.plugins, Where(f"bundle {bundle.bundle}") / "plugins")
     torch.set_num_threads(bundle.execution.threads)
     allocator.keep()
+    programs.keep_beside(store.root)
     if torch.cuda.is_available():  # On the CPU nothing asks for it, and it costs a second.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
     with asked_to_leave() as leaving, contextlib.ExitStack() as held:
+        held.enter_context(
+            programs.apart(Path(bundle.results) / "logs" / "compiler", bundle.bundle)
+        )
         runs, backend = Runs(bundle, leaving), None
         # In one order in all processes, so that no two wait for each other.
         for run, member in sorted(runs.members.items()):
@@ -175,7 +179,7 @@ class _Job:
             backend = self._backend or "auto"
         stack = Stack.begin(simulations, weights, backend)
         if backend == "auto":
-            stack.choose()
+            stack.choose(self._runs.bundle, self._runs.leaving.now)
         return stack
 
     def _attempt(self, stack: Stack) -> None:
