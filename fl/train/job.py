@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from fl.code import plugins
-from fl.errors import ConfigError, DataError, Where
-from fl.files import parse_json
+from fl.errors import DataError, Where
 from fl.planning.bundle import Bundle
 from fl.schema import GLOBAL, PERSONAL
 from fl.simulation import assembly, train_on
@@ -36,17 +35,6 @@ from fl.train.runs import Runs
 from fl.train.stack import Stack
 
 logger = logging.getLogger(__name__)
-
-
-def read_bundle(path: Path) -> Bundle:
-    """A bundle's spec file, as `fl.planning.plan` writes it."""
-    try:
-        return Bundle.of(parse_json(path.read_bytes()), Where("it"))
-    except (OSError, ValueError, ConfigError) as error:
-        raise DataError(
-            f"{path}: cannot be read as a bundle ({type(error).__name__}: {error}); "
-            "allowed: a file that `python -m fl plan --write` put into results/plan/bundles"
-        ) from None
 
 
 def train_bundle(bundle: Bundle, store: Store) -> list[str]:
