@@ -96,6 +96,7 @@ bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast 
 	$(if $(PEERS),OMP_NUM_THREADS=1 $(PEERS_VENV)/bin/python -m bench.peers)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.arithmetic
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.together
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.trial
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.hypergradients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_clients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from contract import worlds
 from contract.worlds import world
 from planning import Planned
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 from fl import trees
 from fl.planning import served
 from fl.simulation import compiled, engine
 from fl.simulation.simulate import Simulation
-from fl.train import trial
+from fl.train import programs, trial
 from fl.train.learnt import Learnt, Measured, Subject
 from fl.train.trial import Candidates
 
@@ -164,6 +166,43 @@ def test_compiling_is_tried_only_where_the_work_of_the_study_is_worth_it(
     worth = ahead * share > 1000
     assert any(name == "compiled" for name, *_ in clock) == worth
     assert chosen.backend == ("compiled" if worth else "stacked")
+
+
+def test_a_trial_compiles_all_that_a_round_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is compiled is only traced here."""
+    monkeypatch.setattr(compiled, "CHUNK", 2)
+    monkeypatch.setattr(compiled, "available", lambda device: True)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(trial, "PAYS", 0.0)
+    torch._dynamo.reset()
+    counters.clear()
+    simulation = world("fedavg", rounds=100, participation=1.0)
+    state, kept = simulation.begin(), Learnt(tmp_path, subject())
+    chosen = trial.choose(Candidates.of([simulation], [state]), kept)
+    made = counters["stats"]["unique_graphs"]
+    assert {*chosen.seconds} == {"loop", "stacked", "compiled"} and made > 0
+    engine.run_round(simulation.method, state, simulation.plan(1), "compiled")
+    assert counters["stats"]["unique_graphs"] == made
+    known = kept.read()
+    assert known is not None and known.seconds == chosen.seconds and known.compiling > 0
+
+
+def test_what_is_known_to_be_fastest_compiled_is_compiled_before_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(programs.VARIABLE, str(tmp_path / "compiled"))
+    made = []
+    monkeypatch.setattr(trial, "_compile", lambda runs: made.append(1) or (1.0, 0.1))
+    runs, kept = candidates(world("fedavg", rounds=100)), Learnt(tmp_path, subject())
+    kept.write(Measured({"loop": 3.0, "stacked": 2.0, "compiled": 0.1}, compiling=1.0))
+    monkeypatch.setattr(compiled, "available", lambda device: False)
+    assert trial.choose(runs, kept, "p").backend == "stacked", "no compiler here"
+    monkeypatch.setattr(compiled, "available", lambda device: True)
+    assert [trial.choose(runs, kept, "p").backend for _ in range(3)] == ["compiled"] * 3
+    assert made == [1], "the others load it"
+    assert trial.choose(runs, kept, "q").backend == "compiled" and made == [1, 1]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no such operation"), OSError("disk full")])
