@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+
+from fl.pytorch.private import DispatchMode
 
 FORMULAS: Mapping[Any, Callable[..., int]] = flop_registry
 
 
-class Operations(TorchDispatchMode):
+class Operations(DispatchMode):
     """A context that counts.
 
     Attributes:
@@ -25,11 +26,6 @@ class Operations(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Whether PyTorch has its compiler leave out what is below, and imports it for that."""
-        return False
 
     def __torch_dispatch__(
         self,
@@ -45,7 +41,7 @@ class Operations(TorchDispatchMode):
         if parts is not NotImplemented:
             return parts
         out = func(*args, **given)
-        formula = FORMULAS.get(func._overloadpacket)
+        formula = FORMULAS.get(func.overloadpacket)
         if formula is not None:
             self.total += formula(*args, **given, out_val=out)
         return out
