@@ -15,11 +15,11 @@ from planning import Planned, signalled, signalled_inside, write_config
 from fl.cli import main, monitor, status
 from fl.errors import DataError
 from fl.planning import plan
+from fl.planning.bundle import read as read_bundle
 from fl.planning.estimate import Rates
 from fl.pytorch import tensorboard
 from fl.store.lease import take
 from fl.store.store import Store
-from fl.train.job import read_bundle
 
 Plan = Callable[..., Planned]
 

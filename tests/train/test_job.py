@@ -22,7 +22,7 @@ from planning import Planned
 from fl import __main__
 from fl.data import partition
 from fl.simulation.simulate import Simulation
-from fl.train import following
+from fl.train import following, trial
 
 Plan = Callable[..., Planned]
 
@@ -143,7 +143,11 @@ def test_only_what_is_missing_is_trained(planned: Plan, caplog: pytest.LogCaptur
     assert study.store().runs() == sorted(study.runs("fedavg"))
 
 
-def test_auto_is_decided_once_for_a_bundle_and_recorded(planned: Plan) -> None:
+def test_auto_is_decided_once_for_a_bundle_and_recorded(
+    planned: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "LEAST", 1)
+    monkeypatch.setattr(trial, "SHARE", 10**6)
     study = planned(execution={"backend": "auto"}, seeds=[0, 1])
     assert study.train("fedavg") == 0
     executions = [study.store().record(run)["execution"] for run in study.runs("fedavg")]
