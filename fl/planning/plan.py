@@ -21,7 +21,7 @@ from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
 from fl.errors import ConfigError, DataError, Where, unknown
 from fl.files import check_writable, disk_errors, parse_json, sha256, write_json
-from fl.planning import plan_check
+from fl.planning import plan_check, served
 from fl.planning.analyses import planned
 from fl.planning.bundle import Bundle
 from fl.study import config, published
@@ -304,6 +304,7 @@ def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, 
     for kind, parts in plan.kinds.items():
         for name, content in parts.items():
             write(home / kind / f"{name}.json", content)
+    write(home / served.FILE, served.programs(plan.bundles))
     return plan, dict(write(home / "plan.json", _summary(plan, key)))
 
 

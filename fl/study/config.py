@@ -24,7 +24,7 @@ class Execution:
     """How runs are computed. None of it is part of a run's identity.
 
     Attributes:
-        backend: `auto` times a few real steps and keeps the fastest (see `fl.simulation.engine`).
+        backend: `auto` is the fastest by a few real steps, once for all (see `fl.train.trial`).
         device: `auto` is a GPU where there is one.
         threads: CPU threads of a training job.
         checkpoint_every: Rounds between checkpoints.
