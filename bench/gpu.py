@@ -179,6 +179,9 @@ class Bench:
             settings = dict(training)
             tf32, graphs = settings.pop("tf32", False), settings.pop("graphs", False)
             backend = "compiled" if graphs else "stacked"
+            if graphs and self.device == "cpu":
+                yield f"{title}: {backend}, {way} | not on a CPU"
+                continue
             with _computing(tf32, graphs):
                 try:
                     seconds = self._rounds(work, model, backend, 1, **settings)
