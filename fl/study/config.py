@@ -112,12 +112,15 @@ class Cells:
         table: The table's name in that file.
         rows: Its row for each method entry of the study.
         columns: Its column for each data set or partition, as the report writes these.
+        modality: Where clients differ in modality: whose mean the numbers are compared with; that
+            of all clients, if that is not said.
     """
 
     source: str
     table: str
     rows: dict[str, str]
     columns: dict[str, str]
+    modality: str | None = None
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,7 @@ class Stack:
     def add(self, finished: Mapping[str, Round]) -> None:
         """Add a finished round."""
         self._share()
+        self.midway = {}
         for run, one in finished.items():
             self.round = one.number
             self.rows[run] = pd.concat([self.rows[run], one.rows], ignore_index=True)

@@ -178,7 +178,7 @@ def test_auto_is_not_decided_again_by_the_job_that_goes_on(planned: Plan) -> Non
 def test_sigterm_in_a_long_round_is_status_75_and_goes_on_in_that_round(
     planned: Plan, caplog: pytest.LogCaptureFixture
 ) -> None:
-    long = {**planning.STUDY["training"], "rounds": 1, "local_epochs": 100}
+    long = {**planning.STUDY["training"], "rounds": 1, "local_epochs": 60}
     study = planned(training=long)
     [run] = study.runs("fedavg")
     job = process(study, "fedavg", "broken")
@@ -187,7 +187,7 @@ def test_sigterm_in_a_long_round_is_status_75_and_goes_on_in_that_round(
         assert job.poll() is None, job.communicate()
         assert time.monotonic() < end
         time.sleep(0.002)
-    time.sleep(0.1)
+    time.sleep(0.02)
     job.send_signal(signal.SIGTERM)
     _, err = job.communicate(timeout=60)
     assert job.returncode == 75, err
