@@ -21,6 +21,7 @@ from fl.data.batches import Schedule, together
 from fl.method import COUNTS, GIVEN, MODALITY, Averaging, Exchange, Method, Pass, Refresh, Sweep
 from fl.simulation import compiled
 from fl.simulation.backends import BACKENDS, TOGETHER, Cohort, Trained
+from fl.simulation.clients import Clients
 from fl.simulation.state import Plan as Plan
 from fl.simulation.state import Schedules
 from fl.simulation.state import State as State
@@ -51,10 +52,10 @@ def start(
     client, [clients], where they differ in it.
     """
     server, client = method.init(variables)
-    stack = trees.repeat(trees.to(client, HOST), len(counts))
+    facts = {"id": torch.arange(len(counts)), COUNTS: counts}
     if modality is not None:
-        stack[MODALITY] = torch.from_numpy(modality)
-    return State(server, {**stack, "id": torch.arange(len(counts)), COUNTS: counts})
+        facts = {MODALITY: torch.from_numpy(modality), **facts}
+    return State(server, Clients.alike(trees.to(client, HOST), facts, len(counts)))
 
 
 def run_round(method: Method, state: State, plan: Plan, backend: str) -> tuple[State, Tensor]:
@@ -96,7 +97,7 @@ def _exchanged(
             trees.concatenate(own.uploads),
             torch.cat(own.n),
         )
-        home = trees.put(state.clients, plan.clients, trees.to(clients, HOST))
+        home = state.home.put(plan.clients, trees.to(clients, HOST))
         done.append(State(server, home))
     return done, [torch.cat(own.losses) for own in found]
 
@@ -198,8 +199,7 @@ def _averaged(shares: list[Tree], weights: list[Tensor]) -> tuple[dict[str, Any]
 def _groups(states: Sequence[State], plans: Sequence[Plan]) -> Iterator[tuple[slice, np.ndarray]]:
     """Rows of the participants of all runs that are trained at once, and the run of each row."""
     runs = np.repeat(np.arange(len(plans)), [len(plan.clients) for plan in plans])
-    each = trees.nbytes(states[0].server)
-    each += trees.nbytes(states[0].clients) // len(states[0].clients["id"])
+    each = trees.nbytes(states[0].server) + states[0].home.nbytes
     size = max(1, ROOM // (COPIES * each))
     for begin in range(0, len(runs), size):
         rows = slice(begin, min(begin + size, len(runs)))
@@ -219,8 +219,8 @@ def _cohort(
     ids = torch.cat([plan.clients for plan in plans])[rows]
     chosen = []
     for run in np.unique(runs):
-        clients = trees.take(states[run].clients, ids[torch.from_numpy(runs == run)])
-        clients = trees.to(clients, first.arrays.device)
+        own = ids[torch.from_numpy(runs == run)]
+        clients = states[run].some(own, first.arrays.device)
         if exchange.give:
             # By run, so that a large server is not copied for every client of a stack.
             given = trees.vmap(exchange.give, (None, 0))(states[run].server, clients)

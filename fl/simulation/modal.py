@@ -115,7 +115,7 @@ def weights(network: Network) -> frozenset[str]:
 
 def state_of(modal: Modal, state: State) -> State:
     """A run's state as one modality sees it: all clients, without the weights that it lacks."""
-    return State(modal.server(state.server), modal.of(state.clients))
+    return State(modal.server(state.server), state.home.without(modal.foreign))
 
 
 def run_rounds(
@@ -182,11 +182,11 @@ def _together(
     method: Method, state: State, plan: Plan, done: Sequence[tuple[Modal, Plan, Done]]
 ) -> Done:
     """A run's state after all of its modalities, and the participants' losses in their order."""
-    server, home = dict(state.server), dict(state.clients)
+    server, home = dict(state.server), state.home
     places, losses = [], []
     for modal, own, (after, loss) in done:
-        rows = trees.take(after.clients, own.clients)
-        home = trees.overlaid(home, trees.put(modal.of(home), own.clients, rows))
+        rows = after.home.take(own.clients)
+        home = home.put(own.clients, trees.overlaid(home.take(own.clients), rows))
         if modal.apart:
             server[modal.name] = after.server
         places.append((own.clients[:, None] == plan.clients).nonzero()[:, 1])
@@ -199,9 +199,9 @@ def _together(
             uploads, total = trees.apply(lambda leaf: leaf[None], means), n.sum(0, keepdim=True)
         else:
             uploads, total = _in_one_stack([one[UPLOAD] for one in sent], places), plan.n
-        clients = trees.to(trees.take(home, plan.clients), total.device)
+        clients = trees.to(home.take(plan.clients), total.device)
         server, clients = method.aggregate(state.server, clients, uploads, total)
-        home = trees.put(home, plan.clients, trees.to(clients, engine.HOST))
+        home = home.put(plan.clients, trees.to(clients, engine.HOST))
     back = torch.cat(places).argsort().to(losses[0].device)
     return State(server, home), torch.cat(losses)[back]
 

@@ -22,6 +22,7 @@ from fl import trees
 from fl.errors import FedloomError
 from fl.files import disk_errors
 from fl.simulation import modal
+from fl.simulation.clients import Clients
 from fl.simulation.engine import State
 from fl.simulation.evaluate import as_rows
 from fl.simulation.simulate import Round, Simulation
@@ -86,7 +87,7 @@ class Stack:
         for run in [run for run in members if run in saved.state]:
             device = simulations[run].arrays.device
             server = trees.to(saved.state[run]["server"], device)
-            states[run] = State(server, saved.state[run]["clients"])
+            states[run] = State(server, Clients.loaded(saved.state[run]["clients"]))
         rows = {
             run: as_rows([]) if run not in states else _rows_of(saved.rows, run) for run in members
         }
@@ -167,7 +168,11 @@ class Stack:
         """Save a checkpoint of this round in the folder of one of the runs."""
         self._share()
         state = {
-            run: {"server": one.server, "clients": one.clients, "traces": self.kept(run) or {}}
+            run: {
+                "server": one.server,
+                "clients": one.home.saved(),
+                "traces": self.kept(run) or {},
+            }
             for run, one in self.states.items()
         }
         rows = pd.concat([self.rows[run].assign(run=run) for run in self.states])
