@@ -13,7 +13,7 @@ from fl.errors import FedloomError
 from fl.simulation import engine, simulate
 from fl.simulation.clients import Clients
 from fl.simulation.engine import State
-from fl.store import checkpoint
+from fl.store import tree_file
 
 COUNT = 6
 INITIAL = {
@@ -89,8 +89,8 @@ def test_what_is_saved_is_loaded(puts: int, tmp_path: Any) -> None:
     clients = Clients.alike(INITIAL, FACTS, COUNT)
     for ids, start in PUTS[:puts]:
         clients = clients.put(torch.tensor(ids), values(ids, start))
-    checkpoint.save_tree(clients.saved(), tmp_path / "clients")
-    loaded = Clients.loaded(checkpoint.load_tree(tmp_path / "clients"))
+    tree_file.save_tree(clients.saved(), tmp_path / "clients")
+    loaded = Clients.loaded(tree_file.load_tree(tmp_path / "clients"))
     assert sorted(loaded.rows) == sorted(clients.rows)
     assert worlds.same(loaded, clients)
     ids, start = PUTS[0]
