@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import arithmetic, cooperation, data, local_steps, partitions
+from bench import arithmetic, cooperation, data, evaluation, local_steps, partitions, population
 from bench.workloads import CLASSES, WORKLOADS, Workload
 from fl.code import registry
 from fl.data.prepared import Prepared
+from fl.methods.ditto import Ditto
 from fl.models.cnn import CNN
+from fl.models.mlp import MLP
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,3 +86,18 @@ def test_cooperation_is_measured_by_phase(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(value > 0 for value in found.values())
     share = cooperation.share({"local training": 9.0, "angles": 0.75, "weights": 0.25})
     assert share == pytest.approx(0.1)
+
+
+def test_an_evaluation_is_measured_beside_a_round() -> None:
+    run = evaluation.simulation(Ditto, lambda: MLP((4,)).build((3,), CLASSES), [6, 9], (3,), 4, 1)
+    assert [len(own) for own in run.held.samples["test"]] == [2, 3]
+    rounds, scores = evaluation.measure(run, ["loop", "stacked"], 1)
+    assert set(rounds) == {"loop", "stacked"}
+    assert all(0 < seconds < float("inf") for seconds in (*rounds.values(), scores))
+
+
+def test_rounds_of_many_clients_are_measured() -> None:
+    case = population.Case("SCAFFOLD", clients=40, samples=8, taking=3, rounds=4, every=2)
+    found = population.measure(case)
+    assert 3 < found["took part"] <= 12
+    assert found["seconds"] > 0 < found["memory"]
