@@ -60,7 +60,7 @@ class Case:
 CASES = (
     *(Case(method, clients) for method in ("FedAvg", "SCAFFOLD") for clients in (1000, 100_000)),
     *(Case(method, 20_000, every=10) for method in METHODS),
-    *(Case(method, 3400, 100, 68, 20, 10, "cnn") for method in METHODS),
+    *(Case(method, 3400, 100, 68, 4, 4, "cnn") for method in METHODS),
 )
 
 

@@ -23,16 +23,16 @@ Fit = Callable[[Tensor, Tensor], Tensor]
 """A leaf, and the clients that hold it, in ascending order."""
 
 
-def saved(clients: Clients, method: Method, modality: np.ndarray | None) -> dict[str, Any]:
+def saved(clients: Tree, method: Method, modality: np.ndarray | None) -> dict[str, Any]:
     """All clients as a tree for a checkpoint; see `stored`."""
-    if modality is None or not method.modals:
+    if isinstance(clients, Clients) and (modality is None or not method.modals):
         return clients.saved()
     return stored(clients, method, modality)
 
 
 def loaded(tree: Tree, method: Method, modality: np.ndarray | None) -> Clients:
     """What `saved` gave."""
-    if modality is None or not method.modals:
+    if "rows" in tree and (modality is None or not method.modals):
         return Clients.loaded(tree)
     return Clients.of(in_memory(tree, method, modality))
 

@@ -195,7 +195,7 @@ class Stack:
         state = {
             run: {
                 "server": one.server,
-                "clients": holders.saved(one.home, sim.method, sim.held.modality),
+                "clients": holders.saved(one.clients, sim.method, sim.held.modality),
                 "traces": self.kept(run) or {},
             }
             for run, one in self.states.items()
