@@ -6,7 +6,7 @@ in host memory; those who take part come to the device in groups that it has roo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from fl import trees
 from fl.data.batches import Schedule, together
 from fl.method import COUNTS, GIVEN, MODALITY, Averaging, Exchange, Method, Sweep
 from fl.simulation.backends import BACKENDS, TOGETHER, Cohort, Trained
+from fl.simulation.clients import Clients
 from fl.simulation.midway import UNWATCHED, Midway, listed, moved, numbered, unlisted
 from fl.simulation.state import Plan as Plan
 from fl.simulation.state import Schedules
@@ -48,10 +49,10 @@ def start(
     client, [clients], where they differ in it.
     """
     server, client = method.init(variables)
-    stack = trees.repeat(trees.to(client, HOST), len(counts))
+    facts = {"id": torch.arange(len(counts)), COUNTS: counts}
     if modality is not None:
-        stack[MODALITY] = torch.from_numpy(modality)
-    return State(server, {**stack, "id": torch.arange(len(counts)), COUNTS: counts})
+        facts = {MODALITY: torch.from_numpy(modality), **facts}
+    return State(server, Clients.alike(trees.to(client, HOST), facts, len(counts)))
 
 
 def run_round(method: Method, state: State, plan: Plan, backend: str) -> tuple[State, Tensor]:
@@ -76,30 +77,33 @@ def run_rounds(
         return [run_round(*run, backend) for run in runs]
     losses: list[Tensor] = []
     first, done = midway.first("exchange"), midway.begun.get("states", {})
+    before: Callable[[], Tree] = partial(dict, done)
     if done:
         states = unpacked(done, plans[0].arrays.device)
     for number, schedules in enumerate(plans[0].exchanges):
         if schedules is not None and number >= first:
             exchanges = [method.exchanges[number] for method in methods]
             called = [plan.of(exchanges[0]) for plan in plans]
-            inner = midway.within("exchange", number, partial(_states, done))
+            inner = midway.within("exchange", number, partial(_states, before))
             states, losses = _exchanged(exchanges, states, called, number, backend, inner)
-            done = packed(states)
+            before = partial(packed, states)
     return list(zip(states, losses, strict=True))
 
 
-def _states(done: Tree) -> dict[str, Any]:
-    return {"states": done}
+def _states(done: Callable[[], Tree]) -> dict[str, Any]:
+    return {"states": done()}
 
 
 def packed(states: Sequence[State]) -> dict[str, Any]:
     """The states of several runs as one tree."""
-    return listed({"server": one.server, "clients": one.clients} for one in states)
+    return listed({"server": one.server, "clients": one.home.saved()} for one in states)
 
 
 def unpacked(tree: Tree, device: torch.device) -> list[State]:
     """The states that `packed` was given, on the device where they are trained."""
-    return [State(moved(one["server"], device), dict(one["clients"])) for one in tree.values()]
+    return [
+        State(moved(one["server"], device), Clients.loaded(one["clients"])) for one in tree.values()
+    ]
 
 
 def _exchanged(
@@ -120,7 +124,7 @@ def _exchanged(
             trees.concatenate(own.uploads),
             torch.cat(own.n),
         )
-        home = trees.put(state.clients, plan.clients, trees.to(clients, HOST))
+        home = state.home.put(plan.clients, trees.to(clients, HOST))
         done.append(State(server, home))
     return done, [torch.cat(own.losses) for own in found]
 
@@ -271,8 +275,7 @@ def _averaged(shares: list[Tree], weights: list[Tensor]) -> tuple[dict[str, Any]
 def _groups(states: Sequence[State], plans: Sequence[Plan]) -> Iterator[tuple[slice, np.ndarray]]:
     """Rows of the participants of all runs that are trained at once, and the run of each row."""
     runs = np.repeat(np.arange(len(plans)), [len(plan.clients) for plan in plans])
-    each = trees.nbytes(states[0].server)
-    each += trees.nbytes(states[0].clients) // len(states[0].clients["id"])
+    each = trees.nbytes(states[0].server) + states[0].home.nbytes
     size = max(1, ROOM // (COPIES * each))
     for begin in range(0, len(runs), size):
         rows = slice(begin, min(begin + size, len(runs)))
@@ -292,8 +295,8 @@ def _cohort(
     ids = torch.cat([plan.clients for plan in plans])[rows]
     chosen = []
     for run in np.unique(runs):
-        clients = trees.take(states[run].clients, ids[torch.from_numpy(runs == run)])
-        clients = trees.to(clients, first.arrays.device)
+        own = ids[torch.from_numpy(runs == run)]
+        clients = states[run].some(own, first.arrays.device)
         if exchange.give:
             # By run, so that a large server is not copied for every client of a stack.
             given = trees.vmap(exchange.give, (None, 0))(states[run].server, clients)

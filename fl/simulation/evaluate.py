@@ -50,7 +50,7 @@ def evaluate(
     Each view of the method is one ``stage``. A split without samples of a client gives no row, and
     neither does the personal stage of a client that never takes part, because it has no model.
     """
-    tables = [as_rows([])]
+    tables = []
     for stage, view in method.views.items():
         models = Scored(view, stage == PERSONAL, network, state, arrays, held, task)
         portions = [
@@ -64,7 +64,9 @@ def evaluate(
             if held.everywhere is not None and "test" in splits:
                 values[REWEIGHTED] = _reweighted(models, portions, arrays, held, classes)
             tables.append(_table(round_, stage, portions, values, held))
-    return pd.concat(tables[1:], ignore_index=True) if len(tables) > 1 else tables[0]
+    if len(tables) == 1:
+        return tables[0]
+    return pd.concat(tables, ignore_index=True) if tables else as_rows([])
 
 
 def _reweighted(

@@ -15,11 +15,26 @@ import torch
 from torch import Tensor
 
 from fl.method import Method
+from fl.simulation.clients import Clients
 from fl.simulation.state import State
 from fl.trees import Tree
 
 Fit = Callable[[Tensor, Tensor], Tensor]
 """A leaf, and the clients that hold it, in ascending order."""
+
+
+def saved(clients: Tree, method: Method, modality: np.ndarray | None) -> dict[str, Any]:
+    """All clients as a tree for a checkpoint; see `stored`."""
+    if isinstance(clients, Clients) and (modality is None or not method.modals):
+        return clients.saved()
+    return stored(clients, method, modality)
+
+
+def loaded(tree: Tree, method: Method, modality: np.ndarray | None) -> Clients:
+    """What `saved` gave."""
+    if "rows" in tree and (modality is None or not method.modals):
+        return Clients.loaded(tree)
+    return Clients.of(in_memory(tree, method, modality))
 
 
 def stored(clients: Tree, method: Method, modality: np.ndarray | None) -> dict[str, Any]:
@@ -50,6 +65,8 @@ def in_memory(clients: Tree, method: Method, modality: np.ndarray | None) -> dic
 
 def blanked(state: State, method: Method, modality: np.ndarray | None) -> State:
     """The state with zeros in place of what clients do not hold."""
+    if modality is None or not method.modals:
+        return state
     held = stored(state.clients, method, modality)
     return State(state.server, in_memory(held, method, modality))
 

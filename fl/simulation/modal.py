@@ -117,7 +117,7 @@ def weights(network: Network) -> frozenset[str]:
 
 def state_of(modal: Modal, state: State) -> State:
     """A run's state as one modality sees it: all clients, without the weights that it lacks."""
-    return State(modal.server(state.server), modal.of(state.clients))
+    return State(modal.server(state.server), state.home.without(modal.foreign))
 
 
 def run_rounds(
@@ -136,15 +136,15 @@ def run_rounds(
             for method, state, plan in zip(methods, states, plans, strict=True)
         ]
     done: list[list[tuple[Modal, Plan, Done]]] = [[] for _ in states]
-    before: dict[str, Any] = dict(midway.begun.get("done", {}))
+    before: dict[str, Tree | list[Done]] = dict(midway.begun.get("done", {}))
     for number in range(len(methods[0].modals)):
         found = _taking(methods, plans, number)
-        if str(number) in before:
-            results = _unpacked(before[str(number)], plans[0].arrays.device)
+        if isinstance(kept := before.get(str(number)), Mapping):
+            results = _unpacked(kept, plans[0].arrays.device)
         elif found:
             inner = midway.within("modality", number, partial(_before, dict(before)))
             results = _trained(found, states, backend, inner)
-            before[str(number)] = _packed(results)
+            before[str(number)] = results
         else:
             continue
         for (run, modal, plan), result in zip(found, results, strict=True):
@@ -153,8 +153,9 @@ def run_rounds(
     return [_together(*run) for run in runs]
 
 
-def _before(done: Tree) -> dict[str, Any]:
-    return {"done": done}
+def _before(done: Mapping[str, Tree | list[Done]]) -> dict[str, Any]:
+    kept = {k: one if isinstance(one, Mapping) else _packed(one) for k, one in done.items()}
+    return {"done": kept}
 
 
 def _packed(results: Sequence[Done]) -> dict[str, Any]:
@@ -213,11 +214,11 @@ def _together(
     method: Method, state: State, plan: Plan, done: Sequence[tuple[Modal, Plan, Done]]
 ) -> Done:
     """A run's state after all of its modalities, and the participants' losses in their order."""
-    server, home = dict(state.server), dict(state.clients)
+    server, home = dict(state.server), state.home
     places, losses = [], []
     for modal, own, (after, loss) in done:
-        rows = trees.take(after.clients, own.clients)
-        home = trees.overlaid(home, trees.put(modal.of(home), own.clients, rows))
+        rows = after.home.take(own.clients)
+        home = home.put(own.clients, trees.overlaid(home.take(own.clients), rows))
         if modal.apart:
             server[modal.name] = after.server
         places.append((own.clients[:, None] == plan.clients).nonzero()[:, 1])
@@ -230,9 +231,9 @@ def _together(
             uploads, total = trees.apply(lambda leaf: leaf[None], means), n.sum(0, keepdim=True)
         else:
             uploads, total = _in_one_stack([one[UPLOAD] for one in sent], places), plan.n
-        clients = trees.to(trees.take(home, plan.clients), total.device)
+        clients = trees.to(home.take(plan.clients), total.device)
         server, clients = method.aggregate(state.server, clients, uploads, total)
-        home = trees.put(home, plan.clients, trees.to(clients, engine.HOST))
+        home = home.put(plan.clients, trees.to(clients, engine.HOST))
     back = torch.cat(places).argsort().to(losses[0].device)
     return State(server, home), torch.cat(losses)[back]
 

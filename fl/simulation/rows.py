@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,5 +41,10 @@ def named(codes: np.ndarray, names: Sequence[str]) -> Any:
     Args:
         codes: Of each row, its place among the ``names``.
     """
-    # As pandas takes texts anywhere, whatever its version makes of them.
-    return pd.Series([*names, ""]).array.take(codes)
+    return _texts(tuple(names)).take(codes)
+
+
+@lru_cache(maxsize=64)
+def _texts(names: tuple[str, ...]) -> Any:
+    """The names as pandas takes texts anywhere, whatever its version makes of them."""
+    return pd.Series([*names, ""]).array

@@ -113,7 +113,7 @@ class Scored:
 
     def _groups(self, sizes: dict[int, int]) -> Iterator[list[int]]:
         """Clients that are stacked: as many as the task takes samples at once, and as have room."""
-        room = ROOM // max(1, trees.nbytes(self._state.server) + self._state.client_bytes)
+        room = ROOM // max(1, trees.nbytes(self._state.server) + self._state.home.nbytes)
         # Of like size together, as all get as many samples as the first.
         left = sorted(sizes, key=lambda client: (-sizes[client], client))
         while left:

@@ -73,12 +73,16 @@ class Simulation:
         """Training samples of every client by class, int64 [clients, classes]; zeros where a sample
         has no single class.
         """
-        found = np.zeros((self.held.clients, self.classes), np.int64)
-        for client, held in enumerate(self.held.samples["train"] if self.task.counted else ()):
-            labels = self._labels(held)
-            # A label that is no class is an error where it is trained on, which names its place.
-            found[client] = np.bincount(labels, minlength=self.classes)[: self.classes]
-        return torch.from_numpy(found)
+        shape = self.held.clients, self.classes
+        if not self.task.counted:
+            return torch.zeros(shape, dtype=torch.int64)
+        held = self.held.samples["train"]
+        labels = self._labels(np.concatenate(held))
+        # A label that is no class is an error where it is trained on, which names its place.
+        real = labels < self.classes
+        places = np.repeat(np.arange(len(held)), [len(own) for own in held]) * self.classes + labels
+        found = np.bincount(places[real], minlength=shape[0] * shape[1])
+        return torch.from_numpy(found.reshape(shape))
 
     def _labels(self, samples: np.ndarray) -> np.ndarray:
         index = torch.from_numpy(samples).to(self.arrays.device)
@@ -116,6 +120,7 @@ class Simulation:
     def _planned(self, clients: np.ndarray, work: Work, round_: int) -> Plan:
         everyone = self.held.participants
         *before, last = self.method.exchanges
+        all_come = any(one.everyone for one in before)
         return Plan(
             **self._asked(clients, round_),
             schedules=self._schedules(last, clients, work, round_, ""),
@@ -130,7 +135,7 @@ class Simulation:
                 else None
                 for number, one in enumerate(before)
             ),
-            everyone=(torch.from_numpy(everyone), self._sizes(everyone)),
+            everyone=(torch.from_numpy(everyone), self._sizes(everyone)) if all_come else None,
         )
 
     def _sizes(self, clients: np.ndarray) -> Tensor:

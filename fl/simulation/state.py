@@ -13,30 +13,38 @@ from torch import Tensor
 from fl import trees
 from fl.data.batches import Arrays, Schedule
 from fl.method import Exchange
+from fl.simulation.clients import Clients
+from fl.trees import Tree
 
 
 @dataclass(frozen=True)
 class State:
     """What a run carries from round to round: the server's tree on the device, and in host memory
-    the stack of all clients.
+    all clients.
+
+    clients: to be read as a stacked tree; it may be given as one.
     """
 
     server: dict[str, Any]
-    clients: dict[str, Any]
+    clients: Tree
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.clients, Clients):
+            object.__setattr__(self, "clients", Clients.of(self.clients))
+
+    @property
+    def home(self) -> Clients:
+        """The clients, not as a stack."""
+        assert isinstance(self.clients, Clients)
+        return self.clients
 
     def client(self, number: int, device: torch.device) -> dict[str, Any]:
         """One client's tree, on the device."""
-        return trees.to(trees.take(self.clients, number), device)
+        return trees.to(self.home.one(number), device)
 
-    def some(self, numbers: Sequence[int], device: torch.device) -> dict[str, Any]:
+    def some(self, numbers: Sequence[int] | Tensor, device: torch.device) -> dict[str, Any]:
         """A stack of some clients, on the device."""
-        return trees.to(trees.take(self.clients, torch.tensor(numbers)), device)
-
-    @property
-    def client_bytes(self) -> int:
-        """Of one client's tree."""
-        found = trees.leaves(self.clients)
-        return trees.nbytes(self.clients) // len(found[0]) if found else 0
+        return trees.to(self.home.take(numbers), device)
 
 
 Schedules = tuple[Schedule | None, ...]

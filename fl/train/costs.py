@@ -129,9 +129,9 @@ def _kept(state: State) -> tuple[int, int]:
 
     A client's number and class counts are left out: it knows them itself.
     """
-    given = trees.nbytes(state.clients.get(GIVEN, {}))
-    own = {k: leaf for k, leaf in state.clients.items() if k not in KNOWN}
-    return trees.nbytes(own) // len(state.clients["id"]), given
+    one = state.home.initial
+    given = trees.nbytes(one.get(GIVEN, {})) * state.home.count
+    return trees.nbytes({k: leaf for k, leaf in one.items() if k not in KNOWN}), given
 
 
 def _rounds(

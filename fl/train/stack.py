@@ -94,7 +94,7 @@ class Stack:
             device = simulations[run].arrays.device
             server = trees.to(saved.state[run]["server"], device)
             sim = simulations[run]
-            clients = holders.in_memory(saved.state[run]["clients"], sim.method, sim.held.modality)
+            clients = holders.loaded(saved.state[run]["clients"], sim.method, sim.held.modality)
             states[run] = State(server, clients)
         rows = {
             run: as_rows([]) if run not in states else _rows_of(saved.rows, run) for run in members
@@ -195,7 +195,7 @@ class Stack:
         state = {
             run: {
                 "server": one.server,
-                "clients": holders.stored(one.clients, sim.method, sim.held.modality),
+                "clients": holders.saved(one.clients, sim.method, sim.held.modality),
                 "traces": self.kept(run) or {},
             }
             for run, one in self.states.items()

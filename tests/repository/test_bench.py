@@ -13,11 +13,23 @@ import pandas as pd
 import pytest
 import torch
 
-from bench import arithmetic, cooperation, data, gpu, local_steps, partitions, whole_runs
+from bench import (
+    arithmetic,
+    cooperation,
+    data,
+    evaluation,
+    gpu,
+    local_steps,
+    partitions,
+    population,
+    whole_runs,
+)
 from bench.workloads import CLASSES, WORKLOADS, Workload
 from fl.code import registry
 from fl.data.prepared import Prepared
+from fl.methods.ditto import Ditto
 from fl.models.cnn import CNN
+from fl.models.mlp import MLP
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -153,3 +165,18 @@ def test_pfllib_gets_the_samples_of_every_client(tmp_path: Path) -> None:
     assert found["y"].tolist() == [0, 2]
     np.testing.assert_allclose(found["x"], [[-0.5, -0.25], [0.5, 0.75]])
     assert sorted(path.name for path in folder.glob("t*/*")) == ["0.npz", "1.npz", "1.npz"]
+
+
+def test_an_evaluation_is_measured_beside_a_round() -> None:
+    run = evaluation.simulation(Ditto, lambda: MLP((4,)).build((3,), CLASSES), [6, 9], (3,), 4, 1)
+    assert [len(own) for own in run.held.samples["test"]] == [2, 3]
+    rounds, scores = evaluation.measure(run, ["loop", "stacked"], 1)
+    assert set(rounds) == {"loop", "stacked"}
+    assert all(0 < seconds < float("inf") for seconds in (*rounds.values(), scores))
+
+
+def test_rounds_of_many_clients_are_measured() -> None:
+    case = population.Case("SCAFFOLD", clients=40, samples=8, taking=3, rounds=4, every=2)
+    found = population.measure(case)
+    assert 3 < found["took part"] <= 12
+    assert found["seconds"] > 0 < found["memory"]
