@@ -6,7 +6,7 @@ are computed once for every sample, where that costs less than once per batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,9 @@ from fl.trees import Tree
 
 CHUNK = 256
 """Samples that a model sees at once."""
+
+AHEAD = 2**20
+"""Bytes of batches that are gathered at once: many steps of a small model, one of a large one."""
 
 ROOM = 2**30
 """Bytes that what is remembered may take. A constant, as whether a number is looked up or computed
@@ -39,7 +42,7 @@ class Batches:
     """The batches of some clients; reference ``models`` are run here, if once per sample pays."""
 
     def __init__(self, part: Pass, schedule: Schedule, arrays: Arrays, models: Models) -> None:
-        self._arrays, keys = arrays, schedule.keys()
+        self._arrays, self._steps, keys = arrays, schedule.steps, schedule.keys()
         self._index = torch.from_numpy(schedule.index).to(arrays.device)
         self._weight = torch.from_numpy(schedule.weight).to(arrays.device)
         self._keys = None if keys is None else torch.from_numpy(keys).to(arrays.device)
@@ -48,11 +51,28 @@ class Batches:
 
     def at(self, rows: int | slice, steps: int | slice) -> Batch:
         """The batches of some clients and steps; leaves are [b, ...] after the chosen axes."""
-        key = None if self._keys is None else self._keys[rows, steps]
-        batch = self._arrays.batch(self._index[rows, steps], self._weight[rows, steps], key)
+        return self._gathered(lambda t: t[rows, steps])
+
+    def _gathered(self, chosen: Callable[[Tensor], Tensor]) -> Batch:
+        """chosen: what is wanted of a tensor [K, S, b]."""
+        key = None if self._keys is None else chosen(self._keys)
+        batch = self._arrays.batch(chosen(self._index), chosen(self._weight), key)
         if self._known is None:
             return batch
-        return {**batch, "reference": trees.take(self._known.table, self._known.index[rows, steps])}
+        return {**batch, "reference": trees.take(self._known.table, chosen(self._known.index))}
+
+    def each(self) -> Iterator[tuple[int, Batch]]:
+        """For each step how many clients take it and their batches, where those with most steps
+        come first.
+        """
+        still = (self._steps > np.arange(self._steps.max())[:, None]).sum(1).tolist()
+        many = max(1, AHEAD // (trees.nbytes(self.at(slice(0, 1), 0)) * len(self._steps)))
+        for begin in range(0, len(still), many):
+            # Steps before clients, so that the batches of a step lie together.
+            rows, now = slice(0, still[begin]), slice(begin, begin + many)
+            batch = self._gathered(lambda t, r=rows, s=now: t[r, s].transpose(0, 1))
+            for place, count in enumerate(still[now]):
+                yield count, trees.apply(lambda t, p=place, c=count: t[p, :c], batch)
 
     def extra(self, number: int, refresh: Refresh, row: int, step: int) -> Batch:
         """All samples of a client's refresh after ``step``, as one batch, not augmented."""
