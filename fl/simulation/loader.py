@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,9 @@ class Batches:
         for begin in range(0, len(still), many):
             # Steps before clients, so that the batches of a step lie together.
             rows, now = slice(0, still[begin]), slice(begin, begin + many)
-            batch = self._gathered(lambda t, r=rows, s=now: t[r, s].transpose(0, 1))
+            batch = self._gathered(partial(_by_step, rows, now))
             for place, count in enumerate(still[now]):
-                yield count, trees.apply(lambda t, p=place, c=count: t[p, :c], batch)
+                yield count, trees.take(trees.take(batch, place), slice(0, count))
 
     def extra(self, number: int, refresh: Refresh, row: int, step: int) -> Batch:
         """All samples of a client's refresh after ``step``, as one batch, not augmented."""
@@ -83,6 +84,10 @@ class Batches:
             return batch
         found = trees.take(self._known.table, self._known.extra[number][row, time])
         return {**batch, "reference": found}
+
+
+def _by_step(rows: slice, steps: slice, tensor: Tensor) -> Tensor:
+    return tensor[rows, steps].transpose(0, 1)
 
 
 def ask(
