@@ -15,7 +15,7 @@ class Workload:
     """What is trained: ``samples`` of ``shape`` for each of ``clients``, for ``epochs`` a round.
 
     weights: how many the network trains, which holds all that build it to one network; 0 where only
-    Fedloom does.
+    Fedloom does. sizes: samples of each client, where they differ. momentum: of its steps.
     """
 
     title: str
@@ -25,6 +25,13 @@ class Workload:
     batch: int
     epochs: int
     weights: int = 0
+    sizes: tuple[int, ...] = ()
+    momentum: float = MOMENTUM
+
+    @property
+    def held(self) -> np.ndarray:
+        """Samples of each client, [clients]."""
+        return np.array(self.sizes or [self.samples] * self.clients)
 
     def steps(self, limit: int) -> int:
         """Steps of a client in a round, at most ``limit``; of several epochs, whole ones."""
@@ -34,7 +41,7 @@ class Workload:
     def draw(self) -> tuple[np.ndarray, np.ndarray]:
         """Inputs [clients * samples, *shape] and labels, a client's in a row."""
         draw = np.random.default_rng(0)
-        total = self.clients * self.samples
+        total = int(self.held.sum())
         x = draw.standard_normal((total, *self.shape), dtype=np.float32)
         return x, draw.integers(0, CLASSES, total)
 
@@ -53,4 +60,14 @@ WORKLOADS = {
         *(100, 50, (1, 8, 8), 10, 5),
         weights=6_138,
     ),
+    "W4": Workload(
+        "10 clients of 8 to 30 steps on 64 inputs, 200-200 ReLU net, batch 16, no momentum",
+        *(10, 480, (64,), 16, 1),
+        weights=55_210,
+        sizes=tuple(16 * steps for steps in (8, 10, 13, 15, 18, 20, 23, 25, 28, 30)),
+        momentum=0.0,
+    ),
 }
+
+COMMON = tuple(name for name, work in WORKLOADS.items() if not work.sizes)
+"""Those that other packages train too; W4 is set beside a stack written by hand."""
