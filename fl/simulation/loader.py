@@ -67,7 +67,8 @@ class Batches:
         come first.
         """
         still = (self._steps > np.arange(self._steps.max())[:, None]).sum(1).tolist()
-        many = max(1, AHEAD // (trees.nbytes(self.at(slice(0, 1), 0)) * len(self._steps)))
+        one = trees.nbytes(self.at(slice(0, 1), 0)) * len(self._steps) if still else 1
+        many = max(1, AHEAD // one)
         for begin in range(0, len(still), many):
             # Steps before clients, so that the batches of a step lie together.
             rows, now = slice(0, still[begin]), slice(begin, begin + many)
