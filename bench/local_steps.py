@@ -29,10 +29,10 @@ from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
 from fl.models.lenet import LeNet
 from fl.models.mlp import MLP
-from fl.simulation import engine
 from fl.simulation.assembly import computing
 from fl.simulation.evaluate import Held
 from fl.simulation.simulate import Simulation
+from fl.train import trial
 from fl.training import Training
 
 PLAIN = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
@@ -55,7 +55,7 @@ def simulation(
         **training,
     )
     network = computing(model, settled)
-    held = Held({"train": np.split(np.arange(len(x)), np.cumsum(work.held)[:-1])})
+    held = Held({"train": np.split(np.arange(len(x)), work.sizes.cumsum()[:-1])})
     setting = Setting(network, settled, CLASSES, work.clients)
     arrays = Arrays(x, y, PLAIN, device)
     return Simulation(FedAvg().build(setting), network, settled, arrays, held, CLASSES, seed=0)
@@ -64,7 +64,7 @@ def simulation(
 def bare_loop(work: Workload, model: nn.Module, run: Simulation, steps: int) -> float:
     """Seconds a local step of the loop that one would write by hand, over ``steps`` of them."""
     device = run.arrays.device
-    index = torch.arange(int(work.held[0]), device=device)
+    index = torch.arange(int(work.sizes[0]), device=device)
     x, y = run.arrays.inputs(index), run.arrays.labels(index)
     model = model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=work.momentum)
@@ -123,31 +123,40 @@ def clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def measure(name: str, device: str, limit: int, repeats: int) -> dict[str, float]:
-    """Seconds a local step of one client, by side; ``compiling`` is in seconds."""
-    work, model = WORKLOADS[name], MODELS[name]
+def measure(
+    name: str,
+    device: str,
+    limit: int,
+    repeats: int,
+    workload: Callable[[str], Workload] = WORKLOADS.__getitem__,
+) -> dict[str, float]:
+    """Seconds a local step of one client, by side; ``compiling`` is in seconds.
+
+    Where clients take unequal numbers of steps, the mean over all steps.
+    """
+    work, model = workload(name), MODELS[name]
     run = simulation(work, model, device)
     plan, state, times = run.plan(1), run.begin(), {}
     whole = int(plan.schedules[0].steps.max())
     steps = min(limit, whole)
-    share = int(plan.schedules[0].steps.clip(max=steps).sum()) / steps
+    each = plan.schedules[0].steps.clip(max=steps).sum() / steps
     sides = {
         "bare loop": lambda: bare_loop(work, model(), run, steps),
         **{
             name: lambda name=name: (
-                engine.seconds_a_step([run.method], [state], [plan], name, steps, 1) / share
+                trial.seconds_a_step([run.method], [state], [plan], name, steps, 1) / each
             )
             for name in ("loop", "stacked", "compiled")
         },
     }
-    if work.sizes and device == "cpu":
+    if work.least and device == "cpu":
         sides["by hand"] = lambda: (
-            seconds(lambda: by_hand(work, model(), run, steps)) / (share * steps)
+            seconds(lambda: by_hand(work, model(), run, steps)) / (each * steps)
         )
     for name, side in sides.items():
         first = side()
         if name == "compiled":
-            times["compiling"] = first * share * steps
+            times["compiling"] = first * each * steps
     for _ in range(repeats):
         for name, side in sides.items():
             times[name] = min(side(), times.get(name, float("inf")))

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from bench import peers_fedjax, peers_pfl
-from bench.workloads import COMMON, WORKLOADS
+from bench.workloads import WORKLOADS
 
 PEERS: dict[str, ModuleType] = {"fedjax": peers_fedjax, "pfl": peers_pfl}
 
@@ -55,7 +55,9 @@ def measure(name: str, limit: int, repeats: int) -> dict[str, float]:
 def main() -> None:
     """Print the table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workloads", nargs="*", default=list(COMMON))
+    parser.add_argument(
+        "workloads", nargs="*", default=[n for n in WORKLOADS if WORKLOADS[n].least is None]
+    )
     parser.add_argument("--steps", type=int, default=50, help="steps of each client, at most")
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()

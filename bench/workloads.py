@@ -14,8 +14,9 @@ LR, MOMENTUM = 0.01, 0.9
 class Workload:
     """What is trained: ``samples`` of ``shape`` for each of ``clients``, for ``epochs`` a round.
 
+    least: of how many the smallest client has, where they are not alike: sizes then rise evenly.
     weights: how many the network trains, which holds all that build it to one network; 0 where only
-    Fedloom does. sizes: samples of each client, where they differ. momentum: of its steps.
+    Fedloom does. momentum: of its steps.
     """
 
     title: str
@@ -25,13 +26,16 @@ class Workload:
     batch: int
     epochs: int
     weights: int = 0
-    sizes: tuple[int, ...] = ()
+    least: int | None = None
     momentum: float = MOMENTUM
 
     @property
-    def held(self) -> np.ndarray:
-        """Samples of each client, [clients]."""
-        return np.array(self.sizes or [self.samples] * self.clients)
+    def sizes(self) -> np.ndarray:
+        """Samples of each client, whole batches where they are not alike."""
+        if self.least is None:
+            return np.full(self.clients, self.samples)
+        ends = self.least // self.batch, self.samples // self.batch
+        return self.batch * np.linspace(*ends, self.clients).astype(int)
 
     def steps(self, limit: int) -> int:
         """Steps of a client in a round, at most ``limit``; of several epochs, whole ones."""
@@ -39,9 +43,9 @@ class Workload:
         return limit if limit <= epoch else min(limit // epoch, self.epochs) * epoch
 
     def draw(self) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs [clients * samples, *shape] and labels, a client's in a row."""
+        """Inputs [samples of all clients, *shape] and labels, a client's in a row."""
         draw = np.random.default_rng(0)
-        total = int(self.held.sum())
+        total = int(self.sizes.sum())
         x = draw.standard_normal((total, *self.shape), dtype=np.float32)
         return x, draw.integers(0, CLASSES, total)
 
@@ -61,13 +65,10 @@ WORKLOADS = {
         weights=6_138,
     ),
     "W4": Workload(
-        "10 clients of 8 to 30 steps on 64 inputs, 200-200 ReLU net, batch 16, no momentum",
+        "10 clients of 8 to 30 steps on 64, 64-200-200-10 ReLU net, batch 16, plain SGD",
         *(10, 480, (64,), 16, 1),
         weights=55_210,
-        sizes=tuple(16 * steps for steps in (8, 10, 13, 15, 18, 20, 23, 25, 28, 30)),
+        least=128,
         momentum=0.0,
     ),
 }
-
-COMMON = tuple(name for name, work in WORKLOADS.items() if not work.sizes)
-"""Those that other packages train too; W4 is set beside a stack written by hand."""

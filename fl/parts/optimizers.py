@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from fl.pytorch import private
 from fl.training import Training
 from fl.trees import Rate, Tree
 
-Leaves = Sequence[Tensor]
+Leaves = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
     def step(
         params: Tree, grads: Tree, state: Tree, lr: Rate
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        weights, direction = trees.leaves(params), trees.leaves(grads)
+        weights, direction = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
         if weight_decay:
             direction = private.add_each(direction, weights, alpha=weight_decay)
         new_state = {}
         if momentum:
-            velocity = trees.leaves(state["momentum"])
+            velocity = tuple(trees.leaves(state["momentum"]))
             direction = private.add_each(direction, velocity, alpha=momentum)
             new_state = {"momentum": trees.unflatten(params, direction)}
         return trees.unflatten(params, _down(weights, direction, lr)), new_state
@@ -71,17 +71,17 @@ def adamw(
         params: Tree, grads: Tree, state: Tree, lr: Rate
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         steps = state["steps"] + 1
-        weights, gradients = trees.leaves(params), trees.leaves(grads)
+        weights, gradients = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
         mean = private.lerp_each(trees.leaves(state["mean"]), gradients, 1 - first)
         decayed = private.multiply_each(trees.leaves(state["square"]), second)
         square = private.addcmul_each(decayed, gradients, gradients, value=1 - second)
         # The same for a whole client, so that one pass over its weights takes them in.
         grown = 1 - first**steps
         scale, least = grown / (1 - second**steps).sqrt(), grown * eps
-        below = [
+        below = tuple(
             (root * trees.align(scale, root)).add_(trees.align(least, root))
             for root in private.sqrt_each(square)
-        ]
+        )
         if weight_decay:
             weights = private.multiply_each(weights, 1 - lr * weight_decay)
         return trees.unflatten(params, _down(weights, private.divide_each(mean, below), lr)), {

@@ -11,10 +11,9 @@ import pandas as pd
 from fl.report.cells import DASH, NOTHING, Cell, Group, Row, Table, decimal, number, spread, unit
 from fl.report.content import NAN, at, by_setting, grouped, remark
 from fl.report.facts import Facts
-from fl.report.names import Setting
-from fl.results import tables
+from fl.results import summaries
 from fl.results.partitions import Partition
-from fl.results.tables import COMPLETE, SETTING
+from fl.schema import COMPLETE, SETTING, StudySetting
 
 
 def published_table(facts: Facts) -> Table | None:
@@ -23,9 +22,11 @@ def published_table(facts: Facts) -> Table | None:
     for cell in facts.plan.get("published") or []:
         # A cell may name its data set, its partition, or (as its setting) either.
         named = {cell[key] for key in ("dataset", "partition", "setting") if cell.get(key)}
+        kind = cell.get("modality")
+        summary = facts.summary if kind is None else facts.summary_of(kind["number"])
         found = [
             row
-            for _, row in facts.summary[facts.summary["method"] == cell["method"]].iterrows()
+            for _, row in summary[summary["method"] == cell["method"]].iterrows()
             if named <= {row["dataset"], row["partition"]}
         ] or [None]
         source = cell["source"].removesuffix(".csv")
@@ -35,7 +36,8 @@ def published_table(facts: Facts) -> Table | None:
         return None
     caption = (
         f"Measured beside published, {unit(facts.metric)}. Measured: mean ± standard deviation "
-        "over seeds, of the uniform mean over clients. Published: as its source gives it. "
+        "over seeds, of the uniform mean over clients, or over those of a modality where one is "
+        "named. Published: as its source gives it. "
         "Difference: measured minus published."
     )
     columns = ("published in", "setting", "measured", "published", "difference", "note")
@@ -70,12 +72,14 @@ def _published_row(facts: Facts, cell: dict[str, Any], where: str, row: pd.Serie
         remark=remark(row),
     )
     gap = Cell(number(row["mean"] - value, metric, signed=True))
-    return Row(name, (Cell(where), Cell(facts.short(key)), measured, published, gap, note))
+    kind = cell.get("modality")
+    setting = Cell(facts.short(key) + (f" · {kind['name']} clients" if kind else ""))
+    return Row(name, (Cell(where), setting, measured, published, gap, note))
 
 
 def grid_table(facts: Facts) -> Table | None:
     """Every point of every grid, with the one that validation chose."""
-    frame = tables.points(facts.rows, facts.runs, facts.metric)
+    frame = summaries.points(facts.rows, facts.runs, facts.metric)
     sizes = frame.groupby([*SETTING, "method"])["point"].transform("size")
     frame = frame[sizes > 1]
     if frame.empty:
@@ -199,9 +203,9 @@ def _holding(name: str, values: Iterable[float]) -> Row:
 
 def runs_behind(
     facts: Facts,
-) -> list[tuple[Setting, list[tuple[str, str, str, list[dict[str, Any]]]]]]:
+) -> list[tuple[StudySetting, list[tuple[str, str, str, list[dict[str, Any]]]]]]:
     """Per setting and method: anchor, name, label and its runs, for the section of runs."""
-    last = tables.final(facts.rows, facts.metric)
+    last = summaries.final(facts.rows, facts.metric)
     scores = last.groupby(["method", "run"])["value"].mean().to_dict()
     found = []
     for setting in facts.settings:

@@ -6,10 +6,9 @@ in host memory; those who take part come to the device in groups that it has roo
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,16 +17,14 @@ from torch import Tensor
 
 from fl import trees
 from fl.data.batches import Schedule, together
-from fl.method import COUNTS, GIVEN, MODALITY, Averaging, Exchange, Method, Pass, Refresh, Sweep
-from fl.simulation import compiled
+from fl.method import COUNTS, GIVEN, MODALITY, Averaging, Exchange, Method, Sweep
 from fl.simulation.backends import BACKENDS, TOGETHER, Cohort, Trained
+from fl.simulation.midway import UNWATCHED, Midway, listed, moved, numbered, unlisted
 from fl.simulation.state import Plan as Plan
 from fl.simulation.state import Schedules
 from fl.simulation.state import State as State
 from fl.simulation.sweeps import sweep
 from fl.trees import Tree
-
-logger = logging.getLogger(__name__)
 
 HOST = torch.device("cpu")
 
@@ -64,19 +61,45 @@ def run_round(method: Method, state: State, plan: Plan, backend: str) -> tuple[S
 
 
 def run_rounds(
-    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], backend: str
+    methods: Sequence[Method],
+    states: Sequence[State],
+    plans: Sequence[Plan],
+    backend: str,
+    midway: Midway = UNWATCHED,
 ) -> list[tuple[State, Tensor]]:
-    """`run_round` for several runs that differ in their seed only, over the same samples."""
+    """`run_round` for several runs that differ in their seed only, over the same samples.
+
+    midway: what is kept on the way; nothing where runs are trained one after another.
+    """
     if len(states) > 1 and backend not in TOGETHER:
         runs = zip(methods, states, plans, strict=True)
         return [run_round(*run, backend) for run in runs]
     losses: list[Tensor] = []
+    first, done = midway.first("exchange"), midway.begun.get("states", {})
+    if done:
+        states = unpacked(done, plans[0].arrays.device)
     for number, schedules in enumerate(plans[0].exchanges):
-        if schedules is not None:
+        if schedules is not None and number >= first:
             exchanges = [method.exchanges[number] for method in methods]
             called = [plan.of(exchanges[0]) for plan in plans]
-            states, losses = _exchanged(exchanges, states, called, number, backend)
+            inner = midway.within("exchange", number, partial(_states, done))
+            states, losses = _exchanged(exchanges, states, called, number, backend, inner)
+            done = packed(states)
     return list(zip(states, losses, strict=True))
+
+
+def _states(done: Tree) -> dict[str, Any]:
+    return {"states": done}
+
+
+def packed(states: Sequence[State]) -> dict[str, Any]:
+    """The states of several runs as one tree."""
+    return listed({"server": one.server, "clients": one.clients} for one in states)
+
+
+def unpacked(tree: Tree, device: torch.device) -> list[State]:
+    """The states that `packed` was given, on the device where they are trained."""
+    return [State(moved(one["server"], device), dict(one["clients"])) for one in tree.values()]
 
 
 def _exchanged(
@@ -85,10 +108,11 @@ def _exchanged(
     plans: Sequence[Plan],
     number: int,
     backend: str,
+    midway: Midway,
 ) -> tuple[list[State], list[Tensor]]:
     """The states after one exchange of every run, and the losses of its last training pass."""
     done = []
-    found = _trained(exchanges[0], states, plans, number, backend)
+    found = _trained(exchanges[0], states, plans, number, backend, midway)
     for exchange, state, plan, own in zip(exchanges, states, plans, found, strict=True):
         server, clients = exchange.aggregate(
             state.server,
@@ -134,9 +158,33 @@ class _Gathered:
         self.n.append(weight)
         self.losses.append(trained.losses[own])
 
+    def tree(self) -> dict[str, Any]:
+        """All of it, for `of`."""
+        return {
+            "kept": listed(self.kept),
+            "uploads": listed(self.uploads),
+            "n": numbered(self.n),
+            "losses": numbered(self.losses),
+        }
+
+    @classmethod
+    def of(cls, tree: Tree, device: torch.device, averaging: bool) -> _Gathered:
+        """What `tree` gave, where `add` puts it."""
+        return cls(
+            [*unlisted(tree["kept"], HOST if averaging else device)],
+            [*unlisted(tree["uploads"], device)],
+            trees.leaves(trees.to(tree["n"], device)),
+            trees.leaves(trees.to(tree["losses"], device)),
+        )
+
 
 def _trained(
-    exchange: Exchange, states: Sequence[State], plans: Sequence[Plan], number: int, backend: str
+    exchange: Exchange,
+    states: Sequence[State],
+    plans: Sequence[Plan],
+    number: int,
+    backend: str,
+    midway: Midway,
 ) -> list[_Gathered]:
     """What the participants of every run give; those of an `Averaging` method, where they are too
     many for one group, averaged.
@@ -145,14 +193,23 @@ def _trained(
     averaging = len(groups) > 1 and isinstance(exchange.aggregate, Averaging)
     schedules, servers = _schedules(plans, number), _servers(exchange, states)
     n = torch.cat([plan.n for plan in plans])
-    found = [_Gathered() for _ in states]
-    for rows, runs in groups:
+    before = midway.begun.get("gathered", {}).values()
+    found = [_Gathered.of(tree, n.device, averaging) for tree in before]
+    found = found or [_Gathered() for _ in states]
+    for place, (rows, runs) in enumerate(groups):
+        if place < midway.first("group"):
+            continue
         cohort = _cohort(exchange, states, plans, servers, rows, runs)
-        trained = _worked(exchange, cohort, schedules, rows, backend)
+        inner = midway.within("group", place, partial(_gathered, found))
+        trained = _worked(exchange, cohort, schedules, rows, backend, inner)
         for run in np.unique(runs):
             own = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
             found[run].add(trained, n[rows], own, averaging)
     return found
+
+
+def _gathered(found: Sequence[_Gathered]) -> dict[str, Any]:
+    return {"gathered": listed(one.tree() for one in found)}
 
 
 def _schedules(plans: Sequence[Plan], number: int) -> Schedules:
@@ -168,24 +225,40 @@ def _servers(exchange: Exchange, states: Sequence[State]) -> Tree:
 
 
 def _worked(
-    exchange: Exchange, cohort: Cohort, schedules: Schedules, rows: slice, backend: str
+    exchange: Exchange,
+    cohort: Cohort,
+    schedules: Schedules,
+    rows: slice,
+    backend: str,
+    midway: Midway,
 ) -> Trained:
     """The passes of a cohort: what its clients keep, what they send, the last training loss."""
-    sent: dict[str, Any] = {}
-    loss = torch.zeros(len(cohort.ids), dtype=torch.float64, device=cohort.arrays.device)
-    for part, schedule in zip(exchange.passes, schedules, strict=True):
-        if schedule is None:
+    device = cohort.arrays.device
+    done = Trained(
+        cohort.clients, {}, torch.zeros(len(cohort.ids), dtype=torch.float64, device=device)
+    )
+    if "done" in midway.begun:
+        done = Trained(**moved(midway.begun["done"], device))
+    for number, (part, schedule) in enumerate(zip(exchange.passes, schedules, strict=True)):
+        if schedule is None or number < midway.first("pass"):
             continue
-        cohort = replace(cohort, schedule=schedule.take(rows))
+        now = replace(cohort, clients=done.kept, schedule=schedule.take(rows))
         if isinstance(part, Sweep):
-            clients, sent = sweep(part, cohort, sent, backend)
+            done = Trained(*sweep(part, now, done.uploads, backend), done.losses)
+            after = midway.within("pass", number + 1, partial(_passed, done))
+            if after.due():
+                after.keep({})
         else:
-            clients, sent, loss = BACKENDS[backend](part, cohort)
-        cohort = replace(cohort, clients=clients)
-    kept = dict(cohort.clients)
+            inner = midway.within("pass", number, partial(_passed, done) if number else dict)
+            done = BACKENDS[backend](part, now, inner)
+    kept = dict(done.kept)
     if exchange.give:
         del kept[GIVEN]
-    return Trained(kept, sent, loss)
+    return done._replace(kept=kept)
+
+
+def _passed(done: Trained) -> dict[str, Any]:
+    return {"done": done._asdict()}
 
 
 def _averaged(shares: list[Tree], weights: list[Tensor]) -> tuple[dict[str, Any], Tensor]:
@@ -239,84 +312,3 @@ def _cohort(
         round=first.round,
         lr=first.lr,
     )
-
-
-PAYS = 600.0
-"""Seconds of work ahead from which compiling, which takes tens of seconds, is worth a try."""
-
-
-def choose(
-    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], rounds: int
-) -> tuple[str, dict[str, float]]:
-    """The fastest backend for ``rounds`` rounds like ``plans``, by a few real steps of each.
-
-    Returns its name and the seconds a step of all participants took, by backend. Compiling is tried
-    only where so much work lies ahead that it can pay. Nothing of the trial is kept.
-    """
-    plain = [_steps_alone(method) for method in methods]
-    bare = [replace(plan, before=()) for plan in plans]
-
-    def seconds(name: str, steps: int) -> float:
-        return seconds_a_step(plain, states, bare, name, steps)
-
-    found = {name: seconds(name, 3) for name in ("loop", "stacked")}
-    # Twice in turn, so that a moment in which the machine is busy does not decide.
-    found = {name: min(first, seconds(name, 3)) for name, first in found.items()}
-    device = plans[0].arrays.device
-    simple = not any(_refreshes(part) for part in methods[0].passes)
-    steps = rounds * _steps(plans[0])
-    if simple and min(found.values()) * steps > PAYS and compiled.available(device):
-        try:
-            found["compiled"] = seconds("compiled", 3 * compiled.CHUNK)
-        except Exception as error:  # A compiler that does not work, or code it cannot take.
-            reason = str(error).strip().split("\n")[0]
-            logger.warning("not compiled (%s: %s)", type(error).__name__, reason)
-    return min(found, key=found.__getitem__), found
-
-
-def _refreshes(part: Pass | Sweep) -> tuple[Refresh, ...]:
-    return part.refreshes if isinstance(part, Pass) else ()
-
-
-def _steps_alone(method: Method) -> Method:
-    """A method without what takes as long on every backend, and longer than steps: what a pass
-    refreshes, and exchanges before.
-    """
-    passes = tuple(replace(p, refreshes=()) if isinstance(p, Pass) else p for p in method.passes)
-    return replace(method, passes=passes, before=())
-
-
-def _steps(plan: Plan) -> int:
-    """How many steps the longest participant takes in the passes of a round."""
-    return sum(int(s.steps.max()) for s in plan.schedules if s)
-
-
-def seconds_a_step(
-    methods: Sequence[Method],
-    states: Sequence[State],
-    plans: Sequence[Plan],
-    backend: str,
-    steps: int,
-    tries: int = 3,
-) -> float:
-    """Seconds that a step of all participants takes: the shortest of some tries.
-
-    The first try also warms up, and compiles.
-    """
-    refreshes = [_refreshes(part) for part in methods[0].passes]
-    trials = [
-        replace(
-            plan,
-            schedules=tuple(
-                s and s.begin(steps, r) for s, r in zip(plan.schedules, refreshes, strict=True)
-            ),
-        )
-        for plan in plans
-    ]
-    times = []
-    for _ in range(tries):
-        begun = time.perf_counter()
-        done = run_rounds(methods, states, trials, backend)
-        sum(losses.sum().item() for _, losses in done)
-        times.append(time.perf_counter() - begun)
-    return min(times) / _steps(trials[0])

@@ -48,8 +48,8 @@ def test_fedloom_trains_the_network_that_others_are_held_to(name: str) -> None:
     assert sum(w.numel() for w in model.parameters()) == work.weights
     assert model(torch.zeros(2, *work.shape)).shape == (2, CLASSES)
     x, y = work.draw()
-    assert x.shape == (work.held.sum(), *work.shape) and len(x) == len(y)
-    assert len(work.held) == work.clients and work.held.max() == work.samples
+    assert x.shape == (work.sizes.sum(), *work.shape) and len(x) == len(y)
+    assert len(work.sizes) == work.clients and work.sizes.max() == work.samples
 
 
 def test_the_stack_by_hand_trains_what_the_stacked_backend_trains() -> None:
@@ -61,7 +61,7 @@ def test_the_stack_by_hand_trains_what_the_stacked_backend_trains() -> None:
     module.load_state_dict(dict(start))
     stack = local_steps.by_hand(work, module, run, steps=30)
     after, _ = engine.run_round(run.method, state, plan, "stacked")
-    shares = torch.from_numpy(work.held / work.held.sum()).float()
+    shares = torch.from_numpy(work.sizes / work.sizes.sum()).float()
     for (name, begun), own in zip(start.items(), stack, strict=True):
         mean = torch.tensordot(shares, own, dims=1)
         torch.testing.assert_close(after.server["params"][name], mean, rtol=0, atol=1e-6)
