@@ -30,6 +30,7 @@ from fl.data.prepared import Prepared
 from fl.methods.ditto import Ditto
 from fl.models.cnn import CNN
 from fl.models.mlp import MLP
+from fl.simulation import engine
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,6 +68,22 @@ def test_fedloom_trains_the_network_that_others_are_held_to(name: str) -> None:
     x, y = work.draw()
     assert x.shape == (sum(work.sizes), *work.shape) and len(x) == len(y)
     assert len(work.sizes) == work.clients and max(work.sizes) == work.samples
+
+
+def test_the_stack_by_hand_trains_what_the_stacked_backend_trains() -> None:
+    work, model = WORKLOADS["W4"], local_steps.MODELS["W4"]
+    run = local_steps.simulation(work, model, "cpu")
+    state, plan = run.begin(), run.plan(1)
+    start = state.server["params"]
+    module = model()
+    module.load_state_dict(dict(start))
+    stack = local_steps.by_hand(work, module, run, steps=30)
+    after, _ = engine.run_round(run.method, state, plan, "stacked")
+    shares = torch.from_numpy(work.sizes / work.sizes.sum()).float()
+    for (name, begun), own in zip(start.items(), stack, strict=True):
+        mean = torch.tensordot(shares, own, dims=1)
+        torch.testing.assert_close(after.server["params"][name], mean, rtol=0, atol=1e-6)
+        assert (mean - begun).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize(("limit", "steps"), [(3, 3), (5, 5), (12, 10), (25, 25), (400, 25)])
