@@ -7,8 +7,9 @@ import errno
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fl.cli import scaffold, store_commands
 from fl.cli.printing import say
@@ -18,6 +19,10 @@ from fl.schema import UNSEEN
 from fl.store.store import Store
 from fl.study import config
 from fl.version import VERSION
+
+if TYPE_CHECKING:
+    from fl.planning.bundle import Bundle
+    from fl.train.team import Team
 
 KINDS = {
     "methods": "method",
@@ -136,15 +141,32 @@ def _plan(parsed: argparse.Namespace) -> None:
 
 def _train(parsed: argparse.Namespace) -> int:
     from fl.planning import jobs
-    from fl.train.job import read_bundle, train_bundle
-    from fl.train.leaving import Interrupted
+    from fl.train import launch
+    from fl.train.job import read_bundle
 
     bundles = [read_bundle(path) for path in parsed.specs]
     store = Store(parsed.store or Path(config.settings(parsed.config).store))
-    if any(jobs.lacks(bundle, store) for bundle in bundles):
+    if launch.member():
+        from fl.train import ranks
+
+        return ranks.run(bundles, store, partial(_trained, bundles, store))
+    lacking = [bundle for bundle in bundles if jobs.lacks(bundle, store)]
+    if lacking:
         check_writable(store.root)
+    processes = max((bundle.execution.processes for bundle in lacking), default=1)
+    if processes > 1:
+        words = ["-P", "-m", "fl", "train", *map(str, parsed.specs), "--store", str(store.root)]
+        return launch.launch(processes, words)
+    return _trained(bundles, store)
+
+
+def _trained(bundles: Sequence[Bundle], store: Store, team: Team | None = None) -> int:
+    """Train what is lacking, and say what failed."""
+    from fl.train.job import train_bundle
+    from fl.train.leaving import Interrupted
+
     try:
-        failed = [line for bundle in bundles for line in train_bundle(bundle, store)]
+        failed = [line for bundle in bundles for line in train_bundle(bundle, store, team)]
     except Interrupted as error:
         say(f"stopped: {error}", file=sys.stderr)
         return LEFT

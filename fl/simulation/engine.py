@@ -88,7 +88,9 @@ def _exchanged(
 ) -> tuple[list[State], list[Tensor]]:
     """The states after one exchange of every run, and the losses of its last training pass."""
     done = []
-    found = _trained(exchanges[0], states, plans, number, backend)
+    group = plans[0].group
+    train = group.trained if group else trained
+    found = train(exchanges[0], states, plans, number, backend)
     for exchange, state, plan, own in zip(exchanges, states, plans, found, strict=True):
         server, clients = exchange.aggregate(
             state.server,
@@ -106,7 +108,7 @@ NOTHING = Schedule(np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0), bool), np.
 
 
 @dataclass(frozen=True)
-class _Gathered:
+class Gathered:
     """What the participants of one run gave, a stack for each group; n: the weight of each upload,
     which the method is told.
     """
@@ -125,7 +127,7 @@ class _Gathered:
         share, weight = trees.take(trained.uploads, own), n[own]
         kept = trees.take(trained.kept, own)
         if averaging:
-            share, weight = _averaged([*self.uploads, share], [*self.n, weight])
+            share, weight = averaged([*self.uploads, share], [*self.n, weight])
             self.uploads.clear()
             self.n.clear()
             kept = trees.to(kept, HOST)
@@ -135,9 +137,9 @@ class _Gathered:
         self.losses.append(trained.losses[own])
 
 
-def _trained(
+def trained(
     exchange: Exchange, states: Sequence[State], plans: Sequence[Plan], number: int, backend: str
-) -> list[_Gathered]:
+) -> list[Gathered]:
     """What the participants of every run give; those of an `Averaging` method, where they are too
     many for one group, averaged.
     """
@@ -145,7 +147,7 @@ def _trained(
     averaging = len(groups) > 1 and isinstance(exchange.aggregate, Averaging)
     schedules, servers = _schedules(plans, number), _servers(exchange, states)
     n = torch.cat([plan.n for plan in plans])
-    found = [_Gathered() for _ in states]
+    found = [Gathered() for _ in states]
     for rows, runs in groups:
         cohort = _cohort(exchange, states, plans, servers, rows, runs)
         trained = _worked(exchange, cohort, schedules, rows, backend)
@@ -188,7 +190,7 @@ def _worked(
     return Trained(kept, sent, loss)
 
 
-def _averaged(shares: list[Tree], weights: list[Tensor]) -> tuple[dict[str, Any], Tensor]:
+def averaged(shares: list[Tree], weights: list[Tensor]) -> tuple[dict[str, Any], Tensor]:
     """Stacks of uploads as one row, their weighted mean, and its weight."""
     means = [trees.mean(share, weight) for share, weight in zip(shares, weights, strict=True)]
     sums = torch.stack([weight.sum() for weight in weights])
@@ -226,12 +228,12 @@ def _cohort(
             given = trees.vmap(exchange.give, (None, 0))(states[run].server, clients)
             clients = {**clients, GIVEN: given}
         chosen.append(clients)
-    server = servers
+    stack, server = trees.concatenate(chosen), servers
     if several:
         server = trees.take(servers, torch.from_numpy(runs).to(first.arrays.device))
     return Cohort(
-        clients=trees.concatenate(chosen),
-        ids=ids,
+        clients=stack,
+        ids=stack["id"],
         server=server,
         several=several,
         schedule=NOTHING,

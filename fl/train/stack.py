@@ -107,7 +107,7 @@ class Stack:
         self.backend, self.trial = modal.choose(
             [sim.method for sim in sims],
             list(self.states.values()),
-            [sim.plan(1) for sim in sims],
+            [sim.group.share(sim.plan(1)) if sim.group else sim.plan(1) for sim in sims],
             sims[0].training.rounds,
         )
         timed = ", ".join(f"{name} {1e3 * t:.2f} ms" for name, t in self.trial.items())
