@@ -23,13 +23,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fl import rng
-from fl.analysis import Panel, Result, Source, first_seeds, keys
+from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled
 from fl.fields import Count, Seed
 from fl.report.drawing import Look, axes_of, pictured
 from fl.schema import GLOBAL, PERSONAL
@@ -92,10 +91,9 @@ class Membership:
                 rows.append(
                     {**keys(run), "stage": stage, "area": auc, "tpr": tpr, "accuracy": right}
                 )
-        columns = [*(keys(runs[0]) if runs else ()), "stage", "area", "tpr", "accuracy"]
         known = "length of the loss's gradient" if self.by == "gradient" else "loss"
         return Result(
-            table=pd.DataFrame(rows, columns=columns),
+            table=tabled(runs, rows, "stage", "area", "tpr", "accuracy"),
             columns={
                 "area": "area under ROC",
                 "tpr": "TPR at 1 % FPR",

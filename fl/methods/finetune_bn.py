@@ -23,7 +23,7 @@ from torch import Tensor
 from fl.errors import FedloomError
 from fl.fields import Count
 from fl.method import Draws, Method, Predictor, Setting, only
-from fl.parts.steering import SAMPLES, check_plain
+from fl.parts.tuning import SAMPLES, check_plain
 from fl.recipe import everything, personal, recipe
 from fl.schema import PERSONAL
 from fl.task import ANY
