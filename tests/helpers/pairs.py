@@ -23,7 +23,7 @@ BACKENDS = ("stacked",)
 
 def world(name: str) -> Simulation:
     """The world of a method."""
-    return worlds.world(name, participation=1.0)
+    return worlds.world(name, participation=1.0, local_epochs=1)
 
 
 def make(asked: Mapping[str, Any], device: torch.device) -> dict[str, Simulation]:

@@ -60,7 +60,7 @@ def test_two_processes_are_one_to_rounding(method: str, backend: str, pair: dict
 
 
 def test_something_is_trained(pair: dict[str, Any]) -> None:
-    moved = [pair[name]["loop"]["moved"] > 1e-3 for name in registry.names("method")]
+    moved = [pair[name]["stacked"]["moved"] > 1e-3 for name in registry.names("method")]
     assert sum(moved) > 0.8 * len(moved)
 
 
