@@ -97,6 +97,7 @@ bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast 
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.arithmetic
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.together
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.hypergradients
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.evaluation
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_clients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.constraints

@@ -196,7 +196,9 @@ class Predictor:
 
     variables: the view itself, whose weights are stored. look: what is to be known of each sample
     of the splits in ``remembers``, from which `recall` makes the memory that `predict` is given.
-    everybody: whether it serves clients that never take part, too.
+    everybody: whether it serves clients that never take part, too. by_sample: whether what it
+    predicts for a sample depends on no other one in ``x``; it may then be given those of several
+    clients, or be stacked over clients.
     """
 
     variables: View
@@ -205,6 +207,7 @@ class Predictor:
     recall: protocols.Recall = lambda variables, known: {}
     remembers: tuple[str, ...] = ("train",)
     everybody: bool = False
+    by_sample: bool = False
 
     def __call__(self, server: Tree, client: Tree | None) -> dict[str, Any]:
         """The view's variables."""

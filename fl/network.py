@@ -77,7 +77,9 @@ class Network:
     *body*. batch_norm: those of batch normalisation, running statistics included. random: whether
     a pass in training mode draws random numbers (dropout, stochastic depth): what its layers tell,
     and after `probe` what it does. of_tokens: whether inputs are whole numbers that it looks up.
-    blocks: layers that the module names as its stages, by an attribute ``blocks``; mostly none.
+    of_batches: whether a pass in evaluation mode normalises by the batch, having no running
+    statistics, so that a sample's outputs depend on those beside it. blocks: layers that the module
+    names as its stages, by an attribute ``blocks``; mostly none.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Network:
         self._surrounded: set[str] = set()
         self._call = IDLE
         self.of_tokens = bool(self.layers(nn.Embedding))
+        self.of_batches = any(private.by_batch(layer) for layer in layers)
         self.blocks: tuple[str, ...] = tuple(getattr(self._module, "blocks", ()))
 
     def layers(self, *kinds: type[nn.Module]) -> list[str]:

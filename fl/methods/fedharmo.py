@@ -98,5 +98,5 @@ class FedHarmo:
             init=init,
             before=(first,),
             passes=(at_worst(replace(local, loss=loss), self.alpha),),
-            views={GLOBAL: Predictor(view, predict)},
+            views={GLOBAL: Predictor(view, predict, by_sample=True)},
         )

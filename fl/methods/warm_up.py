@@ -88,7 +88,7 @@ class WarmUp:
             init,
             (replace(part, begin=begin, end=end),),
             virtual.unchanged,
-            {PERSONAL: Predictor(variables_of, self._nearest(setting))},
+            {PERSONAL: Predictor(variables_of, self._nearest(setting), by_sample=True)},
             before=(first,),
             send=lambda server: {},
             admit=virtual.admit(self.images),
