@@ -93,7 +93,7 @@ class Rates:
         self._rates = {key: statistics.median(rates) for key, rates in seen.items()}
 
     def seconds(self, specs: Iterable[Mapping[str, Any]]) -> float | None:
-        """An estimate for runs one after another, by one process; None if no similar run is known."""
+        """An estimate for runs one after another, each by one process; None if none is known."""
         total = 0.0
         for spec in specs:
             rate = next(

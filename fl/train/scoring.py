@@ -12,7 +12,8 @@ import torch
 
 from fl import trees
 from fl.schema import METRIC_COLUMNS, PERSONAL
-from fl.simulation.evaluate import Held, as_rows
+from fl.simulation.held import Held
+from fl.simulation.rows import TYPES, as_rows, named, table
 from fl.simulation.simulate import Simulation
 from fl.simulation.state import State
 from fl.trees import Tree
@@ -66,14 +67,22 @@ def _held(held: Held, own: list[int]) -> Held:
     )
 
 
-def columns(rows: pd.DataFrame) -> dict[str, list[Any]]:
-    """A table as it is sent."""
-    return {name: rows[name].tolist() for name in METRIC_COLUMNS}
+def columns(found: pd.DataFrame) -> dict[str, Any]:
+    """A table as it is sent: numbers, and of texts the names and each row's place among them."""
+    sent: dict[str, Any] = {}
+    for name in METRIC_COLUMNS:
+        if name in TYPES:
+            sent[name] = torch.tensor(found[name].to_numpy())
+        else:
+            codes, names = pd.factorize(found[name])
+            sent[name] = [torch.from_numpy(codes), [str(one) for one in names]]
+    return sent
 
 
-def table(columns: Mapping[str, list[Any]]) -> pd.DataFrame:
-    """Rows that were sent, as columns."""
-    return as_rows(list(zip(*(columns[name] for name in METRIC_COLUMNS), strict=True)))
+def received(sent: Mapping[str, Any]) -> pd.DataFrame:
+    """The table that was sent as `columns`."""
+    texts = {name: named(one[0].numpy(), one[1]) for name, one in sent.items() if name not in TYPES}
+    return table({name: one.numpy() for name, one in sent.items() if name in TYPES} | texts)
 
 
 def in_order(simulation: Simulation, parts: Sequence[pd.DataFrame]) -> pd.DataFrame:

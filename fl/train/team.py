@@ -154,7 +154,7 @@ class _Led:
             return scoring.score(simulation, dealt[0].tolist(), state.server, clients, round_)
 
         found = self.team.ask(orders, dict(state.server), own, scoring.columns)
-        return scoring.in_order(simulation, [scoring.table(one) for one in found])
+        return scoring.in_order(simulation, [scoring.received(one) for one in found])
 
     def share(self, plan: Plan) -> Plan:
         """The plan of what this process trains itself, with nobody else."""
