@@ -24,6 +24,8 @@ from fl.errors import INTERRUPTED
 MARK = "TORCHELASTIC_RUN_ID"
 """The variable by which PyTorch's launcher tells a process that it is one of several."""
 LOOPBACK = "127.0.0.1"
+SIGNALLED = 128
+"""What a shell adds to the number of the signal that ended a process."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -77,7 +79,7 @@ def status(failures: Mapping[int, int]) -> int:
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         more = "; memory may have run out" if code == -signal.SIGKILL else ""
         print(f"failed: process {rank} of the job {how}{more}", file=sys.stderr)
-    return 1 if dead else own
+    return 1 if dead else own if own >= 0 else SIGNALLED - own
 
 
 class _First:

@@ -44,6 +44,7 @@ def run(bundles: Sequence[Bundle], store: Store, lead: Callable[[Team], int]) ->
     finally:
         with contextlib.suppress(Lost):
             team.close()
+            dist.destroy_process_group()
 
 
 def _serve(bundles: Mapping[str, Bundle], store: Store) -> None:
@@ -65,6 +66,7 @@ def _serve(bundles: Mapping[str, Bundle], store: Store) -> None:
     # If the first process is gone, whoever started both knows more about it.
     with contextlib.suppress(Lost):
         Member(make).serve()
+        dist.destroy_process_group()
 
 
 def _leave_with(parent: int) -> None:

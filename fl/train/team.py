@@ -53,7 +53,7 @@ class Team:
         if there < self.size:
             raise FedloomError(
                 f"execution.processes: is {self.size}, but {there} clients take part in a round; "
-                f"allowed: up to {there}"
+                f"allowed: 1 to {there}"
             )
         modals = tuple(
             replace(one, group=_Led(self, run, number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ def make(asked: Mapping[str, Any], device: torch.device) -> dict[str, Simulation
     """As the other process is asked."""
     if asked["name"] == "broken":
         raise ValueError("cannot be made")
+    if asked["name"] == "gone":
+        os._exit(0)
     return {"run": world(asked["name"])}
 
 
@@ -60,12 +63,12 @@ def main(place: Path) -> None:
         return
     team = Team()
     found = {name: dict(compared(team, name)) for name in registry.names("method")}
-    try:
-        team.begin({"name": "broken"}, [HOST] * 2)
-    except FedloomError as error:
-        found["error"] = {"text": str(error)}
+    for name in ("broken", "gone"):
+        try:
+            team.begin({"name": name}, [HOST] * 2)
+        except FedloomError as error:
+            found[name] = {"text": str(error)}
     place.write_text(json.dumps(found))
-    team.close()
 
 
 if __name__ == "__main__":

@@ -65,4 +65,5 @@ def test_something_is_trained(pair: dict[str, Any]) -> None:
 
 
 def test_what_fails_in_one_is_an_error_of_the_first(pair: dict[str, Any]) -> None:
-    assert pair["error"] == {"text": "ValueError: cannot be made"}
+    assert pair["broken"] == {"text": "ValueError: cannot be made"}
+    assert pair["gone"]["text"].startswith("another process of this run has ended (")
