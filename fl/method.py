@@ -33,6 +33,10 @@ class Setting:
     of one input; seed: the run's, for what a method draws before round 1; terms: loss terms that
     the study adds to the method's own, see `fl.recipe.recipe`; alterations: what it does to
     features in training, see `fl.alteration`; task: of the data set.
+    shapes: where samples have several inputs, of one of each by its name, and then ``shape`` is ();
+    tokens: those of them that are whole numbers to be looked up.
+    lacking: where clients differ in modality, for each modality the names of the weights that its
+    clients do not hold, for the method that aggregates over all of them.
     """
 
     network: Network
@@ -45,6 +49,9 @@ class Setting:
     alterations: tuple[Alteration, ...] = ()
     away: int = 0
     task: Task = CLASSIFICATION
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tokens: frozenset[str] = frozenset()
+    lacking: tuple[frozenset[str], ...] = ()
 
     @property
     def participants(self) -> int:
@@ -316,7 +323,8 @@ class Declared:
     method. light: hyper-parameters of which it has less to do and is the same otherwise, for
     the rehearsal of a study. modalities: clients of several modalities can share its server, as
     that only averages (`Averaging`), or tells them apart itself by `MODALITY`: it then sees
-    what all of them sent as one stack, with zeros for weights that a client lacks.
+    what all of them sent as one stack, with zeros for weights that a client lacks. one_input: it
+    computes with inputs as one tensor, which several inputs of a sample are not.
     """
 
     stages: tuple[str, ...]
@@ -331,6 +339,7 @@ class Declared:
     short: Mapping[str, Any] = field(default_factory=dict)
     light: Mapping[str, Any] = field(default_factory=dict)
     modalities: bool = False
+    one_input: bool = False
 
 
 def declared(target: Any) -> Declared:

@@ -67,6 +67,7 @@ class Inversion:
     seed: Seed = 0
 
     weights: ClassVar = True
+    one_input: ClassVar = True
     """It reads the runs' final weights."""
 
     def read(self, runs: Sequence[Source]) -> Result:

@@ -43,6 +43,7 @@ class FedHarmo:
 
     title: ClassVar = "FedHarmo"
     stages: ClassVar = (GLOBAL,)
+    one_input: ClassVar = True
     tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:

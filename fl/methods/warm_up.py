@@ -45,6 +45,7 @@ class WarmUp:
 
     title: ClassVar = "Warm-up"
     stages: ClassVar = (PERSONAL,)
+    one_input: ClassVar = True
     alone: ClassVar = True
     distils: ClassVar = True
     training: ClassVar[dict[str, Any]] = {

@@ -14,6 +14,7 @@ from fl import trees
 from fl.errors import FedloomError
 from fl.method import Setting
 from fl.network import Network
+from fl.parts.blank import blank_inputs
 from fl.term import SHARED, Batch, Forward, See
 from fl.trees import Tree
 
@@ -70,8 +71,7 @@ def check_batch(setting: Setting, term: str) -> None:
 def widths(setting: Setting, variables: Tree) -> dict[str, int]:
     """By layer asked for, its number of features."""
     like = trees.leaves(variables["params"])[0]
-    kind = torch.int64 if setting.network.of_tokens else like.dtype
-    x = torch.zeros(1, *setting.shape, dtype=kind, device=like.device)
+    x = blank_inputs(setting, 1, like)
     taps = setting.network.eval(variables["params"], variables["buffers"], x).taps
     return {name: tap.shape[1] for name, tap in taps.items()}
 

@@ -14,6 +14,7 @@ from torch import nn
 from fl import fields
 from fl.code import registry
 from fl.code.registry import Entry
+from fl.data.modality import Modality
 from fl.errors import ConfigError, FedloomError, Where
 from fl.network import Network
 from fl.pytorch.memory import exhausted
@@ -106,25 +107,46 @@ def _text(name: str, values: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model sees of a data set, or of its modality ``name``; see `fl.data.Dataset`."""
+    """What a model sees of a data set, or of its modality ``name``; see `fl.data.Dataset`.
+
+    parts: where it sees several inputs of a sample; ``shape`` is then ().
+    """
 
     name: str
     shape: tuple[int, ...]
     classes: int
     tokens: int
+    parts: tuple[Modality, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[Modality, ...]:
+        """The several inputs of a sample, or its only one."""
+        return self.parts or (Modality(self.name, "x", self.shape, self.tokens),)
+
+    def tree(self, made: Callable[[Modality], Any]) -> Any:
+        """What is made for each of several inputs, by name; for an only one, that itself."""
+        if not self.parts:
+            return made(self.kinds[0])
+        return {kind.name: made(kind) for kind in self.parts}
 
 
-def networks(model: Choice, dataset: Choice, several: bool = False) -> dict[str, Seen]:
-    """The model on that data set, for each modality where there are several, else under ``""``.
+def networks(model: Choice, dataset: Choice, held: str = "first") -> dict[str, Seen]:
+    """The model on that data set, for each modality where clients hold one each, else under ``""``.
+
+    Args:
+        held: What clients hold of each sample, see `fl.study.modal_check`.
 
     Raises:
         ConfigError: If the model does not take the data set's inputs.
     """
     data, made = dataset.entry.make(dataset.values), model.entry.make(model.values)
-    if not several:
+    if held == "first":
         inputs = Inputs("", data.shape, data.classes, getattr(data, "tokens", 0))
         return {"": _seen(model, dataset, lambda: made.build(data.shape, data.classes), inputs)}
     shapes = {kind.name: kind.shape for kind in data.modalities}
+    if held == "all":
+        inputs = Inputs("", (), data.classes, 0, data.modalities)
+        return {"": _seen(model, dataset, lambda: made.build(shapes, data.classes), inputs)}
 
     def one(name: str) -> nn.Module:
         found: nn.Module = made.build(shapes, data.classes).of(name)
@@ -172,14 +194,21 @@ def _seen(model: Choice, dataset: Choice, make: Callable[[], nn.Module], inputs:
     return network, inputs
 
 
-def _probe(inputs: Inputs) -> torch.Tensor:
+def _probe(inputs: Inputs) -> Any:
     """One input: zeros, or for a set of tokens the last of them, which the model must know."""
-    if inputs.tokens:
-        return torch.full((1, *inputs.shape), inputs.tokens - 1)
-    return torch.zeros(1, *inputs.shape)
+    return inputs.tree(
+        lambda kind: (
+            torch.full((1, *kind.shape), kind.tokens - 1)
+            if kind.tokens
+            else torch.zeros(1, *kind.shape)
+        )
+    )
 
 
 def _told(inputs: Inputs) -> str:
-    name = f"{inputs.name} " if inputs.name else ""
-    tokens = f", {inputs.tokens} different tokens" if inputs.tokens else ""
-    return f"{name}of shape {inputs.shape}{tokens}"
+    return " and ".join(
+        (f"{kind.name} " if kind.name else "")
+        + f"of shape {kind.shape}"
+        + (f", {kind.tokens} different tokens" if kind.tokens else "")
+        for kind in inputs.kinds
+    )

@@ -123,12 +123,12 @@ def expand(
             task_check.check(one.entry, task, dataset, one.at)
         partition_fit.check_fit(scheme.spec, dataset.spec, scheme.at)
         scheme = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
-        several = modal_check.check(model, dataset, scheme)
-        modal_check.check_analyses(several, analyses)
-        built = networks(model, dataset, several)
+        held = modal_check.check(model, dataset, scheme)
+        modal_check.check_analyses(held, dataset, model, analyses)
+        built = networks(model, dataset, held)
         if dataset.text not in (sizes := counts[model.text]):
             sizes[dataset.text] = parameters(built)
-        entries.check(built, dataset, model, scheme, task)
+        entries.check(built, dataset, model, scheme, task, held)
         place = _Place(entries, study.test, study.seeds[0], dataset, scheme, model)
         for label, seed in itertools.product(entries.points, study.seeds):
             if entries.distils(label) and seed != study.seeds[0]:

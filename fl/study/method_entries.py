@@ -63,6 +63,7 @@ class Entries:
         model: Choice,
         scheme: Choice,
         task: Task,
+        held: modal_check.Held,
     ) -> None:
         """Refuse (`ConfigError`) an entry that cannot work on this model, data set and partition.
 
@@ -84,6 +85,9 @@ class Entries:
                 problem = f"learns by validation samples, of which {scheme.text} has none"
                 raise ConfigError(at, problem, "a partition with val > 0")
             self._check_task(label, task, dataset)
+            modal_check.check_trained_on(self.train_on(label), held, at / "train_on")
+            if held == "all":
+                modal_check.check_inputs(found[0].entry, dataset, model, at)
             for point in found:
                 training = Training(**point.training)
                 self._check_batch(label, training.batch_size, data.size, dataset)
@@ -100,6 +104,8 @@ class Entries:
                             shape=inputs.shape,
                             away=away,
                             task=task,
+                            shapes={kind.name: kind.shape for kind in inputs.parts},
+                            tokens=frozenset(k.name for k in inputs.parts if k.tokens),
                         )
                         light = _light(point, spec)
                         stages[name].rehearse(specs.composed(light), setting, light)

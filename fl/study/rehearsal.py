@@ -19,12 +19,15 @@ import numpy as np
 import torch
 
 from fl.data.batches import Arrays, schedule
+from fl.data.modality import Modality
+from fl.data.several import SeveralArrays, augmented
 from fl.errors import FedloomError
 from fl.method import COUNTS, GIVEN, Draws, Exchange, Method, Pass, Setting
 from fl.network import Network
 from fl.simulation.assembly import Composed, build
 from fl.simulation.loader import ask
 from fl.study.added import Added
+from fl.study.components import Inputs
 from fl.task import Task
 from fl.trees import Tree, apply
 
@@ -47,9 +50,9 @@ class TooFew(FedloomError):
 
 
 class Stage:
-    """A model and a data set (see `fl.data.Dataset`) on which methods are rehearsed."""
+    """A model, and what it sees of a data set, on which methods are rehearsed."""
 
-    def __init__(self, network: Network, data: Any) -> None:
+    def __init__(self, network: Network, data: Inputs) -> None:
         self._network, self._data = network, data
         self._done: set[str] = set()
 
@@ -142,13 +145,20 @@ class Stage:
 
     def _samples(self, count: int, augmentation: str, task: Task) -> Arrays:
         """Random inputs of the data set's shape; tokens where it has them."""
-        draw, shape = np.random.default_rng(0), (count, *self._data.shape)
-        if tokens := getattr(self._data, "tokens", 0):
-            x = draw.integers(tokens, size=shape)
-        else:
-            x = draw.standard_normal(shape).astype(np.float32)
-        y = task.invent(count, self._data.classes, self._data.shape)
-        return Arrays(x, y, None, augmentation=augmentation)
+        kinds, draw = self._data.kinds, np.random.default_rng(0)
+        chosen = augmented(kinds, augmentation) if self._data.parts else {kinds[0]: augmentation}
+        y = task.invent(count, self._data.classes, kinds[0].shape)
+
+        def made(kind: Modality) -> Arrays:
+            shape = (count, *kind.shape)
+            if kind.tokens:
+                x = draw.integers(kind.tokens, size=shape)
+            else:
+                x = draw.standard_normal(shape).astype(np.float32)
+            return Arrays(x, y, None, augmentation=chosen[kind])
+
+        found = self._data.tree(made)
+        return SeveralArrays(found) if self._data.parts else found
 
 
 def told(error: Exception) -> str:

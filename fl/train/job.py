@@ -26,7 +26,7 @@ from fl.store.store import Store
 from fl.train import memory, simulations
 from fl.train.devices import claim
 from fl.train.following import follow
-from fl.train.leaving import Interrupted, asked_to_leave
+from fl.train.leaving import asked_to_leave
 from fl.train.record import check_code
 from fl.train.runs import Runs
 from fl.train.simulations import made
@@ -192,8 +192,6 @@ class _Job:
             return
         try:
             follow(self._runs, stack)
-        except Interrupted:
-            raise
         except Exception:
             mine = [run for run in stack.members if run in self._runs.workspaces]
             if len(mine) == 1:

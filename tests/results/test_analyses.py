@@ -24,8 +24,8 @@ from fl.network import Network
 from fl.planning import plan
 from fl.results import markers
 from fl.simulation.evaluate import Held
-from fl.store import checkpoint
-from fl.store.checkpoint import load_tree
+from fl.store import tree_file
+from fl.store.tree_file import load_tree
 from fl.train import devices
 
 SETTING = ("digits", "natural", "mlp")
@@ -242,7 +242,7 @@ def test_what_reads_weights_gets_them_on_the_device_that_was_claimed(
     own = features.Features.read
     monkeypatch.setattr(devices, "claim", claim)
     monkeypatch.setattr(features.Features, "read", read)
-    monkeypatch.setattr(checkpoint, "load_tree", lambda path, device: loaded(path, seen, device))
+    monkeypatch.setattr(tree_file, "load_tree", lambda path, device: loaded(path, seen, device))
     assert main.main(["analyse", asked.stem]) == 0
     assert seen == ["auto", {torch.device("cpu", 0)}, "cpu:0", "cpu:0", "given back"]
     record = json.loads((lab / "results/analyses" / asked.stem / "analysis.json").read_text())
