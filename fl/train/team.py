@@ -43,6 +43,8 @@ class Team:
     def begin(self, asked: Mapping[str, Any], devices: Sequence[torch.device]) -> None:
         """The others make simulations as ``asked``; device: what each process computes on."""
         self._devices = devices
+        if devices[0].type == "cuda":  # Where NCCL meets the others.
+            torch.cuda.set_device(devices[0])
         orders = [{"do": BEGIN, "asked": asked, "device": str(device)} for device in devices]
         self._together(orders, {}, lambda: None)
 
