@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fl.errors import ConfigError, Where
 from fl.study.config import Settings
-from fl.study.expand import Expansion, Run
+
+if TYPE_CHECKING:  # They import torch, which a plan that is known does without.
+    from fl.study.expand import Expansion, Run
 
 
 def check_nodes(runs: Iterable[Run], settings: Settings, folder: Path) -> None:

@@ -39,12 +39,11 @@ def run(bundles: Sequence[Bundle], store: Store, lead: Callable[[Team], int]) ->
         return 0
     _leave_with(os.getppid())
     team = Team()
-    try:
-        return lead(team)
-    finally:
-        with contextlib.suppress(Lost):
-            team.close()
-            dist.destroy_process_group()
+    status = lead(team)
+    with contextlib.suppress(Lost):
+        team.close()
+        dist.destroy_process_group()
+    return status
 
 
 def _serve(bundles: Mapping[str, Bundle], store: Store) -> None:

@@ -34,11 +34,16 @@ BEGIN, TRAIN, SCORE = "begin", "train", "score"
 
 
 class Team:
-    """All processes of a job, as the first one leads them."""
+    """All processes of a job, as the first one leads them.
+
+    What is said between them has a fixed order. If the first process fails within it, the others
+    wait for something else, and there is no team any more.
+    """
 
     def __init__(self) -> None:
         self.size = dist.get_world_size()
         self._others = range(1, self.size)
+        self._talking = False
 
     def begin(self, asked: Mapping[str, Any], devices: Sequence[torch.device]) -> None:
         """The others make simulations as ``asked``; device: what each process computes on."""
@@ -64,9 +69,10 @@ class Team:
         return replace(simulation, group=_Led(self, run, None), modals=modals)
 
     def close(self) -> None:
-        """The others end."""
-        for rank in self._others:
-            messages.send(None, rank)
+        """The others end; those that wait for something else end with this process."""
+        if not self._talking:
+            for rank in self._others:
+                messages.send(None, rank)
 
     def ask(
         self,
@@ -83,8 +89,12 @@ class Team:
             own: What this one does.
             answer: What it answers; all processes may take part.
         """
-        mine = answer(self._together(orders, servers, own))
-        return [mine, *(messages.receive(rank) for rank in self._others)]
+        found = self._together(orders, servers, own)
+        self._talking = True
+        mine = answer(found)
+        given = [mine, *(messages.receive(rank) for rank in self._others)]
+        self._talking = False
+        return given
 
     def _together(
         self, orders: Sequence[dict[str, Any]], servers: Any, own: Callable[[], Found]
@@ -92,6 +102,9 @@ class Team:
         """What this process finds while the others do as told; all have got it right, or it is an
         error and nobody answers.
         """
+        if self._talking:
+            raise messages.Lost("the processes of this job were lost to each other before")
+        self._talking = True
         shape = messages.announced(servers)
         for rank in self._others:
             messages.send({**orders[rank], "servers": shape}, rank)
@@ -105,6 +118,7 @@ class Team:
         well = failed is None and not any(told)
         for rank in self._others:
             messages.send(well, rank)
+        self._talking = False
         if failed is not None:
             raise failed
         if not well:
