@@ -6,7 +6,7 @@ PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 
 .PHONY: help demo fedl2p fedlgd fedprox fedsac fixtures-demo test test-fast test-changed test-lowest check \
-	format bench lock clean synthetic synthetic-full
+	format bench bench-gpu lock clean synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
 define install
@@ -97,6 +97,7 @@ bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast 
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.whole_runs $(if $(PEERS),--pfllib "$(PFLLIB)" --python $(PEERS_VENV)/bin/python)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.arithmetic
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.together
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.trial
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.hypergradients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.evaluation
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_clients
@@ -108,6 +109,9 @@ bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast 
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.cooperation
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.partitions
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.data cifar10
+
+bench-gpu: ## checks and times on one GPU, in ten minutes; PYTHON=python of an environment with torch, the table goes to bench-gpu.md
+	OMP_NUM_THREADS=1 $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m bench.gpu --write bench-gpu.md
 
 lock: ## resolve the ranges of pyproject.toml anew into the lock files
 	workflow/scripts/lock $(PYTHON)

@@ -22,7 +22,6 @@ from fl.method import Setting
 from fl.methods.ditto import Ditto
 from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
-from fl.models.mlp import MLP
 from fl.network import Network
 from fl.simulation import engine
 from fl.simulation.held import Held
@@ -37,15 +36,11 @@ DIGITS = (1, 8, 8)
 def worlds() -> dict[str, Callable[[Any], Simulation]]:
     """By title, a method's run on the workload."""
     found: dict[str, Callable[[Any], Simulation]] = {}
-    for name in ("W1", "W3"):
+    for name in ("W1", "W3", "W4"):
         work = WORKLOADS[name]
         found[f"{name}: {work.title}"] = lambda method, name=name, work=work: simulation(
-            method, MODELS[name], [work.samples] * work.clients, work.shape, work.batch, work.epochs
+            method, MODELS[name], work.sizes, work.shape, work.batch, work.epochs
         )
-    steps = np.linspace(8, 30, 10).astype(int)
-    found["W4: 10 clients of 8 to 30 steps, MLP 64-200-200-10, batch 16"] = lambda method: (
-        simulation(method, lambda: MLP((200, 200)).build((64,), CLASSES), 16 * steps, (64,), 16, 1)
-    )
     found["30 clients x 45 of 1x8x8, CNN, batch 10, three epochs"] = lambda method: simulation(
         method, lambda: CNN().build(DIGITS, CLASSES), [45] * 30, DIGITS, 10, 3
     )

@@ -26,10 +26,10 @@ from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
 from fl.models.lenet import LeNet
 from fl.models.mlp import MLP
-from fl.simulation import engine
 from fl.simulation.assembly import computing
 from fl.simulation.evaluate import Held
 from fl.simulation.simulate import Simulation
+from fl.train import trial
 from fl.training import Training
 
 PLAIN = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
@@ -37,6 +37,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "W1": lambda: MLP((20,)).build(WORKLOADS["W1"].shape, CLASSES),
     "W2": lambda: LeNet().build(WORKLOADS["W2"].shape, CLASSES),
     "W3": lambda: CNN().build(WORKLOADS["W3"].shape, CLASSES),
+    "W4": lambda: MLP((200, 200)).build(WORKLOADS["W4"].shape, CLASSES),
 }
 
 
@@ -51,7 +52,7 @@ def simulation(
         **training,
     )
     network = computing(model, settled)
-    held = Held({"train": np.split(np.arange(len(x)), work.clients)})
+    held = Held({"train": np.split(np.arange(len(x)), work.sizes.cumsum()[:-1])})
     setting = Setting(network, settled, CLASSES, work.clients)
     arrays = Arrays(x, y, PLAIN, device)
     return Simulation(FedAvg().build(setting), network, settled, arrays, held, CLASSES, seed=0)
@@ -83,18 +84,28 @@ def clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def measure(name: str, device: str, limit: int, repeats: int) -> dict[str, float]:
-    """Seconds a local step of one client, by side; ``compiling`` is in seconds."""
-    work, model = WORKLOADS[name], MODELS[name]
+def measure(
+    name: str,
+    device: str,
+    limit: int,
+    repeats: int,
+    workload: Callable[[str], Workload] = WORKLOADS.__getitem__,
+) -> dict[str, float]:
+    """Seconds a local step of one client, by side; ``compiling`` is in seconds.
+
+    Where clients take unequal numbers of steps, the mean over all steps.
+    """
+    work, model = workload(name), MODELS[name]
     run = simulation(work, model, device)
     plan, state, times = run.plan(1), run.begin(), {}
     whole = int(plan.schedules[0].steps.max())
     steps = min(limit, whole)
+    each = plan.schedules[0].steps.clip(max=steps).sum() / steps
     sides = {
         "bare loop": lambda: bare_loop(work, model(), run, steps),
         **{
             name: lambda name=name: (
-                engine.seconds_a_step([run.method], [state], [plan], name, steps, 1) / work.clients
+                trial.seconds_a_step([run.method], [state], [plan], name, steps, 1) / each
             )
             for name in ("loop", "stacked", "compiled")
         },
@@ -102,7 +113,7 @@ def measure(name: str, device: str, limit: int, repeats: int) -> dict[str, float
     for name, side in sides.items():
         first = side()
         if name == "compiled":
-            times["compiling"] = first * work.clients * steps
+            times["compiling"] = first * each * steps
     for _ in range(repeats):
         for name, side in sides.items():
             times[name] = min(side(), times.get(name, float("inf")))

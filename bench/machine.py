@@ -9,11 +9,18 @@ import torch
 from fl.train import allocator
 
 
-def begin(what: str = "", device: str = "cpu") -> None:
-    """One thread, and freed memory kept; prints the machine and ``what`` is measured."""
-    torch.set_num_threads(1)
-    allocator.keep()
+def begin(what: str = "", device: str = "cpu") -> str:
+    """`quiet`; prints the machine and ``what`` is measured, and returns that line."""
+    quiet()
     where = platform.processor() or platform.machine()
     if device == "cuda":
         where = torch.cuda.get_device_name()
-    print(f"torch {torch.__version__}, {where}, one thread{what and '; '}{what}\n", flush=True)
+    line = f"torch {torch.__version__}, {where}, one thread{what and '; '}{what}"
+    print(f"{line}\n", flush=True)
+    return line
+
+
+def quiet() -> None:
+    """One thread, and freed memory kept."""
+    torch.set_num_threads(1)
+    allocator.keep()

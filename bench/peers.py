@@ -55,7 +55,9 @@ def measure(name: str, limit: int, repeats: int) -> dict[str, float]:
 def main() -> None:
     """Print the table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
+    parser.add_argument(
+        "workloads", nargs="*", default=[n for n in WORKLOADS if WORKLOADS[n].weights]
+    )
     parser.add_argument("--steps", type=int, default=50, help="steps of each client, at most")
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()

@@ -2,8 +2,8 @@
 
 FedAvg and Ditto on an MLP and on a CNN, 30 rounds of 2 epochs, evaluated in each: once on 10
 clients that differ in classes and sizes, batches of 16, and once on 60 alike, batches of 8. "Whole
-process" is all that ``python -m fl train`` takes on data that are prepared; "inside" is what of that
-is neither start nor imports.
+process" is all that ``python -m fl train`` takes on data that are prepared; "inside" is what of
+that is neither start nor imports.
 
 PFLlib (`--pfllib`, a clone of it) trains networks of the same layers on the same samples of the
 same clients, in the environment of `--python`, see `bench.peers_pfllib`: as it is, and with its
@@ -159,7 +159,7 @@ def inside(bundle: str, store: str) -> None:
 
 @dataclass
 class Sides:
-    """The shortest seconds so far, by side: ``fedloom``, ``pfllib`` and ``lean``, whole and inside."""
+    """The shortest seconds so far, by side: ``fedloom``, ``pfllib``, ``lean``."""
 
     whole: dict[str, float]
     inside: dict[str, float]

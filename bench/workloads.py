@@ -14,6 +14,7 @@ LR, MOMENTUM = 0.01, 0.9
 class Workload:
     """What is trained: ``samples`` of ``shape`` for each of ``clients``, for ``epochs`` a round.
 
+    least: of how many the smallest client has, where they are not alike: sizes then rise evenly.
     weights: how many the network trains, which holds all that build it to one network; 0 where only
     Fedloom does.
     """
@@ -25,6 +26,15 @@ class Workload:
     batch: int
     epochs: int
     weights: int = 0
+    least: int | None = None
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Samples of each client, whole batches where they are not alike."""
+        if self.least is None:
+            return np.full(self.clients, self.samples)
+        ends = self.least // self.batch, self.samples // self.batch
+        return self.batch * np.linspace(*ends, self.clients).astype(int)
 
     def steps(self, limit: int) -> int:
         """Steps of a client in a round, at most ``limit``; of several epochs, whole ones."""
@@ -32,9 +42,9 @@ class Workload:
         return limit if limit <= epoch else min(limit // epoch, self.epochs) * epoch
 
     def draw(self) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs [clients * samples, *shape] and labels, a client's in a row."""
+        """Inputs [samples of all clients, *shape] and labels, a client's in a row."""
         draw = np.random.default_rng(0)
-        total = self.clients * self.samples
+        total = int(self.sizes.sum())
         x = draw.standard_normal((total, *self.shape), dtype=np.float32)
         return x, draw.integers(0, CLASSES, total)
 
@@ -52,5 +62,10 @@ WORKLOADS = {
         "100 clients x 50 of 1x8x8, CNN 16-32 with batch normalisation, batch 10",
         *(100, 50, (1, 8, 8), 10, 5),
         weights=6_138,
+    ),
+    "W4": Workload(
+        "10 clients of 8 to 30 steps on 64, 64-200-200-10 ReLU net, batch 16",
+        *(10, 480, (64,), 16, 1),
+        least=128,
     ),
 }

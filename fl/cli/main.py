@@ -140,20 +140,22 @@ def _plan(parsed: argparse.Namespace) -> None:
 
 
 def _train(parsed: argparse.Namespace) -> int:
-    from fl.planning import jobs
+    from fl.planning import bundle, jobs
     from fl.train import launch
-    from fl.train.job import read_bundle
 
-    bundles = [read_bundle(path) for path in parsed.specs]
+    bundles = [bundle.read(path) for path in parsed.specs]
     store = Store(parsed.store or Path(config.settings(parsed.config).store))
     if launch.member():
         from fl.train import ranks
 
         return ranks.run(bundles, store, partial(_trained, bundles, store))
-    lacking = [bundle for bundle in bundles if jobs.lacks(bundle, store)]
-    if lacking:
-        check_writable(store.root)
-    processes = max((bundle.execution.processes for bundle in lacking), default=1)
+    lacking = [one for one in bundles if jobs.lacks(one, store)]
+    if not lacking:
+        for one in bundles:
+            logging.info("%s: all %d runs are already there", one.title, len(one.runs))
+        return 0
+    check_writable(store.root)
+    processes = max(one.execution.processes for one in lacking)
     if processes > 1:
         words = ["-P", "-m", "fl", "train", *map(str, parsed.specs), "--store", str(store.root)]
         return launch.launch(processes, words)
@@ -162,11 +164,11 @@ def _train(parsed: argparse.Namespace) -> int:
 
 def _trained(bundles: Sequence[Bundle], store: Store, team: Team | None = None) -> int:
     """Train what is lacking, and say what failed."""
-    from fl.train.job import train_bundle
+    from fl.train.job import train_bundle  # imports torch, which takes seconds
     from fl.train.leaving import Interrupted
 
     try:
-        failed = [line for bundle in bundles for line in train_bundle(bundle, store, team)]
+        failed = [line for one in bundles for line in train_bundle(one, store, team)]
     except Interrupted as error:
         say(f"stopped: {error}", file=sys.stderr)
         return LEFT

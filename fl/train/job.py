@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fl.errors import ConfigError, DataError, Where
-from fl.files import parse_json
+from fl.errors import DataError
 from fl.planning.bundle import Bundle
 from fl.schema import GLOBAL
 from fl.simulation.backends import TOGETHER
 from fl.simulation.simulate import Simulation
 from fl.store import checkpoint
 from fl.store.store import Store
-from fl.train import memory, simulations
+from fl.train import memory, programs, simulations
 from fl.train.devices import claim
 from fl.train.following import follow
 from fl.train.leaving import asked_to_leave
@@ -36,17 +35,6 @@ if TYPE_CHECKING:
     from fl.train.team import Team
 
 logger = logging.getLogger(__name__)
-
-
-def read_bundle(path: Path) -> Bundle:
-    """A bundle's spec file, as `fl.planning.plan` writes it."""
-    try:
-        return Bundle.of(parse_json(path.read_bytes()), Where("it"))
-    except (OSError, ValueError, ConfigError) as error:
-        raise DataError(
-            f"{path}: cannot be read as a bundle ({type(error).__name__}: {error}); "
-            "allowed: a file that `python -m fl plan --write` put into results/plan/bundles"
-        ) from None
 
 
 def train_bundle(bundle: Bundle, store: Store, team: Team | None = None) -> list[str]:
@@ -62,8 +50,11 @@ def train_bundle(bundle: Bundle, store: Store, team: Team | None = None) -> list
         Interrupted: On SIGTERM and on Ctrl-C, after the runs in progress are in a checkpoint.
         KeyboardInterrupt: On a second Ctrl-C, and on the first where nothing has to be saved.
     """
-    simulations.settle(bundle)
+    simulations.settle(bundle, store)
     with asked_to_leave() as leaving, contextlib.ExitStack() as held:
+        held.enter_context(
+            programs.apart(Path(bundle.results) / "logs" / "compiler", bundle.bundle)
+        )
         runs, backend = Runs(bundle, leaving), None
         # In one order in all processes, so that no two wait for each other.
         for run, member in sorted(runs.members.items()):
@@ -178,7 +169,7 @@ class _Job:
             backend = self._backend or "auto"
         stack = Stack.begin(simulations, weights, backend)
         if backend == "auto":
-            stack.choose()
+            stack.choose(self._runs.bundle, self._runs.leaving.now)
         return stack
 
     def _attempt(self, stack: Stack) -> None:

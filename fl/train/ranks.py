@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from fl.planning.bundle import Bundle
 from fl.simulation.simulate import Simulation
 from fl.store.store import Store
-from fl.train import launch, simulations
+from fl.train import launch, programs, simulations
 from fl.train.messages import Lost
 from fl.train.team import Member, Team
 
@@ -53,7 +54,9 @@ def _serve(bundles: Mapping[str, Bundle], store: Store) -> None:
 
     def make(asked: Mapping[str, Any], device: torch.device) -> dict[str, Simulation]:
         bundle, found = bundles[asked["bundle"]], dict[str, Simulation]()
-        simulations.settle(bundle)
+        simulations.settle(bundle, store)
+        logs = Path(bundle.results) / "logs" / "compiler"
+        held.enter_context(programs.apart(logs, f"{bundle.bundle}-{dist.get_rank()}"))
         if device.type == "cuda":
             torch.cuda.set_device(device)
         members = {member.run: member for member in bundle.runs}
@@ -63,7 +66,7 @@ def _serve(bundles: Mapping[str, Bundle], store: Store) -> None:
         return found
 
     # If the first process is gone, whoever started both knows more about it.
-    with contextlib.suppress(Lost):
+    with contextlib.suppress(Lost), contextlib.ExitStack() as held:
         Member(make).serve()
         dist.destroy_process_group()
 

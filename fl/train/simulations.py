@@ -14,14 +14,15 @@ from fl.simulation import assembly, train_on
 from fl.simulation.simulate import Simulation
 from fl.store.store import Store
 from fl.study import specs
-from fl.train import allocator
+from fl.train import allocator, programs
 
 
-def settle(bundle: Bundle) -> None:
+def settle(bundle: Bundle, store: Store) -> None:
     """Make this process one that computes the runs of a bundle."""
     plugins.use(bundle.plugins, Where(f"bundle {bundle.bundle}") / "plugins")
     torch.set_num_threads(bundle.execution.threads)
     allocator.keep()
+    programs.keep_beside(store.root)
     if torch.cuda.is_available():  # On the CPU nothing asks for it, and it costs a second.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)

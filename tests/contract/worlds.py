@@ -90,10 +90,11 @@ def world(
     seed: int = 5,
     terms: Sequence[tuple[str, Mapping[str, Any]]] = (),
     features: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    device: str = "cpu",
     **training: Any,
 ) -> Simulation:
     """A simulation of ``method`` with the hyper-parameters ``values``, more ``terms``, and what
-    alters ``features``.
+    alters ``features``, on a device.
     """
     found, where = entry(method), Where("test")
     short = declared(found.target).short
@@ -118,12 +119,12 @@ def world(
         if model == "cnn" or network.batch_norm:
             raise
         # Some methods refuse a model without batch normalisation, which the other one has.
-        return world(method, "cnn", values, sizes, seed, terms, features, **training)
+        return world(method, "cnn", values, sizes, seed, terms, features, device, **training)
     return Simulation(
         method=built,
         network=network,
         training=settled,
-        arrays=Arrays(x, y, NORMALISATION, dtype=DTYPES[settled.precision]),
+        arrays=Arrays(x, y, NORMALISATION, device, DTYPES[settled.precision]),
         held=held,
         classes=CLASSES,
         seed=seed,
