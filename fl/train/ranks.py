@@ -55,8 +55,8 @@ def _serve(bundles: Mapping[str, Bundle], store: Store) -> None:
     def make(asked: Mapping[str, Any], device: torch.device) -> dict[str, Simulation]:
         bundle, found = bundles[asked["bundle"]], dict[str, Simulation]()
         simulations.settle(bundle, store)
-        logs = Path(bundle.results) / "logs" / "compiler"
-        held.enter_context(programs.apart(logs, f"{bundle.bundle}-{dist.get_rank()}"))
+        name = f"{bundle.bundle}-{dist.get_rank()}"
+        held.enter_context(programs.apart(Path(bundle.results), name))
         if device.type == "cuda":
             torch.cuda.set_device(device)
         members = {member.run: member for member in bundle.runs}
