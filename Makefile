@@ -102,6 +102,7 @@ bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast 
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.evaluation
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_clients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.population
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.constraints
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.distillation

@@ -7,8 +7,9 @@ import errno
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fl.cli import scaffold, store_commands
 from fl.cli.printing import say
@@ -18,6 +19,10 @@ from fl.schema import UNSEEN
 from fl.store.store import Store
 from fl.study import config
 from fl.version import VERSION
+
+if TYPE_CHECKING:
+    from fl.planning.bundle import Bundle
+    from fl.train.team import Team
 
 KINDS = {
     "methods": "method",
@@ -136,19 +141,34 @@ def _plan(parsed: argparse.Namespace) -> None:
 
 def _train(parsed: argparse.Namespace) -> int:
     from fl.planning import bundle, jobs
+    from fl.train import launch
 
     bundles = [bundle.read(path) for path in parsed.specs]
     store = Store(parsed.store or Path(config.settings(parsed.config).store))
-    if not any(jobs.lacks(one, store) for one in bundles):
+    if launch.member():
+        from fl.train import ranks
+
+        return ranks.run(bundles, store, partial(_trained, bundles, store))
+    lacking = [one for one in bundles if jobs.lacks(one, store)]
+    if not lacking:
         for one in bundles:
             logging.info("%s: all %d runs are already there", one.title, len(one.runs))
         return 0
+    check_writable(store.root)
+    processes = max(one.execution.processes for one in lacking)
+    if processes > 1:
+        words = ["-P", "-m", "fl", "train", *map(str, parsed.specs), "--store", str(store.root)]
+        return launch.launch(processes, words)
+    return _trained(bundles, store)
+
+
+def _trained(bundles: Sequence[Bundle], store: Store, team: Team | None = None) -> int:
+    """Train what is lacking, and say what failed."""
     from fl.train.job import train_bundle  # imports torch, which takes seconds
     from fl.train.leaving import Interrupted
 
-    check_writable(store.root)
     try:
-        failed = [line for one in bundles for line in train_bundle(one, store)]
+        failed = [line for one in bundles for line in train_bundle(one, store, team)]
     except Interrupted as error:
         say(f"stopped: {error}", file=sys.stderr)
         return LEFT

@@ -65,10 +65,11 @@ def planned(expansion: Expansion, runs: Sequence[Mapping[str, Any]]) -> Iterator
 
 
 def _execution(expansion: Expansion, choice: Choice) -> Execution:
-    """How an analysis is computed, which is no part of its identity: as the study says.
+    """How an analysis is computed, which is no part of its identity: as the study says, by one
+    process.
 
     Only an analysis that reads weights computes models, and so needs a GPU.
     """
     if getattr(choice.entry.target, "weights", False):
-        return expansion.execution
-    return replace(expansion.execution, device="cpu", gpus=0)
+        return replace(expansion.execution, processes=1)
+    return replace(expansion.execution, processes=1, device="cpu", gpus=0)

@@ -73,7 +73,7 @@ def _counted(path: Path, changed: int) -> tuple[int, int, float]:
 
 
 class Rates:
-    """Seconds per client step, measured by the runs in a store."""
+    """Seconds of a process per client step, measured by the runs in a store."""
 
     def __init__(self, store: Store) -> None:
         seen: dict[str, list[float]] = {}
@@ -82,7 +82,8 @@ class Rates:
             try:
                 run_check.check_record(record, Where(run))
                 run_check.check_spec(record.get("spec"), Where(run))
-                rate = record["seconds"] / client_steps(record["spec"])
+                processes = record["execution"].get("processes", 1)
+                rate = processes * record["seconds"] / client_steps(record["spec"])
             except (FedloomError, OSError, KeyError, TypeError, ArithmeticError):
                 continue  # A shared store may hold runs of a plugin or of keys not known here.
             if record["state"] != "complete":
@@ -92,7 +93,7 @@ class Rates:
         self._rates = {key: statistics.median(rates) for key, rates in seen.items()}
 
     def seconds(self, specs: Iterable[Mapping[str, Any]]) -> float | None:
-        """An estimate for runs one after another; None if no similar run is known."""
+        """An estimate for runs one after another, each by one process; None if none is known."""
         total = 0.0
         for spec in specs:
             rate = next(

@@ -108,6 +108,6 @@ def seconds(bundle: Bundle, rates: Rates, store: Store) -> float:
     specs = [member.spec for member in lacks(bundle, store)]
     measured = rates.seconds(specs)
     if measured is not None:
-        return measured
+        return measured / bundle.execution.processes
     guess = bundle.execution.run_minutes
     return 60.0 * guess * len(specs) if guess else math.inf

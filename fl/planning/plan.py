@@ -21,7 +21,7 @@ from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
 from fl.errors import ConfigError, DataError, Where, unknown
 from fl.files import check_writable, disk_errors, parse_json, sha256, write_json
-from fl.planning import plan_check, served
+from fl.planning import plan_check, room, served
 from fl.planning.analyses import planned
 from fl.planning.bundle import Bundle
 from fl.study import config, published
@@ -77,7 +77,9 @@ def make(folder: Path, studies: Sequence[str] = ()) -> Plan:
     starts = {run.start for run in runs.values()}
     kept = {run.id for e in expansions if e.needs_weights for run in e.runs}
     bundles = _bundles(runs, {start for start in starts if start} | kept, settings, folder)
-    _check_room(runs.values(), settings, folder)
+    for expansion in expansions:
+        room.check_processes(expansion, settings, folder)
+    room.check_nodes(runs.values(), settings, folder)
     home = {member["run"]: name for name, bundle in bundles.items() for member in bundle["runs"]}
     made = {e.name: _study(e, home, folder) for e in expansions}
     analysed = {e.name: list(planned(e, made[e.name]["runs"])) for e in expansions}
@@ -145,19 +147,6 @@ def _bundles(
         }
         for point, members in sorted(points.items(), key=lambda item: names[item[0]])
     }
-
-
-def _check_room(runs: Iterable[Run], settings: Settings, folder: Path) -> None:
-    """Refuse (`ConfigError`) a job that fits on no node of its partition; it would never start."""
-    where = Where(os.path.relpath(folder / "config.yaml")) / "nodes"
-    for run in runs:
-        asked = run.execution
-        lacking = [n.lacks(asked) for n in settings.nodes if n.partition == asked.partition]
-        if lacking and all(lacking):
-            place = f"partition {asked.partition!r}" if asked.partition else "the default partition"
-            problem = f"no node of {place} can hold a job of {run.title}, which asks for "
-            allowed = "less in its `execution`, or a node that has it"
-            raise ConfigError(where, problem + ", ".join(lacking[-1]), allowed)
 
 
 def _partition(run: Run) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def _device(execution: Mapping[str, Any]) -> Iterator[str]:
         return
     from fl.train.devices import claim
 
-    with claim(execution["device"]) as device:
+    with claim(execution["device"]) as [device]:
         yield str(device)
 
 

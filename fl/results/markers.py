@@ -144,16 +144,25 @@ def _whole(bundle: Mapping[str, Any], store: Store) -> bool:
     )
 
 
+def threads(execution: Mapping[str, Any]) -> int:
+    """How many CPU cores a job asks for."""
+    return int(execution["processes"] * execution["threads"])
+
+
 def gpus(execution: Mapping[str, Any]) -> int:
-    """How many GPUs a job asks for: as the config says; else one, if it wants one or finds any."""
-    if execution["gpus"] is not None:
-        return int(execution["gpus"])
-    device = execution["device"]
-    return int(device == "cuda" or (device == "auto" and any(Path("/dev").glob("nvidia[0-9]*"))))
+    """How many GPUs a job asks for: as the config says; else one for each process, if it wants one
+    or finds any.
+    """
+    device, each = execution["device"], execution["gpus"]
+    if each is None:
+        found = device == "auto" and any(Path("/dev").glob("nvidia[0-9]*"))
+        each = int(device == "cuda" or found)
+    return int(execution["processes"] * each)
 
 
 def memory(job: Mapping[str, Any], attempt: int) -> int:
     """MiB that a job asks for: as much again with every attempt, up to what its nodes have."""
-    wanted: int = job["execution"]["memory_mb"] * attempt
+    execution = job["execution"]
+    wanted: int = execution["processes"] * execution["memory_mb"] * attempt
     most: int | None = job["most_mb"]
     return min(wanted, most or wanted)

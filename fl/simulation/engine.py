@@ -116,7 +116,12 @@ def _exchanged(
 ) -> tuple[list[State], list[Tensor]]:
     """The states after one exchange of every run, and the losses of its last training pass."""
     done = []
-    found = _trained(exchanges[0], states, plans, number, backend, midway)
+    group = plans[0].group
+    # What one process has begun, it finishes, as others cannot go on from there.
+    if group and not midway.begun:
+        found = group.trained(exchanges[0], states, plans, number, backend)
+    else:
+        found = trained(exchanges[0], states, plans, number, backend, midway)
     for exchange, state, plan, own in zip(exchanges, states, plans, found, strict=True):
         server, clients = exchange.aggregate(
             state.server,
@@ -134,7 +139,7 @@ NOTHING = Schedule(np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0), bool), np.
 
 
 @dataclass(frozen=True)
-class _Gathered:
+class Gathered:
     """What the participants of one run gave, a stack for each group; n: the weight of each upload,
     which the method is told.
     """
@@ -153,7 +158,7 @@ class _Gathered:
         share, weight = trees.take(trained.uploads, own), n[own]
         kept = trees.take(trained.kept, own)
         if averaging:
-            share, weight = _averaged([*self.uploads, share], [*self.n, weight])
+            share, weight = averaged([*self.uploads, share], [*self.n, weight])
             self.uploads.clear()
             self.n.clear()
             kept = trees.to(kept, HOST)
@@ -172,7 +177,7 @@ class _Gathered:
         }
 
     @classmethod
-    def of(cls, tree: Tree, device: torch.device, averaging: bool) -> _Gathered:
+    def of(cls, tree: Tree, device: torch.device, averaging: bool) -> Gathered:
         """What `tree` gave, where `add` puts it."""
         return cls(
             [*unlisted(tree["kept"], HOST if averaging else device)],
@@ -182,14 +187,14 @@ class _Gathered:
         )
 
 
-def _trained(
+def trained(
     exchange: Exchange,
     states: Sequence[State],
     plans: Sequence[Plan],
     number: int,
     backend: str,
-    midway: Midway,
-) -> list[_Gathered]:
+    midway: Midway = UNWATCHED,
+) -> list[Gathered]:
     """What the participants of every run give; those of an `Averaging` method, where they are too
     many for one group, averaged.
     """
@@ -198,21 +203,21 @@ def _trained(
     schedules, servers = _schedules(plans, number), _servers(exchange, states)
     n = torch.cat([plan.n for plan in plans])
     before = midway.begun.get("gathered", {}).values()
-    found = [_Gathered.of(tree, n.device, averaging) for tree in before]
-    found = found or [_Gathered() for _ in states]
+    found = [Gathered.of(tree, n.device, averaging) for tree in before]
+    found = found or [Gathered() for _ in states]
     for place, (rows, runs) in enumerate(groups):
         if place < midway.first("group"):
             continue
         cohort = _cohort(exchange, states, plans, servers, rows, runs)
         inner = midway.within("group", place, partial(_gathered, found))
-        trained = _worked(exchange, cohort, schedules, rows, backend, inner)
+        done = _worked(exchange, cohort, schedules, rows, backend, inner)
         for run in np.unique(runs):
             own = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
-            found[run].add(trained, n[rows], own, averaging)
+            found[run].add(done, n[rows], own, averaging)
     return found
 
 
-def _gathered(found: Sequence[_Gathered]) -> dict[str, Any]:
+def _gathered(found: Sequence[Gathered]) -> dict[str, Any]:
     return {"gathered": listed(one.tree() for one in found)}
 
 
@@ -265,7 +270,7 @@ def _passed(done: Trained) -> dict[str, Any]:
     return {"done": done._asdict()}
 
 
-def _averaged(shares: list[Tree], weights: list[Tensor]) -> tuple[dict[str, Any], Tensor]:
+def averaged(shares: list[Tree], weights: list[Tensor]) -> tuple[dict[str, Any], Tensor]:
     """Stacks of uploads as one row, their weighted mean, and its weight."""
     means = [trees.mean(share, weight) for share, weight in zip(shares, weights, strict=True)]
     sums = torch.stack([weight.sum() for weight in weights])
@@ -302,12 +307,12 @@ def _cohort(
             given = trees.vmap(exchange.give, (None, 0))(states[run].server, clients)
             clients = {**clients, GIVEN: given}
         chosen.append(clients)
-    server = servers
+    stack, server = trees.concatenate(chosen), servers
     if several:
         server = trees.take(servers, torch.from_numpy(runs).to(first.arrays.device))
     return Cohort(
-        clients=trees.concatenate(chosen),
-        ids=ids,
+        clients=stack,
+        ids=stack["id"],
         server=server,
         several=several,
         schedule=NOTHING,

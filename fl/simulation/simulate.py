@@ -29,6 +29,7 @@ from fl.simulation import engine, holders, modal
 from fl.simulation.engine import Plan, State
 from fl.simulation.evaluate import Held, as_rows, evaluate
 from fl.simulation.midway import UNWATCHED, Midway
+from fl.simulation.processes import Group
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
 from fl.training import Training, learning_rate
@@ -47,6 +48,7 @@ class Simulation:
         seed: The run's.
         task: What labels are, and which metrics are reported.
         modals: Where clients differ in modality, the run of each modality alone.
+        group: The processes that share the work; None: this one does all of it.
     """
 
     method: Method
@@ -58,6 +60,7 @@ class Simulation:
     seed: int
     task: Task = CLASSIFICATION
     modals: tuple[Simulation, ...] = ()
+    group: Group | None = None
 
     def begin(self, weights: Tree | None = None) -> State:
         """The state before round 1, from fresh variables or from the stored ones of another run."""
@@ -115,6 +118,7 @@ class Simulation:
             "n": self._sizes(clients),
             "arrays": self.arrays,
             "lr": learning_rate(self.training, round_),
+            "group": self.group,
         }
 
     def _planned(self, clients: np.ndarray, work: Work, round_: int) -> Plan:
@@ -210,6 +214,8 @@ class Simulation:
 
     def evaluate(self, state: State, round_: int) -> pd.DataFrame:
         """Rows for every client, see `fl.simulation.evaluate.evaluate`."""
+        if self.group:
+            return self.group.evaluated(self, state, round_)
         if self.modals:
             found = zip(self.method.modals, self.modals, strict=True)
             rows = [own.evaluate(modal.state_of(one, state), round_) for one, own in found]

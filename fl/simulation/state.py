@@ -14,6 +14,7 @@ from fl import trees
 from fl.data.batches import Arrays, Schedule
 from fl.method import Exchange
 from fl.simulation.clients import Clients
+from fl.simulation.processes import Group
 from fl.trees import Tree
 
 
@@ -59,6 +60,7 @@ class Plan:
     samples, [m]; schedules: their batches in each pass, rows in the same order; before: those of
     the exchanges before, None where one is not due. modals: where clients differ in modality, the
     plan of each one's participants, None where there are none; the schedules are theirs alone.
+    group: the processes that share the work; None: this one does all of it.
     """
 
     round: int
@@ -70,6 +72,7 @@ class Plan:
     before: tuple[Schedules | None, ...] = ()
     modals: tuple[Plan | None, ...] = ()
     everyone: tuple[Tensor, Tensor] | None = None
+    group: Group | None = None
 
     def of(self, exchange: Exchange) -> Plan:
         """The plan with those who take part in one of its exchanges."""

@@ -26,7 +26,9 @@ class Execution:
     Attributes:
         backend: `auto` is the fastest by a few real steps, once for all (see `fl.train.trial`).
         device: `auto` is a GPU where there is one.
-        threads: CPU threads of a training job.
+        processes: Processes that train a run together, see `fl.train.team`. What follows is for
+            each of them: a job asks for as many times as much.
+        threads: CPU threads.
         checkpoint_every: Rounds between checkpoints.
         memory_mb, minutes, gpus, partition: What a scheduler is asked for. Without `gpus` it is one
             GPU where the device is `cuda`, or where it is `auto` and this machine has any.
@@ -38,6 +40,7 @@ class Execution:
 
     backend: Literal["auto", "loop", "stacked", "compiled", "debug"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    processes: Count = 1
     threads: Count = 1
     checkpoint_every: Count = 5
     memory_mb: Count = 4000
@@ -67,9 +70,9 @@ class Node:
     def lacks(self, execution: Execution) -> list[str]:
         """What a job would ask for and this node does not have: ``8 gpus (4 there)``."""
         asked = {
-            "cpus": execution.threads,
-            "memory_mb": execution.memory_mb,
-            "gpus": execution.gpus or 0,
+            "cpus": execution.processes * execution.threads,
+            "memory_mb": execution.processes * execution.memory_mb,
+            "gpus": execution.processes * (execution.gpus or 0),
             "minutes": execution.minutes,
         }
         there = {key: getattr(self, key) for key in asked}
@@ -186,6 +189,7 @@ def settings(folder: Path) -> Settings:
     where = Where(os.path.relpath(path))
     found = _placed(Settings(**fields.parse(Settings, read_yaml(path), where)), where)
     _check_board(found.execution.tensorboard, where / "execution")
+    _check_processes(found.execution, where / "execution")
     # Where results and runs go is tried before anything is written there; data comes hours later.
     _check_folder(found.data, where / "data")
     plugins.use(found.plugins, where / "plugins")
@@ -307,7 +311,15 @@ def execution(base: Execution, given: Any, where: Where) -> Execution:
     """``base``, but for the keys that a study or a method's entry sets at ``where``."""
     checked = fields.parse(Execution, given, where)
     _check_board(checked["tensorboard"], where)
-    return replace(base, **{key: checked[key] for key in fields.mapping(given, where)})
+    found = replace(base, **{key: checked[key] for key in fields.mapping(given, where)})
+    _check_processes(found, where)
+    return found
+
+
+def _check_processes(found: Execution, where: Where) -> None:
+    if found.processes > 1 and found.backend == "debug":
+        problem = f"is {found.processes}, and backend is debug, which looks at one client at a time"
+        raise ConfigError(where / "processes", problem, "1, or another backend")
 
 
 def _check_board(wanted: bool, where: Where) -> None:

@@ -1,4 +1,4 @@
-"""Which device a job computes on: two jobs never take the same GPU unless the user says so."""
+"""Which devices a job computes on: two jobs never take the same GPU unless the user says so."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def claim(wanted: str, waiting: Callable[[], None] = lambda: None) -> Iterator[torch.device]:
-    """The CPU, or a GPU of this machine that no other job has claimed; waits for one if necessary.
+def claim(
+    wanted: str, waiting: Callable[[], None] = lambda: None, count: int = 1
+) -> Iterator[list[torch.device]]:
+    """The CPU ``count`` times, or as many GPUs of this machine that no other job has claimed; waits
+    for them if necessary.
 
     The claim is a file lock, so it ends with the process, however that ends.
 
     Args:
         wanted: `auto` (a GPU where there is one), `cpu` or `cuda`.
         waiting: Called while it waits.
+        count: Processes of the job, each of which has a GPU of its own.
     """
     if wanted == "cuda" and not torch.cuda.is_available():
         raise FedloomError(
@@ -34,24 +38,31 @@ def claim(wanted: str, waiting: Callable[[], None] = lambda: None) -> Iterator[t
             "allowed: auto, cpu"
         )
     if wanted == "cpu" or not torch.cuda.is_available():
-        yield torch.device("cpu")
+        yield [torch.device("cpu")] * count
         return
-    with contextlib.ExitStack() as stack:
-        cards = [
-            stack.enter_context(_lock_file(index).open("w"))
-            for index in range(torch.cuda.device_count())
-        ]
-        told = False
-        while True:
+    there = torch.cuda.device_count()
+    if count > there:
+        raise FedloomError(
+            f"execution.processes: is {count}, and each has a GPU of its own, but torch finds "
+            f"{there} here; allowed: up to {there}, or device: cpu"
+        )
+    told = False
+    while True:
+        # All at once or none, so that no two jobs wait for each other.
+        with contextlib.ExitStack() as stack:
+            cards = [stack.enter_context(_lock_file(index).open("w")) for index in range(there)]
+            free: list[int] = []
             for index, card in enumerate(cards):
-                if _locked(card):
-                    yield torch.device("cuda", index)
-                    return
-            if not told:
-                logger.info("all %d GPUs are in use by other jobs; waiting", len(cards))
-                told = True
-            waiting()
-            time.sleep(1.0)
+                if len(free) < count and _locked(card):
+                    free.append(index)
+            if len(free) == count:
+                yield [torch.device("cuda", index) for index in free]
+                return
+        if not told:
+            logger.info("%d of %d GPUs are wanted and in use; waiting", count, there)
+            told = True
+        waiting()
+        time.sleep(1.0)
 
 
 def _locked(file: TextIO) -> bool:

@@ -126,6 +126,6 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
     final = simulation.final(last.state) if member.keep_weights else None
     if runs.costs is None:
         runs.costs = costs.recorded(simulation, last.state)
-    told = record(member, stack, last, runs.costs, runs.bundle.execution.threads)
+    told = record(member, stack, last, runs.costs, runs.bundle.execution)
     runs.workspaces[run].finish(told, stack.rows[run], final, stack.kept(run))
     runs.logs[run].ended("finished", state=told["state"], seconds=told["seconds"])

@@ -9,36 +9,39 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fl.code import plugins
-from fl.errors import DataError, Where
+from fl.errors import DataError
 from fl.planning.bundle import Bundle
-from fl.schema import GLOBAL, PERSONAL
-from fl.simulation import assembly, train_on
+from fl.schema import GLOBAL
 from fl.simulation.backends import TOGETHER
 from fl.simulation.simulate import Simulation
 from fl.store import checkpoint
 from fl.store.store import Store
-from fl.study import specs
-from fl.train import allocator, memory, programs
+from fl.train import memory, programs, simulations
 from fl.train.devices import claim
 from fl.train.following import follow
 from fl.train.leaving import asked_to_leave
 from fl.train.record import check_code
 from fl.train.runs import Runs
+from fl.train.simulations import made
 from fl.train.stack import Stack
+
+if TYPE_CHECKING:
+    from fl.train.team import Team
 
 logger = logging.getLogger(__name__)
 
 
-def train_bundle(bundle: Bundle, store: Store) -> list[str]:
+def train_bundle(bundle: Bundle, store: Store, team: Team | None = None) -> list[str]:
     """Train every run that the store lacks. A failing run does not stop the others.
+
+    Args:
+        team: The processes that train together, where they are several; this is the first of them.
 
     Returns:
         A line for each failed run: its id, the seed and the error. Tracebacks go to the log.
@@ -47,13 +50,7 @@ def train_bundle(bundle: Bundle, store: Store) -> list[str]:
         Interrupted: On SIGTERM and on Ctrl-C, after the runs in progress are in a checkpoint.
         KeyboardInterrupt: On a second Ctrl-C, and on the first where nothing has to be saved.
     """
-    plugins.use(bundle.plugins, Where(f"bundle {bundle.bundle}") / "plugins")
-    torch.set_num_threads(bundle.execution.threads)
-    allocator.keep()
-    programs.keep_beside(store.root)
-    if torch.cuda.is_available():  # On the CPU nothing asks for it, and it costs a second.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True, warn_only=True)
+    simulations.settle(bundle, store)
     with asked_to_leave() as leaving, contextlib.ExitStack() as held:
         held.enter_context(
             programs.apart(Path(bundle.results) / "logs" / "compiler", bundle.bundle)
@@ -70,8 +67,9 @@ def train_bundle(bundle: Bundle, store: Store) -> list[str]:
                 logger.info("%s: already there", runs.name(run))
                 backend = store.record(run)["execution"]["backend"]
         if runs.workspaces:
-            with claim(bundle.execution.device, leaving.now) as device:
-                _Job(runs, store, backend).train(device)
+            size = team.size if team else 1
+            with claim(bundle.execution.device, leaving.now, size) as devices:
+                _Job(runs, store, backend, team).train(devices)
     return runs.failed
 
 
@@ -83,14 +81,19 @@ class _Job:
             the bit.
     """
 
-    def __init__(self, runs: Runs, store: Store, backend: str | None) -> None:
-        self._runs, self._store, self._backend = runs, store, backend
+    def __init__(
+        self, runs: Runs, store: Store, backend: str | None, team: Team | None = None
+    ) -> None:
+        self._runs, self._store, self._backend, self._team = runs, store, backend, team
 
-    def train(self, device: torch.device) -> None:
+    def train(self, devices: Sequence[torch.device]) -> None:
         """All runs that have a workspace; those with a checkpoint first, in the stack that they
         began in.
+
+        Args:
+            devices: Of each process that trains, this one's first.
         """
-        simulations = self._simulations(device)
+        device, simulations = devices[0], self._shared(self._simulations(devices[0]), devices)
         left = dict.fromkeys(run for run in self._runs.members if run in self._runs.workspaces)
         for run in list(left):
             if run not in left or run not in simulations:
@@ -117,18 +120,24 @@ class _Job:
         for run, member in self._runs.members.items():
             with self._runs.failing(*([run] if run in self._runs.workspaces else [])):
                 check_code(member)
-                spec = member.spec
-                if found:
-                    found[run] = assembly.reseeded(
-                        next(iter(found.values())), spec, specs.parts_of(spec)
-                    )
-                else:
-                    simulation = specs.assemble(spec, self._runs.bundle.folders, device)
-                    if isinstance(spec.get("train_on"), str):
-                        simulation = train_on.images(simulation, self._images(spec["train_on"]))
+                like = next(iter(found.values()), None)
+                simulation = made(self._runs.bundle, member, like, self._store, device)
+                if like is None:
                     memory.check(simulation)
-                    found[run] = simulation
+                found[run] = simulation
         return found
+
+    def _shared(
+        self, mine: Mapping[str, Simulation], devices: Sequence[torch.device]
+    ) -> dict[str, Simulation]:
+        """Simulations whose work the team shares, where there is one."""
+        if self._team is None or not mine:
+            return dict(mine)
+        with self._runs.failing(*(run for run in mine if run in self._runs.workspaces)):
+            asked = {"bundle": self._runs.bundle.bundle, "runs": list(mine)}
+            self._team.begin(asked, devices)
+            return {run: self._team.joined(run, one) for run, one in mine.items()}
+        return {}
 
     def _weights(self, run: str, device: torch.device) -> dict[str, Any] | None:
         """The stored model that a run starts from, if any."""
@@ -140,13 +149,6 @@ class _Job:
         if not isinstance(weights.get(GLOBAL), dict):
             raise DataError(f"{self._store.place(start)}: its weights are of no shared model")
         return dict(weights[GLOBAL])
-
-    def _images(self, run: str) -> torch.Tensor:
-        """The stored images of every client, [clients, classes x count, ...]."""
-        found = self._store.weights(run, torch.device("cpu")).get(PERSONAL, {}).get("images")
-        if found is None:
-            raise DataError(f"{self._store.place(run)}: has no images to train on")
-        return torch.as_tensor(found)
 
     def _start(self, simulations: Mapping[str, Simulation], weights: Mapping[str, Any]) -> None:
         """Begin and train runs together, or one by one if they cannot begin together."""

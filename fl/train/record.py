@@ -11,6 +11,7 @@ from fl.errors import FedloomError
 from fl.planning.bundle import Member
 from fl.simulation.simulate import Round
 from fl.study import specs
+from fl.study.config import Execution
 from fl.train.stack import Stack
 from fl.version import VERSION
 
@@ -27,7 +28,7 @@ def check_code(member: Member) -> None:
 
 
 def record(
-    member: Member, stack: Stack, last: Round, costs: dict[str, Any], threads: int
+    member: Member, stack: Stack, last: Round, costs: dict[str, Any], execution: Execution
 ) -> dict[str, Any]:
     """The record of a finished run: what it is, how it was computed, and what it cost."""
     device = stack.simulations[member.run].arrays.device
@@ -48,7 +49,8 @@ def record(
             "stack": stack.members,
             "trial": stack.trial,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            "threads": threads,
+            "processes": execution.processes,
+            "threads": execution.threads,
         },
         "rounds": stack.round,
         "seconds": round(stack.seconds[member.run], 3),

@@ -73,6 +73,8 @@ class Candidates:
             ]
             states = [state_of(modal, state) for modal, state, _ in found]
             methods, plans = [modal.method for modal, *_ in found], [own for *_, own in found]
+        # Of several processes this one tries its own share.
+        plans = [plan.group.share(plan) if plan.group else plan for plan in plans]
         chosen = [_alone(s, p) for s, p in zip(states, plans, strict=True)]
         return cls(
             methods=[_bare(method) for method in methods],

@@ -7,7 +7,7 @@ rule train:
         f"{RESULTS}/logs/train/{{job}}.log",
     conda:
         "../envs/fedloom.yaml"
-    threads: lambda wildcards: job(wildcards)["execution"]["threads"]
+    threads: lambda wildcards: markers.threads(job(wildcards)["execution"])
     resources:
         gpu=lambda wildcards: markers.gpus(job(wildcards)["execution"]),
         mem_mb=lambda wildcards, attempt: markers.memory(job(wildcards), attempt),
