@@ -15,8 +15,7 @@ class Workload:
     """What is trained: ``samples`` of ``shape`` for each of ``clients``, for ``epochs`` a round.
 
     least: of how many the smallest client has, where they are not alike: sizes then rise evenly.
-    weights: how many the network trains, which holds all that build it to one network; 0 where only
-    Fedloom does.
+    weights: how many the network trains, which holds all that build it to one network.
     """
 
     title: str
@@ -67,5 +66,6 @@ WORKLOADS = {
         "10 clients of 8 to 30 steps on 64, 64-200-200-10 ReLU net, batch 16",
         *(10, 480, (64,), 16, 1),
         least=128,
+        weights=55_210,
     ),
 }
