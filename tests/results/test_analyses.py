@@ -230,9 +230,9 @@ def test_what_reads_weights_gets_them_on_the_device_that_was_claimed(
     seen: list[Any] = []
 
     @contextlib.contextmanager
-    def claim(wanted: str) -> Iterator[torch.device]:
+    def claim(wanted: str) -> Iterator[list[torch.device]]:
         seen.append(wanted)
-        yield torch.device("cpu", 0)
+        yield [torch.device("cpu", 0)]
         seen.append("given back")
 
     def read(self: Any, runs: Any) -> Any:
