@@ -97,6 +97,7 @@ bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast 
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.whole_runs $(if $(PEERS),--pfllib "$(PFLLIB)" --python $(PEERS_VENV)/bin/python)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.arithmetic
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.together
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.trial
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.hypergradients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.evaluation
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_clients

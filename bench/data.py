@@ -48,6 +48,7 @@ SIZES: dict[str, list[dict[str, int]]] = {
     "fashion-mnist": [{"train": 60_000, "test": 10_000}],
     "ag-news": [{}],
     "har": [{}],
+    "har-signals": [{}],
     "cifar10-c": [{"images": 200}, {"images": 1000}],
     "cinic10": [{"each": 50}, {"each": 250}],
     "tiny-imagenet": [{"each": 5}, {"each": 25}],

@@ -30,9 +30,9 @@ from fl.parts import siamese
 from fl.parts.distillation import gradient_distance
 from fl.parts.matching import matched
 from fl.parts.virtual import labels
-from fl.simulation import engine
 from fl.simulation.evaluate import Held
 from fl.simulation.simulate import Simulation
+from fl.train import trial
 from fl.training import Training
 
 CLIENTS, CLASSES, SHAPE, WIDTH = 5, 10, (3, 16, 16), 32
@@ -57,7 +57,7 @@ def simulation(steps: int) -> Simulation:
 def matching(backend: str, steps: int, tries: int) -> float:
     """Seconds that a step of distribution matching of all clients takes."""
     run = simulation(steps)
-    return engine.seconds_a_step([run.method], [run.begin()], [run.plan(2)], backend, steps, tries)
+    return trial.seconds_a_step([run.method], [run.begin()], [run.plan(2)], backend, steps, tries)
 
 
 def plain_matching(steps: int) -> float:

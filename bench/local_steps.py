@@ -26,10 +26,10 @@ from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
 from fl.models.lenet import LeNet
 from fl.models.mlp import MLP
-from fl.simulation import engine
 from fl.simulation.assembly import computing
 from fl.simulation.evaluate import Held
 from fl.simulation.simulate import Simulation
+from fl.train import trial
 from fl.training import Training
 
 PLAIN = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
@@ -105,7 +105,7 @@ def measure(
         "bare loop": lambda: bare_loop(work, model(), run, steps),
         **{
             name: lambda name=name: (
-                engine.seconds_a_step([run.method], [state], [plan], name, steps, 1) / each
+                trial.seconds_a_step([run.method], [state], [plan], name, steps, 1) / each
             )
             for name in ("loop", "stacked", "compiled")
         },

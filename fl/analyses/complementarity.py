@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,6 +42,8 @@ class Complementarity:
 
     alpha: NonNegative = 0.9
     beta: NonNegative = 1.4
+
+    one_modality: ClassVar = True
 
     def read(self, runs: Sequence[Source]) -> Result:
         """A row for each round of each run that has the traces; pictures of the last round."""

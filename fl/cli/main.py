@@ -135,16 +135,20 @@ def _plan(parsed: argparse.Namespace) -> None:
 
 
 def _train(parsed: argparse.Namespace) -> int:
-    from fl.planning import jobs
-    from fl.train.job import read_bundle, train_bundle
+    from fl.planning import bundle, jobs
+
+    bundles = [bundle.read(path) for path in parsed.specs]
+    store = Store(parsed.store or Path(config.settings(parsed.config).store))
+    if not any(jobs.lacks(one, store) for one in bundles):
+        for one in bundles:
+            logging.info("%s: all %d runs are already there", one.title, len(one.runs))
+        return 0
+    from fl.train.job import train_bundle  # imports torch, which takes seconds
     from fl.train.leaving import Interrupted
 
-    bundles = [read_bundle(path) for path in parsed.specs]
-    store = Store(parsed.store or Path(config.settings(parsed.config).store))
-    if any(jobs.lacks(bundle, store) for bundle in bundles):
-        check_writable(store.root)
+    check_writable(store.root)
     try:
-        failed = [line for bundle in bundles for line in train_bundle(bundle, store)]
+        failed = [line for one in bundles for line in train_bundle(one, store)]
     except Interrupted as error:
         say(f"stopped: {error}", file=sys.stderr)
         return LEFT

@@ -150,14 +150,15 @@ def _imports(tree: ast.Module, path: Path) -> Iterator[Path]:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """All syntax that is executed; imports for types alone are left out."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and _is_for_types(child.test):
-            for other in child.orelse:
-                yield from _walk(other)
-        else:
-            yield from _walk(child)
+    """All syntax that is executed, in any order; imports for types alone are left out."""
+    waiting = [node]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, ast.If) and _is_for_types(found.test):
+            waiting.extend(found.orelse)
+        elif not isinstance(found, ast.expr):  # Of which none holds an import.
+            yield found
+            waiting.extend(ast.iter_child_nodes(found))
 
 
 def _is_for_types(test: ast.expr) -> bool:
@@ -186,7 +187,10 @@ def _part(package: str, name: str) -> list[Path]:
 @cache
 def _moved(path: Path) -> dict[str, str]:
     """The table ``MOVED`` of a module: by name that moved out of it, the new module."""
-    for node in ast.parse(path.read_bytes(), filename=str(path)).body:
+    content = path.read_bytes()
+    if b"MOVED" not in content:  # To parse it takes a hundred times as long.
+        return {}
+    for node in ast.parse(content, filename=str(path)).body:
         if isinstance(node, ast.Assign) and _names(node) == ["MOVED"]:
             return dict(ast.literal_eval(node.value))
     return {}
@@ -217,7 +221,8 @@ def _canonical(node: Any) -> Any:
     """Syntax as nested lists. Empty fields are left out: newer Pythons add new, empty ones."""
     if isinstance(node, ast.AST):
         body: list[Any] = [type(node).__name__]
-        for name, value in ast.iter_fields(node):
+        for name in node._fields:
+            value = getattr(node, name, None)
             if isinstance(value, list):
                 value = [item for item in value if not _is_text(item) and not _declares(item)]
             if value not in (None, []) and name not in ("kind", "type_comment"):

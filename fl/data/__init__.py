@@ -43,7 +43,8 @@ class Dataset(Protocol):
       partitioned.
     - ``task``: the name of what it is for, see `fl.task`; ``classification`` without it.
     - ``modalities``: the kinds of input that it has of every sample, if there are several, see
-      `fl.data.modality.Modality`.
+      `fl.data.modality.Modality`. The first of them is ``x``. A client holds all of them, or one,
+      as the partition says.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]

@@ -17,7 +17,7 @@ from fl.data import PUBLISHED, Supply, holdings, raw_name
 from fl.data.dealt import deal
 from fl.data.distance import domain_distances
 from fl.data.lock import Lock
-from fl.data.modality import Modality
+from fl.data.modality import MODALITY, Modality
 from fl.data.prepared import Prepared
 from fl.errors import Where
 from fl.files import write_json, write_table
@@ -135,6 +135,8 @@ def _make_partition(spec: Spec, prepared: Prepared, folder: Path, counted: bool)
         "unseen": holdings.unseen(table).tolist(),
         "classes": classes,
     }
+    if MODALITY in table:
+        about["modality"] = table.groupby("client")[MODALITY].first().tolist()
     write_json(folder / "partition.json", about)
 
 

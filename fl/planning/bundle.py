@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fl import fields
-from fl.errors import ConfigError, Where
+from fl.errors import ConfigError, DataError, Where
+from fl.files import parse_json
 from fl.places import Folders
 from fl.store.run_check import check_spec, shaped
 from fl.study.config import Execution
@@ -80,6 +81,17 @@ class Bundle:
     def folders(self) -> Folders:
         """Where data and partitions are kept."""
         return Folders(Path(self.data), Path(self.results), self.sources, self.lock)
+
+
+def read(path: Path) -> Bundle:
+    """A bundle's spec file, as `fl.planning.plan` writes it, wherever it lies."""
+    try:
+        return Bundle.of(parse_json(path.read_bytes()), Where("it"))
+    except (OSError, ValueError, ConfigError) as error:
+        raise DataError(
+            f"{path}: cannot be read as a bundle ({type(error).__name__}: {error}); "
+            "allowed: a file that `python -m fl plan --write` put into results/plan/bundles"
+        ) from None
 
 
 def _member(given: Any, where: Where) -> Member:

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl.code import identity, plugins, registry
+from fl.data import materials
 from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
 from fl.errors import ConfigError, DataError, Where, unknown
 from fl.files import check_writable, disk_errors, parse_json, sha256, write_json
-from fl.planning import plan_check
+from fl.planning import plan_check, served
 from fl.planning.analyses import planned
 from fl.planning.bundle import Bundle
 from fl.study import config, published
@@ -229,11 +230,28 @@ def _published(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
                 raise unknown(at / "columns" / setting, "data set or partition", setting, settings)
             line = published.cell(table, row, column, at)
             one = _cell(cells.source, line, label, setting)
+            if cells.modality is not None:
+                number = _modality(expansion, cells.modality, setting, at / "modality")
+                one["modality"] = {"name": cells.modality, "number": number}
             if one in found:
                 problem = f"the cell {row} / {column} stands twice for {label} on {setting}"
                 raise ConfigError(at, problem, "each cell once")
             found.append(one)
     return found
+
+
+def _modality(expansion: Expansion, name: str, setting: str, at: Where) -> int:
+    """The number of a modality, where clients of a data set or partition differ in it."""
+    dealt = [
+        [kind.name for kind in materials.modalities_of(run.dataset.spec)]
+        for run in expansion.runs
+        if setting in (run.dataset.text, run.partition.text)
+        and (run.partition.values.get("modalities") or "path" in run.partition.values)
+    ]
+    for names in dealt:
+        if name in names:
+            return names.index(name)
+    raise unknown(at, "modality", name, dict.fromkeys(name for names in dealt for name in names))
 
 
 def _cell(source: str, line: published.Line, label: str, setting: str) -> dict[str, Any]:
@@ -286,6 +304,7 @@ def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, 
     for kind, parts in plan.kinds.items():
         for name, content in parts.items():
             write(home / kind / f"{name}.json", content)
+    write(home / served.FILE, served.programs(plan.bundles))
     return plan, dict(write(home / "plan.json", _summary(plan, key)))
 
 

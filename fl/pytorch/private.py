@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch._C import _functorch
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
 
 BatchNorm = _BatchNorm
 """What every layer of batch normalisation is an instance of, for `Network.batch_norm`.
@@ -48,6 +49,18 @@ multiply_each = torch._foreach_mul
 
 Without them: a comprehension, which starts a kernel for each tensor.
 """
+
+
+class DispatchMode(TorchDispatchMode):
+    """A context that sees every operation, for counting them (`fl.pytorch.operations`).
+
+    Without it: `torch.utils.flop_counter.FlopCounterMode`, which imports the compiler.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether the compiler is to leave out what is done inside, and is imported to be told."""
+        return False
 
 
 def slots(layer: nn.Module) -> tuple[dict[str, object], dict[str, object]]:

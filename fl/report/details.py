@@ -22,9 +22,11 @@ def published_table(facts: Facts) -> Table | None:
     for cell in facts.plan.get("published") or []:
         # A cell may name its data set, its partition, or (as its setting) either.
         named = {cell[key] for key in ("dataset", "partition", "setting") if cell.get(key)}
+        kind = cell.get("modality")
+        summary = facts.summary if kind is None else facts.summary_of(kind["number"])
         found = [
             row
-            for _, row in facts.summary[facts.summary["method"] == cell["method"]].iterrows()
+            for _, row in summary[summary["method"] == cell["method"]].iterrows()
             if named <= {row["dataset"], row["partition"]}
         ] or [None]
         source = cell["source"].removesuffix(".csv")
@@ -34,7 +36,8 @@ def published_table(facts: Facts) -> Table | None:
         return None
     caption = (
         f"Measured beside published, {unit(facts.metric)}. Measured: mean ± standard deviation "
-        "over seeds, of the uniform mean over clients. Published: as its source gives it. "
+        "over seeds, of the uniform mean over clients, or over those of a modality where one is "
+        "named. Published: as its source gives it. "
         "Difference: measured minus published."
     )
     columns = ("published in", "setting", "measured", "published", "difference", "note")
@@ -69,7 +72,9 @@ def _published_row(facts: Facts, cell: dict[str, Any], where: str, row: pd.Serie
         remark=remark(row),
     )
     gap = Cell(number(row["mean"] - value, metric, signed=True))
-    return Row(name, (Cell(where), Cell(facts.short(key)), measured, published, gap, note))
+    kind = cell.get("modality")
+    setting = Cell(facts.short(key) + (f" · {kind['name']} clients" if kind else ""))
+    return Row(name, (Cell(where), setting, measured, published, gap, note))
 
 
 def grid_table(facts: Facts) -> Table | None:

@@ -73,6 +73,19 @@ class Facts:
         """`fl.results.summaries.summarise` of the study's metric."""
         return summaries.summarise(self.rows, self.runs, self.metric)
 
+    def summary_of(self, modality: int) -> pd.DataFrame:
+        """The summary over the clients of one modality alone."""
+        held = [
+            (run, client)
+            for run, partition in zip(self.runs["run"], self.runs["partition_id"], strict=True)
+            if partition in self.partitions
+            for client, kind in enumerate(self.partitions[partition].modality)
+            if kind == modality
+        ]
+        chosen = pd.MultiIndex.from_tuples(held, names=["run", "client"])
+        rows = self.rows[pd.MultiIndex.from_frame(self.rows[["run", "client"]]).isin(chosen)]
+        return summaries.summarise(rows, self.runs, self.metric)
+
     def anchor(self, setting: StudySetting, method: str) -> str:
         """The id of the block of runs behind a cell."""
         return f"runs-{self.settings.index(setting) + 1}-{list(self.methods).index(method) + 1}"

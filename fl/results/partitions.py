@@ -20,6 +20,7 @@ class Partition:
     Attributes:
         counts: By split, samples by client and class, in the order of ``clients``.
         unseen: The clients that are held out of training.
+        modality: Of every client, where they differ in it.
         distances: Between domains (`fl.data.distance`).
     """
 
@@ -31,6 +32,7 @@ class Partition:
     counts: dict[str, np.ndarray]
     statistics: pd.DataFrame
     unseen: tuple[int, ...] = ()
+    modality: tuple[int, ...] = ()
     distances: pd.DataFrame | None = None
 
     @property
@@ -93,4 +95,10 @@ def read(results: Path, name: str, title: str) -> Partition | None:
     classes = tuple(str(c) for c in about["classes"])
     notes = tuple(str(note) for note in about.get("notes", ()))
     unseen = tuple(int(c) for c in about.get("unseen", ()))
-    return Partition(name, title, classes, notes, clients, counts, statistics, unseen, distances)
+    modality = tuple(int(kind) for kind in about.get("modality", ()))
+    return Partition(
+        *(name, title, classes, notes, clients, counts, statistics),
+        unseen=unseen,
+        modality=modality,
+        distances=distances,
+    )

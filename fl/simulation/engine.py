@@ -6,8 +6,6 @@ in host memory; those who take part come to the device in groups that it has roo
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,8 +17,7 @@ from torch import Tensor
 
 from fl import trees
 from fl.data.batches import Schedule, together
-from fl.method import COUNTS, GIVEN, MODALITY, Averaging, Exchange, Method, Pass, Refresh, Sweep
-from fl.simulation import compiled
+from fl.method import COUNTS, GIVEN, MODALITY, Averaging, Exchange, Method, Sweep
 from fl.simulation.backends import BACKENDS, TOGETHER, Cohort, Trained
 from fl.simulation.midway import UNWATCHED, Midway, listed, moved, numbered, unlisted
 from fl.simulation.state import Plan as Plan
@@ -28,8 +25,6 @@ from fl.simulation.state import Schedules
 from fl.simulation.state import State as State
 from fl.simulation.sweeps import sweep
 from fl.trees import Tree
-
-logger = logging.getLogger(__name__)
 
 HOST = torch.device("cpu")
 
@@ -317,84 +312,3 @@ def _cohort(
         round=first.round,
         lr=first.lr,
     )
-
-
-PAYS = 600.0
-"""Seconds of work ahead from which compiling, which takes tens of seconds, is worth a try."""
-
-
-def choose(
-    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], rounds: int
-) -> tuple[str, dict[str, float]]:
-    """The fastest backend for ``rounds`` rounds like ``plans``, by a few real steps of each.
-
-    Returns its name and the seconds a step of all participants took, by backend. Compiling is tried
-    only where so much work lies ahead that it can pay. Nothing of the trial is kept.
-    """
-    plain = [_steps_alone(method) for method in methods]
-    bare = [replace(plan, before=()) for plan in plans]
-
-    def seconds(name: str, steps: int) -> float:
-        return seconds_a_step(plain, states, bare, name, steps)
-
-    found = {name: seconds(name, 3) for name in ("loop", "stacked")}
-    # Twice in turn, so that a moment in which the machine is busy does not decide.
-    found = {name: min(first, seconds(name, 3)) for name, first in found.items()}
-    device = plans[0].arrays.device
-    simple = not any(_refreshes(part) for part in methods[0].passes)
-    steps = rounds * _steps(plans[0])
-    if simple and min(found.values()) * steps > PAYS and compiled.available(device):
-        try:
-            found["compiled"] = seconds("compiled", 3 * compiled.CHUNK)
-        except Exception as error:  # A compiler that does not work, or code it cannot take.
-            reason = str(error).strip().split("\n")[0]
-            logger.warning("not compiled (%s: %s)", type(error).__name__, reason)
-    return min(found, key=found.__getitem__), found
-
-
-def _refreshes(part: Pass | Sweep) -> tuple[Refresh, ...]:
-    return part.refreshes if isinstance(part, Pass) else ()
-
-
-def _steps_alone(method: Method) -> Method:
-    """A method without what takes as long on every backend, and longer than steps: what a pass
-    refreshes, and exchanges before.
-    """
-    passes = tuple(replace(p, refreshes=()) if isinstance(p, Pass) else p for p in method.passes)
-    return replace(method, passes=passes, before=())
-
-
-def _steps(plan: Plan) -> int:
-    """How many steps the longest participant takes in the passes of a round."""
-    return sum(int(s.steps.max()) for s in plan.schedules if s)
-
-
-def seconds_a_step(
-    methods: Sequence[Method],
-    states: Sequence[State],
-    plans: Sequence[Plan],
-    backend: str,
-    steps: int,
-    tries: int = 3,
-) -> float:
-    """Seconds that a step of all participants takes: the shortest of some tries.
-
-    The first try also warms up, and compiles.
-    """
-    refreshes = [_refreshes(part) for part in methods[0].passes]
-    trials = [
-        replace(
-            plan,
-            schedules=tuple(
-                s and s.begin(steps, r) for s, r in zip(plan.schedules, refreshes, strict=True)
-            ),
-        )
-        for plan in plans
-    ]
-    times = []
-    for _ in range(tries):
-        begun = time.perf_counter()
-        done = run_rounds(methods, states, trials, backend)
-        sum(losses.sum().item() for _, losses in done)
-        times.append(time.perf_counter() - begun)
-    return min(times) / _steps(trials[0])

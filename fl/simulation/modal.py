@@ -274,24 +274,3 @@ def _in_one_stack(uploads: Sequence[Tree], places: Sequence[Tensor]) -> dict[str
 def _like(tree: Tree, shape: Tree) -> dict[str, Any]:
     """The leaves of a tree that another one has."""
     return trees.apply(lambda _, leaf: leaf, shape, tree)
-
-
-def choose(
-    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], rounds: int
-) -> tuple[str, dict[str, float]]:
-    """`fl.simulation.engine.choose`, for the modality with most participants."""
-    if not methods[0].modals:
-        return engine.choose(methods, states, plans, rounds)
-    sizes = [0 if own is None else len(own.clients) for own in plans[0].modals]
-    most = sizes.index(max(sizes))
-    runs = [
-        (method.modals[most], state, own)
-        for method, state, plan in zip(methods, states, plans, strict=True)
-        if (own := plan.modals[most]) is not None
-    ]
-    return engine.choose(
-        [modal.method for modal, *_ in runs],
-        [state_of(modal, state) for modal, state, _ in runs],
-        [own for *_, own in runs],
-        rounds,
-    )

@@ -24,7 +24,7 @@ class Execution:
     """How runs are computed. None of it is part of a run's identity.
 
     Attributes:
-        backend: `auto` times a few real steps and keeps the fastest (see `fl.simulation.engine`).
+        backend: `auto` is the fastest by a few real steps, once for all (see `fl.train.trial`).
         device: `auto` is a GPU where there is one.
         threads: CPU threads of a training job.
         checkpoint_every: Rounds between checkpoints.
@@ -112,12 +112,15 @@ class Cells:
         table: The table's name in that file.
         rows: Its row for each method entry of the study.
         columns: Its column for each data set or partition, as the report writes these.
+        modality: Where clients differ in modality: whose mean the numbers are compared with; that
+            of all clients, if that is not said.
     """
 
     source: str
     table: str
     rows: dict[str, str]
     columns: dict[str, str]
+    modality: str | None = None
 
 
 @dataclass(frozen=True)

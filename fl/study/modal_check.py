@@ -96,6 +96,9 @@ def check_analyses(held: Held, dataset: Choice, model: Choice, analyses: Sequenc
     for one in analyses:
         if held == "all":
             check_inputs(one.entry, dataset, model, one.at)
-        if held == "one" and getattr(one.entry.target, "weights", False):
-            problem = f"{one.entry.name} looks into one model, but clients have several modalities"
+        alike = ("weights", "one_modality")
+        if held == "one" and any(getattr(one.entry.target, name, False) for name in alike):
+            problem = (
+                f"{one.entry.name} takes all clients for alike, but they have several modalities"
+            )
             raise ConfigError(one.at, problem, "a partition without `modalities`")

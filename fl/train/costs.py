@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from fl import trees
 from fl.data.batches import Schedule
 from fl.method import COUNTS, GIVEN, MODALITY, Method, Pass, Sweep
+from fl.pytorch.operations import Operations
 from fl.simulation.backends import BACKENDS, Cohort
 from fl.simulation.engine import Plan, State
 from fl.simulation.modal import state_of
@@ -280,9 +280,9 @@ def _worked(
         index, weight = schedule.index[:, :1, :1], schedule.weight[:, :1, :1]
         steps = schedule.steps.clip(max=1)
         alone = replace(cohort, schedule=Schedule(index, weight, steps))
-        with FlopCounterMode(display=False) as counter:
+        with Operations() as counter:
             kept, upload = sweep(part, alone, sent, "loop")
-        return kept, upload, counter.get_total_flops(), ()
+        return kept, upload, counter.total, ()
     *refreshing, (kept, upload, step) = [
         _stepped(part, cohort, number) for number in (*range(len(part.refreshes)), None)
     ]
@@ -297,6 +297,6 @@ def _stepped(
     short = replace(part, refreshes=part.refreshes[chosen])
     schedule = replace(cohort.schedule, extra=cohort.schedule.extra[chosen])
     alone = replace(cohort, schedule=schedule.begin(1, short.refreshes))
-    with FlopCounterMode(display=False) as counter:
+    with Operations() as counter:
         kept, upload, _ = BACKENDS["loop"](short, alone)
-    return kept, upload, counter.get_total_flops()
+    return kept, upload, counter.total

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from fl.code import plugins
-from fl.errors import ConfigError, DataError, Where
-from fl.files import parse_json
+from fl.errors import DataError, Where
 from fl.planning.bundle import Bundle
 from fl.schema import GLOBAL, PERSONAL
 from fl.simulation import assembly, train_on
@@ -27,7 +26,7 @@ from fl.simulation.simulate import Simulation
 from fl.store import checkpoint
 from fl.store.store import Store
 from fl.study import specs
-from fl.train import allocator, memory
+from fl.train import allocator, memory, programs
 from fl.train.devices import claim
 from fl.train.following import follow
 from fl.train.leaving import asked_to_leave
@@ -36,17 +35,6 @@ from fl.train.runs import Runs
 from fl.train.stack import Stack
 
 logger = logging.getLogger(__name__)
-
-
-def read_bundle(path: Path) -> Bundle:
-    """A bundle's spec file, as `fl.planning.plan` writes it."""
-    try:
-        return Bundle.of(parse_json(path.read_bytes()), Where("it"))
-    except (OSError, ValueError, ConfigError) as error:
-        raise DataError(
-            f"{path}: cannot be read as a bundle ({type(error).__name__}: {error}); "
-            "allowed: a file that `python -m fl plan --write` put into results/plan/bundles"
-        ) from None
 
 
 def train_bundle(bundle: Bundle, store: Store) -> list[str]:
@@ -62,10 +50,14 @@ def train_bundle(bundle: Bundle, store: Store) -> list[str]:
     plugins.use(bundle.plugins, Where(f"bundle {bundle.bundle}") / "plugins")
     torch.set_num_threads(bundle.execution.threads)
     allocator.keep()
+    programs.keep_beside(store.root)
     if torch.cuda.is_available():  # On the CPU nothing asks for it, and it costs a second.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
     with asked_to_leave() as leaving, contextlib.ExitStack() as held:
+        held.enter_context(
+            programs.apart(Path(bundle.results) / "logs" / "compiler", bundle.bundle)
+        )
         runs, backend = Runs(bundle, leaving), None
         # In one order in all processes, so that no two wait for each other.
         for run, member in sorted(runs.members.items()):
@@ -175,7 +167,7 @@ class _Job:
             backend = self._backend or "auto"
         stack = Stack.begin(simulations, weights, backend)
         if backend == "auto":
-            stack.choose()
+            stack.choose(self._runs.bundle, self._runs.leaving.now)
         return stack
 
     def _attempt(self, stack: Stack) -> None:

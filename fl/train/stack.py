@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,13 +21,17 @@ from torch import Tensor
 from fl import trees
 from fl.errors import FedloomError
 from fl.files import disk_errors
-from fl.simulation import holders, modal
+from fl.planning import served as planned
+from fl.planning.bundle import Bundle
+from fl.simulation import holders
 from fl.simulation.engine import State
 from fl.simulation.evaluate import as_rows
 from fl.simulation.midway import place
 from fl.simulation.simulate import Round, Simulation
 from fl.store import checkpoint
 from fl.store.checkpoint import Checkpoint
+from fl.train import trial
+from fl.train.learnt import Learnt, Subject
 from fl.trees import Tree
 
 logger = logging.getLogger(__name__)
@@ -113,17 +117,26 @@ class Stack:
             **extra,
         )
 
-    def choose(self) -> None:
-        """Replace the backend ``auto`` by one, by a few real steps of all runs."""
+    def choose(self, bundle: Bundle, waiting: Callable[[], None]) -> None:
+        """Replace the backend ``auto`` by the fastest one, known or tried.
+
+        Args:
+            waiting: See `fl.train.trial.choose`.
+        """
         sims = list(self.simulations.values())
-        self.backend, self.trial = modal.choose(
-            [sim.method for sim in sims],
-            list(self.states.values()),
-            [sim.plan(1) for sim in sims],
-            sims[0].training.rounds,
+        runs = trial.Candidates.of(sims, list(self.states.values()))
+        member = next(one for one in bundle.runs if one.run == self.members[0])
+        subject = Subject.of(
+            *(member.spec, member.code, runs.shapes),
+            *(sims[0].arrays.device, bundle.execution.threads),
         )
-        timed = ", ".join(f"{name} {1e3 * t:.2f} ms" for name, t in self.trial.items())
-        logger.info("backend %s (a step of all participants: %s)", self.backend, timed)
+        results = Path(bundle.results)
+        program, served = planned.read(results, bundle.bundle)
+        chosen = trial.choose(
+            *(runs, Learnt(results, subject), subject.program(program), served, waiting)
+        )
+        self.backend, self.trial = chosen.backend, chosen.seconds
+        logger.info("backend %s", chosen)
 
     def split(self) -> Iterator[Stack]:
         """A stack for each run, to be trained one after another.
@@ -146,6 +159,7 @@ class Stack:
     def add(self, finished: Mapping[str, Round]) -> None:
         """Add a finished round."""
         self._share()
+        self.midway = {}
         for run, one in finished.items():
             self.round = one.number
             self.rows[run] = pd.concat([self.rows[run], one.rows], ignore_index=True)

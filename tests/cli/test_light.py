@@ -66,6 +66,14 @@ def test_torch_is_not_imported_where_nothing_is_trained(lab: Path) -> None:
     assert told == {command: [0, False] for command in COMMANDS}
 
 
+def test_a_job_with_nothing_to_do_does_not_wait_for_torch(lab: Path) -> None:
+    [path] = (lab / "results" / "plan" / "bundles").glob("*.json")
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({**told, "runs": told["runs"][:1]}))
+    train = f"train {path}"
+    assert spied(lab, train) == {train: [0, False]}
+
+
 def test_who_plans_again_what_did_not_change_does_not_wait_for_torch(lab: Path) -> None:
     again = ("plan", "plan tiny --runs")
     assert main.main(["plan", "--config", "config"]) == 0

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planning import Planned, signalled, write_config
+from planning import Planned, signalled, signalled_inside, write_config
 
 from fl.cli import main, monitor, status
 from fl.errors import DataError
 from fl.planning import plan
+from fl.planning.bundle import read as read_bundle
 from fl.planning.estimate import Rates
 from fl.pytorch import tensorboard
 from fl.store.lease import take
 from fl.store.store import Store
-from fl.train.job import read_bundle
 
 Plan = Callable[..., Planned]
 
@@ -31,8 +31,7 @@ def standings(study: Planned, *labels: str) -> dict[str, status.Standing]:
 
 
 def events(study: Planned, run: str) -> list[dict[str, Any]]:
-    path = study.root / "results" / "logs" / "runs" / f"{run}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in study.log(run).read_text().splitlines()]
 
 
 def test_a_run_is_waiting_then_interrupted_then_done(planned: Plan) -> None:
@@ -40,6 +39,10 @@ def test_a_run_is_waiting_then_interrupted_then_done(planned: Plan) -> None:
     [run] = study.runs("fedavg")
     rates = Rates(study.store())
     assert [one.state for one in standings(study, "fedavg").values()] == ["waiting"]
+    with signalled_inside(steps=2):
+        assert study.train("fedavg") == main.LEFT
+    [found] = standings(study, "fedavg").values()
+    assert (found.state, found.round, found.left) == ("interrupted", 0, 1.0)
     with signalled(after=3):
         assert study.train("fedavg") == main.LEFT
     [found] = standings(study, "fedavg").values()
@@ -54,6 +57,8 @@ def test_a_run_is_waiting_then_interrupted_then_done(planned: Plan) -> None:
     kinds = [(line["event"], line.get("round")) for line in told]
     assert kinds == [
         ("begun", 0),
+        ("left", 0),
+        ("begun", 0),
         *(("round", number) for number in (1, 2, 3)),
         ("left", 3),
         ("begun", 3),
@@ -62,10 +67,10 @@ def test_a_run_is_waiting_then_interrupted_then_done(planned: Plan) -> None:
     ]
     assert told[-1]["state"] == "complete"
     assert told[0]["process"] == os.getpid()
-    assert told[1]["loss"] > told[-2]["loss"] > 0
+    assert told[3]["loss"] > told[-2]["loss"] > 0
     rows = study.store().metrics(run)
     first = rows[(rows["round"] == 1) & (rows["split"] == "train")]["value"].mean()
-    assert told[1]["loss"] == pytest.approx(first)
+    assert told[3]["loss"] == pytest.approx(first)
 
 
 def test_who_holds_a_run_is_told_and_one_that_is_gone_is_not(planned: Plan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from fl.errors import ConfigError, DataError
 from fl.planning import plan
 
 MODEL = {"image-text": {"tokens": 9, "width": 4, "channels": [2], "filters": 2, "features": 4}}
+DATA = f"cub200({', '.join(f'{key}={value}' for key, value in cub200.PARAMS.items())})"
+PUBLISHED = Path(__file__).parents[2] / "config" / "published" / "fedsac.csv"
 STUDY: dict[str, Any] = {
     "datasets": [{"cub200": cub200.PARAMS}],
     "partitions": [{"homogeneous": {"clients": 4, "modalities": [2, 2], "val": 0.0}}],
@@ -28,18 +31,42 @@ STUDY: dict[str, Any] = {
 }
 
 
+def cells(modality: str, **rows: str) -> dict[str, Any]:
+    """Published cells of one modality's clients."""
+    column = "Homo textual" if modality == "text" else "Homo visual"
+    which = {"source": "fedsac.csv", "table": "2", "modality": modality}
+    return {**which, "rows": rows, "columns": {DATA: column}}
+
+
 def config(root: Path, **study: Any) -> Path:
     files = root / "files"
     files.mkdir()
     cub200.write(files)
-    return planning.write_config(root, {**STUDY, **study}, {"sources": {"cub200": str(files)}})
+    folder = planning.write_config(root, {**STUDY, **study}, {"sources": {"cub200": str(files)}})
+    (folder / "published").mkdir()
+    shutil.copy(PUBLISHED, folder / "published")
+    return folder
 
 
 def test_photographs_and_captions_become_a_report(tmp_path: Path) -> None:
     own = {"image-text": {**MODEL["image-text"], "classifier": "own"}}
-    folder = config(tmp_path, models=[MODEL, own], seeds=[0, 1])
+    methods = {"fedsac": {"k": 1}, "fedavg": None}
+    published = [cells("image", fedsac="FedSaC"), cells("text", fedsac="FedSaC")]
+    changed = {"methods": methods, "published": published, "test": "reweighted"}
+    folder = config(tmp_path, models=[MODEL, own], seeds=[0, 1], **changed)
     rows = trained(tmp_path, folder)
     assert cli.main(["report", "tiny", "--config", str(folder)]) == 0
+    page = (tmp_path / "results" / "report" / "tiny.md").read_text()
+    beside = [line.split("|") for line in page.splitlines() if "fedsac, Table 2" in line]
+    assert len(beside) == 4
+    last = rows[(rows["split"] == "test") & (rows["metric"] == "accuracy") & (rows["round"] == 2)]
+    last = last[(last["method"] == "fedsac")]
+    for line in beside:
+        kind = "image" if "visual" in line[2] else "text"
+        assert f"{kind} clients" in line[3]
+        same = last["client"].isin([0, 1] if kind == "image" else [2, 3])
+        settings = last[same].groupby(["model", "seed"])["value"].mean().groupby("model").mean()
+        assert any(f"{100 * value:.1f}" in line[4] for value in settings), (line, settings)
     assert set(rows.loc[rows["split"] == "test", "client"]) == {0, 1, 2, 3}
     assert rows["value"].notna().all()
     [path] = (tmp_path / "results" / "partitions").glob("*/partition.parquet")
@@ -96,6 +123,14 @@ WRONG = {
         {**homogeneously(), "analyses": ["inversion"]},
         r"analyses\.0\.inversion: inversion computes with one input, but image-text",
     ),
+    "a published modality that there is not": (
+        {"published": [cells("sound", fedavg="FedAvg")]},
+        r"published\.0\.modality: unknown modality 'sound'; allowed: image, text",
+    ),
+    "a published modality where all have both": (
+        {**homogeneously(), "published": [cells("image", fedavg="FedAvg")]},
+        r"published\.0\.modality: unknown modality 'image'; allowed: none",
+    ),
     "few samples where clients differ": (
         {"methods": {"fedavg": {"train_on": 1}}},
         r"methods\.fedavg\.train_on: is 1, but clients differ in modality; allowed: a partition",
@@ -115,7 +150,7 @@ WRONG = {
     ),
     "an analysis of one network": (
         {"analyses": ["features"]},
-        r"analyses\.0\.features: features looks into one model, but clients have several",
+        r"analyses\.0\.features: features takes all clients for alike, but they have several",
     ),
 }
 

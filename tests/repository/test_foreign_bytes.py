@@ -35,12 +35,12 @@ from fl.cli import status
 from fl.data import holdings
 from fl.data.prepared import Writer
 from fl.errors import FedloomError, Where
+from fl.planning import bundle as bundles
 from fl.planning import jobs, plan
 from fl.simulation.evaluate import as_rows
 from fl.store import checkpoint, maintenance, run_check, tree_file
 from fl.store.store import Store
 from fl.study import config, published
-from fl.train import job
 
 AT = Where("study.yaml", "here")
 SECONDS = 10
@@ -368,7 +368,7 @@ def bundle(root: Path) -> Reader:
     path = planning.make(root).spec("fedavg")
 
     def read() -> None:
-        found = job.read_bundle(path)
+        found = bundles.read(path)
         list(jobs.lacks(found, Store(root / "runs")))
         status.look([found], Store(root / "runs"))
 

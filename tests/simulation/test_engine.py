@@ -15,7 +15,7 @@ from fl.data.batches import Arrays, Schedule, schedule
 from fl.errors import FedloomError
 from fl.method import Method, Pass, Refresh, Setting
 from fl.network import Network
-from fl.simulation import compiled, engine
+from fl.simulation import engine
 from fl.simulation.engine import Plan, State
 from fl.simulation.simulate import Simulation
 from fl.training import Training
@@ -166,42 +166,6 @@ def test_who_does_not_take_part_keeps_the_same_bits(backend: str) -> None:
     for client in range(4):
         pair = [trees.take(s.clients, client) for s in (state, after)]
         assert worlds.same(*pair) == (client not in taking)
-
-
-# The trial
-
-
-@pytest.mark.parametrize("model", worlds.MODELS)
-def test_choose_names_a_backend_and_leaves_no_trace(model: str) -> None:
-    simulation = world("local", model)
-    state, plan = simulation.begin(), simulation.plan(1)
-    before = trees.apply(Tensor.clone, worlds.tree(state))
-    name, seconds = engine.choose([simulation.method], [state], [plan], simulation.training.rounds)
-    assert set(seconds) == {"loop", "stacked"}
-    assert name == min(seconds, key=lambda key: seconds[key])
-    assert all(0 < s < 10 for s in seconds.values())
-    assert worlds.same(worlds.tree(state), before)
-    assert plan.schedules[0].steps.max() > 3, "the plan is not cut short itself"
-    fresh = worlds.run(simulation)[0]
-    assert worlds.same(worlds.tree(fresh), worlds.tree(worlds.run(world("local", model))[0]))
-
-
-@pytest.mark.parametrize("rounds", [3, 10**9])
-def test_choose_compiles_only_where_much_work_lies_ahead(
-    rounds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[torch.device] = []
-
-    def unavailable(device: torch.device) -> bool:
-        asked.append(device)
-        return False
-
-    monkeypatch.setattr(compiled, "available", unavailable)
-    simulation = world("fedavg")
-    plan = simulation.plan(1)
-    _, seconds = engine.choose([simulation.method], [simulation.begin()], [plan], rounds)
-    assert set(seconds) == {"loop", "stacked"}
-    assert asked == ([] if rounds == 3 else [torch.device("cpu")])
 
 
 # Errors

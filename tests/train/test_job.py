@@ -22,7 +22,7 @@ from planning import Planned
 from fl import __main__
 from fl.data import partition
 from fl.simulation.simulate import Simulation
-from fl.train import following
+from fl.train import following, trial
 
 Plan = Callable[..., Planned]
 
@@ -143,7 +143,11 @@ def test_only_what_is_missing_is_trained(planned: Plan, caplog: pytest.LogCaptur
     assert study.store().runs() == sorted(study.runs("fedavg"))
 
 
-def test_auto_is_decided_once_for_a_bundle_and_recorded(planned: Plan) -> None:
+def test_auto_is_decided_once_for_a_bundle_and_recorded(
+    planned: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "LEAST", 1)
+    monkeypatch.setattr(trial, "SHARE", 10**6)
     study = planned(execution={"backend": "auto"}, seeds=[0, 1])
     assert study.train("fedavg") == 0
     executions = [study.store().record(run)["execution"] for run in study.runs("fedavg")]
@@ -174,7 +178,7 @@ def test_auto_is_not_decided_again_by_the_job_that_goes_on(planned: Plan) -> Non
 def test_sigterm_in_a_long_round_is_status_75_and_goes_on_in_that_round(
     planned: Plan, caplog: pytest.LogCaptureFixture
 ) -> None:
-    long = {**planning.STUDY["training"], "rounds": 1, "local_epochs": 100}
+    long = {**planning.STUDY["training"], "rounds": 1, "local_epochs": 60}
     study = planned(training=long)
     [run] = study.runs("fedavg")
     job = process(study, "fedavg", "broken")
@@ -183,7 +187,7 @@ def test_sigterm_in_a_long_round_is_status_75_and_goes_on_in_that_round(
         assert job.poll() is None, job.communicate()
         assert time.monotonic() < end
         time.sleep(0.002)
-    time.sleep(0.1)
+    time.sleep(0.02)
     job.send_signal(signal.SIGTERM)
     _, err = job.communicate(timeout=60)
     assert job.returncode == 75, err

@@ -30,13 +30,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
+PLAIN: Any = SimpleNamespace(
+    arrays=SimpleNamespace(device="cpu"),
+    held=SimpleNamespace(modality=None),
+    method=SimpleNamespace(modals=()),
+)
+"""Of a simulation what a checkpoint needs."""
+
+
 def begun(clock: Clock, *runs: str) -> Stack:
     """Runs whose work is of no concern here."""
     state: Any = SimpleNamespace(server={}, clients={})
     rows = pd.DataFrame({"round": [0]})
-    nothing: Any = dict.fromkeys(runs)
     states, tables = dict.fromkeys(runs, state), dict.fromkeys(runs, rows)
-    return Stack(nothing, list(runs), states, tables, "stacked", since=clock.now)
+    return Stack(dict.fromkeys(runs, PLAIN), list(runs), states, tables, "stacked", since=clock.now)
 
 
 def later(clock: Clock, one: Stack, seconds: float, diverged: str = "") -> None:
@@ -86,8 +93,7 @@ def test_what_was_taken_before_a_resume_counts(
     monkeypatch.setattr("fl.train.stack.time", clock)
     saved = checkpoint.load_latest(tmp_path)
     assert saved is not None
-    simulation: Any = SimpleNamespace(arrays=SimpleNamespace(device="cpu"))
-    again = Stack.resume(saved, {"a": simulation, "b": simulation})
+    again = Stack.resume(saved, {"a": PLAIN, "b": PLAIN})
     again.since = clock.now
     assert again.seconds == kept
     later(clock, again, 2.0)
