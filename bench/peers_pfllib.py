@@ -11,42 +11,50 @@ seconds from the making of clients to the end of training.
 from __future__ import annotations
 
 import functools
+import importlib
 import runpy
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
 CLASSES = 10
 
 
-def networks() -> dict[str, Any]:
-    """By PFLlib's name, what it calls for a network; its last layer is ``fc``."""
-    from torch import Tensor, nn
+class Net(nn.Module):
+    """Layers, and the last one apart: PFLlib takes that off. PFLlib pickles its models."""
 
-    class Net(nn.Module):
-        def __init__(self, layers: list[nn.Module], width: int) -> None:
-            super().__init__()
-            self.body, self.fc = nn.Sequential(*layers), nn.Linear(width, CLASSES)
+    def __init__(self, layers: list[nn.Module], width: int) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Sequential(*layers), nn.Linear(width, CLASSES)
 
-        def forward(self, x: Tensor) -> Tensor:
-            found: Tensor = self.fc(self.body(x))
-            return found
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        found: Tensor = self.fc(self.body(x))
+        return found
 
-    def mlp(*_: object, **__: object) -> nn.Module:
-        layers: list[nn.Module] = [nn.Flatten()]
-        for before, after in ((64, 200), (200, 200)):
-            layers += [nn.Linear(before, after), nn.ReLU()]
-        return Net(layers, 200)
 
-    def cnn(*_: object, **__: object) -> nn.Module:
-        layers: list[nn.Module] = []
-        for before, after in ((1, 16), (16, 32)):
-            layers.append(nn.Conv2d(before, after, 3, padding=1, bias=False))
-            layers += [nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
-        return Net([*layers, nn.Flatten()], 32 * 2 * 2)
+def mlp(*_: object, **__: object) -> nn.Module:
+    """64-200-200-10."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in ((64, 200), (200, 200)):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return Net(layers, 200)
 
-    return {"DNN": mlp, "FedAvgCNN": cnn}
+
+def cnn(*_: object, **__: object) -> nn.Module:
+    """As in `fl.models.cnn`."""
+    layers: list[nn.Module] = []
+    for before, after in ((1, 16), (16, 32)):
+        layers.append(nn.Conv2d(before, after, 3, padding=1, bias=False))
+        layers += [nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+    return Net([*layers, nn.Flatten()], 32 * 2 * 2)
+
+
+NETWORKS = {"DNN": "mlp", "FedAvgCNN": "cnn"}
+"""What makes a network, by the name of what PFLlib calls for one."""
 
 
 def lean() -> None:
@@ -82,8 +90,10 @@ def main(folder: str, how: str, *options: str) -> None:
     from flcore.servers import serveravg, serverditto
     from flcore.trainmodel import models
 
-    for name, make in networks().items():
-        setattr(models, name, make)
+    # Imported by name, as pickle looks for the class there and main.py takes the place of __main__.
+    own = importlib.import_module("peers_pfllib")
+    for name, make in NETWORKS.items():
+        setattr(models, name, getattr(own, make))
     spent: list[float] = []
     for server in (serveravg.FedAvg, serverditto.Ditto):
         timed(server, spent)
