@@ -4,6 +4,9 @@ Every workload trains all its clients for a round of FedAvg on generated data. T
 one would write by hand: a model, `torch.optim.SGD` and a shuffled index, client after client. All
 sides run on one thread, in turn, `--repeats` times; the shortest time of each counts. Compilation
 is reported apart. Ratios, not times, are what compares between machines.
+
+Where clients take different numbers of steps (W4), there is also the stack that one would write by
+hand (`by_hand`), for a multi-layer perceptron alone.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from bench import machine
-from bench.workloads import CLASSES, LR, MOMENTUM, WORKLOADS, Workload
+from bench.workloads import CLASSES, LR, WORKLOADS, Workload
 from fl.data.batches import Arrays
 from fl.method import Setting
 from fl.methods.fedavg import FedAvg
@@ -48,7 +51,7 @@ def simulation(
     x, y = work.draw()
     settled = Training(
         **{"rounds": 1000, "local_epochs": work.epochs, "batch_size": work.batch},
-        **{"lr": LR, "momentum": MOMENTUM},
+        **{"lr": LR, "momentum": work.momentum},
         **training,
     )
     network = computing(model, settled)
@@ -61,13 +64,13 @@ def simulation(
 def bare_loop(work: Workload, model: nn.Module, run: Simulation, steps: int) -> float:
     """Seconds a local step of the loop that one would write by hand, over ``steps`` of them."""
     device = run.arrays.device
-    index = torch.arange(work.samples, device=device)
+    index = torch.arange(int(work.sizes[0]), device=device)
     x, y = run.arrays.inputs(index), run.arrays.labels(index)
     model = model.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=work.momentum)
     done, begun = 0, clock(device)
     while done < steps:
-        for chosen in torch.randperm(work.samples, device=device).split(work.batch):
+        for chosen in torch.randperm(len(x), device=device).split(work.batch):
             optimizer.zero_grad()
             F.cross_entropy(model(x[chosen]), y[chosen]).backward()
             optimizer.step()
@@ -75,6 +78,42 @@ def bare_loop(work: Workload, model: nn.Module, run: Simulation, steps: int) -> 
             if done == steps:
                 break
     return (clock(device) - begun) / steps
+
+
+def by_hand(work: Workload, model: nn.Module, run: Simulation, steps: int) -> list[Tensor]:
+    """A multi-layer perceptron's weights and biases for each client after plain SGD, trained as a
+    stack that is written by hand: gathered batches, `torch.baddbmm`, and an update in place.
+
+    Clients with most steps come first, and those that have finished leave the end of the stack.
+    """
+    schedule = run.plan(1).schedules[0].begin(steps, ())
+    order = np.argsort(-schedule.steps)
+    taken, index = schedule.steps[order], torch.from_numpy(schedule.index[order])
+    samples = torch.arange(run.arrays.size)
+    x, y = run.arrays.inputs(samples), run.arrays.labels(samples)
+    # Weights are [clients, in, out], as gradients of products with them are.
+    stack = [p.detach().t().repeat(work.clients, *[1] * p.dim()) for p in model.parameters()]
+    for step in range(int(taken[0])):
+        chosen = index[: int((taken > step).sum()), step]
+        params = [p[: len(chosen)].requires_grad_() for p in stack]
+        features = x[chosen]
+        for place in range(0, len(params), 2):
+            features = torch.baddbmm(params[place + 1][:, None], features, params[place])
+            features = features.relu() if place < len(params) - 2 else features
+        labels = y[chosen].flatten()
+        loss = F.cross_entropy(features.flatten(0, 1), labels, reduction="sum") / work.batch
+        grads = torch.autograd.grad(loss, params)
+        with torch.no_grad():
+            torch._foreach_add_([p.detach() for p in params], grads, alpha=-LR)
+    back = torch.from_numpy(np.argsort(order))
+    return [p[back].transpose(1, 2) if p.dim() == 3 else p[back] for p in stack]
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """How long a call takes."""
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
 
 
 def clock(device: torch.device) -> float:
@@ -110,6 +149,10 @@ def measure(
             for name in ("loop", "stacked", "compiled")
         },
     }
+    if work.least and device == "cpu":
+        sides["by hand"] = lambda: (
+            seconds(lambda: by_hand(work, model(), run, steps)) / (each * steps)
+        )
     for name, side in sides.items():
         first = side()
         if name == "compiled":
@@ -129,13 +172,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()
     machine.begin("microseconds a local step of a client", asked.device)
-    print("| | bare loop | loop | stacked | compiled | fastest against bare | compiling, s |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    head = ("bare loop", "loop", "stacked", "compiled", "by hand")
+    print(f"| | {' | '.join(head)} | fastest against bare | compiling, s |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in asked.workloads:
         times = measure(name, asked.device, asked.steps, asked.repeats)
-        sides = [times[side] for side in ("bare loop", "loop", "stacked", "compiled")]
-        shown = " | ".join(f"{1e6 * t:,.1f}" for t in sides)
-        ratio = sides[0] / min(sides[1:])
+        shown = " | ".join(f"{1e6 * times[side]:,.1f}" if side in times else "-" for side in head)
+        ratio = times["bare loop"] / min(times[side] for side in head[1:4])
         print(
             f"| {name}: {WORKLOADS[name].title} | {shown} | {ratio:.1f}x "
             f"| {times['compiling']:.0f} |",

@@ -56,7 +56,7 @@ def main() -> None:
     """Print the table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "workloads", nargs="*", default=[n for n in WORKLOADS if WORKLOADS[n].weights]
+        "workloads", nargs="*", default=[n for n in WORKLOADS if WORKLOADS[n].least is None]
     )
     parser.add_argument("--steps", type=int, default=50, help="steps of each client, at most")
     parser.add_argument("--repeats", type=int, default=3)

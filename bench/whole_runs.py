@@ -64,10 +64,12 @@ class Run:
     folder: Path
 
 
-def planned(root: Path, rounds: int) -> list[Run]:
-    """Every run, its data prepared; what PFLlib reads lies beside."""
+def planned(root: Path, rounds: int, only: str) -> list[Run]:
+    """Every run whose title has ``only``, its data prepared; what PFLlib reads lies beside."""
     found = []
     for number, (title, (partition, batch)) in enumerate(PARTITIONS.items()):
+        if not any(only in _title(m, n, title) for m in METHODS for n in MODELS):
+            continue
         folder = root / str(number)
         write_config(folder / "config", partition, batch, rounds)
         child([sys.executable, "-m", "fl", "plan", "--write"], folder)
@@ -79,9 +81,13 @@ def planned(root: Path, rounds: int) -> list[Run]:
         for bundle in bundles:
             spec = json.loads(bundle.read_text())["runs"][0]["spec"]
             method, model = spec["method"]["name"], spec["model"]["name"]
-            name = f"{METHODS[method]}, {MODELS[model]}, {title}"
+            name = _title(method, model, title)
             found.append(Run(name, method, model, clients, batch, rounds, bundle, folder))
-    return found
+    return [run for run in found if only in run.title]
+
+
+def _title(method: str, model: str, clients: str) -> str:
+    return f"{METHODS[method]}, {MODELS[model]}, {clients}"
 
 
 def write_config(config: Path, partition: Mapping[str, Any], batch: int, rounds: int) -> None:
@@ -236,9 +242,8 @@ def main() -> None:
     print("| | whole process | PFLlib | inside | PFLlib | PFLlib, data in memory, accuracy only |")
     print("|---|---:|---:|---:|---:|---:|", flush=True)
     with tempfile.TemporaryDirectory() as place:
-        for run in planned(Path(place), asked.rounds):
-            if asked.only in run.title:
-                print(show(run, measure(run, asked.repeats, peer)), flush=True)
+        for run in planned(Path(place), asked.rounds, asked.only):
+            print(show(run, measure(run, asked.repeats, peer)), flush=True)
 
 
 if __name__ == "__main__":

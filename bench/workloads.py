@@ -15,8 +15,8 @@ class Workload:
     """What is trained: ``samples`` of ``shape`` for each of ``clients``, for ``epochs`` a round.
 
     least: of how many the smallest client has, where they are not alike: sizes then rise evenly.
-    weights: how many the network trains, which holds all that build it to one network; 0 where only
-    Fedloom does.
+    weights: how many the network trains, which holds all that build it to one network. momentum: of
+    its steps.
     """
 
     title: str
@@ -27,6 +27,7 @@ class Workload:
     epochs: int
     weights: int = 0
     least: int | None = None
+    momentum: float = MOMENTUM
 
     @property
     def sizes(self) -> np.ndarray:
@@ -64,8 +65,10 @@ WORKLOADS = {
         weights=6_138,
     ),
     "W4": Workload(
-        "10 clients of 8 to 30 steps on 64, 64-200-200-10 ReLU net, batch 16",
+        "10 clients of 8 to 30 steps on 64, 64-200-200-10 ReLU net, batch 16, plain SGD",
         *(10, 480, (64,), 16, 1),
+        weights=55_210,
         least=128,
+        momentum=0.0,
     ),
 }

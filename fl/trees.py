@@ -112,6 +112,32 @@ def to(tree: Tree, device: torch.device | str) -> dict[str, Any]:
     return apply(lambda t: t.to(device), tree)
 
 
+def laid_out(tree: Tree, models: Tree) -> dict[str, Any]:
+    """The tree, in which a leaf with the key and the shape of one of ``models``, at any depth, lies
+    in memory as that one does. Values stay.
+    """
+    return _arranged(tree, _named(models))
+
+
+def _named(tree: Tree) -> dict[tuple[str, torch.Size], Tensor]:
+    found: dict[tuple[str, torch.Size], Tensor] = {}
+    for key, leaf in tree.items():
+        found |= {(key, leaf.shape): leaf} if isinstance(leaf, Tensor) else _named(leaf)
+    return found
+
+
+def _arranged(tree: Tree, models: Mapping[tuple[str, torch.Size], Tensor]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, leaf in tree.items():
+        if not isinstance(leaf, Tensor):
+            found[key] = _arranged(leaf, models)
+            continue
+        model = models.get((key, leaf.shape), leaf)
+        alike = model.stride() == leaf.stride()
+        found[key] = leaf if alike else torch.empty_like(model, dtype=leaf.dtype).copy_(leaf)
+    return found
+
+
 def zeros_like(tree: Tree) -> dict[str, Any]:
     """A tree of zeros of the same shapes."""
     return apply(torch.zeros_like, tree)

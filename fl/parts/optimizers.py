@@ -13,6 +13,8 @@ from fl.pytorch import private
 from fl.training import Training
 from fl.trees import Rate, Tree
 
+Leaves = tuple[Tensor, ...]
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -39,11 +41,10 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
             direction = private.add_each(direction, weights, alpha=weight_decay)
         new_state = {}
         if momentum:
-            velocity = private.multiply_each(trees.leaves(state["momentum"]), momentum)
-            direction = private.add_each(velocity, direction)
+            velocity = tuple(trees.leaves(state["momentum"]))
+            direction = private.add_each(direction, velocity, alpha=momentum)
             new_state = {"momentum": trees.unflatten(params, direction)}
-        moves = private.multiply_each(direction, -lr)
-        return trees.unflatten(params, private.add_each(weights, moves)), new_state
+        return trees.unflatten(params, _down(weights, direction, lr)), new_state
 
     return Optimizer(init, step)
 
@@ -70,18 +71,33 @@ def adamw(
         params: Tree, grads: Tree, state: Tree, lr: Rate
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         steps = state["steps"] + 1
-        mean = trees.apply(lambda m, g: first * m + (1 - first) * g, state["mean"], grads)
-        square = trees.apply(lambda v, g: second * v + (1 - second) * g * g, state["square"], grads)
-
-        def move(w: Tensor, m: Tensor, v: Tensor) -> Tensor:
-            t = trees.align(steps, w)
-            scale = (v / (1 - second**t)).sqrt() + eps
-            return w * (1 - lr * weight_decay) - lr * (m / (1 - first**t)) / scale
-
-        new = trees.apply(move, params, mean, square)
-        return new, {"mean": mean, "square": square, "steps": steps}
+        weights, gradients = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
+        mean = private.lerp_each(trees.leaves(state["mean"]), gradients, 1 - first)
+        decayed = private.multiply_each(trees.leaves(state["square"]), second)
+        square = private.addcmul_each(decayed, gradients, gradients, value=1 - second)
+        # The same for a whole client, so that one pass over its weights takes them in.
+        grown = 1 - first**steps
+        scale, least = grown / (1 - second**steps).sqrt(), grown * eps
+        below = tuple(
+            (root * trees.align(scale, root)).add_(trees.align(least, root))
+            for root in private.sqrt_each(square)
+        )
+        if weight_decay:
+            weights = private.multiply_each(weights, 1 - lr * weight_decay)
+        return trees.unflatten(params, _down(weights, private.divide_each(mean, below), lr)), {
+            "mean": trees.unflatten(params, mean),
+            "square": trees.unflatten(params, square),
+            "steps": steps,
+        }
 
     return Optimizer(init, step)
+
+
+def _down(weights: Leaves, direction: Leaves, lr: Rate) -> Leaves:
+    """w - lr d, in one pass over memory where the rate is a number."""
+    if isinstance(lr, Tensor):
+        return private.add_each(weights, private.multiply_each(direction, -lr))
+    return private.add_each(weights, direction, alpha=-lr)
 
 
 def optimizer(training: Training) -> Optimizer:

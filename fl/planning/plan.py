@@ -246,6 +246,7 @@ def _modality(expansion: Expansion, name: str, setting: str, at: Where) -> int:
         [kind.name for kind in materials.modalities_of(run.dataset.spec)]
         for run in expansion.runs
         if setting in (run.dataset.text, run.partition.text)
+        and (run.partition.values.get("modalities") or "path" in run.partition.values)
     ]
     for names in dealt:
         if name in names:

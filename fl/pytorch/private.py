@@ -45,7 +45,11 @@ Without it: the check is made once in `Network.__init__`, outside of all transfo
 
 add_each = torch._foreach_add
 multiply_each = torch._foreach_mul
-"""Sums and products of lists of tensors in few kernels, for the optimizers.
+divide_each = torch._foreach_div
+lerp_each = torch._foreach_lerp
+addcmul_each = torch._foreach_addcmul
+sqrt_each = torch._foreach_sqrt
+"""Arithmetic on lists of tensors in few kernels, for the optimizers.
 
 Without them: a comprehension, which starts a kernel for each tensor.
 """

@@ -99,7 +99,7 @@ def _alone(part: Pass, cohort: Cohort, row: int, midway: Midway, watch: Watch | 
         loss, aux = part.loss(server, work, batch)
         if watch:
             watch(row, step, loss)
-        work = _updated(part, server, work, loss, aux, cohort.lr)
+        work = _moved(part, server, work, _gradients(work, loss), aux, cohort.lr)
         total = total + loss.detach()
         for number, refresh in _due(part, step):
             extra = batches.extra(number, refresh, 0, step)
@@ -143,6 +143,18 @@ class _Stack:
         server = trees.take(self.server, row) if self.several else self.server
         return server, trees.take(self.work, row)
 
+    def laid_out(self, grads: Tree) -> _Stack:
+        """With every leaf of a weight's name and shape laid out in memory as its gradient is: a
+        step that reads one across the other takes several times as long.
+        """
+        with torch.no_grad():
+            server = grads if self.several else trees.take(grads, 0)
+            return replace(
+                self,
+                server=trees.laid_out(self.server, server),
+                work=trees.laid_out(self.work, grads),
+            )
+
     def first(self, count: int) -> _Stack:
         """Without those after the first ``count``."""
         kept = slice(0, count)
@@ -164,25 +176,33 @@ def _stepped(
 
     schedule: of the clients in the stack's order, those with most steps first.
     """
-    steps = schedule.steps
     batches = Batches(part, schedule, cohort.arrays, stack.models)
     objective = trees.vmap(part.loss, (*cohort.dims, 0))
     reference = part.reference and trees.vmap(part.reference, (*cohort.dims, 0))
+
+    def tried(stack: _Stack, batch: Batch) -> tuple[_Stack, Tensor, Tree, dict[str, Any]]:
+        stack = replace(stack, work=_differentiable(stack.work))
+        batch = ask(reference, stack.server, stack.work, batch)
+        losses, aux = objective(stack.server, stack.work, batch)
+        return stack, losses, aux, _gradients(stack.work, losses)
+
     finished: list[dict[str, Any]] = []
-    totals = torch.zeros(len(steps), dtype=torch.float64, device=cohort.arrays.device)
+    totals = torch.zeros(stack.active, dtype=torch.float64, device=cohort.arrays.device)
     if midway.begun:
         stack, finished, totals = _again(midway.begun, stack)
-    for step in range(midway.first(STEP), int(steps[0])):
-        still = int((steps > step).sum())
+    first = midway.first(STEP)
+    for step, (still, batch) in enumerate(batches.each(first), first):
         if still < stack.active:
             finished.append(trees.take(stack.work, slice(still, stack.active)))
             stack = stack.first(still)
-        stack = replace(stack, work=_differentiable(stack.work))
-        batch = ask(reference, stack.server, stack.work, batches.at(slice(0, still), step))
-        losses, aux = objective(stack.server, stack.work, batch)
-        work = _updated(part, stack.server, stack.work, losses.sum(), aux, cohort.lr)
+        stack, losses, aux, grads = tried(stack, batch)
+        if step == first:
+            stack = stack.laid_out(grads)
+            if step:  # As one that went on without a break, to the bit.
+                stack, losses, aux, grads = tried(stack, batch)
+        work = _moved(part, stack.server, stack.work, grads, aux, cohort.lr)
         stack = _refreshed(part, replace(stack, work=work), batches, step)
-        totals[:still] += losses.detach()
+        totals[:still].add_(losses.detach())
         if midway.due():
             midway.keep(
                 {
@@ -275,10 +295,15 @@ def _differentiable(work: Tree) -> dict[str, Any]:
     return {**work, "params": params}
 
 
-def _updated(
-    part: Pass, server: Tree, work: Tree, loss: Tensor, aux: Tree, lr: float
-) -> dict[str, Any]:
+def _gradients(work: Tree, losses: Tensor) -> dict[str, Any]:
+    """Of the sum of the losses, by the tree's ``params``."""
     params = work["params"]
-    grads = trees.unflatten(params, torch.autograd.grad(loss, trees.leaves(params)))
+    found = torch.autograd.grad(losses, trees.leaves(params), torch.ones_like(losses))
+    return trees.unflatten(params, found)
+
+
+def _moved(
+    part: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float
+) -> dict[str, Any]:
     with torch.no_grad():
         return part.update(server, work, grads, trees.apply(Tensor.detach, aux), lr)

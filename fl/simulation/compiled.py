@@ -134,6 +134,8 @@ def _program(part: Pass, several: bool, masked: bool) -> Any:
             now = trees.unflatten(batch, [leaf[:, i] for leaf in trees.leaves(batch)])
             work, losses = step(server, work, now, active[:, i], lr)
             total = total + losses
-        return work, total
+        # Else what a chunk gives lies otherwise than what it was given, and the next is compiled
+        # once more for that.
+        return trees.apply(torch.Tensor.contiguous, work), total
 
     return torch.compile(chunk, dynamic=False)

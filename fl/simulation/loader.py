@@ -6,8 +6,9 @@ are computed once for every sample, where that costs less than once per batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from fl.trees import Tree
 
 CHUNK = 256
 """Samples that a model sees at once."""
+
+AHEAD = 2**20
+"""Bytes of batches that are gathered at once: many steps of a small model, one of a large one."""
 
 ROOM = 2**30
 """Bytes that what is remembered may take. A constant, as whether a number is looked up or computed
@@ -39,7 +43,7 @@ class Batches:
     """The batches of some clients; reference ``models`` are run here, if once per sample pays."""
 
     def __init__(self, part: Pass, schedule: Schedule, arrays: Arrays, models: Models) -> None:
-        self._arrays, keys = arrays, schedule.keys()
+        self._arrays, self._steps, keys = arrays, schedule.steps, schedule.keys()
         self._index = torch.from_numpy(schedule.index).to(arrays.device)
         self._weight = torch.from_numpy(schedule.weight).to(arrays.device)
         self._keys = None if keys is None else torch.from_numpy(keys).to(arrays.device)
@@ -48,11 +52,29 @@ class Batches:
 
     def at(self, rows: int | slice, steps: int | slice) -> Batch:
         """The batches of some clients and steps; leaves are [b, ...] after the chosen axes."""
-        key = None if self._keys is None else self._keys[rows, steps]
-        batch = self._arrays.batch(self._index[rows, steps], self._weight[rows, steps], key)
+        return self._gathered(lambda t: t[rows, steps])
+
+    def _gathered(self, chosen: Callable[[Tensor], Tensor]) -> Batch:
+        """chosen: what is wanted of a tensor [K, S, b]."""
+        key = None if self._keys is None else chosen(self._keys)
+        batch = self._arrays.batch(chosen(self._index), chosen(self._weight), key)
         if self._known is None:
             return batch
-        return {**batch, "reference": trees.take(self._known.table, self._known.index[rows, steps])}
+        return {**batch, "reference": trees.take(self._known.table, chosen(self._known.index))}
+
+    def each(self, first: int = 0) -> Iterator[tuple[int, Batch]]:
+        """For each step from ``first`` on how many clients take it and their batches, where those
+        with most steps come first.
+        """
+        still = (self._steps > np.arange(self._steps.max())[:, None]).sum(1).tolist()
+        one = trees.nbytes(self.at(slice(0, 1), 0)) * len(self._steps) if still else 1
+        many = max(1, AHEAD // one)
+        for begin in range(first, len(still), many):
+            # Steps before clients, so that the batches of a step lie together.
+            rows, now = slice(0, still[begin]), slice(begin, begin + many)
+            batch = self._gathered(partial(_by_step, rows, now))
+            for place, count in enumerate(still[now]):
+                yield count, trees.take(trees.take(batch, place), slice(0, count))
 
     def extra(self, number: int, refresh: Refresh, row: int, step: int) -> Batch:
         """All samples of a client's refresh after ``step``, as one batch, not augmented."""
@@ -63,6 +85,10 @@ class Batches:
             return batch
         found = trees.take(self._known.table, self._known.extra[number][row, time])
         return {**batch, "reference": found}
+
+
+def _by_step(rows: slice, steps: slice, tensor: Tensor) -> Tensor:
+    return tensor[rows, steps].transpose(0, 1)
 
 
 def ask(

@@ -100,7 +100,7 @@ class Candidates:
             "runs": len(self.plans),
             "clients": self.participants,
             "batches": self.batches,
-            "sample": list(plan.arrays.shape),
+            "sample": {k: list(v) for k, v in plan.arrays.shapes.items()} or [*plan.arrays.shape],
             "classes": counts.shape[-1],
         }
 

@@ -31,6 +31,13 @@ STUDY: dict[str, Any] = {
 }
 
 
+def cells(modality: str, **rows: str) -> dict[str, Any]:
+    """Published cells of one modality's clients."""
+    column = "Homo textual" if modality == "text" else "Homo visual"
+    which = {"source": "fedsac.csv", "table": "2", "modality": modality}
+    return {**which, "rows": rows, "columns": {DATA: column}}
+
+
 def config(root: Path, **study: Any) -> Path:
     files = root / "files"
     files.mkdir()
@@ -44,19 +51,7 @@ def config(root: Path, **study: Any) -> Path:
 def test_photographs_and_captions_become_a_report(tmp_path: Path) -> None:
     own = {"image-text": {**MODEL["image-text"], "classifier": "own"}}
     methods = {"fedsac": {"k": 1}, "fedavg": None}
-    kinds = {"image": "visual", "text": "textual"}
-    published = [
-        {
-            **{
-                "source": "fedsac.csv",
-                "table": "2",
-                "modality": kind,
-                "rows": {"fedsac": "FedSaC"},
-            },
-            "columns": {DATA: f"Homo {called}"},
-        }
-        for kind, called in kinds.items()
-    ]
+    published = [cells("image", fedsac="FedSaC"), cells("text", fedsac="FedSaC")]
     changed = {"methods": methods, "published": published, "test": "reweighted"}
     folder = config(tmp_path, models=[MODEL, own], seeds=[0, 1], **changed)
     rows = trained(tmp_path, folder)
@@ -129,18 +124,12 @@ WRONG = {
         r"analyses\.0\.inversion: inversion computes with one input, but image-text",
     ),
     "a published modality that there is not": (
-        {
-            "published": [
-                {
-                    **{"source": "fedsac.csv", "table": "2", "modality": "sound"},
-                    **{
-                        "rows": {"fedavg": "FedAvg"},
-                        "columns": {DATA: "Homo visual"},
-                    },
-                }
-            ]
-        },
+        {"published": [cells("sound", fedavg="FedAvg")]},
         r"published\.0\.modality: unknown modality 'sound'; allowed: image, text",
+    ),
+    "a published modality where all have both": (
+        {**homogeneously(), "published": [cells("image", fedavg="FedAvg")]},
+        r"published\.0\.modality: unknown modality 'image'; allowed: none",
     ),
     "few samples where clients differ": (
         {"methods": {"fedavg": {"train_on": 1}}},

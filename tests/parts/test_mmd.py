@@ -14,7 +14,9 @@ from torch.autograd import gradcheck
 from torch.func import grad, vmap
 
 from fl import trees
+from fl.parts import kernel_ratio
 from fl.parts.distances import squared_distances, three_distances
+from fl.parts.drift import in_groups
 from fl.parts.kernel_weights import solve
 from fl.parts.mmd import (
     GRID,
@@ -480,6 +482,39 @@ def test_the_gradient_of_the_objective_is_that_by_differences(form: Any) -> None
         return DeepKernel(trees.unflatten(stack, params), form).objective(x, y, shift=2)
 
     assert gradcheck(value, tuple(leaves))
+
+
+def test_clients_worked_on_one_after_another_are_those_worked_on_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, y = samples(3, 5, 3)
+    stack = trees.stack([trained(seed) for seed in range(3)])
+
+    def slopes() -> list[Tensor]:
+        return trees.leaves(grad(lambda p: DeepKernel(p).objective(x, y, shift=1).sum())(stack))
+
+    at_once = slopes()
+    monkeypatch.setattr(kernel_ratio, "AT_ONCE", 1)
+    for found, expected in zip(slopes(), at_once, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    state, seen = {"a": torch.arange(3.0)}, {"x": x}
+    groups: list[int] = []
+
+    def watched(state: Any, seen: Any) -> dict[str, Any]:
+        groups.append(len(seen["x"]))
+        return {"a": state["a"] + seen["x"].sum((-2, -1))}
+
+    found = in_groups(watched, state, seen, 2)["a"]
+    assert groups == [2, 1]
+    torch.testing.assert_close(found, state["a"] + x.sum((-2, -1)))
+
+
+def test_a_metric_measures_as_the_map_that_makes_it() -> None:
+    x, y = samples(2, 5, 3)
+    weight = torch.randn(2, 4, 3, dtype=x.dtype, generator=torch.Generator().manual_seed(0))
+    found = three_distances(x, y, weight.mT @ weight)
+    expected = three_distances(x @ weight.mT, y @ weight.mT)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 def test_a_shift_pairs_the_rows_of_a_rolled_sample() -> None:

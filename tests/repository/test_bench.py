@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from bench import arithmetic, cooperation, data, evaluation, local_steps, partitions, population
+from bench import (
+    arithmetic,
+    cooperation,
+    data,
+    evaluation,
+    gpu,
+    local_steps,
+    partitions,
+    population,
+    whole_runs,
+)
 from bench.workloads import CLASSES, WORKLOADS, Workload
 from fl.code import registry
 from fl.data.prepared import Prepared
 from fl.methods.ditto import Ditto
 from fl.models.cnn import CNN
 from fl.models.mlp import MLP
+from fl.simulation import engine
 
 ROOT = Path(__file__).resolve().parents[2]
+
+needs_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="no card here")
 
 
 def test_every_scheme_is_measured_and_makes_as_many_clients_as_asked() -> None:
@@ -49,7 +66,24 @@ def test_fedloom_trains_the_network_that_others_are_held_to(name: str) -> None:
     assert sum(w.numel() for w in model.parameters()) == work.weights
     assert model(torch.zeros(2, *work.shape)).shape == (2, CLASSES)
     x, y = work.draw()
-    assert x.shape == (work.clients * work.samples, *work.shape) and len(x) == len(y)
+    assert x.shape == (sum(work.sizes), *work.shape) and len(x) == len(y)
+    assert len(work.sizes) == work.clients and max(work.sizes) == work.samples
+
+
+def test_the_stack_by_hand_trains_what_the_stacked_backend_trains() -> None:
+    work, model = WORKLOADS["W4"], local_steps.MODELS["W4"]
+    run = local_steps.simulation(work, model, "cpu")
+    state, plan = run.begin(), run.plan(1)
+    start = state.server["params"]
+    module = model()
+    module.load_state_dict(dict(start))
+    stack = local_steps.by_hand(work, module, run, steps=30)
+    after, _ = engine.run_round(run.method, state, plan, "stacked")
+    shares = torch.from_numpy(work.sizes / work.sizes.sum()).float()
+    for (name, begun), own in zip(start.items(), stack, strict=True):
+        mean = torch.tensordot(shares, own, dims=1)
+        torch.testing.assert_close(after.server["params"][name], mean, rtol=0, atol=1e-6)
+        assert (mean - begun).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize(("limit", "steps"), [(3, 3), (5, 5), (12, 10), (25, 25), (400, 25)])
@@ -86,6 +120,68 @@ def test_cooperation_is_measured_by_phase(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(value > 0 for value in found.values())
     share = cooperation.share({"local training": 9.0, "angles": 0.75, "weights": 0.25})
     assert share == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_a_card)])
+def test_what_is_promised_of_a_card_is_checked(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "METHODS", ("fedavg",))
+    bench = gpu.Bench(device, gpu.TINY)
+    rows = [*bench.contract(), *bench.beside_cpu()]
+    assert len(rows) == 4 and all("| holds: " in row for row in rows)
+    monkeypatch.setattr(gpu, "LIMITS", {"float32": -1.0})
+    assert "DOES NOT HOLD" in next(bench.contract())
+
+
+def test_a_part_that_fails_on_a_card_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self: gpu.Bench) -> Iterator[str]:
+        raise ValueError("no such card")
+        yield ""
+
+    monkeypatch.setattr(gpu.Bench, "cifar", failing)
+    monkeypatch.setattr(gpu.Bench, "resnet", lambda self: iter(["a row"]))
+    found = list(gpu.table(gpu.Bench("cpu", gpu.TINY), only=("cifar", "resnet")))
+    assert found == ["cifar | ValueError: no such card", "a row"]
+    late = list(gpu.table(gpu.Bench("cpu", gpu.TINY), minutes=0.0, only=("cifar",)))
+    assert late == ["cifar | left out: 0 minutes are over"]
+
+
+def test_a_folder_without_pfllib_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(whole_runs, "planned", lambda *_: [])
+    monkeypatch.setattr(sys, "argv", ["whole_runs", "--pfllib", str(tmp_path)])
+    whole_runs.main()
+    assert "has no system/main.py" in capsys.readouterr().out
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "main.py").touch()
+    whole_runs.main()
+    assert "has no system/main.py" not in capsys.readouterr().out
+
+
+def test_pfllib_gets_the_samples_of_every_client(tmp_path: Path) -> None:
+    partition = pd.DataFrame(
+        {
+            "sample": [2, 0, 3, 1],
+            "client": [0, 0, 1, 1],
+            "split": ["train", "train", "test", "train"],
+        }
+    )
+    (tmp_path / "results" / "partitions" / "p").mkdir(parents=True)
+    partition.to_parquet(tmp_path / "results" / "partitions" / "p" / "partition.parquet")
+    prepared = tmp_path / "data" / "prepared" / "digits"
+    prepared.mkdir(parents=True)
+    np.save(prepared / "x.npy", np.arange(8, dtype=np.uint8).reshape(4, 2))
+    np.save(prepared / "y.npy", np.arange(4))
+    about = {"normalisation": {"scale": 0.5, "mean": 1.0, "sd": 2.0}}
+    (prepared / "dataset.json").write_text(json.dumps(about))
+    whole_runs.write_for_peer(tmp_path)
+    folder = tmp_path / "dataset" / "MNIST"
+    found = np.load(folder / "train" / "0.npz", allow_pickle=True)["data"].tolist()
+    assert found["y"].tolist() == [0, 2]
+    np.testing.assert_allclose(found["x"], [[-0.5, -0.25], [0.5, 0.75]])
+    assert sorted(path.name for path in folder.glob("t*/*")) == ["0.npz", "1.npz", "1.npz"]
 
 
 def test_an_evaluation_is_measured_beside_a_round() -> None:

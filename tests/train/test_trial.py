@@ -14,6 +14,7 @@ import planning
 import pytest
 import torch
 from contract import worlds
+from contract.test_modalities import world as two_kinds
 from contract.worlds import world
 from planning import Planned
 from torch import Tensor
@@ -90,6 +91,13 @@ def test_some_clients_are_enough_to_time_the_loop(method: str) -> None:
     few = runs.few()
     assert (runs.participants, few.participants) == (8, 2)
     assert few.seconds("loop", 2) > 0 and runs.seconds("stacked", 2) > 0
+
+
+def test_where_clients_differ_in_modality_that_of_most_is_timed() -> None:
+    runs = candidates(two_kinds("fedavg", participation=1.0))
+    assert runs.participants == 3
+    assert runs.shapes["sample"] == [4], "texts of four tokens"
+    assert runs.few().seconds("loop", 2) > 0 and runs.seconds("stacked", 2) > 0
 
 
 def test_those_with_most_steps_are_timed_and_nobody_else_is_copied() -> None:
