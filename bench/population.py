@@ -125,7 +125,7 @@ def main() -> None:
     if asked.one:
         print(json.dumps(measure(Case(**json.loads(asked.one)))))
         return
-    print("| method | clients x samples, model | a round | rounds | evaluated every | s | GB |")
+    print("| method | clients x samples, model | a round | rounds | evaluated every | s | GiB |")
     print("|---|---|---:|---:|---:|---:|---:|")
     for case in CASES:
         found = apart(case)
