@@ -21,7 +21,7 @@ from typing import Any
 
 from fl import fields
 from fl.code import plugins
-from fl.code.declared import dataclass_of
+from fl.code.declared import dataclass_of, function_of
 from fl.errors import ConfigError, Where, unknown
 
 ROOT = plugins.FL
@@ -105,9 +105,17 @@ def declared(kind: str, name: str, where: Where) -> Entry:
     its author is told what is wrong with it.
     """
     place = file(kind, name, where)
-    target = dataclass_of(place) if place.is_relative_to(ROOT) else None
+    found = None
+    if place.is_relative_to(ROOT):
+        found = _declared(kind, name, place, place.stat().st_mtime_ns)
+    return found or find(kind, name, where)
+
+
+@cache
+def _declared(kind: str, name: str, place: Path, changed: int) -> Entry | None:
+    target = dataclass_of(place) or function_of(place)
     if target is None:
-        return find(kind, name, where)
+        return None
     text = ast.get_docstring(ast.parse(place.read_bytes()))
     return Entry(**vars(_said(kind, name, place, text)), target=target)
 

@@ -30,11 +30,11 @@ from fl.simulation.engine import Plan, State
 from fl.simulation.evaluate import Held, as_rows, evaluate
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
-from fl.training import Training, learning_rate
+from fl.training import WEIGHTS, Training, learning_rate
 from fl.trees import Tree
 
 Work = Sequence[Fraction]
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.float32}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, kind) for name, kind in WEIGHTS.items()}
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from fl.code import registry
-from fl.code.registry import Entry
 from fl.data import holdings, materials
 from fl.data.modality import MODALITY
 from fl.errors import ConfigError
-from fl.method import declared
-from fl.network import Network
 from fl.places import path_of
-from fl.simulation import modal
 from fl.study.components import Choice
 
 
@@ -65,11 +61,6 @@ def _counts(scheme: Choice, dataset: Choice, kinds: list[str]) -> list[int] | No
     if sum(given) != clients:
         raise ConfigError(at, f"{problem}, {sum(given)} clients", f"{clients} together")
     return list(given)
-
-
-def check_method(method: Entry, networks: Mapping[str, Network]) -> None:
-    """Refuse (`FedloomError`) a method that cannot share what the model's modalities share."""
-    modal.check(not declared(method.target).modalities, networks)
 
 
 def check_analyses(several: bool, analyses: Sequence[Choice]) -> None:
