@@ -169,19 +169,29 @@ def _file(module: str) -> Path:
     return plugins.roots()[package].joinpath(*inner).with_suffix(".py")
 
 
-def _modules(kind: str, where: Where) -> dict[str, str]:
+def _modules(kind: str, where: Where) -> Mapping[str, str]:
     """Module by name, over ``fl`` and all plugins."""
     found: dict[str, str] = {}
     for package, root in plugins.roots().items():
-        inner = FOLDERS[kind] if root == ROOT else Path(FOLDERS[kind]).name
-        for stem in _stems(root / inner):
-            name = stem.replace("_", "-")
-            module = ".".join([package, *Path(inner).parts, stem])
-            if name in found:
+        folder, prefix = _shelf(kind, package, root)
+        for name, module in _named_stems(prefix, _stems(folder)).items():
+            if found.setdefault(name, module) != module:
                 problem = f"the {kind} {name!r} stands in {found[name]} and in {module}"
                 raise ConfigError(where, problem, "each name once")
-            found[name] = module
     return found
+
+
+@cache
+def _shelf(kind: str, package: str, root: Path) -> tuple[Path, str]:
+    """The folder of a kind, and what its modules' names begin with."""
+    inner = FOLDERS[kind] if root == ROOT else Path(FOLDERS[kind]).name
+    return root / inner, ".".join([package, *Path(inner).parts])
+
+
+@cache
+def _named_stems(prefix: str, stems: tuple[str, ...]) -> dict[str, str]:
+    """Module by name, of the files of a folder."""
+    return {stem.replace("_", "-"): f"{prefix}.{stem}" for stem in stems}
 
 
 def _stems(folder: Path) -> tuple[str, ...]:

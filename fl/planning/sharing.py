@@ -75,7 +75,8 @@ def shared(pieces: Sequence[Piece], known: bool, longest: int) -> Iterator[list[
     for alike in kinds.values():
         work = sum(piece.seconds for piece in alike)
         share = work / alike[0].at_once
-        several = max(1 if known else GUESSED, int(share // ENOUGH))
+        wanted = max(1 if known else GUESSED, int(share // ENOUGH))
+        several = max(1, min(wanted, int(share // LEAST)))
         length = min(max(LEAST, share / several), alike[0].most)
         for units in _units(alike, pieces, length):
             yield from _balanced(units, length, longest)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch._C import _functorch
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
 
 BatchNorm = _BatchNorm
 """What every layer of batch normalisation is an instance of, for `Network.batch_norm`.
@@ -47,6 +48,12 @@ multiply_each = torch._foreach_mul
 """Sums and products of lists of tensors in few kernels, for the optimizers.
 
 Without them: a comprehension, which starts a kernel for each tensor.
+"""
+
+DispatchMode = TorchDispatchMode
+"""What sees every operation below autograd and vmap, for `fl.pytorch.sparing`.
+
+Without it: plans compute what only shapes are asked of, which takes longer.
 """
 
 

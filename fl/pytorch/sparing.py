@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from fl.pytorch.private import DispatchMode
 
 aten = torch.ops.aten
 
@@ -24,11 +25,16 @@ FACTORS = {
 """By matrix product, where among its arguments the two factors begin."""
 
 
-class Sparing(TorchDispatchMode):
+class Sparing(DispatchMode):
     """While it is active, large convolutions and matrix products give zeros of the right shape.
 
     Everything else is computed. They take most of the time of a large model's pass.
     """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: nothing is compiled here, and to make sure of it takes an import of seconds."""
+        return False
 
     def __torch_dispatch__(
         self,
@@ -46,7 +52,9 @@ class Sparing(TorchDispatchMode):
         elif func in FACTORS:
             at = FACTORS[func]
             found = _product(args[at], args[at + 1])
-        return func(*args, **(kwargs or {})) if found is None else found
+        if found is not None:
+            return found
+        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 def _convolved(
