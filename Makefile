@@ -91,12 +91,14 @@ format: $(VENV)/test.stamp ## put everything in the one format
 	$(BIN)/ruff check --fix .
 	$(BIN)/snakefmt Snakefile workflow
 
-bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast is measured here, beside plain PyTorch where that is fair (PEERS=1: fedjax and pfl)
+bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast is measured here, beside plain PyTorch where that is fair (PEERS=1: fedjax and pfl; PFLLIB=folder: PFLlib)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.local_steps
 	$(if $(PEERS),OMP_NUM_THREADS=1 $(PEERS_VENV)/bin/python -m bench.peers)
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.whole_runs $(if $(PEERS),--pfllib "$(PFLLIB)" --python $(PEERS_VENV)/bin/python)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.arithmetic
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.together
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.hypergradients
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.evaluation
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_clients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.constraints

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fl.schema import StudySetting
+
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
 
     from fl.report.drawing import Picture
     from fl.simulation.simulate import Simulation
-
-Setting = tuple[str, str, str]
-"""Data set, partition and model, as the study writes them."""
 
 
 class Source(Protocol):
@@ -34,7 +33,7 @@ class Source(Protocol):
         """What the study calls its entry."""
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> StudySetting:
         """The data set, partition and model of its training."""
 
     @property
@@ -71,7 +70,7 @@ class Panel:
         alt: What it shows, in words.
     """
 
-    setting: Setting
+    setting: StudySetting
     method: str
     title: str
     alt: str
@@ -109,8 +108,35 @@ def keys(source: Source) -> dict[str, Any]:
 
 def first_seeds(runs: Sequence[Source]) -> list[Source]:
     """For each setting and method the run with the lowest seed, in the order given."""
-    found: dict[tuple[Setting, str], Source] = {}
+    found: dict[tuple[StudySetting, str], Source] = {}
     for run in sorted(runs, key=lambda one: one.seed):
         found.setdefault((run.setting, run.method), run)
     chosen = {run.run for run in found.values()}
     return [run for run in runs if run.run in chosen]
+
+
+def with_traces(
+    runs: Sequence[Source], *names: str
+) -> tuple[list[tuple[Source, dict[str, Tensor]]], tuple[str, ...]]:
+    """The runs that have all of some traces, with their traces; and, where others have not, a note
+    that names their methods.
+    """
+    found: list[tuple[Source, dict[str, Tensor]]] = []
+    lacking: dict[str, None] = {}
+    for run in runs:
+        traces = run.traces()
+        if set(names) <= set(traces):
+            found.append((run, traces))
+        else:
+            lacking[run.method] = None
+    what = f"no trace{'s' if len(names) > 1 else ''} {', '.join(names)}"
+    return found, (f"{what}: {', '.join(lacking)}",) if lacking else ()
+
+
+def tabled(runs: Sequence[Source], rows: Sequence[dict[str, Any]], *columns: str) -> pd.DataFrame:
+    """Rows that begin with the `keys` of one of the runs as a table; its columns are there without
+    rows too.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=[*(keys(runs[0]) if runs else ()), *columns])

@@ -22,7 +22,8 @@ class Declared:
     method. light: hyper-parameters of which it has less to do and is the same otherwise, for
     the rehearsal of a study. modalities: clients of several modalities can share its server, as
     that only averages (`Averaging`), or tells them apart itself by `MODALITY`: it then sees
-    what all of them sent as one stack, with zeros for weights that a client lacks.
+    what all of them sent as one stack, with zeros for weights that a client lacks. one_input: it
+    computes with inputs as one tensor, which several inputs of a sample are not.
     """
 
     stages: tuple[str, ...]
@@ -37,6 +38,7 @@ class Declared:
     short: Mapping[str, Any] = field(default_factory=dict)
     light: Mapping[str, Any] = field(default_factory=dict)
     modalities: bool = False
+    one_input: bool = False
 
 
 def declared(target: Any) -> Declared:

@@ -35,6 +35,10 @@ class Setting:
     of one input; seed: the run's, for what a method draws before round 1; terms: loss terms that
     the study adds to the method's own, see `fl.recipe.recipe`; alterations: what it does to
     features in training, see `fl.alteration`; task: of the data set.
+    shapes: where samples have several inputs, of one of each by its name, and then ``shape`` is ();
+    tokens: those of them that are whole numbers to be looked up.
+    lacking: where clients differ in modality, for each modality the names of the weights that its
+    clients do not hold, for the method that aggregates over all of them.
     """
 
     network: Network
@@ -47,6 +51,9 @@ class Setting:
     alterations: tuple[Alteration, ...] = ()
     away: int = 0
     task: Task = CLASSIFICATION
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tokens: frozenset[str] = frozenset()
+    lacking: tuple[frozenset[str], ...] = ()
 
     @property
     def participants(self) -> int:
@@ -198,7 +205,9 @@ class Predictor:
 
     variables: the view itself, whose weights are stored. look: what is to be known of each sample
     of the splits in ``remembers``, from which `recall` makes the memory that `predict` is given.
-    everybody: whether it serves clients that never take part, too.
+    everybody: whether it serves clients that never take part, too. by_sample: whether what it
+    predicts for a sample depends on no other one in ``x``; it may then be given those of several
+    clients, or be stacked over clients.
     """
 
     variables: View
@@ -207,6 +216,7 @@ class Predictor:
     recall: protocols.Recall = lambda variables, known: {}
     remembers: tuple[str, ...] = ("train",)
     everybody: bool = False
+    by_sample: bool = False
 
     def __call__(self, server: Tree, client: Tree | None) -> dict[str, Any]:
         """The view's variables."""

@@ -16,7 +16,7 @@ from fl.errors import FedloomError
 from fl.pytorch import private
 from fl.pytorch.draws import ALLOWED, Draws, culprit, drawn_since, streams
 from fl.pytorch.functions import calls, draws_numbers, replaced
-from fl.trees import Tree
+from fl.trees import Inputs, Tree, each
 
 NOTHING: Mapping[str, Tensor] = {}
 
@@ -77,7 +77,9 @@ class Network:
     *body*. batch_norm: those of batch normalisation, running statistics included. random: whether
     a pass in training mode draws random numbers (dropout, stochastic depth): what its layers tell,
     and after `probe` what it does. of_tokens: whether inputs are whole numbers that it looks up.
-    blocks: layers that the module names as its stages, by an attribute ``blocks``; mostly none.
+    of_batches: whether a pass in evaluation mode normalises by the batch, having no running
+    statistics, so that a sample's outputs depend on those beside it. blocks: layers that the module
+    names as its stages, by an attribute ``blocks``; mostly none.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Network:
         self._surrounded: set[str] = set()
         self._call = IDLE
         self.of_tokens = bool(self.layers(nn.Embedding))
+        self.of_batches = any(private.by_batch(layer) for layer in layers)
         self.blocks: tuple[str, ...] = tuple(getattr(self._module, "blocks", ()))
 
     def layers(self, *kinds: type[nn.Module]) -> list[str]:
@@ -186,7 +189,7 @@ class Network:
         self,
         params: Tree,
         buffers: Tree,
-        x: Tensor,
+        x: Inputs,
         nested: bool = False,
         key: Tensor | None = None,
         alter: Alter = UNALTERED,
@@ -213,7 +216,7 @@ class Network:
         self,
         params: Tree,
         buffers: Tree,
-        x: Tensor,
+        x: Inputs,
         nested: bool = False,
         around: Around = PLAIN,
     ) -> Output:
@@ -225,17 +228,15 @@ class Network:
         with replaced(Draws(None, nested)) if nested else nullcontext():
             return self._run({**params, **buffers}, dict(buffers), x, _Call(UNALTERED, around))
 
-    def probe(self, x: Tensor) -> None:
+    def probe(self, x: Inputs) -> None:
         """Find out which random numbers a pass over inputs such as x, [b, ...], draws.
 
         `random` says afterwards whether there are any. Raises `FedloomError` for numbers that no
         key decides: they would make a run depend on what ran before it.
         """
         self._probed = True
-        variables, shape = self.init(0), (2, *x.shape[1:])
-        x = torch.zeros(shape, dtype=x.dtype)
-        if x.is_floating_point():
-            x = torch.arange(x.numel()).sin().to(x.dtype).reshape(shape)
+        variables = self.init(0)
+        x = each(_example, x)
         before, draws = streams(), Draws(torch.arange(2))
         first = self._tried(variables, x, draws)
         again = self._tried(variables, x, Draws(draws.key))
@@ -252,7 +253,7 @@ class Network:
         self._replace = self._replace or draws.drawn or draws.wanted
 
     @torch.no_grad()
-    def _tried(self, variables: Tree, x: Tensor, draws: Draws | None = None) -> Tensor:
+    def _tried(self, variables: Tree, x: Inputs, draws: Draws | None = None) -> Tensor:
         """The outputs of a pass of which nothing else stays; without draws, in evaluation mode."""
         self._mode(draws is not None)
         buffers = {name: b.clone() for name, b in variables["buffers"].items()}
@@ -266,11 +267,12 @@ class Network:
         if torch.compiler.is_compiling() or self._module.training != training:
             self._module.train(training)
 
-    def _run(self, variables: Tree, buffers: dict[str, Tensor], x: Tensor, call: _Call) -> Output:
-        if self._channels_last and x.dim() == 4 and _alone(x):
-            x = x.contiguous(memory_format=torch.channels_last)
+    def _run(self, variables: Tree, buffers: dict[str, Tensor], x: Inputs, call: _Call) -> Output:
+        if self._channels_last:
+            x = each(_images_last, x)
         self._call = call
-        with self._computing(x.device):
+        first = x if isinstance(x, Tensor) else next(iter(x.values()))
+        with self._computing(first.device):
             if torch.compiler.is_compiling():
                 outputs = functional_call(self._module, dict(variables), (x,))
             else:
@@ -311,9 +313,20 @@ def _outside() -> bool:
     return private.innermost_transform() is None
 
 
-def _alone(x: Tensor) -> bool:
-    """Whether a tensor is one client's: in a stack it has no memory format of its own."""
-    return not torch.compiler.is_compiling() and not private.is_batched(x)
+def _images_last(x: Tensor) -> Tensor:
+    """Images with channels last. In a stack of clients a tensor has no format of its own."""
+    alone = not torch.compiler.is_compiling() and not private.is_batched(x)
+    if x.dim() == 4 and alone:
+        return x.contiguous(memory_format=torch.channels_last)
+    return x
+
+
+def _example(x: Tensor) -> Tensor:
+    """Two inputs such as ``x``, [b, ...], on the CPU."""
+    made = torch.zeros((2, *x.shape[1:]), dtype=x.dtype)
+    if not x.is_floating_point():
+        return made
+    return torch.arange(made.numel()).sin().to(x.dtype).reshape(made.shape)
 
 
 Slot = tuple[dict[str, Any], str]

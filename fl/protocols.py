@@ -16,9 +16,10 @@ from torch import Tensor
 from fl.trees import Rate, Tree
 
 Batch = Mapping[str, Any]
-"""One client's batch: ``x`` [b, ...], ``y`` [b] (masks: [b, height, width]) and ``weight`` [b] (0
-leaves a sample out); where the network is random, or the pass asks for them, also ``key`` [b], see
-`fl.keyed`; where a pass has reference models, also ``reference``, see `ReferenceModels`.
+"""One client's batch: ``x`` [b, ...] (by name, where samples have several inputs), ``y`` [b]
+(masks: [b, height, width]) and ``weight`` [b] (0 leaves a sample out); where the network is random,
+or the pass asks for them, also ``key`` [b], see `fl.keyed`; where a pass has reference models, also
+``reference``, see `ReferenceModels`.
 """
 
 
@@ -202,7 +203,7 @@ class View(Protocol):
 class Predict(Protocol):
     """How a view predicts."""
 
-    def __call__(self, variables: Tree, memory: Tree, x: Tensor, /) -> Tensor:
+    def __call__(self, variables: Tree, memory: Tree, x: Any, /) -> Tensor:
         """For ONE client. memory: what it recalls; x: inputs, [b, ...].
 
         Gives outputs [b, classes]: scores of which the largest wins and whose softmax are

@@ -25,6 +25,15 @@ RESULT_COLUMNS = {
 ``n`` is the number of samples from which the value is computed.
 """
 
+StudySetting = tuple[str, str, str]
+"""Data set, partition and model, as the study writes them: that in which methods are compared."""
+
+SETTING = ["dataset", "partition", "model"]
+"""The columns of a `StudySetting`."""
+
+COMPLETE, DIVERGED, MISSING = "complete", "diverged", "missing"
+"""States of a planned run in the runs table."""
+
 METRIC_COLUMNS = ("round", "client", "split", "stage", "metric", "value", "n")
 """What a run itself writes (``metrics.parquet``); the rest of a row is known from its spec."""
 

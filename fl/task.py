@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 Made = TypeVar("Made")
@@ -20,6 +21,9 @@ DEFAULT = "classification"
 
 ANY = ("any",)
 """The ``tasks`` of what never looks at labels itself, and so serves every task."""
+
+
+ConcludeEach = Callable[["Mapping[str, Tensor]", "np.ndarray", int], "dict[str, np.ndarray]"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,9 @@ class Task:
             model on it.
         conclude: (seen, classes) -> values by metric, among them ``loss``, from what `look` found
             for all samples of a client.
+        conclude_each: (seen, sizes, classes) -> the same for several clients at once, by metric an
+            array [clients]; ``seen`` has their samples one client after another, ``sizes`` says how
+            many each has, one at least. None: `conclude` is called for each, which takes longer.
         invent: (count, classes, shape) -> labels [count, ...] of samples that are made up to try a
             model whose inputs have that shape.
         counted: Whether each sample has one class, so that samples can be counted by class.
@@ -55,6 +62,7 @@ class Task:
     invent: Callable[[int, int, tuple[int, ...]], Any]
     counted: bool = True
     augmented: bool = True
+    conclude_each: ConcludeEach | None = None
 
 
 def weighted_mean(values: Tensor, batch: Mapping[str, Any]) -> Tensor:
@@ -66,6 +74,32 @@ def weighted_mean(values: Tensor, batch: Mapping[str, Any]) -> Tensor:
     total = batch["weight"].sum()
     mean: Tensor = (values * batch["weight"]).sum() / (total + (total == 0))
     return mean
+
+
+def means(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The mean over the samples of each client in double precision, [clients, ...].
+
+    Args:
+        values: [samples, ...], one client after another.
+        sizes: How many samples each client has, one at least, [clients].
+    """
+    import numpy as np  # Commands that only name tasks do without.
+
+    sums = np.add.reduceat(values, np.cumsum(sizes) - sizes, axis=0, dtype=np.float64)
+    return np.asarray(sums / sizes.reshape(-1, *[1] * (values.ndim - 1)))
+
+
+def of_one(each: ConcludeEach) -> Callable[[Mapping[str, Tensor], int], dict[str, float]]:
+    """`Task.conclude` from `Task.conclude_each`."""
+
+    def conclude(seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
+        import numpy as np
+
+        size = len(next(iter(seen.values())))
+        found = each(seen, np.array([size]), classes)
+        return {name: float(values[0]) for name, values in found.items()}
+
+    return conclude
 
 
 def tasks_of(target: Any) -> tuple[str, ...]:

@@ -20,6 +20,9 @@ from fl.pytorch import private
 Tree = Mapping[str, Any]
 """A nested mapping from text keys to tensors."""
 
+Inputs = Tensor | Mapping[str, Tensor]
+"""What a model gets: a tensor [b, ...], or by name one for each of several inputs."""
+
 Rate = float | Tensor
 """A learning rate. Compiled programs get it as a tensor, so that a schedule does not recompile."""
 
@@ -32,6 +35,11 @@ def apply(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict[str, Any
         else apply(fn, leaf, *(o[key] for o in others))
         for key, leaf in tree.items()
     }
+
+
+def each(fn: Callable[[Tensor], Tensor], inputs: Any) -> Any:
+    """``fn`` of inputs: of the one tensor, or of each of several (`Inputs`)."""
+    return fn(inputs) if isinstance(inputs, Tensor) else apply(fn, inputs)
 
 
 def leaves(tree: Tree) -> list[Tensor]:

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from fl.analyses.cooperation import correlation, heat_map, similarity
-from fl.analysis import Panel, Result, Source, first_seeds, keys
+from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled, with_traces
 from fl.fields import NonNegative
 from fl.parts.mixing import fedsac_weights
 
@@ -49,12 +48,8 @@ class Complementarity:
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
         chosen = {run.run for run in first_seeds(runs)}
-        lacking: dict[str, None] = {}
-        for run in runs:
-            traces = run.traces()
-            if any(name not in traces for name in TRACES):
-                lacking[run.method] = None
-                continue
+        traced, notes = with_traces(runs, *TRACES)
+        for run, traces in traced:
             counts = run.counts()
             alike, matrices = similarity(counts), {}
             for place, number in enumerate(traces["round"].tolist()):
@@ -69,10 +64,8 @@ class Complementarity:
                 matrices = {"models": models, "features": features, **matrices}
             if run.run in chosen:
                 panels += _panels(run, {"data": alike, **matrices})
-        columns = [*(keys(runs[0]) if runs else ()), "round", *COLUMNS]
-        without = f"no traces {' and '.join(TRACES)}: {', '.join(lacking)}"
         return Result(
-            table=pd.DataFrame(rows, columns=columns),
+            table=tabled(runs, rows, "round", *COLUMNS),
             columns=COLUMNS,
             caption=(
                 "Correlations over pairs of different clients that took part in the round: how far "
@@ -87,7 +80,7 @@ class Complementarity:
                 "similarity alone, from complementarity alone, and from both. A row is the client "
                 "that learns, the darkest shade the largest value; what is negative is blank."
             ),
-            notes=(without,) if lacking else (),
+            notes=notes,
         )
 
     def networks(

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from fl.analysis import Panel, Result, Source, first_seeds, keys
+from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled, with_traces
 from fl.report.drawing import Look, axes_of, pictured
 
 if TYPE_CHECKING:
@@ -37,12 +36,8 @@ class Cooperation:
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
         chosen = {run.run for run in first_seeds(runs)}
-        lacking: dict[str, None] = {}
-        for run in runs:
-            traces = run.traces()
-            if TRACE not in traces:
-                lacking[run.method] = None
-                continue
+        traced, notes = with_traces(runs, TRACE)
+        for run, traces in traced:
             rounds = traces["round"].tolist()
             matrices = traces[TRACE].double().numpy()
             alike = similarity(run.counts())
@@ -53,10 +48,8 @@ class Cooperation:
             ]
             if run.run in chosen:
                 panels += _panels(run, rounds, matrices, alike)
-        columns = [*(keys(runs[0]) if runs else ()), "round", "correlation"]
-        without = f"no trace {TRACE!r}: {', '.join(lacking)}"
         return Result(
-            table=pd.DataFrame(rows, columns=columns),
+            table=tabled(runs, rows, "round", "correlation"),
             columns={"correlation": "correlation"},
             caption=(
                 "Correlation, over pairs of different clients that took part in the round, between "
@@ -69,7 +62,7 @@ class Cooperation:
                 "client that learns, a column the one that it learns from, the darkest shade the "
                 "largest weight. Beside them the cosine of the clients' shares of classes."
             ),
-            notes=(without,) if lacking else (),
+            notes=notes,
         )
 
 

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import pandas as pd
 import torch
 
 from fl import rng
-from fl.analysis import Panel, Result, Source, first_seeds, keys
+from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled
 from fl.fields import Count, Seed
 from fl.report.drawing import Look, axes_of, pictured
 from fl.schema import GLOBAL, PERSONAL
@@ -71,9 +70,8 @@ class Features:
             for stage, values in found.items():
                 nmi, width = np.mean(values, axis=0)
                 rows.append({**keys(run), "stage": stage, "nmi": nmi, "silhouette": width})
-        columns = [*(keys(runs[0]) if runs else ()), "stage", "nmi", "silhouette"]
         return Result(
-            table=pd.DataFrame(rows, columns=columns),
+            table=tabled(runs, rows, "stage", "nmi", "silhouette"),
             columns={"nmi": "NMI", "silhouette": "silhouette"},
             caption=(
                 f"Features (what goes into the classifier) of up to {self.samples} test samples of "

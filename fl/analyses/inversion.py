@@ -25,14 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fl import rng
 from fl.analyses.membership import models
-from fl.analysis import Panel, Result, Source, first_seeds, keys
+from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled
 from fl.errors import FedloomError
 from fl.fields import Bound, Count, Index, NonNegative, Positive, Seed
 from fl.report.drawing import Look, axes_of, pictured
@@ -68,6 +67,7 @@ class Inversion:
     seed: Seed = 0
 
     weights: ClassVar = True
+    one_input: ClassVar = True
     """It reads the runs' final weights."""
 
     def read(self, runs: Sequence[Source]) -> Result:
@@ -88,9 +88,8 @@ class Inversion:
         names = {"psnr": "PSNR", "ssim": "SSIM", "leak": "leak (PSNR to real)"}
         if distance:
             names["lpips"] = "LPIPS"
-        columns = [*(keys(runs[0]) if runs else ()), "data", *names]
         return Result(
-            table=pd.DataFrame(rows, columns=columns),
+            table=tabled(runs, rows, "data", *names),
             columns=names,
             caption=(
                 f"Gradient inversion of one batch of {self.batch} images of client {self.client}, "

@@ -23,16 +23,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl import rng
-from fl.analysis import Panel, Result, Source, first_seeds, keys
+from fl import rng, trees
+from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled
 from fl.fields import Count, Seed
 from fl.report.drawing import Look, axes_of, pictured
 from fl.schema import GLOBAL, PERSONAL
+from fl.trees import Inputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -92,10 +92,9 @@ class Membership:
                 rows.append(
                     {**keys(run), "stage": stage, "area": auc, "tpr": tpr, "accuracy": right}
                 )
-        columns = [*(keys(runs[0]) if runs else ()), "stage", "area", "tpr", "accuracy"]
         known = "length of the loss's gradient" if self.by == "gradient" else "loss"
         return Result(
-            table=pd.DataFrame(rows, columns=columns),
+            table=tabled(runs, rows, "stage", "area", "tpr", "accuracy"),
             columns={
                 "area": "area under ROC",
                 "tpr": "TPR at 1 % FPR",
@@ -168,11 +167,11 @@ def known(
     """For every sample the length of the gradient of its cross-entropy, or the loss, [samples]."""
     network, arrays = simulation.network, simulation.arrays
 
-    def loss(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        output = network.eval(params, variables["buffers"], x[None])
+    def loss(params: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
+        output = network.eval(params, variables["buffers"], trees.each(lambda one: one[None], x))
         return F.cross_entropy(output.outputs, y[None])
 
-    def length(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    def length(params: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
         grads = torch.func.grad(loss)(params, x, y)
         squares = [grad.double().square().sum() for grad in grads.values()]
         return torch.stack(squares).sum().sqrt()

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from fl.analysis import Panel, Result, Source, first_seeds, keys
+from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled, with_traces
 from fl.fields import Seed
 from fl.report.drawing import Look, axes_of, pictured
 
@@ -42,12 +41,8 @@ class Strategies:
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
         chosen = {run.run for run in first_seeds(runs)}
-        lacking: dict[str, None] = {}
-        for run in runs:
-            traces = run.traces()
-            if not set(SEEN) <= set(traces):
-                lacking[run.method] = None
-                continue
+        traced, notes = with_traces(runs, *SEEN)
+        for run, traces in traced:
             last = {name: traces[name][-1].double().numpy() for name in SEEN}
             there = np.flatnonzero(last["inputs"].any(axis=1))
             last = {name: found[there] for name, found in last.items()}
@@ -56,10 +51,8 @@ class Strategies:
             rows.append({**keys(run), **measured(last, domains, self.seed)})
             if run.run in chosen:
                 panels += _panels(run, last, domains)
-        columns = [*(keys(runs[0]) if runs else ()), *COLUMNS]
-        without = f"no traces of beta and rates: {', '.join(lacking)}"
         return Result(
-            table=pd.DataFrame(rows, columns=columns),
+            table=tabled(runs, rows, *COLUMNS),
             columns=COLUMNS,
             caption=(
                 "What meta-nets say, over clients: the share of rates that are 0, the mean share "
@@ -73,7 +66,7 @@ class Strategies:
                 "Maps: how far clients of two domains are apart, the logarithm of the mean "
                 "distance over the geometric mean of both domains' own; above 0 the domains show."
             ),
-            notes=(without,) if lacking else (),
+            notes=notes,
         )
 
 

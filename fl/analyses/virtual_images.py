@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from torch import Tensor
 
 from fl.analyses.inversion import side_by_side
-from fl.analysis import Panel, Result, Source, first_seeds, keys
+from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled, with_traces
 from fl.fields import Count
 
 NAMES = ("local", "global")
@@ -40,12 +39,8 @@ class VirtualImages:
         shown = {run.run for run in first_seeds(runs)}
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
-        lacking: dict[str, None] = {}
-        for run in runs:
-            traces = run.traces()
-            if not {*NAMES} <= {*traces}:
-                lacking[run.method] = None
-                continue
+        traced, notes = with_traces(runs, *NAMES)
+        for run, traces in traced:
             rounds, pixels = traces["round"].tolist(), run.simulation().arrays.pixels
             for kind in NAMES:
                 first, last = (pixels(traces[kind][at]).clamp(0, 1) for at in (0, -1))
@@ -53,17 +48,15 @@ class VirtualImages:
                 rows.append({**keys(run), "images": kind, "moved": moved})
                 if run.run in shown:
                     panels += self._panels(run, kind, (first, last), (rounds[0], rounds[-1]))
-        columns = [*(keys(runs[0]) if runs else ()), "images", "moved"]
-        without = f"no traces of virtual images: {', '.join(lacking)}"
         return Result(
-            table=pd.DataFrame(rows, columns=columns),
+            table=tabled(runs, rows, "images", "moved"),
             columns={"moved": "moved (RMS)"},
             caption="How far virtual images moved between the first and the last evaluated round: "
             "root mean squared difference of pixels from 0 to 1.",
             panels=tuple(panels),
             figure="Virtual images, above after the first evaluated round and below after the "
             "last, by the run of the lowest seed.",
-            notes=(without,) if lacking else (),
+            notes=notes,
         )
 
     def _panels(

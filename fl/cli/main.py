@@ -208,12 +208,12 @@ def _tables(parsed: argparse.Namespace) -> None:
 
 def _show(parsed: argparse.Namespace) -> None:
     from fl.cli import summary
-    from fl.results import tables
+    from fl.results import summaries, tables
 
     settings, study = _asked(parsed)
     rows, runs = tables.collect(study, Path(settings.store))
     seen, unseen = (
-        tables.summarise(rows, runs, study["metric"], split) for split in ("test", UNSEEN)
+        summaries.summarise(rows, runs, study["metric"], split) for split in ("test", UNSEEN)
     )
     for line in summary.results(study, seen, unseen, runs):
         say(line)

@@ -78,13 +78,14 @@ def _bundle(bundle: Bundle, store: Store, there: set[str]) -> Iterator[Standing]
         error = store.failure(run) if run in begun else None
         if holder is not None:
             # Runs of a stack have one checkpoint, with the first of them.
-            done = rounds[run] or max(rounds.values())
+            done = rounds[run] or max(number or 0 for number in rounds.values())
             yield Standing(run, seed, member.spec, "running", done, holder)
         elif error is not None:
-            yield Standing(run, seed, member.spec, "failed", rounds[run], error)
+            yield Standing(run, seed, member.spec, "failed", rounds[run] or 0, error)
         else:
-            state = "interrupted" if rounds.get(run) else "waiting"
-            yield Standing(run, seed, member.spec, state, rounds.get(run, 0))
+            # Left in its first round, it has a checkpoint of round 0.
+            state = "waiting" if rounds.get(run) is None else "interrupted"
+            yield Standing(run, seed, member.spec, state, rounds.get(run) or 0)
 
 
 def line(standings: Sequence[Standing], rates: Rates) -> str:

@@ -15,7 +15,7 @@ from fl.cli.printing import plain, say
 from fl.errors import FedloomError
 from fl.store import import_export, maintenance
 from fl.store.import_export import BUSY, CONFLICT, NEW, THERE, Moved
-from fl.store.maintenance import DAMAGED, Entry, amount
+from fl.store.maintenance import DAMAGED, StoredRun, amount
 from fl.store.store import Store
 from fl.study import config
 
@@ -77,11 +77,11 @@ def _ls(parsed: argparse.Namespace) -> None:
     say(f"{len(found)} runs, {_sum(found)}")
 
 
-def _described(entry: Entry) -> dict[str, Any]:
+def _described(entry: StoredRun) -> dict[str, Any]:
     return {"run": entry.run, "state": entry.state, "size": entry.size, **entry.record}
 
 
-def _table(found: Iterable[Entry]) -> Iterator[str]:
+def _table(found: Iterable[StoredRun]) -> Iterator[str]:
     """Lines with columns as wide as their widest cell."""
     head = ("run", "state", "seed", "method", "lr", "rounds", "dataset", "partition", "model")
     cells = [(*head, "size"), *(tuple(map(plain, _row(entry))) for entry in found)]
@@ -90,7 +90,7 @@ def _table(found: Iterable[Entry]) -> Iterator[str]:
         yield "  ".join(f"{cell:{n}}" for cell, n in zip(row, widths, strict=True)).rstrip()
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: StoredRun) -> tuple[str, ...]:
     spec = entry.record.get("spec")
     if spec is None:
         return (entry.run, entry.state, *("" for _ in range(7)), amount(entry.size))
@@ -160,11 +160,11 @@ def _gc(parsed: argparse.Namespace) -> int:
     return int(left)
 
 
-def _sum(found: Iterable[Entry]) -> str:
+def _sum(found: Iterable[StoredRun]) -> str:
     return amount(sum(entry.size for entry in found))
 
 
-def _on(entry: Entry) -> str | None:
+def _on(entry: StoredRun) -> str | None:
     """The data set of a run; None if its record does not say."""
     name = entry.record.get("spec", {}).get("dataset", {}).get("name")
     return None if name is None else str(name)

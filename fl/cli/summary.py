@@ -16,7 +16,7 @@ from fl.planning.bundle import Bundle
 from fl.planning.estimate import Rates, client_steps
 from fl.planning.plan import Plan
 from fl.planning.sharing import Machine
-from fl.results.tables import gaps
+from fl.results.summaries import gaps
 from fl.store.store import Store
 from fl.units import duration
 
@@ -93,7 +93,7 @@ def there(study: dict[str, Any], store: Store) -> str:
 def results(
     study: dict[str, Any], seen: pd.DataFrame, unseen: pd.DataFrame, runs: pd.DataFrame
 ) -> Iterator[str]:
-    """The summaries of a study (see `fl.results.tables.summarise`) in %, by method and setting.
+    """The summaries of a study (see `fl.results.summaries.summarise`) in %, by method and setting.
 
     Beside a method stand its missing and diverged runs and the missing points of its grid, whose
     best point may yet change; at the end, all missing and diverged runs.

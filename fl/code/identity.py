@@ -42,6 +42,7 @@ UNDECISIVE: Mapping[Path, str] = {
     ROOT / "data/transfer.py": "likewise",
     ROOT / "data/lock.py": "likewise",
     ROOT / "data/contents.py": "likewise",
+    ROOT / "simulation/midway.py": "where a round goes on, which has the bits of one never left",
 }
 """Code that decides no number though code that does imports it, and why it does not."""
 

@@ -7,6 +7,7 @@ batch statistics are always over `batch_size` samples and stacks of clients keep
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -267,8 +268,18 @@ class Arrays:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input."""
+        """Of one input; () where samples have several, see ``shapes``."""
         return self._map.shape[1:]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of each input by its name, where samples have several."""
+        return {}
+
+    @property
+    def numbers(self) -> int:
+        """Of how many numbers a sample's input consists."""
+        return math.prod(self.shape)
 
     @property
     def size(self) -> int:
@@ -280,8 +291,8 @@ class Arrays:
         """Whether training batches need keys."""
         return self._augment is not None
 
-    def inputs(self, index: Tensor, key: Tensor | None = None) -> Tensor:
-        """Normalised inputs, [*index.shape, ...].
+    def inputs(self, index: Tensor, key: Tensor | None = None) -> Any:
+        """Normalised inputs, [*index.shape, ...]; a tree of them where samples have several.
 
         Args:
             index: Sample numbers, of any shape.
@@ -320,7 +331,7 @@ class Arrays:
         """Labels, int64: of the shape of ``index``, or masks [*index.shape, height, width]."""
         return self._y[index].long()
 
-    def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> dict[str, Tensor]:
+    def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> dict[str, Any]:
         """The batch at ``index`` [..., b], see `fl.term.Batch`."""
         found = {
             "x": self.inputs(index, key),

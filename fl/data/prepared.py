@@ -4,7 +4,8 @@
 ``[samples]`` the labels, and where the data set has them ``client.npy`` the natural client,
 ``domain.npy`` the domain and ``split.npy`` the published split (an index into `SPLIT`) of each
 sample, ``mask.npy`` uint8 ``[samples, height, width]`` what is to be segmented, and ``text.npy``
-``[samples, ...]`` the tokens that belong to each input. ``dataset.json`` is written last and the
+``[samples, ...]`` the tokens that belong to each input. Further inputs of the samples, numbers of
+any kind, are in ``input_NAME.npy`` ``[samples, ...]``. ``dataset.json`` is written last and the
 folder gets its name after that: a folder with this file is complete.
 """
 
@@ -13,10 +14,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,6 +32,8 @@ ARRAYS = ("x", "y", "client", "domain", "split", "mask", "text")
 SPLIT = ("train", "test", "val")
 """The published split of a sample, by its number in ``split.npy``."""
 DESCRIPTION = "dataset.json"
+INPUT = re.compile(r"input_[a-z][a-z0-9_]*")
+"""The name of the array of a further input."""
 IDENTITY: dict[str, Any] = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 """The normalisation that changes nothing."""
 
@@ -63,7 +67,7 @@ class Writer:
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     def save(self, name: str, array: np.ndarray) -> None:
-        """Store a whole array under one of the names in `ARRAYS`."""
+        """Store a whole array under one of the names in `ARRAYS`, or one such as `INPUT`."""
         np.save(self._path(name), array, allow_pickle=False)
 
     def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.memmap[Any, Any]:
@@ -91,6 +95,7 @@ class Writer:
         *,
         normalisation: Mapping[str, Any] | None = IDENTITY,
         domains: Sequence[str] = (),
+        inputs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         """Name the classes and domains, and say how inputs are normalised.
 
@@ -99,11 +104,13 @@ class Writer:
             normalisation: ``scale``, ``mean`` and ``sd``, each a number or a list with one number
                 per channel. None says that inputs are tokens, whole numbers that stay what they
                 are.
+            inputs: By array, how further inputs are normalised; those left out are tokens.
         """
         self.description = {
             "classes": list(classes),
             "domains": list(domains),
             "normalisation": None if normalisation is None else dict(normalisation),
+            "inputs": {name: dict(given) for name, given in (inputs or {}).items()},
         }
 
     def finish(self, meta: Mapping[str, Any]) -> None:
@@ -121,7 +128,9 @@ class Writer:
         """
         for rows in self._growing.values():
             rows.close()
-        paths = {name: self._path(name) for name in ARRAYS if self._path(name).exists()}
+        further = sorted(p.stem for p in self.temporary.glob("*.npy") if INPUT.fullmatch(p.stem))
+        names = [name for name in ARRAYS if self._path(name).exists()]
+        paths = {name: self._path(name) for name in (*names, *further)}
         arrays = {name: np.load(path, mmap_mode="r") for name, path in paths.items()}
         text = _description({**self.description, **meta}, arrays, self.folder)
         for name, path in paths.items():
@@ -135,8 +144,8 @@ class Writer:
             erase(self.folder)  # What is there was never finished, or is being made anew.
 
     def _path(self, name: str) -> Path:
-        if name not in ARRAYS:
-            raise ValueError(f"array {name!r}; allowed: {', '.join(ARRAYS)}")
+        if name not in ARRAYS and not INPUT.fullmatch(name):
+            raise ValueError(f"array {name!r}; allowed: {', '.join(ARRAYS)}, input_NAME")
         return self.temporary / f"{name}.npy"
 
 
@@ -154,6 +163,8 @@ class Prepared:
         mask: ``[samples, height, width]``, likewise.
         text: ``[samples, ...]``, likewise.
         normalisation: ``scale``, ``mean`` and ``sd``, each one number or one for each channel.
+        inputs: Further inputs ``[samples, ...]``, by the name of their array.
+        normalisations: Of those that are not tokens, likewise.
     """
 
     folder: Path
@@ -170,6 +181,8 @@ class Prepared:
     domains: tuple[str, ...]
     normalisation: dict[str, Any] | None
     sources: tuple[dict[str, str], ...]
+    inputs: dict[str, np.ndarray] = field(default_factory=dict)
+    normalisations: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, folder: str | Path) -> Prepared:
@@ -197,9 +210,27 @@ class Prepared:
                 domains=tuple(text["domains"]),
                 normalisation=text["normalisation"],
                 sources=tuple(text["sources"]),
+                inputs={name: arrays[name] for name in arrays if name not in ARRAYS},
+                normalisations=text.get("inputs", {}),
             )
         except (KeyError, TypeError, AttributeError) as error:
             _damaged(folder / DESCRIPTION, f"lacks or garbles {error}")
+
+    def array(self, name: str) -> np.ndarray:
+        """An array of inputs: ``x``, ``text``, or one of the further ones.
+
+        Raises:
+            DataError: If there is none of that name.
+        """
+        found = self.inputs.get(name, getattr(self, name) if name in ("x", "text") else None)
+        if found is None:
+            there = ", ".join(["x", *(["text"] if self.text is not None else []), *self.inputs])
+            raise DataError(f"{self.folder}: has no inputs {name!r}; allowed: {there}")
+        return found
+
+    def normalisation_of(self, name: str) -> dict[str, Any] | None:
+        """How an array of inputs is normalised; None for tokens."""
+        return self.normalisation if name == "x" else self.normalisations.get(name)
 
     def verify(self) -> None:
         """Read every array and compare it with the SHA-256 in ``dataset.json``, or `DataError`."""
@@ -250,6 +281,11 @@ def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:
         return "array x is empty; allowed: at least one sample"
     for name in sorted(set(arrays) - {"x"}):
         array, allowed = arrays[name], "one whole number"
+        if INPUT.fullmatch(name):
+            if array.shape[:1] != (samples,) or array.dtype.kind not in "iuf":
+                found = f"array {name} is {array.dtype} {list(array.shape)}"
+                return f"{found}; allowed: numbers for each of the {samples} samples of x"
+            continue
         fits = array.shape == (samples,)
         if name in ("mask", "text"):
             allowed = f"a {name} of whole numbers"

@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pandas as pd
 
+from fl.data.in_proportion import CODES, follow
 from fl.data.modality import MODALITY
-from fl.data.published import CODES, follow
 from fl.data.split import LEAST, NOBODY, check, divide, require
 from fl.errors import DataError
 from fl.fields import Bound, Count, Index, Share
@@ -50,10 +50,11 @@ class Common:
 
     seed: of the partition. val, test: shares of each client's own samples, or ``published``: the
     samples of the data set's published val or test split, and no others, dealt in the proportions
-    in which the rest is held (`fl.data.published.follow`). unseen: clients held out of training,
-    drawn by the seed, as a share of them or as their number; ``published``: those that hold no
-    sample of the published train split. modalities: of a data set with several kinds of input, how
-    many clients have each, in the data set's order: the first ones the first kind, and so on.
+    in which the rest is held, see `fl.data.in_proportion.follow`. unseen: clients held out of
+    training, drawn by the seed, as a share of them or as their number; ``published``: those that
+    hold no sample of the published train split. modalities: of a data set with several kinds of
+    input, how many clients have each, in the data set's order: the first ones the first kind, and
+    so on.
     """
 
     seed: Index = 0

@@ -24,7 +24,7 @@ from fl.method import Setting
 from fl.mixed_labels import mixed, remember
 from fl.parts.partners import check_labels
 from fl.term import Batch
-from fl.trees import Tree
+from fl.trees import Tree, each
 
 WHERE = 2
 """The stream of the layer, after those of `chosen`."""
@@ -59,7 +59,9 @@ class MMixup:
             partner, own = chosen(batch, self.alpha)
             place = (keyed.uniform(batch["key"][0], WHERE) * len(places)).long()
             batch = {**remember(batch, partner, own), CHOICE: (partner, own, place)}
-            return {**batch, "x": at("input", batch["x"], batch)} if self.inputs else batch
+            if not self.inputs:
+                return batch
+            return {**batch, "x": each(lambda x: at("input", x, batch), batch["x"])}
 
         def at(name: str, values: Tensor, batch: Batch) -> Tensor:
             partner, own, place = batch[CHOICE]

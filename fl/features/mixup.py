@@ -24,7 +24,7 @@ from fl.method import Setting
 from fl.mixed_labels import mixed, remember
 from fl.parts.partners import check_labels, partners
 from fl.term import Batch
-from fl.trees import Tree
+from fl.trees import Tree, each
 
 PARTNER, HOW_MUCH = range(2)
 """Streams of a batch's keys."""
@@ -46,7 +46,9 @@ class Mixup:
 
         def before(batch: Batch) -> Batch:
             partner, own = chosen(batch, self.alpha)
-            return remember({**batch, "x": mixed(batch["x"], partner, own)}, partner, own)
+            return remember(
+                {**batch, "x": each(lambda x: mixed(x, partner, own), batch["x"])}, partner, own
+            )
 
         return Alteration("mixup", (), unaltered, before=before)
 

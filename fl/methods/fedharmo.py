@@ -43,6 +43,7 @@ class FedHarmo:
 
     title: ClassVar = "FedHarmo"
     stages: ClassVar = (GLOBAL,)
+    one_input: ClassVar = True
     tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
@@ -98,5 +99,5 @@ class FedHarmo:
             init=init,
             before=(first,),
             passes=(at_worst(replace(local, loss=loss), self.alpha),),
-            views={GLOBAL: Predictor(view, predict)},
+            views={GLOBAL: Predictor(view, predict, by_sample=True)},
         )

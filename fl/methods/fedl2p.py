@@ -32,14 +32,8 @@ from fl import trees
 from fl.fields import Bound, Count, Positive, Share
 from fl.method import Method, Pass, Setting, Sweep
 from fl.parts.hyperlearning import Learning, Rules, concluded
-from fl.parts.steering import (
-    Steering,
-    check_normalised,
-    check_plain,
-    measuring,
-    of_server,
-    told_clients,
-)
+from fl.parts.steering import Steering
+from fl.parts.tuning import check_normalised, check_plain, measuring, of_server, told_clients
 from fl.recipe import everything, select
 from fl.schema import GLOBAL
 from fl.term import Batch

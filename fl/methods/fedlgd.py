@@ -80,6 +80,7 @@ class FedLGD:
 
     title: ClassVar = "FedLGD"
     stages: ClassVar = (GLOBAL,)
+    one_input: ClassVar = True
     light: ClassVar[dict[str, Any]] = {
         **{"images": 1, "global_images": 2, "warmup": 2, "real": 4},
         **{"client_steps": 2, "server_steps": 2},

@@ -46,6 +46,7 @@ class FedMix:
 
     title: ClassVar = "FedMix"
     stages: ClassVar = (GLOBAL,)
+    one_input: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """FedAvg on the mixed loss, after an exchange that brings the means."""

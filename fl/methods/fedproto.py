@@ -61,7 +61,7 @@ class FedProto:
 
         own: View = personal
         if self.predict == "prototype":
-            own = Predictor(with_anchors, nearest)
+            own = Predictor(with_anchors, nearest, by_sample=True)
         return replace(shared, views={PERSONAL: own})
 
 

@@ -45,6 +45,7 @@ class FedRobust:
 
     title: ClassVar = "FedRobust"
     stages: ClassVar = (GLOBAL,)
+    one_input: ClassVar = True
     tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:

@@ -55,7 +55,7 @@ class FedRoD:
 
         views: dict[str, View] = {
             GLOBAL: shared,
-            PERSONAL: Predictor(both, predict, everybody=True),
+            PERSONAL: Predictor(both, predict, everybody=True, by_sample=True),
         }
         return replace(base, passes=(replace(local, begin=begin),), views=views)
 

@@ -21,31 +21,42 @@ counts as 1 (`alike`), and features that are centred (`centred: false` is equati
 the released code: with the same batches, in double precision, models after three rounds of five
 clients differ by 5e-15 from those that it gives.
 
+Two modalities (appendix B.2): among the clients of one, all of this. What modalities have in
+common, the classifier, is mixed over all clients by how alike their classifiers are alone. The
+paper does not say whose shares p_j are: here they are shares among the clients of a modality, and
+for the classifier among all.
+
 Traces of every evaluated round, where there are at most 200 clients: ``cooperation``, in row i the
-weights of client i's mixture; ``similarity`` and ``complementarity`` (s and c).
+weights of client i's mixture; ``similarity`` and ``complementarity`` (s and c), 0 between
+modalities; where there are several, ``classifier``: the weights for what they have in common.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from functools import partial
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fl import rng, trees
-from fl.errors import FedloomError
+from fl import trees
 from fl.fields import Count, NonNegative, Share
-from fl.method import Method, Setting, Sweep
-from fl.network import Network
-from fl.parts.cooperation import WEIGHTS, Regulariser, cooperating
-from fl.parts.heads import width
+from fl.method import Method, Setting
+from fl.parts import cooperation
+from fl.parts.cooperation import COMMON, among, collaborators, common, compared, of_modalities
 from fl.parts.mixing import ALIKE, alike_above, cosines, fedsac_weights
-from fl.parts.subspaces import Angles, complementarity, moments, principal_directions
+from fl.parts.subspaces import (
+    Angles,
+    check_samples,
+    check_width,
+    complementarity,
+    sweep_for_directions,
+)
 from fl.schema import PERSONAL
 from fl.trees import Tree
 
-MATRICES = (WEIGHTS, "similarity", "complementarity")
+MATRICES = (cooperation.WEIGHTS, "similarity", "complementarity")
 
 
 @dataclass(frozen=True)
@@ -77,7 +88,7 @@ class FedSaC:
     k: Count = 3
     until: Share = 0.7
     lam: NonNegative = 1.0
-    regulariser: Regulariser = "mixture"
+    regulariser: cooperation.Regulariser = "mixture"
     similarity: Literal["moved", "weights"] = "moved"
     alike: Share = ALIKE
     layers: tuple[str, ...] = ()
@@ -89,91 +100,44 @@ class FedSaC:
     title: ClassVar = "FedSaC"
     stages: ClassVar = (PERSONAL,)
     sends_own: ClassVar = True
+    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """Local training with a sweep for directions; after every round models are mixed."""
-        compared = self.compared(setting.network)
-        self.check(setting.network)
+        names, network = compared("fedsac", setting.network, self.layers), setting.network
+        check_width("fedsac", network, self.k)
+        shared = [name for name in names if name in common(setting)] if setting.lacking else []
 
         def weigh(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> dict[str, Tensor]:
-            params = {name: uploads["params"][name] for name in compared}
-            if self.similarity == "moved":
-                origin = {name: server["origin"][name] for name in compared}
-                params = trees.apply(torch.sub, params, origin)
-            similar = alike_above(cosines(params), self.alike)
-            alike = complementarity(uploads["basis"], self.principal_angles)
-            number = int(server["round"]) + 1
-            rows = self.drawn(clients["id"], setting.seed, number)
-            alpha = self.alpha if number <= self.until * setting.training.rounds + 1e-9 else 0.0
-            weights = torch.eye(len(n), dtype=similar.dtype, device=similar.device)
-            pairs = rows[:, None], rows
-            weights[pairs] = fedsac_weights(
-                n[rows] / n[rows].sum(), similar[pairs], alike[pairs], alpha, self.beta
-            )
-            return dict(zip(MATRICES, (weights, similar, alike), strict=True))
+            def likeness(of: list[str]) -> Tensor:
+                params = {name: uploads["params"][name] for name in of}
+                if self.similarity == "moved":
+                    origin = {name: server["origin"][name] for name in of}
+                    params = trees.apply(torch.sub, params, origin)
+                return alike_above(cosines(params), self.alike)
 
-        return cooperating(
+            number = int(server["round"]) + 1
+            alpha = self.alpha if number <= self.until * setting.training.rounds + 1e-9 else 0.0
+            drawn = collaborators(clients["id"], self.collaborators, setting.seed, number)
+            alike = complementarity(uploads["basis"], self.principal_angles)
+            weights = partial(fedsac_weights, alpha=alpha, beta=self.beta)
+            within = [
+                among(rows, drawn, n, weights, (likeness(held), alike))
+                for rows, held in of_modalities(setting, clients, names)
+            ]
+            made = dict(zip(MATRICES, torch.stack(within).sum(0), strict=True))
+            if shared:
+                weights, everyone = partial(weights, alpha=0.0), torch.arange(len(n))
+                over_all = among(everyone, drawn, n, weights, (likeness(shared), alike))
+                made[COMMON] = over_all[0]
+            return made
+
+        return cooperation.cooperating(
             setting,
             weigh,
             mu=self.lam,
             regulariser=self.regulariser,
-            matrices=MATRICES,
-            sweep=self.sweep(setting.network),
-            admit=self.admit,
+            matrices=(*MATRICES, COMMON) if shared else MATRICES,
+            sweep=sweep_for_directions(network, self.k, self.centred, self.samples),
+            admit=partial(check_samples, "fedsac", self.k),
         )
-
-    def sweep(self, network: Network) -> Sweep:
-        """A sweep for the directions in which the features of what a client trained vary most, [k,
-        d].
-        """
-
-        def look(server: Tree, client: Tree, sent: Tree, batch: Tree) -> dict[str, Any]:
-            output = network.eval(sent["params"], sent["buffers"], batch["x"])
-            return moments(output.features, batch)
-
-        def end(
-            server: Tree, client: Tree, sent: Tree, seen: Tree
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
-            mean = seen["first"] / seen["count"].clamp(min=1) * (1.0 if self.centred else 0.0)
-            basis = principal_directions(seen["second"], mean, seen["count"], self.k)
-            return dict(client), {**sent, "basis": basis}
-
-        return Sweep(look, end, most=self.samples)
-
-    def compared(self, network: Network) -> list[str]:
-        """The parameters of ``layers``; `FedloomError` for a layer that has none."""
-        names = network.names["params"]
-        for layer in self.layers:
-            if not any(name.startswith(f"{layer}.") for name in names):
-                there = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in names))
-                raise FedloomError(f"fedsac: layers: no weights in {layer!r}; allowed: {there}")
-        return [name for name in names if not self.layers or name.startswith(self._prefixes)]
-
-    @property
-    def _prefixes(self) -> tuple[str, ...]:
-        return tuple(f"{layer}." for layer in self.layers)
-
-    def admit(self, counts: Tensor, clients: Tensor) -> None:
-        """Raise `FedloomError` if a client has fewer training samples than ``k``."""
-        held = counts.sum(1)[clients]
-        for place in torch.nonzero(held < self.k)[:1, 0].tolist():
-            problem = (
-                f"fedsac: client {int(clients[place])} has {int(held[place])} training samples"
-            )
-            raise FedloomError(f"{problem}; allowed: k = {self.k} or more")
-
-    def check(self, network: Network) -> None:
-        """Raise `FedloomError` if the model has fewer features than ``k``."""
-        features = width(network, network.init(0)["params"])
-        if self.k > features:
-            problem = f"fedsac: k is {self.k}, but {features} features go into the classifier"
-            raise FedloomError(f"{problem}; allowed: 1 to {features}")
-
-    def drawn(self, ids: Tensor, seed: int, number: int) -> Tensor:
-        """Which rows of a round's clients cooperate, in ascending order."""
-        rows = torch.arange(len(ids), device=ids.device)
-        if self.collaborators is None or self.collaborators >= len(ids):
-            return rows
-        draw = rng.generator(seed, "collaborators", number)
-        found = draw.choice(ids.sort().values.cpu().numpy(), self.collaborators, replace=False)
-        return rows[torch.isin(ids, torch.from_numpy(found).to(ids.device))]

@@ -86,7 +86,7 @@ class FedSR:
             return {**shared(server, None), ENCODER: server[ENCODER]}
 
         step = replace(local, begin=begin, end=end, draws=replace(local.draws, keyed=True))
-        views = {GLOBAL: Predictor(view, predict)}
+        views = {GLOBAL: Predictor(view, predict, by_sample=True)}
         return replace(base, init=init, passes=(step,), views=views)
 
     def term(self, forward: Forward) -> Tensor:

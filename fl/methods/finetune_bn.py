@@ -20,15 +20,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fl import trees
 from fl.errors import FedloomError
 from fl.fields import Count
 from fl.method import Draws, Method, Predictor, Setting, only
-from fl.parts.steering import SAMPLES, check_plain
+from fl.parts.tuning import SAMPLES, check_plain
 from fl.recipe import everything, personal, recipe
 from fl.schema import PERSONAL
 from fl.task import ANY
 from fl.term import Batch
-from fl.trees import Tree
+from fl.trees import Inputs, Tree
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,12 @@ class FineTuneBN:
             outputs = network.eval(params, work["buffers"], batch["x"]).outputs
             return setting.task.loss(outputs, batch), {"buffers": dict(work["buffers"])}
 
-        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
-            return torch.cat(
-                [
-                    network.train(variables["params"], variables["buffers"], some).outputs
-                    for some in pieces(x, self.scored)
-                ]
+        def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
+            params, buffers, whole = variables["params"], variables["buffers"], {"x": x}
+            pieces = (
+                trees.take(whole, one)["x"] for one in cut(len(trees.leaves(whole)[0]), self.scored)
             )
+            return torch.cat([network.train(params, buffers, some).outputs for some in pieces])
 
         if self.statistics == "stored":
             return replace(base, passes=(replace(part, loss=unmoved),))
@@ -85,12 +85,12 @@ class FineTuneBN:
         return replace(base, passes=(part,), views=own)
 
 
-def pieces(x: Tensor, size: int) -> list[Tensor]:
-    """x in pieces of ``size``.
+def cut(count: int, size: int) -> list[slice]:
+    """Where ``count`` samples are cut into pieces of ``size``.
 
     A single sample that is left over has no variance, and goes with the piece before it.
     """
-    found = list(x.split(size))
-    if len(found) > 1 and len(found[-1]) == 1:
-        found[-2:] = [torch.cat(found[-2:])]
-    return found
+    begins = list(range(0, count, size))
+    if len(begins) > 1 and count - begins[-1] == 1:
+        begins.pop()
+    return [slice(a, b) for a, b in zip(begins, [*begins[1:], count], strict=True)]

@@ -16,15 +16,8 @@ from typing import Any, ClassVar, Literal
 
 from fl import trees
 from fl.method import Draws, Method, Setting
-from fl.parts.steering import (
-    SAMPLES,
-    Steering,
-    check_plain,
-    measuring,
-    nothing_to_tell,
-    told_clients,
-    tuning,
-)
+from fl.parts.steering import Steering
+from fl.parts.tuning import SAMPLES, check_plain, measuring, nothing_to_tell, told_clients, tuning
 from fl.recipe import everything, select
 from fl.schema import PERSONAL
 from fl.trees import Tree

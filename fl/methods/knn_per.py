@@ -27,7 +27,7 @@ from fl.method import Method, Predictor, Setting
 from fl.recipe import everything, select, shared
 from fl.schema import PERSONAL
 from fl.term import Batch
-from fl.trees import Tree
+from fl.trees import Inputs, Tree
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,13 @@ class KNNPer:
         ) -> tuple[dict[str, Any], dict[str, Any]]:
             return dict(server), dict(clients)
 
-        def look(variables: Tree, batch: Batch) -> dict[str, Any]:
-            output = network.eval(variables["params"], variables["buffers"], batch["x"])
+        def seen_by(variables: Tree, x: Inputs) -> dict[str, Any]:
+            output = network.eval(variables["params"], variables["buffers"], x)
             own = F.softmax(output.outputs, dim=-1)
-            return {"features": output.features.flatten(1), "model": own, "y": batch["y"]}
+            return {"features": output.features.flatten(1), "model": own}
+
+        def look(variables: Tree, batch: Batch) -> dict[str, Any]:
+            return {**seen_by(variables, batch["x"]), "y": batch["y"]}
 
         def recall(variables: Tree, known: Mapping[str, Tree]) -> dict[str, Any]:
             if "train" not in known:
@@ -76,9 +79,8 @@ class KNNPer:
             near = self.neighbours(memory, val["features"], setting.classes)
             return {**memory, "lam": best_share(near, val["model"], val["y"])}
 
-        def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
-            batch = {"x": x, "y": torch.zeros(len(x), dtype=torch.int64, device=x.device)}
-            seen = look(variables, batch)
+        def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
+            seen = seen_by(variables, x)
             mixed = seen["model"]
             if memory:
                 near = self.neighbours(memory, seen["features"], setting.classes)

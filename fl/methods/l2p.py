@@ -22,9 +22,9 @@ from fl.errors import FedloomError
 from fl.fields import Bound, Count, Positive
 from fl.method import Draws, Method, Pass, Setting, Sweep
 from fl.parts.hyperlearning import Learning, Rules, concluded
-from fl.parts.steering import (
+from fl.parts.steering import Steering
+from fl.parts.tuning import (
     SAMPLES,
-    Steering,
     check_normalised,
     check_plain,
     measuring,

@@ -71,7 +71,7 @@ class PerFedAvg:
 
         def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
             # Every other sample, so that what fills up a last batch falls to both halves.
-            halves = ({k: v[i::2] for k, v in batch.items()} for i in (0, 1))
+            halves = (trees.take(batch, slice(i, None, 2)) for i in (0, 1))
             inner, outer = map(alterations.before, halves)
 
             def forward(params: Tree, buffers: Tree, half: Batch) -> tuple[Output, dict[str, Any]]:

@@ -60,6 +60,7 @@ class VHL:
 
     title: ClassVar = "VHL"
     stages: ClassVar = (GLOBAL,)
+    one_input: ClassVar = True
     light: ClassVar[dict[str, Any]] = {"images": 3, "batch": 4}
     short: ClassVar[dict[str, Any]] = {"images": 3, "batch": 4, "lam": 0.5}
 

@@ -45,6 +45,7 @@ class WarmUp:
 
     title: ClassVar = "Warm-up"
     stages: ClassVar = (PERSONAL,)
+    one_input: ClassVar = True
     alone: ClassVar = True
     distils: ClassVar = True
     training: ClassVar[dict[str, Any]] = {
@@ -88,7 +89,7 @@ class WarmUp:
             init,
             (replace(part, begin=begin, end=end),),
             virtual.unchanged,
-            {PERSONAL: Predictor(variables_of, self._nearest(setting))},
+            {PERSONAL: Predictor(variables_of, self._nearest(setting), by_sample=True)},
             before=(first,),
             send=lambda server: {},
             admit=virtual.admit(self.images),

@@ -1,4 +1,4 @@
-"""Features of images by convolutions, or of texts, and a classifier: for clients of either kind.
+"""Features of images by convolutions, and of texts, and a classifier: for clients of either kind.
 
 K. Yan et al. Balancing Similarity and Complementarity for Federated Learning. ICML 2024 (appendix
 B.3).
@@ -11,7 +11,8 @@ a text, each convolution gives its largest value over the text, and these go thr
 and ReLU. The captions of a photograph are read one after the other.
 
 All clients share one classifier, or each modality has its own, and then the modalities have nothing
-in common.
+in common. Where clients hold both an image and its texts (a partition that says no `modalities`),
+the mean of both features goes into the one classifier, of which the paper has nothing.
 """
 
 from __future__ import annotations

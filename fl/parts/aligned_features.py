@@ -14,10 +14,11 @@ from torch import Tensor
 from fl import trees
 from fl.errors import FedloomError
 from fl.method import COUNTS, Averaging, Method, Pass, Setting, Sweep, steps_of
+from fl.parts.blank import blank_inputs
 from fl.parts.each_alike import parted, plain
 from fl.parts.histograms import sums, symmetric_kl
 from fl.term import Batch, Forward, Term
-from fl.trees import Tree
+from fl.trees import Inputs, Tree
 
 HISTOGRAM = "histogram"
 """In the server's tree: [channels, bins] over all clients; zeros before there is one."""
@@ -65,14 +66,14 @@ def aligned(base: Method, setting: Setting, bins: int, tau: float) -> Method:
     """
     network = setting.network
 
-    def features(variables: Tree, x: Tensor) -> Tensor:
+    def features(variables: Tree, x: Inputs) -> Tensor:
         return network.eval(variables["params"], variables["buffers"], x).features
 
     def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
         server, client = base.init(variables)
         like = trees.leaves(variables["params"])[0]
         with torch.no_grad():
-            seen = features(variables, like.new_zeros((1, *setting.shape)))
+            seen = features(variables, blank_inputs(setting, 1, like))
         return {**server, HISTOGRAM: like.new_zeros((seen.shape[1], bins))}, client
 
     def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:

@@ -124,8 +124,24 @@ def _with(
         after, kept = aggregate(server, clients, uploads, n)
         return {**after, **{key: server[key] for key in keys if key not in after}}, kept
 
+    def admit(counts: Tensor, clients: Tensor) -> None:
+        if method.admit:
+            method.admit(counts, clients)
+        _check_held(counts[clients].sum(0))
+
     marked = Averaging(keeping) if isinstance(aggregate, Averaging) else keeping
-    return replace(method, init=init, aggregate=marked, send=send)
+    return replace(method, init=init, aggregate=marked, send=send, admit=admit)
+
+
+def _check_held(held: Tensor) -> None:
+    """Raise `FedloomError` for a class of which nobody has a training sample, see ``held``
+    [classes].
+    """
+    for label in (held == 0).nonzero()[:1, 0].tolist():
+        raise FedloomError(
+            f"anchors: no client that takes part has a training sample of class {label}, so it has "
+            "no anchor; allowed: a partition in which every class is held"
+        )
 
 
 def _remembering(part: Pass) -> Pass:

@@ -20,6 +20,7 @@ from fl.alteration import STATES, Alteration
 from fl.errors import FedloomError
 from fl.fields import Share
 from fl.method import COUNTS, Averaging, Method, Setting, only
+from fl.parts.blank import blank_inputs
 from fl.parts.each_alike import parted, plain
 from fl.parts.feature_statistics import (
     adaptive_weights,
@@ -66,8 +67,7 @@ def channels(setting: Setting, layers: tuple[str, ...]) -> dict[str, int]:
 
     network.alter(layers)
     variables = network.init(0)
-    dtype = torch.int64 if network.of_tokens else trees.leaves(variables["params"])[0].dtype
-    x = torch.zeros((2, *setting.shape), dtype=dtype)
+    x = blank_inputs(setting, 2, trees.leaves(variables["params"])[0])
     alter = {layer: partial(note, layer) for layer in layers}
     with torch.no_grad():
         network.train(

@@ -4,19 +4,24 @@ What pFedGraph and FedSaC have in common. A client trains the mixture that was m
 regulariser that holds it near. It is evaluated with the model that it trained, before that is
 mixed. Matrices between clients are kept as traces where there are at most `MOST` clients; a client
 that takes no part in a round has zeros in them.
+
+Where clients differ in modality, what all modalities have in common (`common`) may be mixed over
+all clients by a matrix of its own, `COMMON`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.method import GIVEN, KINDS, Method, Pass, Setting, Sweep, only
+from fl import rng, trees
+from fl.errors import FedloomError
+from fl.method import GIVEN, KINDS, MODALITY, Method, Pass, Setting, Sweep, only
+from fl.network import Network
 from fl.parts.alignment import alignment, inclination
 from fl.parts.losses import task_loss
 from fl.parts.mixing import directions, mix
@@ -37,11 +42,12 @@ model; `models`, f(w) - mu sum_j W_ij cos(w, theta_j), and f(w) until it has bee
 
 Weigh = Callable[[Tree, Tree, Tree, Tensor], dict[str, Tensor]]
 """(server, clients, uploads, n) -> matrices between the round's participants, [K, K] each; that of
-`WEIGHTS` has in row i the weights of client i's mixture. ``server["round"]``: rounds before this;
+`WEIGHTS` has in row i the weights of client i's mixture, that of `COMMON`, if there is one, those
+for what all modalities have in common. ``server["round"]``: rounds before this;
 ``server["origin"]``: the parameters that all began with.
 """
 
-WEIGHTS = "cooperation"
+WEIGHTS, COMMON = "cooperation", "classifier"
 
 
 def cooperating(
@@ -101,19 +107,99 @@ def cooperating(
         found = weigh(server, clients, uploads, n)
         models = select(uploads, everything)
         mixed = mix(found[WEIGHTS], models)
+        if COMMON in found:
+            shared = common(setting)
+            every = mix(found[COMMON], select(uploads, shared.__contains__))
+            mixed = trees.overlaid(mixed, every)
         if not mixture:
             mixed["toward"] = mix(found[WEIGHTS], directions(models["params"]))
         kept = {name: _spread(found[name], clients["id"], server[name]) for name in traced}
-        return {**server, **kept, "round": server["round"] + 1}, {**clients, GIVEN: mixed}
+        # Of a modality that takes no part nothing was sent.
+        given = trees.overlaid(clients[GIVEN], mixed)
+        return {**server, **kept, "round": server["round"] + 1}, {**clients, GIVEN: given}
 
     views = {PERSONAL: lambda server, client: dict(client["trained"])}
     passes: tuple[Pass | Sweep, ...] = (replace(local, begin=begin, end=end),)
     return Method(
         *(init, (*passes, sweep) if sweep else passes, aggregate, views),
-        send=all_but("origin", "round", *matrices),
+        send=all_but("origin", "round", *matrices, COMMON),
         trace=(lambda server: {name: server[name] for name in traced}) if traced else None,
         admit=admit,
     )
+
+
+def common(setting: Setting) -> frozenset[str]:
+    """The names of the weights and buffers that clients of every modality hold."""
+    names = frozenset(name for kind in setting.network.names.values() for name in kind)
+    return names.difference(*setting.lacking)
+
+
+def compared(method: str, network: Network, layers: Sequence[str]) -> list[str]:
+    """The parameters of ``layers``, or all if there are none.
+
+    Raises:
+        FedloomError: For a layer that has none.
+    """
+    names = network.names["params"]
+    for layer in layers:
+        if not any(name.startswith(f"{layer}.") for name in names):
+            there = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in names))
+            raise FedloomError(f"{method}: layers: no weights in {layer!r}; allowed: {there}")
+    prefixes = tuple(f"{layer}." for layer in layers)
+    return [name for name in names if not layers or name.startswith(prefixes)]
+
+
+def collaborators(ids: Tensor, count: int | None, seed: int, number: int) -> Tensor:
+    """Which rows of a round's clients are drawn to cooperate, in ascending order; None: all."""
+    rows = torch.arange(len(ids), device=ids.device)
+    if count is None or count >= len(ids):
+        return rows
+    draw = rng.generator(seed, "collaborators", number)
+    found = draw.choice(ids.sort().values.cpu().numpy(), count, replace=False)
+    return rows[torch.isin(ids, torch.from_numpy(found).to(ids.device))]
+
+
+def of_modalities(
+    setting: Setting, clients: Tree, names: Sequence[str]
+) -> list[tuple[Tensor, list[str]]]:
+    """The rows of a round's clients of each modality that takes part, and which of some parameters
+    they hold; of all clients, and all parameters, where there is but one modality.
+    """
+    own = clients.get(MODALITY, torch.zeros_like(clients["id"]))
+    return [
+        (torch.nonzero(own == number)[:, 0], [name for name in names if name not in lacking])
+        for number, lacking in enumerate(setting.lacking or (frozenset(),))
+        if bool((own == number).any())
+    ]
+
+
+def among(
+    rows: Tensor,
+    drawn: Tensor,
+    n: Tensor,
+    weights: Callable[[Tensor, Tensor, Tensor], Tensor],
+    given: tuple[Tensor, Tensor],
+) -> Tensor:
+    """The weights of mixtures between some of a round's clients, and two matrices that they follow
+    from, [3, K, K]; zero for the others.
+
+    Args:
+        rows: Of those clients; ``drawn``: of those who cooperate. The others keep their own models.
+        n: Training samples of all, [K].
+        weights: Of the shares of samples, [k], and both matrices, [k, k]: the weights, [k, k].
+        given: The two matrices between all clients, [K, K].
+    """
+    rows, drawn = rows.to(n.device), drawn.to(n.device)
+    found = torch.zeros(3, *given[0].shape, dtype=given[0].dtype, device=n.device)
+    found[0, rows, rows] = 1.0
+    for place, matrix in enumerate(given, 1):
+        found[place][rows[:, None], rows] = matrix[rows[:, None], rows]
+    own = drawn[torch.isin(drawn, rows)]
+    if len(own):
+        pairs = own[:, None], own
+        shares = n[own] / n[own].sum()
+        found[0][pairs] = weights(shares, *(matrix[pairs] for matrix in given))
+    return found
 
 
 def _spread(matrix: Tensor, ids: Tensor, like: Tensor) -> Tensor:

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from fl import trees
 from fl.parts.distances import squared_distances, three_distances
-from fl.parts.row_sums import row_sums, two_kernels
+from fl.parts.kernel_ratio import Inputs, moved_apart, ratio, two_kernels
 from fl.trees import Tree
 
 HIDDEN, FEATURES = 10, 50
 BANDWIDTHS = {"phi": 0.005, "q": 2048.0}
-RIDGE = 1e-8
-"""What is added to the variance in equation 3 (Liu et al. 2020, equation 5)."""
+LAST = "3"
+"""The last layer of the featurizer."""
 
 Form = Literal["product", "sum"]
 """Whether q multiplies both terms of the kernel, as in the released code, or stands alone."""
@@ -84,7 +84,7 @@ class DeepKernel:
         """MMD-D^2 / sigma, what training the kernel maximises (equation 3).
 
         sigma^2 = 4 (mean_s r_s^2 - (mean_s r_s)^2) + 1e-8, where r_s is the mean of h(s, t) over
-        all t.
+        all t. The samples are constants: no gradient flows to them.
 
         Args:
             shift: By how many places the rows of y are moved, as by `torch.roll`, before they are
@@ -92,23 +92,26 @@ class DeepKernel:
             plain: `fl.parts.distances.three_distances` of x and y (unshifted), where the caller has
                 them already.
         """
-        n, plain = x.shape[-2], three_distances(x, y) if plain is None else plain
-        phi_x, phi_y = self.featurize(x), self.featurize(y)
-        phi, q, epsilon = self._scales()
-        own, other = row_sums(phi_x, phi_y, plain, phi, q, epsilon, self.form == "product")
-        rows = (own + other.roll(shift, -1)) / n
-        apart = [(a - b.roll(shift, -2)).square().sum(-1) for a, b in ((phi_x, phi_y), (x, y))]
-        pairs = self._kernels(*apart)
-        variance = 4 * (rows - rows.mean(dim=-1, keepdim=True)).square().mean(dim=-1)
-        total = n * rows.sum(dim=-1) + 2 * pairs.sum(dim=-1)
-        return total / max(n * (n - 1), 1) / (variance + RIDGE).sqrt()
+        x, y = x.detach(), y.detach()
+        plain = three_distances(x, y) if plain is None else plain.detach()
+        apart = moved_apart(x, y, shift).square().sum(-1)
+        lead, weight = x.shape[:-2], self.params["featurizer"][LAST]["weight"]
+        weight = weight.expand(*lead, *weight.shape[-2:])
+        phi, q, epsilon = (scale.expand(lead) for scale in self._scales())
+        hidden = self._hidden(x), self._hidden(y)
+        product = self.form == "product"
+        return ratio(Inputs(*hidden, weight, phi, q, epsilon, plain, apart, shift, product))
 
     def featurize(self, x: Tensor) -> Tensor:
         """phi(x), ``[..., n, 50]``."""
-        layers = list(self.params["featurizer"].values())
-        for layer in layers[:-1]:
-            x = F.softplus(_linear(layer, x))
-        return _linear(layers[-1], x)
+        return _linear(self.params["featurizer"][LAST], self._hidden(x))
+
+    def _hidden(self, x: Tensor) -> Tensor:
+        """What the last layer of phi takes, ``[..., n, 10]``."""
+        for name, layer in self.params["featurizer"].items():
+            if name != LAST:
+                x = F.softplus(_linear(layer, x))
+        return x
 
     def _terms(self, x: Tensor, y: Tensor) -> Tensor:
         """h(s, t), ``[..., n, n]``."""

@@ -34,15 +34,22 @@ def squared_distances(x: Tensor, y: Tensor, start: int = 0, stop: int | None = N
     return found.clamp(min=0)
 
 
-def three_distances(x: Tensor, y: Tensor) -> Tensor:
+def three_distances(x: Tensor, y: Tensor, metric: Tensor | None = None) -> Tensor:
     """|x_s - x_t|^2, |y_s - y_t|^2 and |x_s - y_t|^2 of all rows, ``[..., 3, n, n]``.
 
     As `squared_distances` without |y_s - x_t|^2, in fewer passes over the pairs.
+
+    Args:
+        metric: G, ``[..., d, d]``, symmetric, where |a|^2 is not a'a but a'Ga.
     """
     moves, centred = y - x, x - x.mean(dim=-2, keepdim=True)
-    length = centred.square().sum(dim=-1)
-    growth = (moves * (moves + 2 * centred)).sum(dim=-1)
-    left, right = [centred, moves, centred], [centred, moves, moves]
+    both = torch.stack([centred, moves], dim=-3)
+    measured = both if metric is None else both @ metric.unsqueeze(-3)
+    measured_centred, measured_moves = measured.unbind(-3)
+    length = (measured_centred * centred).sum(dim=-1)
+    growth = (measured_moves * (moves + 2 * centred)).sum(dim=-1)
+    left = [measured_centred, measured_moves, measured_centred]
+    right = [centred, moves, moves]
     found = (-2 * torch.stack(left, dim=-3)) @ torch.stack(right, dim=-3).mT
     still, moved, there = (found.select(-3, block) for block in range(3))
     still.add_(length[..., None]).add_(length[..., None, :])

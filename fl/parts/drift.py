@@ -14,6 +14,7 @@ from fl import trees
 from fl.errors import FedloomError
 from fl.method import Setting
 from fl.network import Network
+from fl.parts.blank import blank_inputs
 from fl.term import SHARED, Batch, Forward, See
 from fl.trees import Tree
 
@@ -70,8 +71,7 @@ def check_batch(setting: Setting, term: str) -> None:
 def widths(setting: Setting, variables: Tree) -> dict[str, int]:
     """By layer asked for, its number of features."""
     like = trees.leaves(variables["params"])[0]
-    kind = torch.int64 if setting.network.of_tokens else like.dtype
-    x = torch.zeros(1, *setting.shape, dtype=kind, device=like.device)
+    x = blank_inputs(setting, 1, like)
     taps = setting.network.eval(variables["params"], variables["buffers"], x).taps
     return {name: tap.shape[1] for name, tap in taps.items()}
 
@@ -103,14 +103,14 @@ def where_apart(new: Tree, old: Tree, two: Mapping[str, Tensor]) -> dict[str, An
     return trees.apply(lambda n, o: torch.where(trees.align(apart, n), n, o), new, old)
 
 
-def one_by_one(
-    fn: Callable[[Tree, Tree], dict[str, Any]], state: Tree, seen: Tree
+def in_groups(
+    fn: Callable[[Tree, Tree], dict[str, Any]], state: Tree, seen: Tree, size: int
 ) -> dict[str, Any]:
-    """``fn`` of one client; where there is a stack of clients, of one after another, to save
-    memory.
+    """``fn`` of one client; where there is a stack of clients, of ``size`` of them at a time, to
+    save memory.
     """
     leaf = trees.leaves(seen)[0]
-    if leaf.dim() == 2:
+    if leaf.dim() == 2 or len(leaf) <= size:
         return fn(state, seen)
-    rows = [fn(trees.take(state, row), trees.take(seen, row)) for row in range(len(leaf))]
-    return trees.stack(rows)
+    groups = [slice(begin, begin + size) for begin in range(0, len(leaf), size)]
+    return trees.concatenate([fn(trees.take(state, g), trees.take(seen, g)) for g in groups])

@@ -19,7 +19,8 @@ from torch import Tensor
 from fl import trees
 from fl.method import Draws, Pass
 from fl.parts.implicit import response
-from fl.parts.steering import Steering, update
+from fl.parts.steering import Steering
+from fl.parts.tuning import update
 from fl.term import Batch
 from fl.trees import Rate, Tree
 

@@ -12,7 +12,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fl.errors import FedloomError
+from fl.method import Sweep
+from fl.network import Network
+from fl.parts.heads import width
 from fl.term import Batch
+from fl.trees import Tree
 
 Angles = Literal["svd", "greedy"]
 
@@ -30,6 +35,49 @@ def moments(features: Tensor, batch: Batch) -> dict[str, Any]:
     x = features.flatten(1).to(torch.float64)
     weighed = x * weight[:, None]
     return {"second": weighed.T @ x, "first": weighed.sum(0), "count": weight.sum()}
+
+
+def sweep_for_directions(network: Network, k: int, centred: bool, most: int | None) -> Sweep:
+    """A sweep for the k directions in which the features of what a client sends vary most.
+
+    It adds them to what is sent, as ``basis`` [k, d]. Features are what goes into the classifier,
+    in evaluation mode.
+
+    Args:
+        centred: Whether directions are those of the features less their mean.
+        most: Of a client's samples so many at most, drawn anew in every round; None: all.
+    """
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+        output = network.eval(sent["params"], sent["buffers"], batch["x"])
+        return moments(output.features, batch)
+
+    def end(
+        server: Tree, client: Tree, sent: Tree, seen: Tree
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        mean = seen["first"] / seen["count"].clamp(min=1) * (1.0 if centred else 0.0)
+        basis = principal_directions(seen["second"], mean, seen["count"], k)
+        return dict(client), {**sent, "basis": basis}
+
+    return Sweep(look, end, most=most)
+
+
+def check_width(method: str, network: Network, k: int) -> None:
+    """Raise `FedloomError` if fewer than ``k`` features go into the network's classifier."""
+    features = width(network, network.init(0)["params"])
+    if k > features:
+        problem = f"{method}: k is {k}, but {features} features go into the classifier"
+        raise FedloomError(f"{problem}; allowed: 1 to {features}")
+
+
+def check_samples(method: str, k: int, counts: Tensor, clients: Tensor) -> None:
+    """Raise `FedloomError` if a client has fewer training samples than ``k``, see
+    `fl.protocols.Admit`.
+    """
+    held = counts.sum(1)[clients]
+    for place in torch.nonzero(held < k)[:1, 0].tolist():
+        problem = f"{method}: client {int(clients[place])} has {int(held[place])} training samples"
+        raise FedloomError(f"{problem}; allowed: k = {k} or more")
 
 
 def principal_directions(second_moment: Tensor, mean: Tensor, count: Tensor, k: int) -> Tensor:

@@ -63,3 +63,8 @@ def slots(layer: nn.Module) -> tuple[dict[str, object], dict[str, object]]:
     The public alternative is `torch.func.functional_call`, which looks up every name at each call.
     """
     return layer._parameters, layer._buffers  # type: ignore[return-value]
+
+
+def by_batch(layer: nn.Module) -> bool:
+    """Whether a layer normalises by the batch in evaluation mode too: it has no running mean."""
+    return isinstance(layer, _BatchNorm) and layer.running_mean is None

@@ -14,7 +14,7 @@ from fl.report.facts import Facts, gather
 from fl.report.latex import preamble, to_latex
 from fl.report.outline import Section, blocks, outline
 from fl.report.plain import markdown, to_markdown
-from fl.results.tables import COMPLETE, DIVERGED, MISSING
+from fl.schema import COMPLETE, DIVERGED, MISSING
 
 
 def build(

@@ -16,8 +16,7 @@ from fl.planning import analyses
 from fl.planning.analyses import PAGE, PDF, RECORD, SVG, TABLE
 from fl.report.cells import NOTHING, Cell, Group, Row, Table, spread
 from fl.report.figures import Drawn, Figure, Panel
-from fl.report.names import Setting
-from fl.results.tables import SETTING
+from fl.schema import SETTING, StudySetting
 
 LONG = 30
 """Rows from which on a table is folded."""
@@ -71,7 +70,7 @@ class Names:
     """The report's names of methods and settings, in its order."""
 
     methods: Mapping[str, str]
-    settings: Mapping[Setting, str]
+    settings: Mapping[StudySetting, str]
 
 
 def table(found: Analysis, name: str, names: Names) -> Table | None:

@@ -8,9 +8,8 @@ import pandas as pd
 
 from fl.planning import plan
 from fl.report.facts import read_plan
-from fl.results import result_files, tables
-from fl.results.tables import SETTING
-from fl.schema import UNSEEN
+from fl.results import result_files, summaries
+from fl.schema import SETTING, UNSEEN
 
 COLUMNS = {
     "dataset": "as the study writes it, with what it varies: `synthetic(alpha=0.5, beta=0.5)`",
@@ -63,7 +62,7 @@ def load(
     store = Path(store or known.get("store", results / "runs"))
     rows, runs = result_files.read(planned, store, results)
     split = UNSEEN if unseen else "test"
-    found = tables.summarise(rows, runs, metric or planned["metric"], split)
+    found = summaries.summarise(rows, runs, metric or planned["metric"], split)
     if unseen:
         found = found[found["n_clients"] > 0]
     chosen = runs.loc[runs["selected"], [*SETTING, "method", "title", "point"]]

@@ -20,33 +20,31 @@ from fl.report.cells import (
     unit,
 )
 from fl.report.facts import Facts
-from fl.report.names import Setting
-from fl.results import derived, tables
-from fl.results.tables import SETTING
-from fl.schema import REWEIGHTED, UNSEEN
+from fl.results import derived, summaries
+from fl.schema import REWEIGHTED, SETTING, UNSEEN, StudySetting
 
 NAN = float("nan")
 
 
-def at(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+def at(frame: pd.DataFrame, setting: StudySetting) -> pd.DataFrame:
     """The rows of ``frame`` that belong to a setting."""
     return frame[(frame[SETTING] == list(setting)).all(axis=1)]
 
 
-def majority(facts: Facts, setting: Setting) -> pd.Series:
+def majority(facts: Facts, setting: StudySetting) -> pd.Series:
     """Per client, what predicting its training majority scores; mean over the seeds' partitions."""
     each = [part.majority(facts.together) for part in facts.partitions_of(setting)]
     return pd.concat(each).groupby(level=0).mean() if each else pd.Series(dtype=float)
 
 
-def _population(facts: Facts, setting: Setting) -> float:
+def _population(facts: Facts, setting: StudySetting) -> float:
     each = [part.population_majority() for part in facts.partitions_of(setting)]
     return sum(each) / len(each) if each else NAN
 
 
 def remark(row: pd.Series) -> str:
-    """What a cell must mention: ``1 diverged, 2 missing``, see `fl.results.tables.gaps`."""
-    return tables.gaps(row.to_dict())
+    """What a cell must mention: ``1 diverged, 2 missing``, see `fl.results.summaries.gaps`."""
+    return summaries.gaps(row.to_dict())
 
 
 def unsettled(facts: Facts, summary: pd.DataFrame) -> str:
@@ -88,7 +86,7 @@ def unseen_table(facts: Facts) -> Table | None:
     """The main table of the clients that were held out of training, if any were."""
     if not (facts.rows["split"] == UNSEEN).any():
         return None
-    summary = tables.summarise(facts.rows, facts.runs, facts.metric, UNSEEN)
+    summary = summaries.summarise(facts.rows, facts.runs, facts.metric, UNSEEN)
     caption = (
         f"Clients held out of training: final {unit(facts.metric)} on their own test samples, mean "
         f"over these clients, then mean ± standard deviation over {_seeds(summary)}. No other "
@@ -121,7 +119,7 @@ def _rows(facts: Facts, metric: str, summary: pd.DataFrame) -> list[Row]:
             cells.append(Cell(text, f"#{facts.anchor(setting, method)}", remark=remark(row)))
         rows.append(Row(Cell(name), tuple(cells)))
         means.append(values)
-    return mark_best(rows, means, metric, tables.rising(metric))
+    return mark_best(rows, means, metric, summaries.rising(metric))
 
 
 def _seeds(summary: pd.DataFrame) -> str:
@@ -208,7 +206,7 @@ def paired_table(facts: Facts) -> Table | None:
     baseline = facts.plan.get("baseline")
     if baseline is None:
         return None
-    frame = tables.paired(facts.rows, facts.runs, facts.metric, baseline)
+    frame = summaries.paired(facts.rows, facts.runs, facts.metric, baseline)
     if frame.empty:
         return None
 
@@ -262,4 +260,4 @@ def other_metrics(facts: Facts) -> list[Table]:
     """The main table of every other test metric that was recorded."""
     recorded = facts.rows.loc[facts.rows["split"] == "test", "metric"].unique()
     others = sorted(m for m in recorded if m != facts.metric)
-    return [main_table(facts, m, tables.summarise(facts.rows, facts.runs, m)) for m in others]
+    return [main_table(facts, m, summaries.summarise(facts.rows, facts.runs, m)) for m in others]

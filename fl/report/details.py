@@ -11,10 +11,9 @@ import pandas as pd
 from fl.report.cells import DASH, NOTHING, Cell, Group, Row, Table, decimal, number, spread, unit
 from fl.report.content import NAN, at, by_setting, grouped, remark
 from fl.report.facts import Facts
-from fl.report.names import Setting
-from fl.results import tables
+from fl.results import summaries
 from fl.results.partitions import Partition
-from fl.results.tables import COMPLETE, SETTING
+from fl.schema import COMPLETE, SETTING, StudySetting
 
 
 def published_table(facts: Facts) -> Table | None:
@@ -75,7 +74,7 @@ def _published_row(facts: Facts, cell: dict[str, Any], where: str, row: pd.Serie
 
 def grid_table(facts: Facts) -> Table | None:
     """Every point of every grid, with the one that validation chose."""
-    frame = tables.points(facts.rows, facts.runs, facts.metric)
+    frame = summaries.points(facts.rows, facts.runs, facts.metric)
     sizes = frame.groupby([*SETTING, "method"])["point"].transform("size")
     frame = frame[sizes > 1]
     if frame.empty:
@@ -199,9 +198,9 @@ def _holding(name: str, values: Iterable[float]) -> Row:
 
 def runs_behind(
     facts: Facts,
-) -> list[tuple[Setting, list[tuple[str, str, str, list[dict[str, Any]]]]]]:
+) -> list[tuple[StudySetting, list[tuple[str, str, str, list[dict[str, Any]]]]]]:
     """Per setting and method: anchor, name, label and its runs, for the section of runs."""
-    last = tables.final(facts.rows, facts.metric)
+    last = summaries.final(facts.rows, facts.metric)
     scores = last.groupby(["method", "run"])["value"].mean().to_dict()
     found = []
     for setting in facts.settings:

@@ -7,9 +7,8 @@ import pandas as pd
 from fl.report.cells import Cell, Group, Row, Table, number, spread, unit
 from fl.report.content import at, by_setting, majority
 from fl.report.facts import Facts
-from fl.report.names import Setting
 from fl.results import derived
-from fl.results.tables import SETTING
+from fl.schema import SETTING, StudySetting
 
 
 def draws_table(facts: Facts) -> Table | None:
@@ -46,7 +45,7 @@ def _row(facts: Facts, row: pd.Series) -> Row:
     return Row(Cell(facts.methods[row["method"]]), tuple(map(Cell, cells)))
 
 
-def _majority_row(facts: Facts, setting: Setting) -> list[Row]:
+def _majority_row(facts: Facts, setting: StudySetting) -> list[Row]:
     drawn = [own for own in facts.settings if derived.undrawn(own) == setting]
     shares = pd.Series([majority(facts, own).mean() for own in drawn], dtype=float).dropna()
     if facts.metric != "accuracy" or shares.empty:

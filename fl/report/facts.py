@@ -16,10 +16,10 @@ from fl.files import parse_json
 from fl.planning.plan_check import check_study
 from fl.report import analyses
 from fl.report.analyses import Analysis
-from fl.report.names import Names, Setting, names
-from fl.results import result_files, tables
+from fl.report.names import Names, names
+from fl.results import result_files, summaries
 from fl.results.partitions import Partition, read
-from fl.results.tables import SETTING
+from fl.schema import SETTING, StudySetting
 from fl.store.store import Store
 
 
@@ -46,7 +46,7 @@ class Facts:
         return self.plan.get("test") == "global"
 
     @cached_property
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[StudySetting]:
         """The settings in the plan's order."""
         frame = self.runs[SETTING].drop_duplicates()
         return list(frame.itertuples(index=False, name=None))
@@ -70,20 +70,20 @@ class Facts:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """`fl.results.tables.summarise` of the study's metric."""
-        return tables.summarise(self.rows, self.runs, self.metric)
+        """`fl.results.summaries.summarise` of the study's metric."""
+        return summaries.summarise(self.rows, self.runs, self.metric)
 
-    def anchor(self, setting: Setting, method: str) -> str:
+    def anchor(self, setting: StudySetting, method: str) -> str:
         """The id of the block of runs behind a cell."""
         return f"runs-{self.settings.index(setting) + 1}-{list(self.methods).index(method) + 1}"
 
-    def partitions_of(self, setting: Setting) -> list[Partition]:
+    def partitions_of(self, setting: StudySetting) -> list[Partition]:
         """The partitions, one unless seeds differ in theirs, that a setting's runs use."""
         same = (self.runs[SETTING] == list(setting)).all(axis=1)
         names = self.runs.loc[same, "partition_id"].unique()
         return [self.partitions[name] for name in names if name in self.partitions]
 
-    def short(self, setting: Setting) -> str:
+    def short(self, setting: StudySetting) -> str:
         """A setting in one line, without what all settings share."""
         return " · ".join(self.names.own.get(setting, setting))
 

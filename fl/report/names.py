@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fl.results.derived import arguments
-from fl.results.tables import SETTING
-
-Setting = tuple[str, str, str]
-"""Dataset, partition, model, as `fl.results.tables` has them."""
+from fl.schema import SETTING, StudySetting
 
 
 @dataclass(frozen=True)
@@ -20,10 +17,10 @@ class Names:
     """
 
     common: tuple[str, ...]
-    own: dict[Setting, tuple[str, ...]]
+    own: dict[StudySetting, tuple[str, ...]]
 
 
-def names(settings: Sequence[Setting], titles: Mapping[str, Mapping[str, str]]) -> Names:
+def names(settings: Sequence[StudySetting], titles: Mapping[str, Mapping[str, str]]) -> Names:
     """The names of ``settings``.
 
     Args:

@@ -21,8 +21,8 @@ from fl.report.content import at, majority
 from fl.report.drawing import Picture
 from fl.report.facts import Facts
 from fl.report.figures import Figure, Panel
-from fl.report.names import Setting
 from fl.results import derived
+from fl.schema import StudySetting
 
 Block = Table | Figure
 
@@ -174,7 +174,7 @@ def _partitions(facts: Facts) -> Section:
     return Section("partitions", "Partitions", (picture, table, *folds), notes)
 
 
-Draw = Callable[[Facts, Setting], tuple[Picture, str] | None]
+Draw = Callable[[Facts, StudySetting], tuple[Picture, str] | None]
 """Draws one panel: the picture and what it shows in words, or nothing."""
 
 
@@ -191,17 +191,17 @@ def _figure(
     return Figure(name, caption, tuple(panels), key) if panels else None
 
 
-def _said(facts: Facts, setting: Setting) -> str:
+def _said(facts: Facts, setting: StudySetting) -> str:
     rows = at(facts.summary, setting)
     named = zip(rows["method"], rows["mean"], strict=True)
     return "; ".join(f"{facts.methods[m]} {number(v, facts.metric)}" for m, v in named)
 
 
-def _own(facts: Facts, setting: Setting) -> float | None:
+def _own(facts: Facts, setting: StudySetting) -> float | None:
     return majority(facts, setting).mean() if facts.metric == "accuracy" else None
 
 
-def _curve(facts: Facts, setting: Setting) -> tuple[Picture, str] | None:
+def _curve(facts: Facts, setting: StudySetting) -> tuple[Picture, str] | None:
     frame = at(derived.curves(facts.rows, facts.runs, facts.metric), setting)
     if frame.empty:
         return None
@@ -209,7 +209,7 @@ def _curve(facts: Facts, setting: Setting) -> tuple[Picture, str] | None:
     return picture, f"test {unit(facts.metric)} over rounds, ending at {_said(facts, setting)}."
 
 
-def _strip(facts: Facts, setting: Setting) -> tuple[Picture, str] | None:
+def _strip(facts: Facts, setting: StudySetting) -> tuple[Picture, str] | None:
     frame = at(derived.clients(facts.rows, facts.runs, facts.metric), setting)
     if frame.empty:
         return None
@@ -220,7 +220,7 @@ def _strip(facts: Facts, setting: Setting) -> tuple[Picture, str] | None:
     )
 
 
-def _change(facts: Facts, setting: Setting) -> tuple[Picture, str] | None:
+def _change(facts: Facts, setting: StudySetting) -> tuple[Picture, str] | None:
     frame = at(derived.stages(facts.rows, facts.runs, facts.metric), setting)
     if frame.empty:
         return None

@@ -10,7 +10,7 @@ from fl.report.cells import NOTHING, Cell, Table, decimal
 from fl.report.content import NAN, by_setting, grouped
 from fl.report.facts import Facts
 from fl.results import derived
-from fl.results.tables import SETTING
+from fl.schema import SETTING
 from fl.units import duration
 
 SHARES = (0.9, 0.95, 0.99)

@@ -14,9 +14,8 @@ from fl.report.cells import Table, unit
 from fl.report.drawing import N_COLOURS, placed
 from fl.report.facts import Facts
 from fl.report.figures import Panel
-from fl.report.names import Setting
 from fl.report.outline import Fold, Section
-from fl.results.tables import COMPLETE, DIVERGED, MISSING
+from fl.schema import COMPLETE, DIVERGED, MISSING, StudySetting
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST = 6
@@ -70,7 +69,7 @@ def absent(facts: Facts) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _setting(row: Mapping[Any, Any]) -> Setting:
+def _setting(row: Mapping[Any, Any]) -> StudySetting:
     return row["dataset"], row["partition"], row["model"]
 
 

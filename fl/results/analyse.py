@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl import files
-from fl.analysis import Result, Setting
+from fl.analysis import Result
 from fl.code import identity, registry
 from fl.errors import DataError, FedloomError
 from fl.planning import plan
 from fl.planning.analyses import PAGE, RECORD, TABLE, place
 from fl.results import partitions, tables
-from fl.results.tables import COMPLETE
+from fl.schema import COMPLETE, MISSING, StudySetting
 from fl.store.store import Store
 from fl.study import specs
 
@@ -75,7 +75,7 @@ def _runs(
 ) -> tuple[list[_Stored], list[str]]:
     """The runs to be read, one for each method, setting and seed, and those left out."""
     _, runs = tables.collect(planned, store)
-    missing = runs.loc[runs["state"] == tables.MISSING, "run"]
+    missing = runs.loc[runs["state"] == MISSING, "run"]
     if len(missing):
         raise FedloomError(
             f"{planned['analysis']}: {len(missing)} of {len(runs)} runs are not in {store}: "
@@ -116,7 +116,7 @@ class _Stored:
         return str(self.planned["method"])
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> StudySetting:
         return self.planned["dataset"], self.planned["partition"], self.planned["model"]
 
     @property

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from fl.results.tables import COMPLETE, SETTING, final, rising
-from fl.schema import GLOBAL, PERSONAL
+from fl.results.summaries import final, rising
+from fl.schema import COMPLETE, GLOBAL, PERSONAL, SETTING
 
 KEY = [*SETTING, "method"]
 
@@ -102,7 +102,7 @@ def over_draws(summary: pd.DataFrame, metric: str, baseline: str | None) -> pd.D
     ``difference_sd_draws`` are from ``baseline`` on the same draw.
 
     Args:
-        summary: As `fl.results.tables.summarise` returns it.
+        summary: As `fl.results.summaries.summarise` returns it.
     """
     lacking = summary["n_diverged"] + summary["n_missing"]
     lacking += summary["n_points"] - summary["n_points_there"]

@@ -15,13 +15,13 @@ import pandas as pd
 import pyarrow as pa
 
 from fl import files
-from fl.results import derived, tables
-from fl.results.tables import SETTING
+from fl.results import derived, summaries, tables
+from fl.schema import SETTING
 
 SHOWN = ("mean", "sd_seeds", "sd_clients", "worst", "n_seeds", "n_diverged", "n_missing")
 GRID = ("n_points", "n_points_there")
-"""What the metrics say of a method, see `fl.results.tables.summarise`; of its grid only if it has
-one.
+"""What the metrics say of a method, see `fl.results.summaries.summarise`; of its grid only if it
+has one.
 """
 
 
@@ -82,7 +82,7 @@ def there(
 def _metrics(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> dict[str, Any]:
     """``{setting: {method: {mean: 0.96, ...}}}``, without means of nothing."""
     found: dict[str, Any] = {}
-    for row in tables.summarise(rows, runs, metric).to_dict("records"):
+    for row in summaries.summarise(rows, runs, metric).to_dict("records"):
         shown = (*SHOWN, *GRID) if row["n_points"] > 1 else SHOWN
         told = {key: row[key] for key in shown if pd.notna(row[key])}
         found.setdefault(_place(row), {})[row["method"]] = told

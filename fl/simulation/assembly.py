@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from fl.data.batches import Arrays
-from fl.data.modality import Modality
+from fl.data.modality import Modality, kinds_of
+from fl.data.several import SeveralArrays, augmented
 from fl.errors import DataError, FedloomError
 from fl.method import Attached, Method, Setting, declared
 from fl.network import Network
@@ -58,28 +59,24 @@ def assemble(
     alone = declared(parts.method.method).alone
     held = Held.of(table, spec.get("test", OWN), alone)
     check_validated(parts.method.method, held)
-    classes, labels = len(prepared.classes), _labels(prepared, parts.task)
-    dtype, normalisation = DTYPES[training.precision], _normalisation(prepared, training)
+    classes = len(prepared.classes)
+    arrays_of = _Reader(prepared, _labels(prepared, parts.task), training, device)
 
-    def simulation(make: Make, kind: Modality, held: Held) -> Simulation:
+    def simulation(make: Make, arrays: Arrays, held: Held) -> Simulation:
         network = computing(make, training)
-        x = getattr(prepared, kind.array)
-        arrays = Arrays(
-            *(x, labels, None if kind.tokens else normalisation, device, dtype),
-            augmentation=training.augmentation,
-        )
         network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=device)))
-        seed = spec["seed"]
-        return _simulation(parts, network, training, arrays, held, classes, seed)
+        return _simulation(parts, network, training, arrays, held, classes, spec["seed"])
 
+    shapes = {kind.name: kind.shape for kind in parts.modalities}
     if held.modality is None:
-        only = Modality("x", "x", prepared.x.shape[1:])
-        made = simulation(lambda: parts.model.build(only.shape, classes), only, held)
+        several = bool(kinds_of(parts.model))
+        arrays = arrays_of.all(parts.modalities) if several else arrays_of.x
+        shape = shapes if several else arrays.shape
+        made = simulation(lambda: parts.model.build(shape, classes), arrays, held)
         count = spec.get("train_on")
         return train_on.some(made, count) if isinstance(count, int) else made
     if spec.get("train_on") is not None:
-        raise FedloomError("train_on: is set; allowed: on data with one kind of input")
-    shapes = {kind.name: kind.shape for kind in parts.modalities}
+        raise FedloomError("train_on: is set; allowed: where all clients have the same inputs")
 
     def whole() -> Any:
         return parts.model.build(shapes, classes)
@@ -89,7 +86,7 @@ def assemble(
         return found
 
     modals = tuple(
-        simulation(partial(one, kind.name), kind, held.of_modality(number))
+        simulation(partial(one, kind.name), arrays_of.one(kind), held.of_modality(number))
         for number, kind in enumerate(parts.modalities)
     )
     network = modal.together(computing(whole, training), [alone.network for alone in modals])
@@ -99,6 +96,43 @@ def assemble(
 
 
 Make = Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """What makes arrays of a prepared data set's inputs."""
+
+    prepared: Prepared
+    labels: np.ndarray
+    training: Training
+    device: torch.device
+
+    @property
+    def x(self) -> Arrays:
+        """Of its first input."""
+        return self._arrays("x", self.training.augmentation)
+
+    def one(self, kind: Modality) -> Arrays:
+        """Of one of its inputs."""
+        return self._arrays(kind.array, "none" if kind.tokens else self.training.augmentation)
+
+    def all(self, kinds: Sequence[Modality]) -> Arrays:
+        """Of several inputs, for clients that have all of them."""
+        chosen = augmented(kinds, self.training.augmentation)
+        return SeveralArrays({kind.name: self._arrays(kind.array, chosen[kind]) for kind in kinds})
+
+    def _arrays(self, name: str, augmentation: str) -> Arrays:
+        normalisation = self.prepared.normalisation_of(name)
+        if self.training.normalisation == "half" and normalisation is not None:
+            normalisation = {**normalisation, "mean": 0.5, "sd": 0.5}
+        return Arrays(
+            self.prepared.array(name),
+            self.labels,
+            normalisation,
+            self.device,
+            DTYPES[self.training.precision],
+            augmentation=augmentation,
+        )
 
 
 def _simulation(
@@ -120,6 +154,9 @@ def _simulation(
         *(network, training, classes, held.clients, arrays.shape, seed),
         away=len(held.away),
         task=parts.task,
+        shapes=arrays.shapes,
+        tokens=frozenset(kind.name for kind in parts.modalities if kind.tokens),
+        lacking=tuple(modal.weights(network) - modal.weights(one.network) for one in modals),
     )
     method = build(parts.method, setting)
     if modals:
@@ -183,12 +220,6 @@ def _labels(prepared: Prepared, task: Task) -> np.ndarray:
             f"{prepared.folder}: has no {task.given}; allowed: a data set for {task.name}"
         )
     return found
-
-
-def _normalisation(prepared: Prepared, training: Training) -> dict[str, Any] | None:
-    if training.normalisation == "half" and prepared.normalisation is not None:
-        return {**prepared.normalisation, "mean": 0.5, "sd": 0.5}
-    return prepared.normalisation
 
 
 def reseeded(like: Simulation, spec: Spec, parts: Parts) -> Simulation:

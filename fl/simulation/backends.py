@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from fl.errors import FedloomError
 from fl.method import Pass, Refresh
 from fl.simulation import compiled
 from fl.simulation.loader import Batches, ask
+from fl.simulation.midway import STEP, UNWATCHED, Midway, listed, moved, unlisted
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -61,45 +63,62 @@ class Trained(NamedTuple):
 Watch = Callable[[int, int, Tensor | None], None]
 
 
-def loop(part: Pass, cohort: Cohort, watch: Watch | None = None) -> Trained:
+def loop(
+    part: Pass, cohort: Cohort, midway: Midway = UNWATCHED, watch: Watch | None = None
+) -> Trained:
     """One client after another. ``watch(row, step, loss)`` is told before and after each loss."""
-    done, schedule = [], cohort.schedule
-    for row, steps in enumerate(schedule.steps):
-        server = trees.take(cohort.server, row) if cohort.several else cohort.server
-        client = trees.take(cohort.clients, row)
-        work = part.begin(server, client)
-        batches = Batches(
-            part, schedule.take(np.array([row])), cohort.arrays, [(server, work)].__getitem__
-        )
-        total = torch.zeros((), dtype=torch.float64, device=cohort.arrays.device)
-        for step in range(int(steps)):
-            work = _differentiable(work)
-            if watch:
-                watch(row, step, None)
-            batch = ask(part.reference, server, work, batches.at(0, step))
-            loss, aux = part.loss(server, work, batch)
-            if watch:
-                watch(row, step, loss)
-            work = _updated(part, server, work, loss, aux, cohort.lr)
-            total = total + loss.detach()
-            for number, refresh in _due(part, step):
-                extra = batches.extra(number, refresh, 0, step)
-                with torch.no_grad():
-                    seen = _seen(part, refresh, server, work, extra)
-                    work = refresh.adapt(work, seen)
-        done.append((*part.end(server, client, work), total / max(1, int(steps))))
+    found = unlisted(midway.begun.get("done", {}), cohort.arrays.device)
+    done = [Trained(**one) for one in found]
+    for row in range(len(done), len(cohort.schedule.steps)):
+        own = midway.within("client", row, partial(_done, done))
+        done.append(_alone(part, cohort, row, own, watch))
     kept, uploads, losses = zip(*done, strict=True)
     return Trained(trees.stack(kept), trees.stack(uploads), torch.stack(losses))
 
 
-def stacked(part: Pass, cohort: Cohort) -> Trained:
+def _done(clients: list[Trained]) -> dict[str, Any]:
+    return {"done": listed(one._asdict() for one in clients)}
+
+
+def _alone(part: Pass, cohort: Cohort, row: int, midway: Midway, watch: Watch | None) -> Trained:
+    """The pass of one client of a cohort."""
+    steps, device = int(cohort.schedule.steps[row]), cohort.arrays.device
+    server = trees.take(cohort.server, row) if cohort.several else cohort.server
+    client = trees.take(cohort.clients, row)
+    work = part.begin(server, client)
+    schedule = cohort.schedule.take(np.array([row]))
+    batches = Batches(part, schedule, cohort.arrays, [(server, work)].__getitem__)
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    if midway.begun:
+        work, total = moved(midway.begun["work"], device), midway.begun["total"].to(device)
+    for step in range(midway.first(STEP), steps):
+        work = _differentiable(work)
+        if watch:
+            watch(row, step, None)
+        batch = ask(part.reference, server, work, batches.at(0, step))
+        loss, aux = part.loss(server, work, batch)
+        if watch:
+            watch(row, step, loss)
+        work = _updated(part, server, work, loss, aux, cohort.lr)
+        total = total + loss.detach()
+        for number, refresh in _due(part, step):
+            extra = batches.extra(number, refresh, 0, step)
+            with torch.no_grad():
+                seen = _seen(part, refresh, server, work, extra)
+                work = refresh.adapt(work, seen)
+        if midway.due():
+            midway.keep({STEP: torch.tensor(step + 1), "work": work, "total": total})
+    return Trained(*part.end(server, client, work), total / max(1, steps))
+
+
+def stacked(part: Pass, cohort: Cohort, midway: Midway = UNWATCHED) -> Trained:
     """All clients at once; who has finished leaves the stack."""
     # Those with most steps come first, so that they leave from its end.
     order = np.argsort(-cohort.schedule.steps, kind="stable")
     rows = torch.from_numpy(order).to(cohort.arrays.device)
     schedule = cohort.schedule.take(order)
     # Named nowhere here, so that trees go as soon as steps have replaced them.
-    work, totals = _stepped(part, cohort, schedule, _begun(part, cohort, rows))
+    work, totals = _stepped(part, cohort, schedule, _begun(part, cohort, rows), midway)
     back = torch.argsort(rows)
     kept, uploads = trees.vmap(part.end, (*cohort.dims, 0))(
         cohort.server, cohort.clients, trees.take(work, back)
@@ -139,7 +158,7 @@ def _begun(part: Pass, cohort: Cohort, rows: Tensor) -> _Stack:
 
 
 def _stepped(
-    part: Pass, cohort: Cohort, schedule: Schedule, stack: _Stack
+    part: Pass, cohort: Cohort, schedule: Schedule, stack: _Stack, midway: Midway
 ) -> tuple[dict[str, Any], Tensor]:
     """All clients' work trees after their steps, stacked, and their summed losses, [m].
 
@@ -151,7 +170,9 @@ def _stepped(
     reference = part.reference and trees.vmap(part.reference, (*cohort.dims, 0))
     finished: list[dict[str, Any]] = []
     totals = torch.zeros(len(steps), dtype=torch.float64, device=cohort.arrays.device)
-    for step in range(int(steps[0])):
+    if midway.begun:
+        stack, finished, totals = _again(midway.begun, stack)
+    for step in range(midway.first(STEP), int(steps[0])):
         still = int((steps > step).sum())
         if still < stack.active:
             finished.append(trees.take(stack.work, slice(still, stack.active)))
@@ -162,7 +183,24 @@ def _stepped(
         work = _updated(part, stack.server, stack.work, losses.sum(), aux, cohort.lr)
         stack = _refreshed(part, replace(stack, work=work), batches, step)
         totals[:still] += losses.detach()
+        if midway.due():
+            midway.keep(
+                {
+                    STEP: torch.tensor(step + 1),
+                    "work": stack.work,
+                    "finished": listed(finished),
+                    "totals": totals,
+                }
+            )
     return trees.concatenate([stack.work, *reversed(finished)]), totals
+
+
+def _again(kept: Tree, stack: _Stack) -> tuple[_Stack, list[dict[str, Any]], Tensor]:
+    """The stack as it was kept after a step, who had finished before, and the summed losses."""
+    device = trees.leaves(stack.work)[0].device
+    work = moved(kept["work"], device)
+    stack = replace(stack.first(len(trees.leaves(work)[0])), work=work)
+    return stack, unlisted(kept["finished"], device), kept["totals"].to(device)
 
 
 def _refreshed(part: Pass, stack: _Stack, batches: Batches, step: int) -> _Stack:
@@ -178,7 +216,7 @@ def _refreshed(part: Pass, stack: _Stack, batches: Batches, step: int) -> _Stack
     return stack
 
 
-def debug(part: Pass, cohort: Cohort) -> Trained:
+def debug(part: Pass, cohort: Cohort, midway: Midway = UNWATCHED) -> Trained:
     """`loop` with every error placed."""
     place = "before the first step"
 
@@ -189,28 +227,29 @@ def debug(part: Pass, cohort: Cohort) -> Trained:
             raise FedloomError(f"{place}: the loss is {loss.item()}")
 
     try:
-        return loop(part, cohort, watch)
+        return loop(part, cohort, midway, watch)
     except FedloomError:
         raise
     except Exception as error:
         raise FedloomError(f"{place}: {type(error).__name__}: {error}") from error
 
 
-def compiled_stack(part: Pass, cohort: Cohort) -> Trained:
+def compiled_stack(part: Pass, cohort: Cohort, midway: Midway = UNWATCHED) -> Trained:
     """`stacked` as a compiled program, where the pass is only steps."""
     if part.refreshes or not compiled.available(cohort.arrays.device):
-        return stacked(part, cohort)
+        return stacked(part, cohort, midway)
     schedule, server = cohort.schedule, cohort.server
     work = trees.vmap(part.begin, cohort.dims)(server, cohort.clients)
     work, totals = compiled.train(
-        part, server, cohort.several, work, cohort.arrays, schedule, cohort.lr
+        part, server, cohort.several, work, cohort.arrays, schedule, cohort.lr, midway
     )
     kept, uploads = trees.vmap(part.end, (*cohort.dims, 0))(server, cohort.clients, work)
     taken = torch.from_numpy(schedule.steps.clip(min=1)).to(totals.device)
     return Trained(kept, uploads, totals / taken)
 
 
-Backend = Callable[[Pass, Cohort], Trained]
+Backend = Callable[..., Trained]
+"""Of a pass, a cohort, and if it is watched, a `Midway`."""
 
 BACKENDS: dict[str, Backend] = {
     "loop": loop,

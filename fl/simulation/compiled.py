@@ -22,6 +22,7 @@ from fl import trees
 from fl.data.batches import Arrays, Schedule
 from fl.method import Pass
 from fl.simulation.loader import Batches, ask
+from fl.simulation.midway import STEP, UNWATCHED, Midway, moved
 from fl.trees import Rate, Tree
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ def train(
     arrays: Arrays,
     schedule: Schedule,
     lr: Rate,
+    midway: Midway = UNWATCHED,
 ) -> tuple[dict[str, Any], Tensor]:
     """All steps of a stack.
 
@@ -72,8 +74,10 @@ def train(
     batches = Batches(part, schedule, arrays, models)
     total = torch.zeros(len(schedule.steps), dtype=torch.float64, device=arrays.device)
     lr = torch.tensor(lr, dtype=torch.float64, device=arrays.device)
+    if midway.begun:
+        work, total = moved(midway.begun["work"], total.device), midway.begun["totals"].to(total)
     with torch.no_grad():
-        for begin in range(0, real.shape[1], CHUNK):
+        for begin in range(midway.first(STEP), real.shape[1], CHUNK):
             now = slice(begin, begin + CHUNK)
             masked = not bool(real[:, now].all())
             advance = _program(part, several, masked)
@@ -81,6 +85,9 @@ def train(
                 server, work, batches.at(slice(None), now), active[:, now].contiguous(), lr
             )
             total += losses
+            if midway.due():
+                done = torch.tensor(begin + CHUNK)
+                midway.keep({STEP: done, "work": work, "totals": total})
     return dict(work), total
 
 

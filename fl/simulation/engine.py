@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from fl.data.batches import Schedule, together
 from fl.method import COUNTS, GIVEN, MODALITY, Averaging, Exchange, Method, Pass, Refresh, Sweep
 from fl.simulation import compiled
 from fl.simulation.backends import BACKENDS, TOGETHER, Cohort, Trained
+from fl.simulation.midway import UNWATCHED, Midway, listed, moved, numbered, unlisted
 from fl.simulation.state import Plan as Plan
 from fl.simulation.state import Schedules
 from fl.simulation.state import State as State
@@ -64,19 +66,45 @@ def run_round(method: Method, state: State, plan: Plan, backend: str) -> tuple[S
 
 
 def run_rounds(
-    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], backend: str
+    methods: Sequence[Method],
+    states: Sequence[State],
+    plans: Sequence[Plan],
+    backend: str,
+    midway: Midway = UNWATCHED,
 ) -> list[tuple[State, Tensor]]:
-    """`run_round` for several runs that differ in their seed only, over the same samples."""
+    """`run_round` for several runs that differ in their seed only, over the same samples.
+
+    midway: what is kept on the way; nothing where runs are trained one after another.
+    """
     if len(states) > 1 and backend not in TOGETHER:
         runs = zip(methods, states, plans, strict=True)
         return [run_round(*run, backend) for run in runs]
     losses: list[Tensor] = []
+    first, done = midway.first("exchange"), midway.begun.get("states", {})
+    if done:
+        states = unpacked(done, plans[0].arrays.device)
     for number, schedules in enumerate(plans[0].exchanges):
-        if schedules is not None:
+        if schedules is not None and number >= first:
             exchanges = [method.exchanges[number] for method in methods]
             called = [plan.of(exchanges[0]) for plan in plans]
-            states, losses = _exchanged(exchanges, states, called, number, backend)
+            inner = midway.within("exchange", number, partial(_states, done))
+            states, losses = _exchanged(exchanges, states, called, number, backend, inner)
+            done = packed(states)
     return list(zip(states, losses, strict=True))
+
+
+def _states(done: Tree) -> dict[str, Any]:
+    return {"states": done}
+
+
+def packed(states: Sequence[State]) -> dict[str, Any]:
+    """The states of several runs as one tree."""
+    return listed({"server": one.server, "clients": one.clients} for one in states)
+
+
+def unpacked(tree: Tree, device: torch.device) -> list[State]:
+    """The states that `packed` was given, on the device where they are trained."""
+    return [State(moved(one["server"], device), dict(one["clients"])) for one in tree.values()]
 
 
 def _exchanged(
@@ -85,10 +113,11 @@ def _exchanged(
     plans: Sequence[Plan],
     number: int,
     backend: str,
+    midway: Midway,
 ) -> tuple[list[State], list[Tensor]]:
     """The states after one exchange of every run, and the losses of its last training pass."""
     done = []
-    found = _trained(exchanges[0], states, plans, number, backend)
+    found = _trained(exchanges[0], states, plans, number, backend, midway)
     for exchange, state, plan, own in zip(exchanges, states, plans, found, strict=True):
         server, clients = exchange.aggregate(
             state.server,
@@ -134,9 +163,33 @@ class _Gathered:
         self.n.append(weight)
         self.losses.append(trained.losses[own])
 
+    def tree(self) -> dict[str, Any]:
+        """All of it, for `of`."""
+        return {
+            "kept": listed(self.kept),
+            "uploads": listed(self.uploads),
+            "n": numbered(self.n),
+            "losses": numbered(self.losses),
+        }
+
+    @classmethod
+    def of(cls, tree: Tree, device: torch.device, averaging: bool) -> _Gathered:
+        """What `tree` gave, where `add` puts it."""
+        return cls(
+            [*unlisted(tree["kept"], HOST if averaging else device)],
+            [*unlisted(tree["uploads"], device)],
+            trees.leaves(trees.to(tree["n"], device)),
+            trees.leaves(trees.to(tree["losses"], device)),
+        )
+
 
 def _trained(
-    exchange: Exchange, states: Sequence[State], plans: Sequence[Plan], number: int, backend: str
+    exchange: Exchange,
+    states: Sequence[State],
+    plans: Sequence[Plan],
+    number: int,
+    backend: str,
+    midway: Midway,
 ) -> list[_Gathered]:
     """What the participants of every run give; those of an `Averaging` method, where they are too
     many for one group, averaged.
@@ -145,14 +198,23 @@ def _trained(
     averaging = len(groups) > 1 and isinstance(exchange.aggregate, Averaging)
     schedules, servers = _schedules(plans, number), _servers(exchange, states)
     n = torch.cat([plan.n for plan in plans])
-    found = [_Gathered() for _ in states]
-    for rows, runs in groups:
+    before = midway.begun.get("gathered", {}).values()
+    found = [_Gathered.of(tree, n.device, averaging) for tree in before]
+    found = found or [_Gathered() for _ in states]
+    for place, (rows, runs) in enumerate(groups):
+        if place < midway.first("group"):
+            continue
         cohort = _cohort(exchange, states, plans, servers, rows, runs)
-        trained = _worked(exchange, cohort, schedules, rows, backend)
+        inner = midway.within("group", place, partial(_gathered, found))
+        trained = _worked(exchange, cohort, schedules, rows, backend, inner)
         for run in np.unique(runs):
             own = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
             found[run].add(trained, n[rows], own, averaging)
     return found
+
+
+def _gathered(found: Sequence[_Gathered]) -> dict[str, Any]:
+    return {"gathered": listed(one.tree() for one in found)}
 
 
 def _schedules(plans: Sequence[Plan], number: int) -> Schedules:
@@ -168,24 +230,40 @@ def _servers(exchange: Exchange, states: Sequence[State]) -> Tree:
 
 
 def _worked(
-    exchange: Exchange, cohort: Cohort, schedules: Schedules, rows: slice, backend: str
+    exchange: Exchange,
+    cohort: Cohort,
+    schedules: Schedules,
+    rows: slice,
+    backend: str,
+    midway: Midway,
 ) -> Trained:
     """The passes of a cohort: what its clients keep, what they send, the last training loss."""
-    sent: dict[str, Any] = {}
-    loss = torch.zeros(len(cohort.ids), dtype=torch.float64, device=cohort.arrays.device)
-    for part, schedule in zip(exchange.passes, schedules, strict=True):
-        if schedule is None:
+    device = cohort.arrays.device
+    done = Trained(
+        cohort.clients, {}, torch.zeros(len(cohort.ids), dtype=torch.float64, device=device)
+    )
+    if "done" in midway.begun:
+        done = Trained(**moved(midway.begun["done"], device))
+    for number, (part, schedule) in enumerate(zip(exchange.passes, schedules, strict=True)):
+        if schedule is None or number < midway.first("pass"):
             continue
-        cohort = replace(cohort, schedule=schedule.take(rows))
+        now = replace(cohort, clients=done.kept, schedule=schedule.take(rows))
         if isinstance(part, Sweep):
-            clients, sent = sweep(part, cohort, sent, backend)
+            done = Trained(*sweep(part, now, done.uploads, backend), done.losses)
+            after = midway.within("pass", number + 1, partial(_passed, done))
+            if after.due():
+                after.keep({})
         else:
-            clients, sent, loss = BACKENDS[backend](part, cohort)
-        cohort = replace(cohort, clients=clients)
-    kept = dict(cohort.clients)
+            inner = midway.within("pass", number, partial(_passed, done) if number else dict)
+            done = BACKENDS[backend](part, now, inner)
+    kept = dict(done.kept)
     if exchange.give:
         del kept[GIVEN]
-    return Trained(kept, sent, loss)
+    return done._replace(kept=kept)
+
+
+def _passed(done: Trained) -> dict[str, Any]:
+    return {"done": done._asdict()}
 
 
 def _averaged(shares: list[Tree], weights: list[Tensor]) -> tuple[dict[str, Any], Tensor]:

@@ -1,117 +1,37 @@
-"""Evaluation: the metrics of a model on each client's data."""
+"""Evaluation: the metrics of a model on each client's data.
+
+The shared model passes once over the samples of all clients; personal ones are stacked, several
+clients with all of their samples at a time (`fl.simulation.scored`). Metrics are taken by client
+after that. Beside clients scored one after another, accuracy is equal to the bit unless a sample's
+two largest outputs are equal but for rounding; losses and means over classes are equal to rounding,
+as products of more samples, or of a stack, and means may be summed in another order. The same state
+gives the same numbers to the bit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from fl import trees
 from fl.data.batches import Arrays
-from fl.data.modality import MODALITY
-from fl.method import REAL, Method, Predictor, View
+from fl.method import Method
 from fl.network import Network
-from fl.schema import METRIC_COLUMNS, PERSONAL, REWEIGHTED, UNSEEN
+from fl.schema import PERSONAL, REWEIGHTED, UNSEEN
 from fl.simulation.engine import State
+from fl.simulation.held import OWN as OWN
+from fl.simulation.held import Held as Held
+from fl.simulation.rows import as_rows as as_rows
+from fl.simulation.rows import named, table
+from fl.simulation.scored import Portion, Scored, scored
 from fl.task import Task
-from fl.tasks.classification import CLASSIFICATION
-from fl.term import Batch
+from fl.tasks.classification import CLASSIFICATION, by_class
 from fl.trees import Tree
 
-CHUNK = 1024
-Look = Callable[[Tree, Batch], dict[str, Any]]
-NO_SAMPLES = np.zeros(0, np.int64)
-UNSEEN_VAL = "unseen-val"
-OWN, UNION, BOTH = "own", "global", "reweighted"
-"""Whose test samples a client's model is scored on: the client's own, or those of all clients; or
-both, the latter by `fl.schema.REWEIGHTED`.
-"""
-
-
-@dataclass(frozen=True)
-class Held:
-    """The samples of every client, by split: ``held.samples["test"][client]`` is an int64 array.
-
-    Unseen clients have their test samples in the split `UNSEEN`, their validation samples in
-    `UNSEEN_VAL`, and none in ``val`` and ``test``.
-
-    Attributes:
-        away: Clients that take part in no round, in ascending order.
-        everywhere: The test samples of all clients, where models are scored on them in addition to
-            the client's own.
-        modality: Of every client, int64 [clients], where they differ in it.
-    """
-
-    samples: Mapping[str, list[np.ndarray]]
-    away: tuple[int, ...] = ()
-    everywhere: np.ndarray | None = None
-    modality: np.ndarray | None = None
-
-    @classmethod
-    def of(cls, table: pd.DataFrame, test: str = OWN, everybody: bool = False) -> Held:
-        """The samples in a partition table.
-
-        Args:
-            test: `OWN`: clients are tested on their own samples. `UNION`: each client that has test
-                samples, on those of all. `BOTH`: on its own, and separately on those of all.
-            everybody: Unseen clients take part as well.
-        """
-        clients = int(table["client"].max()) + 1
-        unseen = np.zeros(len(table), bool)
-        if UNSEEN in table:
-            unseen = table[UNSEEN].to_numpy(bool)
-        away = np.unique(table["client"].to_numpy()[unseen])
-        split = table["split"].mask(unseen & (table["split"] == "test").to_numpy(bool), UNSEEN)
-        split = split.mask(unseen & (table["split"] == "val").to_numpy(bool), UNSEEN_VAL)
-        by_split = {}
-        for name, part in table.groupby(split, sort=True):
-            groups = dict(list(part.groupby("client")["sample"]))
-            by_split[str(name)] = [
-                np.sort(groups[k].to_numpy(np.int64)) if k in groups else np.zeros(0, np.int64)
-                for k in range(clients)
-            ]
-        union = np.sort(np.concatenate(by_split.get("test", [np.zeros(0, np.int64)])))
-        if test == UNION:
-            by_split["test"] = [union if len(own) else own for own in by_split["test"]]
-        without = () if everybody else tuple(away.tolist())
-        modality = None
-        if MODALITY in table:
-            modality = table.groupby("client")[MODALITY].first().to_numpy(np.int64)
-        return cls(by_split, without, union if test == BOTH else None, modality)
-
-    def of_splits(self, names: str, client: int) -> np.ndarray:
-        """A client's samples of a split, or of several: ``train+val``."""
-        names = "train" if names == REAL and REAL not in self.samples else names
-        split, *others = names.split("+")
-        wanted = [split, *others, *([UNSEEN_VAL] if "val" in others else [])]
-        found = [self.samples[one][client] for one in wanted if one in self.samples]
-        return found[0] if len(found) == 1 else np.sort(np.concatenate([NO_SAMPLES, *found]))
-
-    def of_modality(self, modality: int) -> Held:
-        """The same clients, but only those of one modality hold samples and take part."""
-        assert self.modality is not None
-        others = np.flatnonzero(self.modality != modality).tolist()
-        samples = {
-            split: [np.zeros(0, np.int64) if k in others else own for k, own in enumerate(held)]
-            for split, held in self.samples.items()
-        }
-        return replace(self, samples=samples, away=tuple(sorted({*self.away, *others})))
-
-    @property
-    def clients(self) -> int:
-        """How many clients there are."""
-        return len(self.samples["train"])
-
-    @property
-    def participants(self) -> np.ndarray:
-        """The clients that may take part in rounds."""
-        return np.setdiff1d(np.arange(self.clients), self.away)
+Values = dict[str, np.ndarray]
 
 
 def evaluate(
@@ -125,132 +45,90 @@ def evaluate(
     splits: tuple[str, ...] = ("val", "test", UNSEEN),
     task: Task = CLASSIFICATION,
 ) -> pd.DataFrame:
-    """Loss and the task's metrics of every client, in the columns of `METRIC_COLUMNS`.
+    """Loss and the task's metrics of every client, in the columns of `fl.schema.METRIC_COLUMNS`.
 
     Each view of the method is one ``stage``. A split without samples of a client gives no row, and
     neither does the personal stage of a client that never takes part, because it has no model.
     """
-    rows = []
-    ask = partial(
-        _View,
-        network=network,
-        state=state,
-        arrays=arrays,
-        held=held,
-        classes=classes,
-        task=task,
-    )
+    tables = [as_rows([])]
     for stage, view in method.views.items():
-        seen = ask(view, stage)
-        for split in (s for s in splits if s in held.samples):
-            for client, samples in enumerate(held.samples[split]):
-                if not len(samples) or not seen.serves(client):
-                    continue
-                rows += [
-                    (round_, client, split, stage, metric, value, len(samples))
-                    for metric, value in seen.scores(client, samples).items()
-                ]
-                if split == "test" and held.everywhere is not None:
-                    value, size = seen.reweighted(client, held.everywhere), len(held.everywhere)
-                    # None where no test sample is of a class that the client trains on.
-                    if not np.isnan(value):
-                        rows.append((round_, client, split, stage, REWEIGHTED, value, size))
-    return as_rows(rows)
+        models = Scored(view, stage == PERSONAL, network, state, arrays, held, task)
+        portions = [
+            Portion(client, split, samples)
+            for split in splits
+            for client, samples in enumerate(held.samples.get(split, ()))
+            if len(samples) and models.serves(client)
+        ]
+        if portions:
+            values = scored(models, portions, partial(concluded, task, classes=classes))
+            if held.everywhere is not None and "test" in splits:
+                values[REWEIGHTED] = _reweighted(models, portions, arrays, held, classes)
+            tables.append(_table(round_, stage, portions, values, held))
+    return pd.concat(tables[1:], ignore_index=True) if len(tables) > 1 else tables[0]
 
 
-class _View:
-    """One view of a method after a round; scores samples client by client."""
-
-    def __init__(
-        self,
-        view: View,
-        stage: str,
-        *,
-        network: Network,
-        state: State,
-        arrays: Arrays,
-        held: Held,
-        classes: int,
-        task: Task,
-    ) -> None:
-        self._view, self._network, self._state = view, network, state
-        self._arrays, self._held, self._classes = arrays, held, classes
-        self._task = task
-        self._predictor = view if isinstance(view, Predictor) else None
-        self._shared = None if stage == PERSONAL else view(state.server, None)
-        self._last: tuple[np.ndarray, dict[str, float]] | None = None
-        self._everywhere: tuple[np.ndarray, np.ndarray] | None = None
-
-    def serves(self, client: int) -> bool:
-        """Whether the client has a model: one that never takes part has none of its own."""
-        everybody = self._shared is not None or (self._predictor and self._predictor.everybody)
-        return bool(everybody) or client not in self._held.away
-
-    def scores(self, client: int, samples: np.ndarray) -> dict[str, float]:
-        """Metrics of the client's model, or of the shared one, on the samples."""
-        remembers = self._predictor is not None and self._predictor.look is not None
-        if self._shared is None or remembers:
-            return self._scores(client, samples)
-        # One model on the same samples as for the client before scores the same.
-        if self._last is None or self._last[0] is not samples:
-            self._last = samples, self._scores(client, samples)
-        return self._last[1]
-
-    def reweighted(self, client: int, samples: np.ndarray) -> float:
-        """Accuracy on the samples, each class by its share among the client's training samples."""
-        remembers = self._predictor is not None and self._predictor.look is not None
-        if self._shared is None or remembers or self._everywhere is None:
-            seen = self._looked(client, samples)
-            self._everywhere = seen["correct"].cpu().numpy(), seen["label"].cpu().numpy()
-        own = torch.from_numpy(self._held.samples["train"][client]).to(self._arrays.device)
-        held = np.bincount(self._arrays.labels(own).cpu().numpy(), minlength=self._classes)
-        return reweighted_accuracy(*self._everywhere, held)
-
-    def _scores(self, client: int, samples: np.ndarray) -> dict[str, float]:
-        return self._task.conclude(self._looked(client, samples), self._classes)
-
-    @torch.no_grad()
-    def _looked(self, client: int, samples: np.ndarray) -> dict[str, Tensor]:
-        """What the task computes for each sample."""
-        own = None if self._shared else self._state.client(client, self._arrays.device)
-        variables = self._shared or self._view(self._state.server, own)
-        outputs_of, seen = self._outputs(variables, client), []
-        for begin in range(0, len(samples), self._task.chunk):
-            chunk = samples[begin : begin + self._task.chunk]
-            index = torch.from_numpy(chunk).to(self._arrays.device)
-            outputs = outputs_of(self._arrays.inputs(index))
-            seen.append(self._task.look(outputs, self._arrays.labels(index)))
-        return trees.concatenate(seen)
-
-    def _outputs(self, variables: Tree, client: int) -> Callable[[Tensor], Tensor]:
-        """The outputs of one client's model."""
-        predictor = self._predictor
-        if predictor is None:
-            return lambda x: (
-                self._network.eval(variables["params"], variables["buffers"], x).outputs
-            )
-        memory: dict[str, Any] = {}
-        if predictor.look is not None:
-            known = {
-                split: self._known(predictor.look, variables, self._held.samples[split][client])
-                for split in predictor.remembers
-                if split in self._held.samples and len(self._held.samples[split][client])
-            }
-            memory = predictor.recall(variables, known)
-        return lambda x: predictor.predict(variables, memory, x)
-
-    def _known(self, look: Look, variables: Tree, samples: np.ndarray) -> dict[str, Any]:
-        found = []
-        for begin in range(0, len(samples), CHUNK):
-            index = torch.from_numpy(samples[begin : begin + CHUNK]).to(self._arrays.device)
-            found.append(look(variables, self._arrays.batch(index, torch.ones_like(index))))
-        return trees.concatenate(found)
+def _reweighted(
+    models: Scored, portions: list[Portion], arrays: Arrays, held: Held, classes: int
+) -> np.ndarray:
+    """Of each portion of the split ``test`` the accuracy on the test samples of all clients, each
+    class by its share among the client's training samples, [portions]; NaN for other splits, and
+    where no sample is of a class that the client trains on.
+    """
+    found = np.full(len(portions), np.nan)
+    there = [i for i, portion in enumerate(portions) if portion.split == "test"]
+    if there and held.everywhere is not None:
+        whole = [Portion(portions[i].client, "test", held.everywhere) for i in there]
+        counts = scored(models, whole, partial(_counted, classes=classes))
+        for row, i in enumerate(there):
+            train = held.samples["train"][portions[i].client]
+            labels = arrays.labels(torch.from_numpy(train).to(arrays.device)).cpu().numpy()
+            own = np.bincount(labels, minlength=classes)
+            found[i] = _weighted_share(counts["right"][row], counts["there"][row], own)
+    return found
 
 
-def as_rows(rows: list[tuple[int, int, str, str, str, float, int]]) -> pd.DataFrame:
-    """A table in the columns and types of `METRIC_COLUMNS`."""
-    table = pd.DataFrame(rows, columns=list(METRIC_COLUMNS))
-    return table.astype({"round": "int32", "client": "int32", "value": "float64", "n": "int64"})
+def _counted(seen: Tree, sizes: np.ndarray, classes: int) -> Values:
+    correct, label = (seen[key].cpu().numpy() for key in ("correct", "label"))
+    right, there = by_class(correct, label, sizes, classes)
+    return {"right": right, "there": there}
+
+
+def concluded(task: Task, seen: Tree, sizes: np.ndarray, classes: int) -> Values:
+    """The task's metrics of each portion, [portions]; see `Task.conclude_each`."""
+    if task.conclude_each is not None:
+        return task.conclude_each(seen, sizes, classes)
+    bounds = np.cumsum(sizes)
+    each = [
+        task.conclude(trees.take(seen, slice(int(end - size), int(end))), classes)
+        for size, end in zip(sizes, bounds, strict=True)
+    ]
+    return {name: np.array([one[name] for one in each]) for name in each[0]}
+
+
+def _table(
+    round_: int, stage: str, portions: list[Portion], values: Values, held: Held
+) -> pd.DataFrame:
+    """Rows for every portion, metric after metric."""
+    names, grid = list(values), np.stack(list(values.values()), axis=1)
+    n = np.repeat([[len(portion.samples)] for portion in portions], len(names), axis=1)
+    kept = np.ones(grid.shape, bool)
+    if REWEIGHTED in values and held.everywhere is not None:
+        n[:, names.index(REWEIGHTED)] = len(held.everywhere)
+        kept[:, names.index(REWEIGHTED)] = ~np.isnan(values[REWEIGHTED])
+    row, column = np.nonzero(kept)
+    splits = list(dict.fromkeys(portion.split for portion in portions))
+    split = np.array([splits.index(portion.split) for portion in portions])
+    return table(
+        {
+            "round": np.full(len(row), round_),
+            "client": np.array([portion.client for portion in portions])[row],
+            "split": named(split[row], splits),
+            "stage": named(np.zeros(len(row), np.int64), [stage]),
+            "metric": named(column, names),
+            "value": grid[kept],
+            "n": n[kept],
+        }
+    )
 
 
 def reweighted_accuracy(correct: np.ndarray, labels: np.ndarray, held: np.ndarray) -> float:
@@ -266,6 +144,12 @@ def reweighted_accuracy(correct: np.ndarray, labels: np.ndarray, held: np.ndarra
     Returns:
         NaN if no sample is of a class that the client holds.
     """
-    there = np.bincount(labels, minlength=len(held))[: len(held)] * held
-    right = np.bincount(labels, weights=correct, minlength=len(held))[: len(held)] * held
-    return float(right.sum() / there.sum()) if there.sum() else float("nan")
+    there = np.bincount(labels, minlength=len(held))[: len(held)]
+    right = np.bincount(labels, weights=correct, minlength=len(held))[: len(held)]
+    return _weighted_share(right, there, held)
+
+
+def _weighted_share(right: np.ndarray, there: np.ndarray, held: np.ndarray) -> float:
+    """`reweighted_accuracy` from counts by class, [classes] each."""
+    total = (there * held).sum()
+    return float((right * held).sum() / total) if total else float("nan")

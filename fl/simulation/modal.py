@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from fl.network import Network
 from fl.simulation import engine
 from fl.simulation.backends import TOGETHER
 from fl.simulation.engine import Plan, State
+from fl.simulation.midway import UNWATCHED, Midway, numbered
 from fl.trees import Tree
 
 UPLOAD, SAMPLES = "upload", "samples"
@@ -119,46 +121,75 @@ def state_of(modal: Modal, state: State) -> State:
 
 
 def run_rounds(
-    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], backend: str
+    methods: Sequence[Method],
+    states: Sequence[State],
+    plans: Sequence[Plan],
+    backend: str,
+    midway: Midway = UNWATCHED,
 ) -> list[Done]:
     """`fl.simulation.engine.run_rounds`, modality by modality where there are several."""
     if not methods[0].modals:
-        return engine.run_rounds(methods, states, plans, backend)
+        return engine.run_rounds(methods, states, plans, backend, midway)
     if len(states) > 1 and backend not in TOGETHER:
         return [
             run_rounds([method], [state], [plan], backend)[0]
             for method, state, plan in zip(methods, states, plans, strict=True)
         ]
     done: list[list[tuple[Modal, Plan, Done]]] = [[] for _ in states]
+    before: dict[str, Any] = dict(midway.begun.get("done", {}))
     for number in range(len(methods[0].modals)):
-        for run, modal, plan, result in _trained(methods, states, plans, number, backend):
+        found = _taking(methods, plans, number)
+        if str(number) in before:
+            results = _unpacked(before[str(number)], plans[0].arrays.device)
+        elif found:
+            inner = midway.within("modality", number, partial(_before, dict(before)))
+            results = _trained(found, states, backend, inner)
+            before[str(number)] = _packed(results)
+        else:
+            continue
+        for (run, modal, plan), result in zip(found, results, strict=True):
             done[run].append((modal, plan, result))
     runs = zip(methods, states, plans, done, strict=True)
     return [_together(*run) for run in runs]
 
 
-def _trained(
-    methods: Sequence[Method],
-    states: Sequence[State],
-    plans: Sequence[Plan],
-    number: int,
-    backend: str,
-) -> list[tuple[int, Modal, Plan, Done]]:
-    """The rounds of a modality, in those runs in which any of its clients take part."""
-    found = [
+def _before(done: Tree) -> dict[str, Any]:
+    return {"done": done}
+
+
+def _packed(results: Sequence[Done]) -> dict[str, Any]:
+    """Rounds of a modality as one tree."""
+    states, losses = zip(*results, strict=True)
+    return {"states": engine.packed(states), "losses": numbered(losses)}
+
+
+def _unpacked(tree: Tree, device: torch.device) -> list[Done]:
+    """What `_packed` was given."""
+    losses = trees.leaves(trees.to(tree["losses"], device))
+    return list(zip(engine.unpacked(tree["states"], device), losses, strict=True))
+
+
+Taking = Sequence[tuple[int, Modal, Plan]]
+"""The runs in which clients of a modality take part: their numbers, and what those clients do."""
+
+
+def _taking(methods: Sequence[Method], plans: Sequence[Plan], number: int) -> Taking:
+    return [
         (run, method.modals[number], own)
         for run, (method, plan) in enumerate(zip(methods, plans, strict=True))
         if (own := plan.modals[number]) is not None
     ]
-    if not found:
-        return []
-    results = engine.run_rounds(
+
+
+def _trained(found: Taking, states: Sequence[State], backend: str, midway: Midway) -> list[Done]:
+    """The rounds of a modality."""
+    return engine.run_rounds(
         [modal.method if modal.apart else _collecting(modal.method) for _, modal, _ in found],
         [state_of(modal, states[run]) for run, modal, _ in found],
         [plan for *_, plan in found],
         backend,
+        midway,
     )
-    return [(*one, result) for one, result in zip(found, results, strict=True)]
 
 
 def _collecting(method: Method) -> Method:

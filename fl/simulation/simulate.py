@@ -25,9 +25,10 @@ from fl.method import Exchange, Method, Pass, Sweep
 from fl.network import Network
 from fl.pytorch import draws
 from fl.schema import GLOBAL, PERSONAL
-from fl.simulation import engine, modal
+from fl.simulation import engine, holders, modal
 from fl.simulation.engine import Plan, State
 from fl.simulation.evaluate import Held, as_rows, evaluate
+from fl.simulation.midway import UNWATCHED, Midway
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
 from fl.training import WEIGHTS, Training, learning_rate
@@ -65,7 +66,8 @@ class Simulation:
         counts = self.counts()
         if self.method.admit:
             self.method.admit(counts, torch.from_numpy(self.held.participants))
-        return engine.start(self.method, variables, counts, self.held.modality)
+        state = engine.start(self.method, variables, counts, self.held.modality)
+        return holders.blanked(state, self.method, self.held.modality)
 
     def counts(self) -> Tensor:
         """Training samples of every client by class, int64 [clients, classes]; zeros where a sample
@@ -217,14 +219,15 @@ class Simulation:
 
     def final(self, state: State) -> dict[str, Any]:
         """The weights to store: by stage, the global model's variables, and the clients' own as a
-        stack.
+        stack; where clients differ in modality, of each weight the rows of those who hold it.
         """
         views, kept = self.method.views, {}
         if GLOBAL in views:
             kept[GLOBAL] = views[GLOBAL](state.server, None)
         if PERSONAL in views:
             own = [state.client(k, self.arrays.device) for k in range(self.held.clients)]
-            kept[PERSONAL] = trees.stack([views[PERSONAL](state.server, one) for one in own])
+            whole = trees.stack([views[PERSONAL](state.server, one) for one in own])
+            kept[PERSONAL] = holders.stored(whole, self.method, self.held.modality)
         return kept
 
     def before(self, weights: Tree) -> pd.DataFrame:
@@ -272,11 +275,17 @@ Key = TypeVar("Key")
 
 
 def lockstep(
-    simulations: Mapping[Key, Simulation], states: Mapping[Key, State], done: int, backend: str
+    simulations: Mapping[Key, Simulation],
+    states: Mapping[Key, State],
+    done: int,
+    backend: str,
+    midway: Midway = UNWATCHED,
 ) -> Iterator[dict[Key, Round]]:
     """The rounds after ``done`` of several runs that differ in their seed only, trained together.
 
     A run that diverges leaves the others after that round; ends when none is left.
+
+    midway: what is kept on the way in each round, and what was of the first.
     """
     total = next(iter(simulations.values())).training.rounds
     running = dict(states)
@@ -285,7 +294,8 @@ def lockstep(
         plans = [run.plan(number) for run in runs]
         methods = [run.method for run in runs]
         before = draws.streams()
-        results = modal.run_rounds(methods, list(running.values()), plans, backend)
+        results = modal.run_rounds(methods, list(running.values()), plans, backend, midway)
+        midway = midway.afresh()
         if draws.drawn_since(before):
             raise FedloomError(
                 f"round {number} drew from PyTorch's shared random numbers, so that the run would "

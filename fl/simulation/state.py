@@ -28,6 +28,16 @@ class State:
         """One client's tree, on the device."""
         return trees.to(trees.take(self.clients, number), device)
 
+    def some(self, numbers: Sequence[int], device: torch.device) -> dict[str, Any]:
+        """A stack of some clients, on the device."""
+        return trees.to(trees.take(self.clients, torch.tensor(numbers)), device)
+
+    @property
+    def client_bytes(self) -> int:
+        """Of one client's tree."""
+        found = trees.leaves(self.clients)
+        return trees.nbytes(self.clients) // len(found[0]) if found else 0
+
 
 Schedules = tuple[Schedule | None, ...]
 """The batches of the passes of an exchange; None for a pass that is left out of the round."""

@@ -21,7 +21,7 @@ DAY = 86400.0
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredRun:
     """A run in a store.
 
     Attributes:
@@ -37,18 +37,18 @@ class Entry:
     size: int
 
 
-def entries(store: Store) -> Iterator[Entry]:
+def entries(store: Store) -> Iterator[StoredRun]:
     """Every run of a store, the finished ones first."""
     for run in store.runs():
         try:
             record = store.record(run)
             run_check.check_whole(record, Where(run))
         except FedloomError:
-            yield Entry(run, DAMAGED, {}, _size(store.place(run)))
+            yield StoredRun(run, DAMAGED, {}, _size(store.place(run)))
         else:
-            yield Entry(run, record["state"], record, _size(store.place(run)))
+            yield StoredRun(run, record["state"], record, _size(store.place(run)))
     for run in store.unfinished():
-        yield Entry(run, UNFINISHED, {}, _size(store.place(run)))
+        yield StoredRun(run, UNFINISHED, {}, _size(store.place(run)))
 
 
 def problems(store: Store, run: str) -> list[str]:

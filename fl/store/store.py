@@ -75,15 +75,15 @@ class Store:
             names = {path.name.partition(".")[0] for path in self.root.iterdir()}
         return sorted(name for name in names if is_name(name) and self.has(name))
 
-    def round(self, run: str) -> int:
-        """The round of an unfinished run's newest checkpoint, by the checkpoint's name; 0 without
-        one.
+    def round(self, run: str) -> int | None:
+        """The round of an unfinished run's newest checkpoint, by the checkpoint's name; None
+        without one.
         """
         try:
             names = [path.name for path in (self.partial(run) / CHECKPOINTS).iterdir()]
         except OSError:
-            return 0
-        return max((int(n[6:]) for n in names if re.fullmatch(r"round-\d+", n)), default=0)
+            return None
+        return max((int(n[6:]) for n in names if re.fullmatch(r"round-\d+", n)), default=None)
 
     def failure(self, run: str) -> str | None:
         """The error that ended the last attempt at an unfinished run; None if there was none."""
@@ -102,7 +102,7 @@ class Store:
 
     def weights(self, run: str, device: str | torch.device = "cpu") -> dict[str, Any]:
         """The run's final weights, a tree of tensors on ``device``, checked against their hash."""
-        from fl.store.checkpoint import load_tree
+        from fl.store.tree_file import load_tree
 
         return self._read(run, WEIGHTS, lambda path, _: load_tree(path, device))
 
@@ -115,7 +115,7 @@ class Store:
         """
         if TRACES not in self.record(run)["files"]:
             return {}
-        from fl.store.checkpoint import load_tree
+        from fl.store.tree_file import load_tree
 
         return self._read(run, TRACES, lambda path, _: load_tree(path))
 

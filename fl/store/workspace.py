@@ -73,7 +73,7 @@ class Workspace:
             kept = [METRICS]
             for name, tree in ((WEIGHTS, weights), (TRACES, traces)):
                 if tree is not None:
-                    from fl.store.checkpoint import save_tree
+                    from fl.store.tree_file import save_tree
 
                     save_tree(tree, result / name)
                     kept.append(name)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fl import fields
 from fl.code import registry
 from fl.code.registry import Entry
+from fl.data.modality import Modality
 from fl.errors import ConfigError, Where
 from fl.study.grids import check_size, grid
 
@@ -106,17 +107,38 @@ def _text(name: str, values: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model sees of a data set, or of its modality ``name``; see `fl.data.Dataset`."""
+    """What a model sees of a data set, or of its modality ``name``; see `fl.data.Dataset`.
+
+    parts: where it sees several inputs of a sample; ``shape`` is then ().
+    """
 
     name: str
     shape: tuple[int, ...]
     classes: int
     tokens: int
+    parts: tuple[Modality, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[Modality, ...]:
+        """The several inputs of a sample, or its only one."""
+        return self.parts or (Modality(self.name, "x", self.shape, self.tokens),)
+
+    def tree(self, made: Callable[[Modality], Any]) -> Any:
+        """What is made for each of several inputs, by name; for an only one, that itself."""
+        if not self.parts:
+            return made(self.kinds[0])
+        return {kind.name: made(kind) for kind in self.parts}
 
 
-def inputs(dataset: Choice, several: bool = False) -> list[Inputs]:
-    """What models see of a data set; of each modality where there are several."""
+def inputs(dataset: Choice, held: str = "first") -> list[Inputs]:
+    """What models see of a data set; of each modality where clients hold one each.
+
+    Args:
+        held: What clients hold of each sample, see `fl.study.modal_check`.
+    """
     data = dataset.entry.make(dataset.values)
-    if not several:
+    if held == "first":
         return [Inputs("", data.shape, data.classes, getattr(data, "tokens", 0))]
+    if held == "all":
+        return [Inputs("", (), data.classes, 0, data.modalities)]
     return [Inputs(kind.name, kind.shape, data.classes, kind.tokens) for kind in data.modalities]

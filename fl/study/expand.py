@@ -125,18 +125,18 @@ def expand(
         log.warning("%s: planning %s runs, which takes a while", where.file, f"{count:,}")
     runs: dict[tuple[str, str], Run] = {}
     counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
-    known, stages = known or Tried(), dict[tuple[str, str, bool], Rehearsed]()
+    known, stages = known or Tried(), dict[tuple[str, str, str], Rehearsed]()
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
         for one in (scheme, model):
             task_check.check(one.entry, task, dataset, one.at)
         partition_fit.check_fit(scheme.spec, dataset.spec, scheme.at)
         scheme = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
-        several = modal_check.check(model, dataset, scheme)
-        modal_check.check_analyses(several, analyses)
-        entries.check(dataset, scheme, task)
+        held = modal_check.check(model, dataset, scheme)
+        modal_check.check_analyses(held, dataset, model, analyses)
+        entries.check(dataset, model, scheme, task, held)
         if checked:
-            stage = Rehearsed(model, dataset, several, known)
-            stage = stages.setdefault((model.text, dataset.text, several), stage)
+            stage = Rehearsed(model, dataset, held, known)
+            stage = stages.setdefault((model.text, dataset.text, held), stage)
             counts[model.text].setdefault(dataset.text, stage.parameters)
             entries.rehearse(stage, scheme)
         place = _Place(entries, study.test, study.seeds[0], dataset, scheme, model)

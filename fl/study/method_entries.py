@@ -14,7 +14,7 @@ from fl.code import registry
 from fl.declaration import declared
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.fields import Count
-from fl.study import config, partition_fit, task_check
+from fl.study import config, modal_check, partition_fit, task_check
 from fl.study.components import Choice
 from fl.study.config import Execution, Study
 from fl.study.points import ADDED, Point, points
@@ -57,7 +57,14 @@ class Entries:
         self.execution = config.execution(execution, study.execution, where / "execution")
         self.executions = {label: self._execution(label) for label in self._given}
 
-    def check(self, dataset: Choice, scheme: Choice, task: Task) -> None:
+    def check(
+        self,
+        dataset: Choice,
+        model: Choice,
+        scheme: Choice,
+        task: Task,
+        held: modal_check.Held,
+    ) -> None:
         """Refuse (`ConfigError`) an entry that cannot work on this data set and partition.
 
         That is a grid, or a method that learns by validation data, without such data, a batch
@@ -74,6 +81,9 @@ class Entries:
                 problem = f"learns by validation samples, of which {scheme.text} has none"
                 raise ConfigError(at, problem, "a partition with val > 0")
             self._check_task(label, task, dataset)
+            modal_check.check_trained_on(self.train_on(label), held, at / "train_on")
+            if held == "all":
+                modal_check.check_inputs(found[0].entry, dataset, model, at)
             for point in found:
                 self._check_batch(label, point.training["batch_size"], size, dataset)
 

@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from fl.code import registry
+from fl.code.registry import Entry
 from fl.data import holdings, materials
-from fl.data.modality import MODALITY
-from fl.errors import ConfigError
+from fl.data.modality import ANY, MODALITY, kinds_of, takes
+from fl.errors import ConfigError, Where
 from fl.places import path_of
 from fl.study.components import Choice
 
+Held = Literal["first", "all", "one"]
+"""What a client holds of each sample, and a model is for: the data set's first input; all of its
+inputs; one of them, in which clients differ.
+"""
 
-def check(model: Choice, dataset: Choice, scheme: Choice) -> bool:
-    """Whether clients differ in modality; a combination that cannot work is a `ConfigError`."""
-    kinds = [kind.name for kind in materials.modalities_of(dataset.spec)]
+
+def check(model: Choice, dataset: Choice, scheme: Choice) -> Held:
+    """What clients hold of each sample; a combination that cannot work is a `ConfigError`."""
+    inputs, target = materials.modalities_of(dataset.spec), model.entry.target
+    kinds, several = [kind.name for kind in inputs], takes(target, inputs)
     counts = _counts(scheme, dataset, kinds)
-    wanted = getattr(model.entry.target, "modalities", ())
     if counts is None:
-        if wanted:
-            problem = f"{model.text} is for clients that have {' or '.join(wanted)}, but with "
-            problem += f"{scheme.text} all have the same kind of input"
-            allowed = "a partition that says `modalities`, or another model"
-            raise ConfigError(model.at, problem, allowed)
-        return False
-    if set(wanted) != set(kinds):
+        if kinds_of(target) and not several:
+            named = " and ".join(kinds_of(target))
+            wanted = "several, all numbers," if kinds_of(target) == (ANY,) else named
+            problem = f"{model.text} takes {wanted} as inputs, but {dataset.text} has "
+            problem += " and ".join(kinds) if kinds else "one"
+            raise ConfigError(model.at, problem, "a model for such inputs")
+        return "all" if several else "first"
+    if not several:
         first = counts[0]
         holders = f"clients {first} to {first + counts[1] - 1}"
         problem = f"{model.text} takes one kind of input, but {holders} of {scheme.text} have "
         problem += f"{kinds[1]}, where others have {kinds[0]}"
-        models = [
-            one.name
-            for one in registry.entries("model")
-            if set(getattr(one.target, "modalities", ())) == set(kinds)
-        ]
-        raise ConfigError(model.at, problem, ", ".join(models) or f"a model for {', '.join(kinds)}")
-    return True
+        fitting = [one.name for one in registry.entries("model") if takes(one.target, inputs)]
+        raise ConfigError(model.at, problem, ", ".join(fitting) or f"one for {', '.join(kinds)}")
+    return "one"
 
 
 def _counts(scheme: Choice, dataset: Choice, kinds: list[str]) -> list[int] | None:
@@ -63,9 +67,27 @@ def _counts(scheme: Choice, dataset: Choice, kinds: list[str]) -> list[int] | No
     return list(given)
 
 
-def check_analyses(several: bool, analyses: Sequence[Choice]) -> None:
+def check_inputs(entry: Entry, dataset: Choice, model: Choice, where: Where) -> None:
+    """Refuse (`ConfigError`) what computes with one input, where samples have several."""
+    if getattr(entry.target, "one_input", False):
+        names = [kind.name for kind in materials.modalities_of(dataset.spec)]
+        problem = f"{entry.name} computes with one input, but {model.text} takes "
+        problem += f"{' and '.join(names)} of {dataset.text}"
+        raise ConfigError(where, problem, "a model of one input, or clients that hold one each")
+
+
+def check_trained_on(found: object, held: Held, where: Where) -> None:
+    """Refuse (`ConfigError`) ``train_on:`` where clients differ in modality."""
+    if held == "one" and found is not None:
+        problem = f"is {found!r}, but clients differ in modality"
+        raise ConfigError(where, problem, "a partition without `modalities`, or no `train_on`")
+
+
+def check_analyses(held: Held, dataset: Choice, model: Choice, analyses: Sequence[Choice]) -> None:
     """Refuse (`ConfigError`) an analysis that passes inputs of one kind through one network."""
     for one in analyses:
-        if several and getattr(one.entry.target, "weights", False):
+        if held == "all":
+            check_inputs(one.entry, dataset, model, one.at)
+        if held == "one" and getattr(one.entry.target, "weights", False):
             problem = f"{one.entry.name} looks into one model, but clients have several modalities"
             raise ConfigError(one.at, problem, "a partition without `modalities`")

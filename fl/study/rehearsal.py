@@ -19,6 +19,8 @@ import numpy as np
 import torch
 
 from fl.data.batches import Arrays, schedule
+from fl.data.modality import Modality
+from fl.data.several import SeveralArrays, augmented
 from fl.errors import FedloomError
 from fl.method import COUNTS, GIVEN, Draws, Exchange, Method, Pass, Setting
 from fl.network import Network
@@ -159,13 +161,20 @@ class Stage:
 
     def _samples(self, count: int, augmentation: str, task: Task) -> Arrays:
         """Random inputs of the data set's shape; tokens where it has them."""
-        draw, shape = np.random.default_rng(0), (count, *self._data.shape)
-        if self._data.tokens:
-            x = draw.integers(self._data.tokens, size=shape)
-        else:
-            x = draw.standard_normal(shape).astype(np.float32)
-        y = task.invent(count, self._data.classes, self._data.shape)
-        return Arrays(x, y, None, augmentation=augmentation)
+        kinds, draw = self._data.kinds, np.random.default_rng(0)
+        chosen = augmented(kinds, augmentation) if self._data.parts else {kinds[0]: augmentation}
+        y = task.invent(count, self._data.classes, kinds[0].shape)
+
+        def made(kind: Modality) -> Arrays:
+            shape = (count, *kind.shape)
+            if kind.tokens:
+                x = draw.integers(kind.tokens, size=shape)
+            else:
+                x = draw.standard_normal(shape).astype(np.float32)
+            return Arrays(x, y, None, augmentation=chosen[kind])
+
+        found = self._data.tree(made)
+        return SeveralArrays(found) if self._data.parts else found
 
 
 def _shape(spec: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,12 @@ class Rehearsed:
     """A model on what it sees of a data set.
 
     Attributes:
-        several: Whether clients differ in modality.
-        tried: What is known already.
+        model, dataset: As the study has them.
     """
 
-    def __init__(self, model: Choice, dataset: Choice, several: bool, tried: Tried) -> None:
-        self.model, self.dataset, self._several, self._tried = model, dataset, several, tried
-        self._kinds = inputs(dataset, several)
+    def __init__(self, model: Choice, dataset: Choice, held: str, tried: Tried) -> None:
+        self.model, self.dataset, self._tried = model, dataset, tried
+        self._kinds = inputs(dataset, held)
 
     @property
     def parameters(self) -> int:
@@ -67,7 +67,7 @@ class Rehearsed:
 
     @cached_property
     def _key(self) -> str:
-        kinds = [vars(kind) for kind in self._kinds]
+        kinds = [asdict(kind) for kind in self._kinds]
         return tried.key(specs.model_code(self.model.spec), self.model.spec, kinds)
 
     def _method_key(self, point: Point, away: int) -> str:

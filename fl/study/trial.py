@@ -36,10 +36,11 @@ class Trial:
     def __init__(self, model: Choice, dataset: Choice, kinds: list[Inputs]) -> None:
         self._model, self._dataset = model, dataset
         _, made = registry.entry_of("model", model.spec)
-        shapes = {kind.name: kind.shape for kind in kinds}
+        named = [part for kind in kinds for part in kind.kinds if part.name]
+        shapes = {part.name: part.shape for part in named}
 
         def one(kind: Inputs) -> nn.Module:
-            whole = made.build(shapes if kind.name else kind.shape, kind.classes)
+            whole = made.build(shapes or kind.shape, kind.classes)
             found: nn.Module = whole.of(kind.name) if kind.name else whole
             return found
 
@@ -75,6 +76,8 @@ class Trial:
                 shape=kind.shape,
                 away=away,
                 task=self._task,
+                shapes={part.name: part.shape for part in kind.parts},
+                tokens=frozenset(part.name for part in kind.parts if part.tokens),
             )
             stage.rehearse(composed, setting, spec)
 
@@ -82,10 +85,12 @@ class Trial:
         model, dataset = self._model, self._dataset
         try:
             network = Once(make)
-            if inputs.tokens:
-                variables = network.init(0)
-                network.eval(variables["params"], variables["buffers"], _last(inputs))
-            network.probe(torch.zeros(1, *inputs.shape, dtype=_kind(inputs)))
+            x = _probe(inputs)
+            if any(kind.tokens for kind in inputs.kinds):
+                with torch.no_grad():
+                    variables = network.init(0)
+                    network.eval(variables["params"], variables["buffers"], x)
+            network.probe(x)
         except FedloomError as error:
             raise ConfigError(model.at, str(error)) from None
         except Exception as error:
@@ -101,16 +106,21 @@ class Trial:
         return network
 
 
-def _kind(inputs: Inputs) -> torch.dtype:
-    return torch.int64 if inputs.tokens else torch.float32
-
-
-def _last(inputs: Inputs) -> torch.Tensor:
-    """One input of the last of all tokens, which the model must know."""
-    return torch.full((1, *inputs.shape), inputs.tokens - 1)
+def _probe(inputs: Inputs) -> Any:
+    """One input: zeros, or for a set of tokens the last of them, which the model must know."""
+    return inputs.tree(
+        lambda kind: (
+            torch.full((1, *kind.shape), kind.tokens - 1)
+            if kind.tokens
+            else torch.zeros(1, *kind.shape)
+        )
+    )
 
 
 def _told(inputs: Inputs) -> str:
-    name = f"{inputs.name} " if inputs.name else ""
-    tokens = f", {inputs.tokens} different tokens" if inputs.tokens else ""
-    return f"{name}of shape {inputs.shape}{tokens}"
+    return " and ".join(
+        (f"{kind.name} " if kind.name else "")
+        + f"of shape {kind.shape}"
+        + (f", {kind.tokens} different tokens" if kind.tokens else "")
+        for kind in inputs.kinds
+    )

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.mixed_labels import MIXED, mixed_labels
-from fl.task import DEFAULT, Task, weighted_mean
+from fl.task import DEFAULT, Task, means, of_one, weighted_mean
 
 
 def loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
@@ -36,15 +36,15 @@ def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
     return {"loss": losses, "correct": outputs.argmax(-1) == labels, "label": labels}
 
 
-def conclude(seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
-    """Mean loss, accuracy and balanced accuracy."""
-    correct = seen["correct"].double()
+def conclude_each(
+    seen: Mapping[str, Tensor], sizes: np.ndarray, classes: int
+) -> dict[str, np.ndarray]:
+    """Mean loss, accuracy and balanced accuracy of each client, [clients]."""
+    loss, correct, label = (seen[key].cpu().numpy() for key in ("loss", "correct", "label"))
     return {
-        "loss": float(seen["loss"].double().mean()),
-        "accuracy": float(correct.mean()),
-        "balanced_accuracy": balanced_accuracy(
-            correct.cpu().numpy(), seen["label"].cpu().numpy(), classes
-        ),
+        "loss": means(loss, sizes),
+        "accuracy": means(correct, sizes),
+        "balanced_accuracy": _balanced(*by_class(correct, label, sizes, classes)),
     }
 
 
@@ -55,9 +55,29 @@ def balanced_accuracy(correct: np.ndarray, labels: np.ndarray, classes: int) -> 
         correct: 0 or 1 per sample, [n].
         labels: [n].
     """
-    held = np.bincount(labels, minlength=classes)
-    right = np.bincount(labels, weights=correct, minlength=classes)
-    return float((right[held > 0] / held[held > 0]).mean())
+    return float(_balanced(*by_class(correct, labels, np.array([len(labels)]), classes))[0])
+
+
+def _balanced(right: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """`balanced_accuracy` of each client, from counts by class, [clients, classes] each."""
+    return np.asarray((right / held.clip(min=1)).sum(1) / (held > 0).sum(1))
+
+
+def by_class(
+    correct: np.ndarray, labels: np.ndarray, sizes: np.ndarray, classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """How many samples of each client are right, and how many there are, [clients, classes] each.
+
+    Args:
+        correct: 0 or 1 per sample, of one client after another, [n].
+        labels: [n].
+        sizes: How many samples each client has, [clients].
+    """
+    cell = np.repeat(np.arange(len(sizes)), sizes) * classes + labels
+    cells = len(sizes) * classes
+    right = np.bincount(cell, weights=correct, minlength=cells)
+    held = np.bincount(cell, minlength=cells)
+    return right.reshape(-1, classes), held.reshape(-1, classes)
 
 
 def invent(count: int, classes: int, shape: tuple[int, ...]) -> np.ndarray:
@@ -73,7 +93,8 @@ CLASSIFICATION = Task(
     chunk=1024,
     loss=loss,
     look=look,
-    conclude=conclude,
+    conclude=of_one(conclude_each),
+    conclude_each=conclude_each,
     invent=invent,
 )
 

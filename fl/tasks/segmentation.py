@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.task import Task, weighted_mean
+from fl.task import Task, means, of_one, weighted_mean
 
 SMOOTH = 1e-5
 """Pixels added to both sides of a Dice coefficient, so that 0 / 0 is 1."""
@@ -63,14 +63,15 @@ def _members(masks: Tensor, outputs: Tensor) -> Tensor:
     return (masks[:, None] == classes).to(outputs.dtype)
 
 
-def _dice(overlap: Tensor, volume: Tensor) -> Tensor:
+def _dice(overlap: Any, volume: Any) -> Any:
     """2 |A and B| / (|A| + |B|)."""
     return (2 * overlap + SMOOTH) / (volume + SMOOTH)
 
 
 def _missed(overlap: Tensor, volume: Tensor) -> Tensor:
     """The soft Dice loss of sums by class, [classes]."""
-    return 1 - _dice(overlap, volume).mean()
+    missed: Tensor = 1 - _dice(overlap, volume).mean()
+    return missed
 
 
 def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -83,15 +84,21 @@ def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
     return {"entropy": entropy, "overlap": overlap, "volume": volume, "dice": dice}
 
 
-def conclude(seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
-    """The loss over all images as one batch, and the means of Dice over images."""
+def conclude_each(
+    seen: Mapping[str, Tensor], sizes: np.ndarray, classes: int
+) -> dict[str, np.ndarray]:
+    """Of each client the loss over all of its images as one batch, and the means of Dice over
+    images, [clients].
+    """
     entropy, overlap, volume, dice = (
-        seen[key].double() for key in ("entropy", "overlap", "volume", "dice")
+        means(seen[key].cpu().numpy(), sizes) for key in ("entropy", "overlap", "volume", "dice")
     )
+    images = sizes[:, None]
+    missed = 1 - _dice(images * overlap, images * volume).mean(1)
     return {
-        "loss": float((entropy.mean() + _missed(overlap.sum(0), volume.sum(0))) / 2),
-        "dice": float(dice.mean()),
-        "foreground_dice": float(dice[:, 1:].mean()),
+        "loss": (entropy + missed) / 2,
+        "dice": dice.mean(1),
+        "foreground_dice": dice[:, 1:].mean(1),
     }
 
 
@@ -109,7 +116,8 @@ SEGMENTATION = Task(
     chunk=16,
     loss=loss,
     look=look,
-    conclude=conclude,
+    conclude=of_one(conclude_each),
+    conclude_each=conclude_each,
     invent=invent,
     counted=False,
     augmented=False,

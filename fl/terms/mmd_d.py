@@ -20,7 +20,7 @@ from fl import rng, trees
 from fl.fields import Count, NonNegative, Positive
 from fl.method import Setting
 from fl.parts.distances import three_distances
-from fl.parts.drift import Drift, check_batch, one_by_one, where_apart, widths
+from fl.parts.drift import Drift, check_batch, in_groups, where_apart, widths
 from fl.parts.mmd import DeepKernel
 from fl.parts.optimizers import adamw
 from fl.task import ANY
@@ -29,6 +29,11 @@ from fl.trees import Tree
 
 DECAY = 0.01
 """AdamW's weight decay, PyTorch's default, which the released code leaves as it is."""
+
+ROOM = 2**26
+"""How many distances between samples of clients are held at once. A constant, as how clients are
+grouped may decide the last bits of a result.
+"""
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,8 @@ class MMDD:
             return {name: trained(state[name], two) for name, two in seen.items()}
 
         def sparing(state: Tree, seen: Tree) -> dict[str, Any]:
-            return one_by_one(adapt, state, seen)
+            rows = trees.leaves(seen)[0].shape[-2]
+            return in_groups(adapt, state, seen, max(1, ROOM // (3 * rows * rows)))
 
         if self.update == "step":
             return Adaptive("mmd-d", start, term, adapt, reference=drift.reference)

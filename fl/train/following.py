@@ -1,9 +1,18 @@
-"""The rounds of a stack, one after another: reported, saved every few rounds, stored at the end."""
+"""The rounds of a stack, one after another: reported, saved every few rounds, stored at the end.
+
+A round that takes long is saved on the way as well, and so is one that is not over when the process
+is asked to leave.
+"""
 
 from __future__ import annotations
 
+import logging
+import time
+from typing import Any, NoReturn
+
 from fl.errors import FedloomError
 from fl.simulation import simulate
+from fl.simulation.midway import Midway, place
 from fl.simulation.simulate import Round
 from fl.train import costs
 from fl.train.leaving import Interrupted
@@ -11,6 +20,12 @@ from fl.train.progress import Progress
 from fl.train.record import record
 from fl.train.runs import Runs
 from fl.train.stack import Stack
+from fl.trees import Tree
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 600.0
+"""Seconds of a round after which it is saved on the way, and again after as many."""
 
 
 def follow(runs: Runs, stack: Stack) -> None:
@@ -27,7 +42,10 @@ def follow(runs: Runs, stack: Stack) -> None:
     for run in mine:
         runs.logs[run].begun(stack.round, {"backend": stack.backend}, runs.curves(run))
     every = runs.bundle.execution.checkpoint_every
-    for finished in simulate.lockstep(stack.simulations, stack.states, stack.round, stack.backend):
+    inside = Inside(runs, stack)
+    for finished in simulate.lockstep(
+        stack.simulations, stack.states, stack.round, stack.backend, inside.midway()
+    ):
         leaving.begun = True
         stack.add(finished)
         for run in set(mine) & set(finished):
@@ -43,9 +61,43 @@ def follow(runs: Runs, stack: Stack) -> None:
         for run in reversed(ended):
             _finish(runs, run, stack, finished[run])
         if goes_on and leaving.asked:
-            for run in set(mine) & set(stack.states):
-                runs.logs[run].ended("left", round=stack.round)
-            raise Interrupted(f"{', '.join(stack.states)}: left after round {stack.round}")
+            _leave(runs, stack, f"after round {stack.round}")
+        inside.since = time.monotonic()
+
+
+class Inside:
+    """What is kept of a round before it is over.
+
+    Attributes:
+        since: When the round began, or was last saved.
+    """
+
+    def __init__(self, runs: Runs, stack: Stack) -> None:
+        self._runs, self._stack, self.since = runs, stack, time.monotonic()
+
+    def midway(self) -> Midway:
+        """For the rounds of the stack."""
+        return Midway(self.due, self._keep, self._stack.midway)
+
+    def due(self) -> bool:
+        """Whether to save, after a step."""
+        self._runs.leaving.begun = True
+        return self._runs.leaving.asked or time.monotonic() - self.since > PATIENCE
+
+    def _keep(self, kept: dict[str, Any]) -> None:
+        where = f"in round {self._stack.round + 1} ({place(kept)})"
+        _save(self._runs, self._stack, kept)
+        if self._runs.leaving.asked:
+            _leave(self._runs, self._stack, where)
+        logger.info("saved %s", where)
+        self.since = time.monotonic()
+
+
+def _leave(runs: Runs, stack: Stack, where: str) -> NoReturn:
+    for run in stack.states:
+        if run in runs.workspaces:
+            runs.logs[run].ended("left", round=stack.round, place=where)
+    raise Interrupted(f"{', '.join(stack.states)}: left {where}")
 
 
 def _title(runs: Runs, stack: Stack) -> str:
@@ -53,13 +105,18 @@ def _title(runs: Runs, stack: Stack) -> str:
     return f"{runs.bundle.title} seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
 
 
-def _save(runs: Runs, stack: Stack) -> None:
+def _save(runs: Runs, stack: Stack, midway: Tree | None = None) -> None:
+    """A checkpoint after the last round, or with what is done of the next one."""
     owner = next((run for run in stack.states if run in runs.workspaces), None)
     if owner is None:
         return
     if runs.workspaces[owner].lost:
         raise FedloomError("another process has taken this run over; it goes on there")
-    stack.save(runs.workspaces[owner].checkpoints)
+    folder = runs.workspaces[owner].checkpoints
+    if midway is None:
+        stack.save(folder)
+    else:
+        stack.save_midway(folder, midway)
 
 
 def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:

@@ -30,7 +30,7 @@ from fl.study import specs
 from fl.train import allocator, memory
 from fl.train.devices import claim
 from fl.train.following import follow
-from fl.train.leaving import Interrupted, asked_to_leave
+from fl.train.leaving import asked_to_leave
 from fl.train.record import check_code
 from fl.train.runs import Runs
 from fl.train.stack import Stack
@@ -189,8 +189,6 @@ class _Job:
             return
         try:
             follow(self._runs, stack)
-        except Interrupted:
-            raise
         except Exception:
             mine = [run for run in stack.members if run in self._runs.workspaces]
             if len(mine) == 1:

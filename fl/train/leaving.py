@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
-STOPPING = "stopping when this round is over, with its state saved; Ctrl-C again stops at once\n"
+STOPPING = "stopping after this step, with the state saved; Ctrl-C again stops at once\n"
 
 
-class Interrupted(Exception):
-    """The job was asked to leave; its state is in a checkpoint."""
+class Interrupted(BaseException):
+    """The job was asked to leave; its state is in a checkpoint. No error: nothing catches it that
+    places or records these.
+    """
 
 
 @dataclass
@@ -22,7 +24,7 @@ class Leaving:
 
     Attributes:
         asked: Whether to leave.
-        begun: Whether there are rounds that may have to be saved.
+        begun: Whether there are steps that may have to be saved.
     """
 
     asked: bool = False

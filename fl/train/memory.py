@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def check(simulation: Simulation) -> None:
     clients = max(1, round(training.participation * len(everybody)))
     drawn = max((refresh.batches for part in passes for refresh in part.refreshes), default=1)
     places = clients * max(steps, drawn) * training.batch_size * PLACE
-    batch = training.batch_size * math.prod(arrays.shape) * FLOAT
+    batch = training.batch_size * arrays.numbers * FLOAT
     there = size()
     if there is not None and places + batch > there:
         problem = f"a round of {steps:,} steps of {clients} clients with a batch_size of "

@@ -16,7 +16,7 @@ from fl.pytorch.memory import exhausted
 from fl.store.workspace import Workspace
 from fl.train import memory
 from fl.train.event_log import EventLog
-from fl.train.leaving import Interrupted, Leaving
+from fl.train.leaving import Leaving
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +49,6 @@ class Runs:
         """A context in which an error is recorded as the runs' failure."""
         try:
             yield
-        except Interrupted:
-            raise
         except Exception as error:
             self.leaving.now()  # Ctrl-C ends a compiler too, which is no failure of the run.
             if exhausted(error):

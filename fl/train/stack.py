@@ -21,9 +21,10 @@ from torch import Tensor
 from fl import trees
 from fl.errors import FedloomError
 from fl.files import disk_errors
-from fl.simulation import modal
+from fl.simulation import holders, modal
 from fl.simulation.engine import State
 from fl.simulation.evaluate import as_rows
+from fl.simulation.midway import place
 from fl.simulation.simulate import Round, Simulation
 from fl.store import checkpoint
 from fl.store.checkpoint import Checkpoint
@@ -43,6 +44,7 @@ class Stack:
         seconds: Of work by member: equal shares of the time in which it was trained with others.
         since: When seconds were last shared out.
         traces: By run and round, what the run's method records.
+        midway: What an earlier process kept of the next round; {} if nothing.
     """
 
     simulations: dict[str, Simulation]
@@ -55,6 +57,7 @@ class Stack:
     seconds: dict[str, float] = field(default_factory=dict)
     since: float = field(default_factory=time.monotonic)
     traces: dict[str, dict[int, dict[str, Tensor]]] = field(default_factory=dict)
+    midway: Tree = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.seconds = {run: self.seconds.get(run, 0.0) for run in self.members}
@@ -86,11 +89,19 @@ class Stack:
         for run in [run for run in members if run in saved.state]:
             device = simulations[run].arrays.device
             server = trees.to(saved.state[run]["server"], device)
-            states[run] = State(server, saved.state[run]["clients"])
+            sim = simulations[run]
+            clients = holders.in_memory(saved.state[run]["clients"], sim.method, sim.held.modality)
+            states[run] = State(server, clients)
         rows = {
             run: as_rows([]) if run not in states else _rows_of(saved.rows, run) for run in members
         }
-        logger.info("resumed after round %d", saved.round)
+        inside = saved.midway
+        if inside and inside.extra["members"] != list(states):
+            logger.info("round %d begins again, as its runs have changed", saved.round + 1)
+            inside = None
+        spent = inside.extra["seconds"] if inside else spent
+        where = f"in round {saved.round + 1} ({place(inside.state)})" if inside else ""
+        logger.info("resumed %s", where or f"after round {saved.round}")
         chosen = {run: simulations[run] for run in members}
         traces = {run: _apart(saved.state[run].get("traces", {})) for run in states}
         return cls(
@@ -98,6 +109,7 @@ class Stack:
             round=saved.round,
             seconds=spent,
             traces=traces,
+            midway=inside.state if inside else {},
             **extra,
         )
 
@@ -119,14 +131,14 @@ class Stack:
         A stack's clock starts when it is asked for; the first one records the trial.
         """
         self._share()
-        for place, run in enumerate(self.members):
+        for number, run in enumerate(self.members):
             yield replace(
                 self,
                 simulations={run: self.simulations[run]},
                 members=[run],
                 states={run: self.states[run]},
                 rows={run: self.rows[run]},
-                trial=self.trial if place == 0 else {},
+                trial=self.trial if number == 0 else {},
                 traces={},
                 since=time.monotonic(),
             )
@@ -167,8 +179,13 @@ class Stack:
         """Save a checkpoint of this round in the folder of one of the runs."""
         self._share()
         state = {
-            run: {"server": one.server, "clients": one.clients, "traces": self.kept(run) or {}}
+            run: {
+                "server": one.server,
+                "clients": holders.stored(one.clients, sim.method, sim.held.modality),
+                "traces": self.kept(run) or {},
+            }
             for run, one in self.states.items()
+            for sim in [self.simulations[run]]
         }
         rows = pd.concat([self.rows[run].assign(run=run) for run in self.states])
         extra = {
@@ -179,6 +196,15 @@ class Stack:
         }
         with disk_errors(folder):
             checkpoint.save(folder, self.round, state, extra, rows.reset_index(drop=True))
+
+    def save_midway(self, folder: Path, midway: Tree) -> None:
+        """Save what is done of the next round beside the checkpoint of this one."""
+        if not checkpoint.has(folder, self.round):
+            self.save(folder)
+        self._share()
+        extra = {"members": list(self.states), "seconds": self.seconds}
+        with disk_errors(folder):
+            checkpoint.save_midway(folder, self.round, dict(midway), extra)
 
 
 def _apart(kept: Tree) -> dict[int, dict[str, Tensor]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -127,7 +128,8 @@ class Clustered(Project):
         """The round after which the last job of a run went on."""
         lines = [line for line in self.told(name).splitlines() if "resumed" in line]
         assert lines, self.told(name)
-        return int(lines[-1].rpartition(" ")[2])
+        [(where, number)] = re.findall(r"resumed (after|in) round (\d+)", lines[-1])
+        return int(number) - (where == "in")
 
 
 @pytest.fixture

@@ -272,9 +272,9 @@ def test_every_module_decides_numbers_or_is_said_not_to() -> None:
 
 EDITS = {
     "simulation/assembly.py": ('"mean": 0.5', '"mean": 0.25', {"core"}),
-    "simulation/evaluate.py": ("CHUNK = 1024", "CHUNK = 512", {"core"}),
+    "simulation/scored.py": ("CHUNK = 1024", "CHUNK = 512", {"core"}),
     "tasks/classification.py": (
-        *("float(correct.mean())", "float(correct.max())"),
+        *("means(correct, sizes)", "means(1 - correct, sizes)"),
         {"core", "method", "term cosine"},
     ),
     "tasks/segmentation.py": ("SMOOTH = 1e-5", "SMOOTH = 1.0", set()),

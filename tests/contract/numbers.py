@@ -65,6 +65,7 @@ def of(
     clients: Sequence[Samples],
     values: dict[str, Any] | None = None,
     make: Callable[[], nn.Module] = two_numbers,
+    classes: int = 2,
     **training: Any,
 ) -> Simulation:
     """Clients that hold these (x, y) to train and to test on; a step is a client's whole data."""
@@ -79,13 +80,13 @@ def of(
     x, y = (np.array(values) for values in zip(*flat, strict=True))
     return Simulation(
         method=entry.make(entry.parse(values, where)).build(
-            Setting(network, settled, 2, len(clients), shape=(1,))
+            Setting(network, settled, classes, len(clients), shape=(1,))
         ),
         network=network,
         training=settled,
         arrays=Arrays(x[:, None], y, IDENTITY, dtype=torch.float64),
         held=Held({"train": held, "test": held}),
-        classes=2,
+        classes=classes,
         seed=0,
     )
 

@@ -15,6 +15,7 @@ from contract.numbers import Samples, body_and_head, g, of, stored_two, trained
 from contract.worlds import world
 
 from fl import trees
+from fl.errors import FedloomError
 from fl.methods.fedproto import scores
 from fl.parts.anchors import (
     class_means,
@@ -76,24 +77,31 @@ def test_fedfm_pulls_features_to_the_anchors_of_the_model_that_was_sent(
     anchors: str, anchor: float, moves: tuple[float, float]
 ) -> None:
     values = {"lam": 0.5, "first": 1, "loss": "squared", "anchors": anchors}
-    state = trained(of("fedfm", CLIENTS, values, body_and_head, **ROUND), stored_two(1, 0))
+    state = trained(of("fedfm", CLIENTS, values, body_and_head, 1, **ROUND), stored_two(1, 0))
     first, second = (1 - 0.1 * 0.5 * move for move in moves)
-    assert state.server["anchors"].tolist() == [[anchor], [0]]
+    assert state.server["anchors"].tolist() == [[anchor]]
     assert float(state.server["params"]["0.weight"]) == pytest.approx((2 * first + second) / 3)
+
+
+@pytest.mark.parametrize("name", ["fedfm", "fedfm-lite", "fedproto", "fpl"])
+def test_a_class_that_nobody_holds_has_no_anchor(name: str) -> None:
+    simulation = of(name, CLIENTS, make=body_and_head, **ROUND)
+    with pytest.raises(FedloomError, match=r"no client .* sample of class 1.*every class is held"):
+        simulation.begin(stored_two(1, 0))
 
 
 def test_fedfm_guides_nothing_before_its_first_round() -> None:
     values = {"lam": 0.5, "first": 2, "loss": "squared"}
-    state = trained(of("fedfm", CLIENTS, values, body_and_head, **ROUND), stored_two(1, 0))
+    state = trained(of("fedfm", CLIENTS, values, body_and_head, 1, **ROUND), stored_two(1, 0))
     assert float(state.server["params"]["0.weight"]) == 1
-    assert state.server["anchors"].tolist() == [[0], [0]]
+    assert state.server["anchors"].tolist() == [[0]]
 
 
 @pytest.mark.parametrize("first", [2, 3])
 def test_fedfm_lite_guides_by_anchors_of_the_round_before(first: int) -> None:
     """Round 1 leaves u and moves w to .1; anchors are of that model: 2. Round 2 uses them."""
     values = {"lam": 0.5, "first": first, "loss": "squared"}
-    simulation = of("fedfm-lite", CLIENTS[:1], values, body_and_head, rounds=2)
+    simulation = of("fedfm-lite", CLIENTS[:1], values, body_and_head, 1, rounds=2)
     guided = 0.5 * 2 if first == 2 else 0
     own = sum(2 * 0.1 * g(0.1, x, 0) for x, _ in CLIENTS[0]) / 2
     state = trained(simulation, stored_two(1, 0))
@@ -102,7 +110,7 @@ def test_fedfm_lite_guides_by_anchors_of_the_round_before(first: int) -> None:
 
 def test_fedproto_holds_own_features_to_the_mean_of_all() -> None:
     """Round 1 leaves the bodies; prototypes (1 + 3 + 8) / 3 = 4 pull in round 2."""
-    simulation = of("fedproto", CLIENTS, {"lam": 0.5}, body_and_head, rounds=2)
+    simulation = of("fedproto", CLIENTS, {"lam": 0.5}, body_and_head, 1, rounds=2)
     state = trained(simulation, stored_two(1, 0))
     w = 0.1 * 8 / 2
     moved = 2 * w * g(w, 8, 0) + 0.5 * 2 * (8 - 4) * 8

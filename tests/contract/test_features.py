@@ -237,10 +237,14 @@ def test_perfedavg_alters_each_half_once_and_adapts_to_the_second() -> None:
 @pytest.mark.skipif(
     not compiled.available(torch.device("cpu")), reason="torch.compile needs a C++ compiler"
 )
-@every_kind
-def test_it_is_compiled(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In programs of one step, as far as gradients are traced."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+@pytest.mark.parametrize(
+    ("which", "how"), [*((number, "eager") for number in range(len(FOUND))), (-1, "aot_eager")]
+)
+def test_it_is_compiled(which: int, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In programs of one step, as far as they are captured; what has a state, as far as gradients
+    are traced.
+    """
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=how))
     monkeypatch.setattr(compiled, "CHUNK", 1)
     short = {"rounds": 1, "local_epochs": 1, "momentum": 0.0, "sizes": (16, 16)}
     simulation = simulations(**short)[which]

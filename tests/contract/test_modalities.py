@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,18 @@ from fl import fields, trees
 from fl.code import registry
 from fl.data import materials
 from fl.data.modality import MODALITY, Modality
+from fl.data.prepared import Prepared
 from fl.errors import FedloomError, Where
-from fl.method import Averaging, declared
+from fl.method import GIVEN, Averaging, declared
 from fl.schema import GLOBAL, PERSONAL, UNSEEN
 from fl.simulation import assembly, modal, simulate
 from fl.simulation.assembly import Parts
 from fl.simulation.engine import State
 from fl.simulation.simulate import Simulation
+from fl.store import checkpoint
 from fl.study import specs
 from fl.train import costs
+from fl.train.stack import Stack
 from fl.training import Training
 
 WHERE = Where("test")
@@ -58,15 +61,20 @@ def data(away: tuple[int, ...]) -> tuple[Any, pd.DataFrame]:
     if away:
         table[UNSEEN] = table["client"].isin(away)
     y = draw.integers(0, CLASSES, first)
-    prepared = SimpleNamespace(
-        folder="prepared",
-        x=y[:, None, None, None] + draw.normal(size=(first, 1, 4, 4)),
-        text=(2 * y[:, None] + draw.integers(0, 3, (first, 4))) % TOKENS,
-        y=y,
-        classes=("a", "b", "c"),
-        normalisation=worlds.NORMALISATION,
-    )
-    return prepared, table
+    x = y[:, None, None, None] + draw.normal(size=(first, 1, 4, 4))
+    text = (2 * y[:, None] + draw.integers(0, 3, (first, 4))) % TOKENS
+    return prepared(x, y, text=text), table
+
+
+def prepared(x: np.ndarray, y: np.ndarray, **arrays: Any) -> Prepared:
+    """A prepared set of three classes."""
+    given: dict[str, Any] = {
+        **dict.fromkeys(("client", "domain", "split", "mask", "text")),
+        **{"folder": Path("prepared"), "name": "two", "params": {}, "x": x, "y": y},
+        **{"classes": ("a", "b", "c"), "domains": (), "sources": ()},
+        **{"normalisation": worlds.NORMALISATION, **arrays},
+    }
+    return Prepared(**given)
 
 
 def world(
@@ -90,13 +98,13 @@ def world(
         "training": settled,
         "seed": seed,
     }
-    prepared, table = data(() if about.alone else away)
+    made, table = data(() if about.alone else away)
     parts = Parts(
         materials.entry_of("model", spec["model"])[1],
         specs.composed(spec),
         modalities=KINDS,
     )
-    return assembly.assemble(spec, parts, prepared, table, torch.device("cpu"))
+    return assembly.assemble(spec, parts, made, table, torch.device("cpu"))
 
 
 def foreign(simulation: Simulation, client: int) -> frozenset[str]:
@@ -105,9 +113,11 @@ def foreign(simulation: Simulation, client: int) -> frozenset[str]:
 
 def test_who_can_share_a_classifier_averages_in_one_exchange() -> None:
     assert {"fedavg", "fedprox", "fedrep", "fedbabu", "ditto", "local", "fedavgm"} <= set(SHARED)
+    assert "fedsac" in SHARED
     for name in SHARED:
         method = world(name).method
-        assert isinstance(method.aggregate, Averaging)
+        # It tells modalities apart itself.
+        assert isinstance(method.aggregate, Averaging) or name == "fedsac"
         assert not method.before and method.give is None
 
 
@@ -303,3 +313,98 @@ def test_stored_models_are_of_all_modalities_and_can_be_started_from() -> None:
     begun = tuning.begin(weights)
     [tuned, *_] = simulate.rounds(tuning, begun, 0, "stacked")
     assert set(tuning.final(tuned.state)) == {PERSONAL}
+
+
+def test_a_client_is_stored_without_the_weights_of_the_other_modality(tmp_path: Path) -> None:
+    """In checkpoints, which go on to the same bits, and among final weights."""
+    simulation = world("ditto", rounds=2)
+    stack = Stack.begin({"run": simulation}, {"run": None}, "stacked")
+    finished = next(simulate.lockstep(stack.simulations, stack.states, 0, "stacked"))
+    stack.add(finished)
+    stack.save(tmp_path)
+    saved = checkpoint.load_latest(tmp_path)
+    assert saved is not None
+    clients = saved.state["run"]["clients"]
+    assert trees.nbytes(clients) < 0.7 * trees.nbytes(finished["run"].state.clients)
+    for name, held in {"image": 2, "text": 3}.items():
+        assert {len(leaf) for leaf in _beginning(clients, name)} == {held}
+    assert {len(leaf) for leaf in _beginning(clients, "classifier")} == {5}
+    resumed = Stack.resume(saved, {"run": simulation})
+    [second] = simulate.rounds(simulation, resumed.states["run"], resumed.round, "stacked")
+    whole, _ = worlds.run(simulation, "stacked")
+    assert worlds.same(worlds.tree(second.state), worlds.tree(whole))
+    own = simulation.final(whole)[PERSONAL]
+    assert {len(leaf) for leaf in _beginning(own, "text")} == {3}
+    view, last = simulation.method.views[PERSONAL], whole.client(4, torch.device("cpu"))
+    bias = view(whole.server, last)["params"]["text.features.bias"]
+    assert torch.equal(own["params"]["text.features.bias"][2], bias)
+
+
+def _beginning(tree: Any, name: str) -> list[Tensor]:
+    """All leaves of the weights of a module, wherever they are."""
+    found: list[Tensor] = []
+    for key, leaf in tree.items():
+        if key.startswith(f"{name}."):
+            found += trees.leaves({key: leaf})
+        elif not isinstance(leaf, Tensor):
+            found += _beginning(leaf, name)
+    return found
+
+
+def projected(v: Any) -> Any:
+    """The nearest point of the simplex, by bisection."""
+    low, high = v.min() - 1, v.max()
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.maximum(v - middle, 0).sum() > 1 else (low, middle)
+    return np.maximum(v - low, 0)
+
+
+def moved(state: State, client: int, names: list[str]) -> Any:
+    """How far a client's weights are from where all began, in one row."""
+    own, origin = state.clients["trained"]["params"], state.server["origin"]
+    return np.concatenate([(own[n][client] - origin[n]).flatten().numpy() for n in names])
+
+
+@pytest.mark.parametrize("classifier", ["shared", "own"])
+def test_fedsac_mixes_extractors_within_and_the_classifier_over_modalities(classifier: str) -> None:
+    """By hand from what clients trained: appendix B.2."""
+    simulation = world("fedsac", classifier=classifier, participation=1.0, rounds=2)
+    state = next(simulate.rounds(simulation, simulation.begin(), 0, "loop")).state
+    alpha, beta, names = 0.9, 1.4, list(state.server["origin"])
+    alike = state.server["complementarity"].numpy()
+
+    def network(clients: list[int], held: list[str], alpha: float) -> Any:
+        moves = np.stack([moved(state, k, held) for k in clients])
+        unit = moves / np.linalg.norm(moves, axis=1, keepdims=True)
+        similar = np.where(unit @ unit.T > 0.9, 1.0, unit @ unit.T)
+        shares = np.array([SIZES[k] for k in clients]) / sum(SIZES[k] for k in clients)
+        features = alike[np.ix_(clients, clients)]
+        return np.stack([projected(v) for v in shares - alpha * features / 2 + beta * similar / 2])
+
+    expected, given = np.zeros((5, 5)), state.clients[GIVEN]["params"]
+    for clients in ([0, 1], [2, 3, 4]):
+        held = [name for name in names if name not in foreign(simulation, clients[0])]
+        expected[np.ix_(clients, clients)] = network(clients, held, alpha)
+    assert 0 < expected[0, 1] < 1
+    np.testing.assert_allclose(state.server["cooperation"], expected, atol=1e-9)
+    assert not alike[:2, 2:].any()
+    common = [name for name in names if not any(name in foreign(simulation, k) for k in (0, 2))]
+    assert common == (["classifier.weight", "classifier.bias"] if classifier == "shared" else [])
+    assert ("classifier" in state.server) == (classifier == "shared")
+    over_all = network([0, 1, 2, 3, 4], common, 0.0) if common else expected
+    assert (over_all[:2, 2:].sum() > 0) == bool(common)
+    trained = state.clients["trained"]["params"]
+    for name in names:
+        matrix = torch.from_numpy(over_all if name in common else expected)
+        mixed = torch.tensordot(matrix.to(trained[name]), trained[name], dims=1)
+        torch.testing.assert_close(given[name], mixed, rtol=0, atol=1e-6)
+    received = simulation.method.modals[0].of(state.clients[GIVEN])["params"]
+    begun = (
+        simulation.modals[0]
+        .method.passes[0]
+        .begin(  # type: ignore[union-attr]
+            state.server, {**trees.take(simulation.method.modals[0].of(state.clients), 0)}
+        )
+    )
+    assert all(torch.equal(begun["params"][name], received[name][0]) for name in received)

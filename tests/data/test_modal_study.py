@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import planning
 import pytest
-from sources import cub200
+from sources import cub200, har_signals
 
 from fl.cli import main as cli
 from fl.data import holdings
@@ -38,11 +38,8 @@ def config(root: Path, **study: Any) -> Path:
 def test_photographs_and_captions_become_a_report(tmp_path: Path) -> None:
     own = {"image-text": {**MODEL["image-text"], "classifier": "own"}}
     folder = config(tmp_path, models=[MODEL, own], seeds=[0, 1])
-    assert cli.main(["plan", "--write", "--config", str(folder)]) == 0
-    bundles = sorted((tmp_path / "results" / "plan" / "bundles").glob("*.json"))
-    assert cli.main(["train", *map(str, bundles), "--config", str(folder)]) == 0
+    rows = trained(tmp_path, folder)
     assert cli.main(["report", "tiny", "--config", str(folder)]) == 0
-    rows = pd.read_parquet(tmp_path / "results" / "tables" / "tiny.parquet")
     assert set(rows.loc[rows["split"] == "test", "client"]) == {0, 1, 2, 3}
     assert rows["value"].notna().all()
     [path] = (tmp_path / "results" / "partitions").glob("*/partition.parquet")
@@ -75,10 +72,33 @@ WRONG = {
         r"models\.0\.cnn: cnn takes one kind of input, but clients 2 to 3 of homogeneous\(.*\) "
         "have text, where others have image; allowed: image-text",
     ),
-    "a model of both where all have images": (
-        homogeneously(),
-        r"models\.0\.image-text: image-text\(.*\) is for clients that have image or text, but with "
-        r"homogeneous\(clients=4\) all have the same",
+    "a model of both where there is one": (
+        {**homogeneously(), "datasets": ["digits"]},
+        r"models\.0\.image-text: image-text\(.*\) takes image and text as inputs, but digits has",
+    ),
+    "a model of any inputs where there is one": (
+        {**homogeneously(), "datasets": ["digits"], "models": ["fusion"]},
+        r"models\.0\.fusion: fusion takes several, all numbers, as inputs, but digits has one",
+    ),
+    "classifiers of their own where all have both": (
+        {
+            **homogeneously(),
+            "models": [{"image-text": {**MODEL["image-text"], "classifier": "own"}}],
+        },
+        r"models\.0\.image-text: classifier: is own, but clients have all inputs; allowed: shared",
+    ),
+    "a method of one input": (
+        {**homogeneously(), "methods": {"fedmix": None}},
+        r"methods\.fedmix: fedmix computes with one input, but image-text\(.*\) takes image and "
+        r"text of cub200\(.*\); allowed: a model of one input, or clients that hold one each",
+    ),
+    "an analysis of one input": (
+        {**homogeneously(), "analyses": ["inversion"]},
+        r"analyses\.0\.inversion: inversion computes with one input, but image-text",
+    ),
+    "few samples where clients differ": (
+        {"methods": {"fedavg": {"train_on": 1}}},
+        r"methods\.fedavg\.train_on: is 1, but clients differ in modality; allowed: a partition",
     ),
     "a set of one kind": (
         {"datasets": ["digits"], "models": ["cnn"]},
@@ -105,6 +125,40 @@ def test_what_does_not_go_with_two_modalities_is_refused(name: str, tmp_path: Pa
     study, message = WRONG[name]
     with pytest.raises(ConfigError, match=message):
         plan.make(config(tmp_path, **study))
+
+
+def test_clients_may_have_photographs_and_captions_at_once(tmp_path: Path) -> None:
+    study = {**homogeneously(val=0.0), "analyses": [{"features": {"samples": 6}}]}
+    folder = config(tmp_path, **study, methods={"ditto": None})
+    rows = trained(tmp_path, folder)
+    assert set(rows.loc[rows["split"] == "test", "client"]) == {0, 1, 2, 3}
+
+
+def test_two_sensors_at_every_client_are_learnt_from(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    har_signals.write(files)
+    study = {
+        **{
+            "datasets": [{"har-signals": har_signals.PARAMS}],
+            "models": har_signals.STUDY["models"],
+        },
+        **{"partitions": ["natural"], "methods": {"fedavg": None, "fedsac": {"k": 1}}},
+    }
+    settings = {"sources": {"har-signals": str(files)}}
+    folder = planning.write_config(tmp_path, {**STUDY, **study}, settings)
+    rows = trained(tmp_path, folder)
+    assert set(rows["method"]) == {"fedavg", "fedsac"}
+    assert rows["value"].notna().all()
+
+
+def trained(root: Path, folder: Path) -> pd.DataFrame:
+    """The table of a study's results."""
+    assert cli.main(["plan", "--write", "--config", str(folder)]) == 0
+    bundles = sorted((root / "results" / "plan" / "bundles").glob("*.json"))
+    assert cli.main(["train", *map(str, bundles), "--config", str(folder)]) == 0
+    assert cli.main(["tables", "tiny", "--config", str(folder)]) == 0
+    return pd.read_parquet(root / "results" / "tables" / "tiny.parquet")
 
 
 def test_classifiers_of_their_own_let_any_method_in(tmp_path: Path) -> None:

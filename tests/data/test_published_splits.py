@@ -10,8 +10,8 @@ import pytest
 from data.dealing import DOMAINS, GROUPS, KEYS, LABELS, class_counts, make
 
 from fl.data import materials, partition
+from fl.data.in_proportion import CODES, follow
 from fl.data.prepared import SPLIT as SPLIT_NAMES
-from fl.data.published import CODES, follow
 from fl.errors import DataError
 from fl.study import partition_fit
 

@@ -69,9 +69,14 @@ def test_values_come_out_as_they_went_in(name, tmp_path):
     there = set() if made.split is None else {SPLIT[int(i)] for i in np.unique(made.split)}
     assert {*dataset.published_splits} == there
     assert made.x
-    for array in ("x", "mask", "text"):
-        for row, expected in (getattr(made, array) or {}).items():
-            assert np.array_equal(getattr(found, array)[row], expected), f"{array} {row}"
+    rows = {array: getattr(made, array) or {} for array in ("x", "mask", "text")}
+    for array, known in {**rows, **(made.inputs or {})}.items():
+        for row, expected in known.items():
+            kept = found.inputs if array in found.inputs else vars(found)
+            assert np.array_equal(kept[array][row], expected), f"{array} {row}"
+    assert set(found.inputs) == set(made.inputs or {})
+    kinds = getattr(dataset, "modalities", ())
+    assert [found.array(kind.array).shape[1:] for kind in kinds] == [kind.shape for kind in kinds]
     found.verify()
 
 

@@ -46,13 +46,46 @@ def pulled(tracked: Versioned, tmp_path: Path) -> Versioned:
     return found
 
 
-def test_an_edit_in_a_fresh_clone_is_trained_and_back_again_is_not(
+def differences_are_those_of_the_tables(pulled: Versioned) -> None:
+    """What `dvc params`, `metrics` and `plots` show after the edit."""
+    params = json.loads(pulled.dvc("params", "diff", "--json"))
+    changed = params["config/studies/small.yaml"]
+    assert changed["methods.fedavg.lr"]["new"] == 0.2
+
+    shown = json.loads(pulled.dvc("metrics", "show", "--json"))
+    [setting] = shown[""]["data"]["results/metrics/small.json"]["data"].values()
+    last = pulled.values()["fedavg"].query("round == 2 and split == 'test'")
+    last = last[last["metric"] == "accuracy"]
+    assert setting["fedavg"]["mean"] == pytest.approx(
+        last.groupby("seed")["value"].mean().mean(), abs=1e-12
+    )
+    moved = json.loads(pulled.dvc("metrics", "diff", "--json"))["results/metrics/small.json"]
+    assert {method_of(name) for name in moved} <= {"fedavg", "fedavg-ft"}
+    [mean] = [change for name, change in moved.items() if name.endswith(".fedavg.mean")]
+    assert mean["new"] == setting["fedavg"]["mean"] != mean["old"]
+
+    for command in (("show",), ("diff", "HEAD")):
+        pulled.dvc("plots", *command, "--json")
+        page = pulled.dvc("plots", *command).strip().splitlines()[-1].removeprefix("file://")
+        drawn = Path(page).read_text()
+        assert '"method": "fedavg-ft"' in drawn
+    assert '"rev": "HEAD"' in drawn and '"rev": "workspace"' in drawn
+    assert "dvc_plots" not in pulled.git("status", "--short")
+
+
+def method_of(metric: str) -> str:
+    """``fedavg`` of ``setting.fedavg.mean``, whose setting has dots of its own."""
+    return metric.rsplit(".", 2)[-2]
+
+
+def test_an_edit_in_a_fresh_clone_is_trained_and_shown_and_back_again_is_not(
     pulled: Versioned, finished: Project, tmp_path: Path
 ):
     """Not only the tables are made again, of old numbers under the new rate."""
     old, table = pulled.values(), pulled.table()
     pulled.study(methods=FASTER)
     assert pulled.repro() == OURS
+    differences_are_those_of_the_tables(pulled)
 
     alone = project.copy(finished, tmp_path / "alone")
     alone.study(methods=FASTER)
@@ -83,39 +116,6 @@ def test_what_was_pulled_is_what_was_pushed(pulled: Versioned, tracked: Versione
     kinds = {path.name for path in files[0]}
     assert kinds == {"run.json", "metrics.parquet", "final.safetensors"}
     assert "up to date" in pulled.dvc("repro")
-
-
-def test_the_differences_that_dvc_shows_are_those_of_the_tables(pulled: Versioned):
-    pulled.study(methods=FASTER)
-    assert pulled.repro() == OURS
-    params = json.loads(pulled.dvc("params", "diff", "--json"))
-    changed = params["config/studies/small.yaml"]
-    assert changed["methods.fedavg.lr"]["new"] == 0.2
-
-    shown = json.loads(pulled.dvc("metrics", "show", "--json"))
-    [setting] = shown[""]["data"]["results/metrics/small.json"]["data"].values()
-    last = pulled.values()["fedavg"].query("round == 2 and split == 'test'")
-    last = last[last["metric"] == "accuracy"]
-    assert setting["fedavg"]["mean"] == pytest.approx(
-        last.groupby("seed")["value"].mean().mean(), abs=1e-12
-    )
-    moved = json.loads(pulled.dvc("metrics", "diff", "--json"))["results/metrics/small.json"]
-    assert {method_of(name) for name in moved} <= {"fedavg", "fedavg-ft"}
-    [mean] = [change for name, change in moved.items() if name.endswith(".fedavg.mean")]
-    assert mean["new"] == setting["fedavg"]["mean"] != mean["old"]
-
-    for command in (("show",), ("diff", "HEAD")):
-        pulled.dvc("plots", *command, "--json")
-        page = pulled.dvc("plots", *command).strip().splitlines()[-1].removeprefix("file://")
-        drawn = Path(page).read_text()
-        assert '"method": "fedavg-ft"' in drawn
-    assert '"rev": "HEAD"' in drawn and '"rev": "workspace"' in drawn
-    assert "dvc_plots" not in pulled.git("status", "--short")
-
-
-def method_of(metric: str) -> str:
-    """``fedavg`` of ``setting.fedavg.mean``, whose setting has dots of its own."""
-    return metric.rsplit(".", 2)[-2]
 
 
 def test_an_experiment_trains_what_it_changes_and_takes_no_run_with_it(pulled: Versioned):

@@ -26,7 +26,7 @@ from fl.report.latex import tex
 from fl.report.outline import outline
 from fl.report.plain import markdown
 from fl.results import derived as frames_of
-from fl.results import tables
+from fl.results import summaries, tables
 from fl.results.partitions import read
 
 
@@ -95,7 +95,7 @@ def frames(results: Path, study: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def test_main_table_shows_the_rounding_of_the_parquet_tables_in_all_three_forms(full, page):
     rows, runs = frames(full, "quickstart")
-    summary = tables.summarise(rows, runs, "accuracy")
+    summary = summaries.summarise(rows, runs, "accuracy")
     md = (full / "report" / "quickstart.md").read_text().replace("**", "")
     latex = re.sub(r"\\textbf\{([^}]*)\}", r"\1", (full / "report" / "quickstart.tex").read_text())
     titles = dict(zip(runs["method"], runs["title"], strict=True))
@@ -117,13 +117,13 @@ def test_main_table_shows_the_rounding_of_the_parquet_tables_in_all_three_forms(
 
 def test_clients_and_paired_tables_show_the_rounding_of_the_parquet_tables(full, page):
     rows, runs = frames(full, "quickstart")
-    summary = tables.summarise(rows, runs, "accuracy")
+    summary = summaries.summarise(rows, runs, "accuracy")
     shown = [r for r in page.tables["clients"][1:] if len(r) == 6 and "Majority" not in r[0]]
     for row, (_, value) in zip(shown, summary.iterrows(), strict=True):
         expected = [f"{100 * value[c]:.1f}" for c in ("mean", "sd_clients", "p10", "worst")]
         assert row[1:5] == expected
     shown = [r for r in page.tables["paired"][1:] if len(r) == 8]
-    paired = tables.paired(rows, runs, "accuracy", "fedavg-ft")
+    paired = summaries.paired(rows, runs, "accuracy", "fedavg-ft")
     for row, (_, value) in zip(shown, paired.iterrows(), strict=True):
         difference = f"{100 * value['difference']:+.1f}".replace("-", "\N{MINUS SIGN}")
         assert row[1] == f"{difference} ± {100 * value['difference_sd_seeds']:.1f}"

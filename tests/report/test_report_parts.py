@@ -15,7 +15,7 @@ from fl.report.cells import Table
 from fl.report.facts import Facts, gather
 from fl.report.names import names
 from fl.report.outline import Fold, Section, blocks, outline
-from fl.results import tables
+from fl.results import summaries
 from fl.results.partitions import read
 
 
@@ -141,7 +141,7 @@ def test_other_means_are_those_worked_out_by_hand(tmp_path):
     expected = sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
     assert row["weighted"] == pytest.approx(expected)
     assert row["worst_tenth"] == pytest.approx((0.1 + 0.3) / 2)  # two of fifteen
-    losses = tables.summarise(facts.rows.assign(metric="loss"), facts.runs, "loss")
+    losses = summaries.summarise(facts.rows.assign(metric="loss"), facts.runs, "loss")
     assert losses["worst_tenth"].iloc[0] == pytest.approx((0.9 + 0.6) / 2)
 
 

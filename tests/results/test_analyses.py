@@ -24,8 +24,8 @@ from fl.network import Network
 from fl.planning import plan
 from fl.results import markers
 from fl.simulation.evaluate import Held
-from fl.store import checkpoint
-from fl.store.checkpoint import load_tree
+from fl.store import tree_file
+from fl.store.tree_file import load_tree
 from fl.train import devices
 
 SETTING = ("digits", "natural", "mlp")
@@ -156,7 +156,7 @@ def test_cooperation_is_correlated_over_pairs_of_who_took_part() -> None:
         found = result.table.loc[result.table["round"] == round_, "correlation"]
         assert found.tolist() == pytest.approx([np.corrcoef(ours, theirs)[0, 1]] * 2)
     assert [one.title for one in result.panels] == ["round 5", "round 10", "similarity of data"]
-    assert result.notes == ("no trace 'cooperation': fedavg",)
+    assert result.notes == ("no trace cooperation: fedavg",)
     assert math.isnan(cooperation.correlation(np.eye(3), np.eye(3))), "nobody learns from others"
 
 
@@ -242,7 +242,7 @@ def test_what_reads_weights_gets_them_on_the_device_that_was_claimed(
     own = features.Features.read
     monkeypatch.setattr(devices, "claim", claim)
     monkeypatch.setattr(features.Features, "read", read)
-    monkeypatch.setattr(checkpoint, "load_tree", lambda path, device: loaded(path, seen, device))
+    monkeypatch.setattr(tree_file, "load_tree", lambda path, device: loaded(path, seen, device))
     assert main.main(["analyse", asked.stem]) == 0
     assert seen == ["auto", {torch.device("cpu", 0)}, "cpu:0", "cpu:0", "given back"]
     record = json.loads((lab / "results/analyses" / asked.stem / "analysis.json").read_text())
@@ -297,7 +297,7 @@ def test_an_analysis_is_made_once_and_shown(
     assert main.main(["report", "tiny"]) == 0
     page = (lab / "results/report/tiny.html").read_text()
     assert '<section id="analyses"' in page
-    assert "no trace &#39;cooperation&#39;: fedavg" in page
+    assert "no trace cooperation: fedavg" in page
     assert f"{table['nmi'][0]:.3f}" in page
     assert f"{table['nmi'][0]:.3f}" in (lab / "results/report/tiny.md").read_text()
     drawn = home / second / "figure-1.pdf"
@@ -370,7 +370,7 @@ def test_complementarity_is_read_from_traces_and_drawn() -> None:
     }
     runs = [source(traces=traces, counts=counts), source(run="r1", method="o", traces={})]
     found = complementarity.Complementarity().read(runs)
-    assert found.notes == ("no traces similarity and complementarity: o",)
+    assert found.notes == ("no traces similarity, complementarity: o",)
     assert found.table["round"].tolist() == [2, 4]
     assert found.table["models"].tolist() == pytest.approx([1, 1])
     assert found.table["features"].tolist() == pytest.approx([1, -1])
@@ -431,7 +431,7 @@ def test_strategies_read_the_last_round_of_who_took_part() -> None:
     assert row["sparsity"] == pytest.approx(6 / 18)
     assert row["beta"] == pytest.approx(float(points.mean()) + 0.5)
     assert row["ari_rates"] == 1.0
-    assert found.notes == ("no traces of beta and rates: other",)
+    assert found.notes == ("no traces xi, beta, inputs, rates: other",)
     assert [panel.title for panel in found.panels] == [
         "share of own statistics, beta",
         "domains by share of own statistics, beta",

@@ -11,7 +11,7 @@ import pytest
 from make_results import clients, entry, plan, write_run
 
 from fl.errors import DataError
-from fl.results import result_files, tables
+from fl.results import result_files, summaries, tables
 from fl.schema import RESULT_COLUMNS
 from fl.store.store import Store
 
@@ -52,7 +52,7 @@ def test_long_table_has_the_agreed_columns_and_says_what_the_plan_says(tmp_path)
 
 def test_mean_and_spreads_are_those_worked_out_by_hand(tmp_path):
     rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
-    found = row(tables.summarise(rows, runs, "accuracy"), "fedavg")
+    found = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
     # Seeds: 0.6 and 0.7. Clients over seeds: 0.55 and 0.75.
     assert found["mean"] == pytest.approx(0.65)
     assert found["sd_seeds"] == pytest.approx(math.sqrt(0.005))
@@ -65,7 +65,7 @@ def test_mean_and_spreads_are_those_worked_out_by_hand(tmp_path):
 def test_one_seed_has_no_deviation_over_seeds_but_one_over_clients(tmp_path):
     write_run(tmp_path, "a0", clients([0.5, 0.7]))
     rows, runs = tables.collect(plan([entry("a0", "fedavg")]), tmp_path)
-    found = row(tables.summarise(rows, runs, "accuracy"), "fedavg")
+    found = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
     assert math.isnan(found["sd_seeds"])
     assert found["sd_clients"] == pytest.approx(math.sqrt(0.02))
 
@@ -73,7 +73,7 @@ def test_one_seed_has_no_deviation_over_seeds_but_one_over_clients(tmp_path):
 def test_for_a_loss_the_worst_client_is_the_highest(tmp_path):
     write_run(tmp_path, "a0", clients([1.0, 3.0], metric="loss"))
     rows, runs = tables.collect(plan([entry("a0", "fedavg")], metric="loss"), tmp_path)
-    found = row(tables.summarise(rows, runs, "loss"), "fedavg")
+    found = row(summaries.summarise(rows, runs, "loss"), "fedavg")
     assert (found["worst"], found["p10"]) == (3.0, pytest.approx(2.8))
 
 
@@ -81,14 +81,14 @@ def test_the_personal_stage_counts_where_there_is_one(tmp_path):
     before, after = clients([0.5, 0.5], round=0), clients([0.8, 0.9], round=1, stage="personal")
     write_run(tmp_path, "a0", [*before, *after])
     rows, runs = tables.collect(plan([entry("a0", "ft")]), tmp_path)
-    found = row(tables.summarise(rows, runs, "accuracy"), "ft")
+    found = row(summaries.summarise(rows, runs, "accuracy"), "ft")
     assert (found["stage"], found["mean"], found["round"]) == ("personal", pytest.approx(0.85), 1)
 
 
 def test_the_personal_stage_counts_where_both_are_recorded_in_the_last_round(tmp_path):
     write_run(tmp_path, "a0", [*clients([0.1, 0.2]), *clients([0.8, 0.9], stage="personal")])
     rows, runs = tables.collect(plan([entry("a0", "ditto")]), tmp_path)
-    found = row(tables.summarise(rows, runs, "accuracy"), "ditto")
+    found = row(summaries.summarise(rows, runs, "accuracy"), "ditto")
     assert (found["stage"], found["mean"], found["n_clients"]) == (
         "personal",
         pytest.approx(0.85),
@@ -113,8 +113,8 @@ def test_a_point_is_selected_on_validation_even_where_test_would_choose_another(
         "mu=0.1": False,
         "mu=1": True,
     }
-    assert row(tables.summarise(rows, runs, "accuracy"), "fedprox")["mean"] == 0.5
-    points = tables.points(rows, runs, "accuracy").set_index("point")
+    assert row(summaries.summarise(rows, runs, "accuracy"), "fedprox")["mean"] == 0.5
+    points = summaries.points(rows, runs, "accuracy").set_index("point")
     assert points.loc["mu=0.1", ["val", "test"]].tolist() == [0.6, 0.9]
 
 
@@ -171,16 +171,16 @@ def test_points_of_a_grid_that_are_not_there_are_counted(tmp_path):
         entry("p1", "fedprox", point={"mu": 0.1}, seed=1),  # one seed of two
         entry("s", "fedavg"),
     ]
-    summary = tables.summarise(*tables.collect(made, tmp_path), "accuracy")
+    summary = summaries.summarise(*tables.collect(made, tmp_path), "accuracy")
     part, plain = row(summary, "fedprox"), row(summary, "fedavg")
     assert (part["n_points"], part["n_points_there"], part["mean"]) == (3, 1, 0.5)
     assert (plain["n_points"], plain["n_points_there"], plain["n_missing"]) == (1, 0, 1)
-    assert tables.gaps(part) == "1 of 3 grid points there"
-    assert tables.gaps(plain) == "1 missing", "no grid"
+    assert summaries.gaps(part) == "1 of 3 grid points there"
+    assert summaries.gaps(plain) == "1 missing", "no grid"
     for run, value in (("r", 0.4), ("p1", 0.1)):
         write_run(tmp_path, run, [*clients([value]), *clients([value], split="val")], "diverged")
-    part = row(tables.summarise(*tables.collect(made, tmp_path), "accuracy"), "fedprox")
-    assert tables.gaps(part) == "", "what diverged is there"
+    part = row(summaries.summarise(*tables.collect(made, tmp_path), "accuracy"), "fedprox")
+    assert summaries.gaps(part) == "", "what diverged is there"
 
 
 def test_a_diverged_point_is_not_selected_however_well_it_did(tmp_path):
@@ -199,7 +199,7 @@ def test_one_diverged_seed_rules_a_point_out_though_its_other_seed_did_best(tmp_
 def test_where_all_points_diverged_one_is_still_selected(tmp_path):
     rows, runs = tables.collect(grid(tmp_path, ("diverged", "diverged")), tmp_path)
     assert list(runs.loc[runs["selected"], "point"]) == ["mu=0.1"]
-    found = row(tables.summarise(rows, runs, "accuracy"), "fedprox")
+    found = row(summaries.summarise(rows, runs, "accuracy"), "fedprox")
     assert (found["n_seeds"], found["n_diverged"]) == (0, 1)
     assert math.isnan(found["mean"])
 
@@ -232,7 +232,7 @@ def test_missing_and_diverged_runs_are_counted_and_kept_out_of_the_mean(tmp_path
     write_run(tmp_path, "a2", clients([0.0, math.nan]), state="diverged")
     made["runs"] += [entry("a2", "fedavg", seed=2), entry("a3", "fedavg", seed=3)]
     rows, runs = tables.collect(made, tmp_path)
-    found = row(tables.summarise(rows, runs, "accuracy"), "fedavg")
+    found = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
     assert (found["n_seeds"], found["n_diverged"], found["n_missing"]) == (2, 1, 1)
     assert found["mean"] == pytest.approx(0.65)
     assert set(rows["run"]) == {"a0", "a1", "a2", "b0", "b1"}
@@ -243,7 +243,7 @@ def test_missing_and_diverged_runs_are_counted_and_kept_out_of_the_mean(tmp_path
 
 def test_paired_comparison_counts_seeds_and_clients_apart(tmp_path):
     rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
-    (found,) = tables.paired(rows, runs, "accuracy", "fedavg").to_dict("records")
+    (found,) = summaries.paired(rows, runs, "accuracy", "fedavg").to_dict("records")
     # Local minus FedAvg: client 0 gains 0.4 and 0.3, client 1 loses 0 and 0.1.
     assert found["method"] == "local"
     assert found["difference"] == pytest.approx(0.15)
@@ -258,7 +258,7 @@ def test_paired_comparison_is_made_at_the_selected_points(tmp_path):
     made["runs"].append(entry("a", "fedavg"))
     rows, runs = tables.collect(made, tmp_path)
     for baseline, sign in (("fedavg", 1), ("fedprox", -1)):
-        (found,) = tables.paired(rows, runs, "accuracy", baseline).to_dict("records")
+        (found,) = summaries.paired(rows, runs, "accuracy", baseline).to_dict("records")
         assert found["difference"] == pytest.approx(sign * 0.1)
 
 
@@ -266,7 +266,7 @@ def test_paired_comparison_uses_common_seeds_only(tmp_path):
     made = two_seeds(tmp_path)
     made["runs"] = [e for e in made["runs"] if e["run"] != "a1"]
     rows, runs = tables.collect(made, tmp_path)
-    (found,) = tables.paired(rows, runs, "accuracy", "fedavg").to_dict("records")
+    (found,) = summaries.paired(rows, runs, "accuracy", "fedavg").to_dict("records")
     assert (found["n_seeds"], found["difference"]) == (1, pytest.approx(0.2))
     assert (found["better"], found["equal"]) == (0.5, 0.5)
 
@@ -276,7 +276,7 @@ def test_for_a_loss_a_client_is_better_off_with_less(tmp_path):
         write_run(tmp_path, run, clients([value] * 3, metric="loss"))
     made = plan([entry("a", "base"), entry("b", "other")], metric="loss", baseline="base")
     rows, runs = tables.collect(made, tmp_path)
-    (found,) = tables.paired(rows, runs, "loss", "base").to_dict("records")
+    (found,) = summaries.paired(rows, runs, "loss", "base").to_dict("records")
     assert (found["difference"], found["better"], found["p_sign"]) == (-1.0, 1.0, 0.25)
 
 
@@ -284,14 +284,14 @@ def test_for_a_loss_a_client_is_better_off_with_less(tmp_path):
     ("better", "worse", "p"), [(0, 0, 1.0), (5, 0, 1 / 16), (1, 7, 18 / 256), (4, 4, 1.0)]
 )
 def test_sign_test_matches_the_binomial_counted_by_hand(better, worse, p):
-    assert tables.sign_test(better, worse) == p
+    assert summaries.sign_test(better, worse) == p
 
 
 def test_no_baseline_and_an_absent_one_give_an_empty_comparison(tmp_path):
     rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
     for baseline in (None, "nobody"):
-        found = tables.paired(rows, runs, "accuracy", baseline)
-        assert found.empty and list(found.columns) == tables.PAIRED_COLUMNS
+        found = summaries.paired(rows, runs, "accuracy", baseline)
+        assert found.empty and list(found.columns) == summaries.PAIRED_COLUMNS
 
 
 def test_equal_runs_give_the_same_bytes_whatever_their_timing_and_row_order(tmp_path):
@@ -370,6 +370,6 @@ def test_nothing_trained_yet_is_no_error(tmp_path):
     assert rows.empty
     assert {c: str(t) for c, t in rows.dtypes.items()} == {**LONG, "hp.mu": "Int64"}
     assert list(runs.loc[runs["selected"], "run"]) == ["a", "b"]
-    found = tables.summarise(rows, runs, "accuracy")
+    found = summaries.summarise(rows, runs, "accuracy")
     assert list(found["n_missing"]) == [1, 1]
     assert np.isnan(found["mean"]).all()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,15 @@ import torch
 from torch import nn
 
 from fl.data.batches import Arrays
-from fl.method import Method
+from fl.method import Method, Predictor
 from fl.network import Network
+from fl.pytorch.private import is_batched
 from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL
+from fl.simulation import scored as scored_module
 from fl.simulation.engine import State
 from fl.simulation.evaluate import Held, evaluate, reweighted_accuracy
-from fl.tasks.classification import balanced_accuracy
+from fl.task import Task
+from fl.tasks.classification import CLASSIFICATION, balanced_accuracy
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 NETWORK = Network(lambda: nn.Linear(3, 3, bias=False), torch.float64)
@@ -278,3 +283,116 @@ def test_a_partition_gives_both_where_both_are_asked_for() -> None:
     assert held.everywhere.tolist() == [1, 3]
     assert Held.of(table).everywhere is None
     assert Held.of(table, "global").everywhere is None
+
+
+# Many models and many clients in one pass
+
+DRAW = np.random.default_rng(8)
+COUNT = 60
+X, Y = DRAW.normal(size=(COUNT, 3)), DRAW.integers(0, 3, COUNT)
+PARTS = [np.array(own) for own in np.split(DRAW.permutation(COUNT), [20, 23, 24, 40, 47, 49])]
+VAL = [PARTS[6], np.zeros(0, np.int64), PARTS[6]]
+MANY = Held(
+    {"train": PARTS[:3], "test": PARTS[3:6], "val": VAL}, everywhere=np.concatenate(PARTS[3:6])
+)
+OWN_MODELS = {
+    "params": {"weight": torch.from_numpy(DRAW.normal(size=(3, 3, 3)))},
+    "buffers": {},
+}
+BOTH_VIEWS = {**SHARED, PERSONAL: lambda server, client: dict(client)}
+
+
+class Noting(nn.Module):
+    """A linear layer that notes how many samples each pass has; None where it is stacked."""
+
+    def __init__(self, norm: bool = False, tell: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3, 3))
+        self.norm = nn.BatchNorm1d(3, affine=False, track_running_stats=False) if norm else None
+        self.tell, self.passes = tell, list[int | None]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passes.append(None if is_batched(x) else len(x))
+        if self.tell:
+            self.weight.abs().sum().item()
+        x = self.norm(x) if self.norm else x
+        return x @ self.weight.T
+
+
+def noted(views: Mapping[str, Any], task: Task = CLASSIFICATION, **options: bool) -> Any:
+    """The values, and how many samples went through the network in each pass."""
+    made: list[Noting] = []
+
+    def make() -> Noting:
+        made.append(Noting(**options))
+        return made[-1]
+
+    network = Network(make, torch.float64)
+    method = Method(lambda v: ({}, {}), (), lambda s, c, u, n: (s, c), views)
+    arrays = Arrays(X, Y, IDENTITY, dtype=torch.float64)
+    rows = evaluate(method, network, State(EYE, OWN_MODELS), arrays, MANY, 1, 3, task=task)
+    return rows, made[0].passes
+
+
+def test_the_shared_model_passes_once_over_the_samples_of_all_clients() -> None:
+    rows, passes = noted(SHARED)
+    assert passes == [11 + 25, 25], "validation and test samples, and those of all once more"
+    by_client, _ = noted(SHARED, task=replace(CLASSIFICATION, chunk=1))
+    assert agree(rows, by_client)
+
+
+def agree(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
+    names = [name for name in rows if name != "value"]
+    pd.testing.assert_frame_equal(rows[names], others[names])
+    exact = rows["metric"] == "accuracy"
+    assert rows.loc[exact, "value"].equals(others.loc[exact, "value"])
+    return bool(np.allclose(rows["value"], others["value"], rtol=0, atol=1e-14))
+
+
+@pytest.mark.parametrize("room", [1, 2 * 2 * 72, 2**25])
+def test_stacked_models_score_as_one_after_another(
+    room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of unequal numbers of samples; as many as have room are stacked."""
+    expected, passes = noted(BOTH_VIEWS, tell=True)
+    assert passes[:3] == [36, 25, None], "it is tried once"
+    assert None not in passes[3:], "what reads a number cannot be stacked"
+    monkeypatch.setattr(scored_module, "ROOM", room)
+    rows, passes = noted(BOTH_VIEWS)
+    assert agree(rows, expected)
+    assert (None in passes) == (room > 1)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16, 1024])
+def test_how_many_samples_go_together_changes_nothing(chunk: int) -> None:
+    rows, _ = noted(BOTH_VIEWS)
+    others, more = noted(BOTH_VIEWS, task=replace(CLASSIFICATION, chunk=chunk))
+    assert agree(rows, others)
+    assert max(n for n in more if n is not None) <= chunk
+
+
+def test_batches_that_normalise_themselves_are_of_one_client_and_one_split() -> None:
+    """In evaluation mode too, where the network keeps no running statistics."""
+    _, passes = noted(BOTH_VIEWS, norm=True)
+    assert passes == [11, 16, 7, 2, 25, 11, 16, 11, 2, 7, 25, 25, 25]
+
+
+def test_a_view_is_given_several_clients_samples_where_it_says_so() -> None:
+    sizes: list[int] = []
+
+    def predict(variables: Any, memory: Any, x: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(x))
+        return x @ variables["params"]["weight"].T
+
+    view = Predictor(BOTH_VIEWS[GLOBAL], predict)
+    apart, _ = noted({GLOBAL: view})
+    assert sizes == [11, 16, 7, 2, 25]
+    sizes.clear()
+    joined, _ = noted({GLOBAL: replace(view, by_sample=True)})
+    assert sizes == [36, 25]
+    assert agree(apart, joined)
+
+
+def test_a_task_that_concludes_client_by_client_gives_the_same() -> None:
+    rows, _ = noted(BOTH_VIEWS)
+    assert agree(rows, noted(BOTH_VIEWS, task=replace(CLASSIFICATION, conclude_each=None))[0])

@@ -18,7 +18,7 @@ import torch
 
 from fl import files
 from fl.errors import DataError, FedloomError
-from fl.store import checkpoint
+from fl.store import checkpoint, tree_file
 
 FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"]
 INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
@@ -37,7 +37,7 @@ def any_bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return raw.view(dtype).reshape(shape)
 
 
-def state_of(round: int) -> checkpoint.Tree:
+def state_of(round: int) -> tree_file.Tree:
     """A state that tells which round it is of."""
     generator = torch.Generator().manual_seed(round)
     return {
@@ -66,6 +66,14 @@ def is_of(found: checkpoint.Checkpoint | None, round: int) -> bool:
     return found.round == round
 
 
+def step_of(found: checkpoint.Checkpoint | None) -> int | None:
+    """The step of the round after the checkpoint of which something is kept."""
+    if found is None or found.midway is None:
+        return None
+    assert found.midway.extra == {"step": int(found.midway.state["step"])}
+    return int(found.midway.state["step"])
+
+
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -79,8 +87,8 @@ def test_every_type_survives_to_the_bit(name: str, tmp_path: Path) -> None:
         "none": any_bits(dtype, 0, 3),
         "turned": any_bits(dtype, 4, 6).T,
     }
-    checkpoint.save_tree(tree, tmp_path / "tree")
-    back = checkpoint.load_tree(tmp_path / "tree")
+    tree_file.save_tree(tree, tmp_path / "tree")
+    back = tree_file.load_tree(tmp_path / "tree")
     assert list(back) == list(tree)
     for key, tensor in tree.items():
         assert back[key].dtype == dtype
@@ -97,8 +105,8 @@ def test_order_layout_and_empty_dicts_survive(tmp_path: Path) -> None:
         "a": {"x": column, "expanded": torch.ones(1).expand(3)},
         "grad": torch.ones(2, requires_grad=True),
     }
-    checkpoint.save_tree(tree, tmp_path / "tree")
-    back = checkpoint.load_tree(tmp_path / "tree")
+    tree_file.save_tree(tree, tmp_path / "tree")
+    back = tree_file.load_tree(tmp_path / "tree")
     assert [*back, *back["z"], *back["a"]] == [*tree, *tree["z"], *tree["a"]]
     assert back["z"]["a"] == {"deep": {}}
     assert back["empty"] == {}
@@ -112,39 +120,39 @@ def test_order_layout_and_empty_dicts_survive(tmp_path: Path) -> None:
 
 def test_tensors_that_share_memory_come_back_apart(tmp_path: Path) -> None:
     base = torch.arange(10.0)
-    checkpoint.save_tree({"all": base, "same": base, "part": base[3:6]}, tmp_path / "tree")
-    back = checkpoint.load_tree(tmp_path / "tree")
+    tree_file.save_tree({"all": base, "same": base, "part": base[3:6]}, tmp_path / "tree")
+    back = tree_file.load_tree(tmp_path / "tree")
     back["all"].zero_()
     assert torch.equal(back["same"], base)
     assert torch.equal(back["part"], base[3:6])
 
 
 def test_the_root_may_be_empty(tmp_path: Path) -> None:
-    checkpoint.save_tree({}, tmp_path / "tree")
-    assert checkpoint.load_tree(tmp_path / "tree") == {}
+    tree_file.save_tree({}, tmp_path / "tree")
+    assert tree_file.load_tree(tmp_path / "tree") == {}
 
 
 def test_a_loaded_tree_outlives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "tree"
-    checkpoint.save_tree({"w": torch.arange(100_000)}, path)
-    back = checkpoint.load_tree(path)
+    tree_file.save_tree({"w": torch.arange(100_000)}, path)
+    back = tree_file.load_tree(path)
     path.write_bytes(bytes(path.stat().st_size))
     assert torch.equal(back["w"], torch.arange(100_000))
 
 
 @pytest.mark.parametrize("tree", [{"a/b": torch.ones(1)}, {"": torch.ones(1)}, {1: torch.ones(1)}])
-def test_a_key_that_cannot_be_a_name_is_refused(tree: checkpoint.Tree, tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_a_name_is_refused(tree: tree_file.Tree, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="key"):
-        checkpoint.save_tree(tree, tmp_path / "tree")
+        tree_file.save_tree(tree, tmp_path / "tree")
     assert names(tmp_path) == []
 
 
 def test_an_unreadable_tree_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="missing"):
-        checkpoint.load_tree(tmp_path / "missing")
+        tree_file.load_tree(tmp_path / "missing")
     (tmp_path / "junk").write_bytes(b"\xff" * 100)
     with pytest.raises(DataError, match="junk"):
-        checkpoint.load_tree(tmp_path / "junk")
+        tree_file.load_tree(tmp_path / "junk")
 
 
 def test_the_newest_are_kept_and_the_newest_is_loaded(tmp_path: Path) -> None:
@@ -224,6 +232,68 @@ def test_when_all_are_damaged_there_is_none(tmp_path: Path) -> None:
     assert names(tmp_path) == ["round-000010.corrupt-1"]
 
 
+# A round that is not over
+
+
+def test_what_is_kept_of_a_round_goes_with_its_checkpoint(tmp_path: Path) -> None:
+    for round in (1, 2):
+        save(tmp_path, round)
+    for step in (7, 8):
+        checkpoint.save_midway(tmp_path, 2, {"step": torch.tensor(step)}, {"step": step})
+    assert names(tmp_path) == ["midway", "round-000001", "round-000002"]
+    found = checkpoint.load_latest(tmp_path)
+    assert (is_of(found, 2), step_of(found)) == (True, 8)
+
+    (tmp_path / "round-000002" / checkpoint.RECORD).unlink()
+    found = checkpoint.load_latest(tmp_path)
+    assert (is_of(found, 1), step_of(found)) == (True, None)
+    save(tmp_path, 2)
+    assert names(tmp_path) == ["round-000001", "round-000002", "round-000002.corrupt-1"]
+    assert checkpoint.has(tmp_path, 2)
+    assert not checkpoint.has(tmp_path, 3)
+
+
+def test_a_checkpoint_saved_again_is_another(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    checkpoint.save_midway(tmp_path, 2, {"step": torch.tensor(7)}, {"step": 7})
+    shutil.copytree(tmp_path / "midway", tmp_path / "copy")
+    checkpoint.save(tmp_path, 2, state_of(2), {"round": 2, "seconds": 3.0}, rows_of(2))
+    (tmp_path / "copy").rename(tmp_path / "midway")
+    found = checkpoint.load_latest(tmp_path)
+    assert found is not None
+    assert found.midway is None
+
+
+@pytest.mark.parametrize("name", [checkpoint.STATE, checkpoint.RECORD])
+def test_what_is_kept_of_a_round_is_set_aside_where_it_is_damaged(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path, 2)
+    checkpoint.save_midway(tmp_path, 2, {"step": torch.tensor(7)}, {"step": 7})
+    path = tmp_path / "midway" / name
+    path.write_bytes(path.read_bytes()[:-10])
+    with caplog.at_level(logging.WARNING):
+        found = checkpoint.load_latest(tmp_path)
+    assert (is_of(found, 2), step_of(found)) == (True, None)
+    assert names(tmp_path) == ["midway.corrupt-1", "round-000002"]
+    assert str(path) in caplog.text
+
+
+def test_what_a_tensor_repeats_is_kept_once_and_comes_back_so(tmp_path: Path) -> None:
+    row = torch.arange(12.0).reshape(3, 4).T
+    tree = {"rows": row.expand(500, 4, 3), "one": torch.ones(()).expand(2), "plain": row}
+    save(tmp_path, 2)
+    checkpoint.save_midway(tmp_path, 2, tree, {})
+    assert (tmp_path / "midway" / checkpoint.STATE).stat().st_size < 1000
+    found = checkpoint.load_latest(tmp_path)
+    assert found is not None and found.midway is not None
+    for key, tensor in tree.items():
+        assert torch.equal(found.midway.state[key], tensor)
+        assert found.midway.state[key].stride() == tensor.stride()
+    with pytest.raises(DataError, match="repeats what is stored"):
+        tree_file.load_tree(tmp_path / "midway" / checkpoint.STATE)
+
+
 def save_next(folder: Path) -> None:
     found = checkpoint.load_latest(folder)
     save(folder, found.round + 1 if found else 1)
@@ -233,17 +303,23 @@ def save_again(folder: Path) -> None:
     save(folder, 2)
 
 
+def keep_more(folder: Path) -> None:
+    checkpoint.save_midway(folder, 2, {"step": torch.tensor(8)}, {"step": 8})
+
+
 def save_forever(folder: Path) -> None:
     while True:
         save_next(folder)
 
 
-@pytest.mark.parametrize("act", [save_next, save_again])
+@pytest.mark.parametrize("act", [save_next, save_again, keep_more])
 def test_killed_at_every_touch_of_the_disk(
     act: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(tmp_path / "start", 1)
     save(tmp_path / "start", 2)
+    if act is keep_more:
+        checkpoint.save_midway(tmp_path / "start", 2, {"step": torch.tensor(7)}, {"step": 7})
     kills = 0
     while True:
         folder = tmp_path / str(kills)
@@ -252,11 +328,15 @@ def test_killed_at_every_touch_of_the_disk(
             break
         found = checkpoint.load_latest(folder)
         assert is_of(found, 2) or (act is save_next and is_of(found, 3))
+        if act is keep_more:
+            assert step_of(found) in (7, 8)
         assert not [name for name in names(folder) if name.endswith(".tmp")]
         kills += 1
     assert kills >= 10
     assert caplog.messages == []
-    assert is_of(checkpoint.load_latest(folder), 3 if act is save_next else 2)
+    found = checkpoint.load_latest(folder)
+    assert is_of(found, 3 if act is save_next else 2)
+    assert step_of(found) == (8 if act is keep_more else None)
 
 
 def write_forever(path: Path) -> None:

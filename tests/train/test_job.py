@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +22,7 @@ from planning import Planned
 from fl import __main__
 from fl.data import partition
 from fl.simulation.simulate import Simulation
+from fl.train import following
 
 Plan = Callable[..., Planned]
 
@@ -168,27 +171,65 @@ def test_auto_is_not_decided_again_by_the_job_that_goes_on(planned: Plan) -> Non
 # It is stopped, and goes on
 
 
-def test_sigterm_is_status_75_and_a_checkpoint_and_then_the_same_bits(planned: Plan) -> None:
-    long = {**planning.STUDY["training"], "rounds": 120, "evaluate_every": 10}
-    study = planned(execution={"checkpoint_every": 7}, training=long)
+def test_sigterm_in_a_long_round_is_status_75_and_goes_on_in_that_round(
+    planned: Plan, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = {**planning.STUDY["training"], "rounds": 1, "local_epochs": 100}
+    study = planned(training=long)
     [run] = study.runs("fedavg")
     job = process(study, "fedavg", "broken")
     end = time.monotonic() + 60
-    while not study.checkpoints(run, "broken"):
+    while not study.log(run).exists():
         assert job.poll() is None, job.communicate()
         assert time.monotonic() < end
         time.sleep(0.002)
+    time.sleep(0.1)
     job.send_signal(signal.SIGTERM)
     _, err = job.communicate(timeout=60)
     assert job.returncode == 75, err
-    assert f"stopped: {run}: left after round" in err
-    left = int(err.rpartition("left after round ")[2])
-    assert study.checkpoints(run, "broken")[-1].name == f"round-{left:06d}"
+    *_, said = err.splitlines()
+    place = said.removeprefix(f"stopped: {run}: left ")
+    assert re.fullmatch(r"in round 1 \(step \d+\)", place), err
+    begun, left = map(json.loads, study.log(run).read_text().splitlines())
+    assert (begun["event"], left["event"], left["place"]) == ("begun", "left", place)
+    names = [path.name for path in study.checkpoints(run, "broken")]
+    assert names == ["midway", "round-000000"]
     assert not study.store("broken").has(run)
+    caplog.clear()
     assert study.train("fedavg", "broken") == 0
+    assert f"resumed {place}" in caplog.messages
     assert study.train("fedavg", "whole") == 0
     assert study.files(run, "broken") == study.files(run, "whole")
     assert not study.checkpoints(run, "broken")
+
+
+def test_a_long_round_is_saved_on_the_way_and_a_kill_loses_no_more(
+    planned: Plan, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = planned()
+    [run] = study.runs("fedavg")
+    assert study.train("fedavg", "whole") == 0
+    assert not any("saved in round" in message for message in caplog.messages)
+    steps = itertools.count(1)
+
+    def dying(inside: following.Inside) -> bool:
+        if next(steps) == 12:
+            raise KeyboardInterrupt
+        return asked(inside)
+
+    asked = following.Inside.due
+    with monkeypatch.context() as patch:
+        patch.setattr(following, "PATIENCE", 0.0)
+        patch.setattr(following.Inside, "due", dying)
+        with pytest.raises(KeyboardInterrupt):
+            study.train("fedavg", "broken")
+    [*_, last] = [message for message in caplog.messages if message.startswith("saved in round")]
+    [midway, *_] = study.checkpoints(run, "broken")
+    assert midway.name == "midway"
+    caplog.clear()
+    assert study.train("fedavg", "broken") == 0
+    assert last.replace("saved", "resumed") in caplog.messages
+    assert study.files(run, "broken") == study.files(run, "whole")
 
 
 def test_sigterm_in_the_last_round_lets_the_run_end(planned: Plan) -> None:
@@ -299,6 +340,41 @@ def test_seeds_in_one_stack_go_on_as_they_began(planned: Plan) -> None:
     assert study.train("fedavg") == 0
     for run in runs:
         assert study.files(run) == study.files(run, "whole")
+
+
+def test_seeds_in_one_stack_are_left_in_a_round_and_go_on_in_it(
+    planned: Plan, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = planned(seeds=[0, 1, 2])
+    runs = study.runs("fedavg")
+    assert study.train("fedavg", "whole") == 0
+    with planning.signalled_inside(steps=20):
+        assert study.train("fedavg") == 75
+    found = [[path.name for path in study.checkpoints(run)] for run in runs]
+    assert found[0][0] == "midway" and found[1:] == [[], []]
+    caplog.clear()
+    assert study.train("fedavg") == 0
+    assert [m for m in caplog.messages if re.match(r"resumed in round \d \(step \d", m)]
+    for run in runs:
+        assert study.files(run) == study.files(run, "whole")
+
+
+def test_a_round_begins_again_where_its_seeds_are_no_longer_the_same(
+    planned: Plan, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = planned(seeds=[0, 1])
+    first, _ = study.runs("fedavg")
+    with planning.signalled_inside(steps=1):
+        assert study.train("fedavg") == 75
+    study.change("fedavg", lambda b: b.update(runs=b["runs"][:1]))
+    with planning.signalled_inside(steps=2):
+        assert study.train("fedavg") == 75
+    assert "round 1 begins again, as its runs have changed" in caplog.messages
+    caplog.clear()
+    assert study.train("fedavg") == 0
+    assert "resumed in round 1 (step 2)" in caplog.messages
+    assert study.store().runs() == [first]
+    assert study.store().record(first)["seconds"] > 0
 
 
 def test_a_stack_goes_on_without_seeds_that_are_no_longer_asked_for(planned: Plan) -> None:

@@ -8,7 +8,8 @@ Licence: CC BY 4.0, as the UCI Machine Learning Repository states.
 Source: the repository's zip, in which ``UCI HAR Dataset.zip`` lies. The repository states no
 checksum; the one here is of the zip that it gives out now. Of the inner zip are read
 ``activity_labels.txt`` and, for train and test each, ``X_*.txt`` (561 numbers a row, between -1 and
-1), ``y_*.txt`` (activity) and ``subject_*.txt`` (person). The raw signals are left alone.
+1), ``y_*.txt`` (activity) and ``subject_*.txt`` (person). The signals that the features were made
+of are the data set `har-signals`.
 
 Every person is a client, in the order of their numbers. Rows are in the order of the files, train
 before test; ``split`` tells them apart. The authors drew it by person: 21 of them are in the
@@ -21,6 +22,7 @@ Memory: the inner zip (60 MB), and a part's features twice.
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ClassVar
@@ -36,6 +38,12 @@ from fl.errors import DataError
 INNER, FOLDER = "UCI HAR Dataset.zip", "UCI HAR Dataset/"
 ACTIVITIES = f"{FOLDER}activity_labels.txt"
 PARTS = ("train", "test")
+ARCHIVE = Source(
+    "human+activity+recognition+using+smartphones.zip",
+    "https://archive.ics.uci.edu/static/public/240/"
+    "human+activity+recognition+using+smartphones.zip",
+    "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
+)
 PUBLISHED = {"train": 7_352, "test": 2_947}
 FEATURES, SUBJECTS = 561, 30
 CLASSES = (
@@ -53,14 +61,7 @@ class HAR:
 
     complete: bool = True
 
-    sources: ClassVar[tuple[Source, ...]] = (
-        Source(
-            "human+activity+recognition+using+smartphones.zip",
-            "https://archive.ics.uci.edu/static/public/240/"
-            "human+activity+recognition+using+smartphones.zip",
-            "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
-        ),
-    )
+    sources: ClassVar[tuple[Source, ...]] = (ARCHIVE,)
     shape: ClassVar[tuple[int, ...]] = (FEATURES,)
     classes: ClassVar[int] = len(CLASSES)
     natural: ClassVar[int | None] = SUBJECTS
@@ -73,46 +74,60 @@ class HAR:
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[10299, 561]``; y int64, client int32 and split int8 ``[10299]``."""
-        archive = raw / self.sources[0].name
-        found = read_tables(archive)
-        sizes = {part: len(found[f"y_{part}"]) for part in PARTS}
-        for name, table in found.items():
-            part = name.rpartition("_")[2]
-            if len(table) != sizes[part]:
-                problem = f"{len(table)} rows for {sizes[part]} of y_{part}.txt"
-                raise DataError(f"{archive}: {name}.txt: {problem}")
-        subjects = np.concatenate([found[f"subject_{part}"] for part in PARTS])
-        people, client = np.unique(subjects, return_inverse=True)
-        if self.complete:
-            hold(sizes, PUBLISHED, "har", "Anguita et al. 2013")
-            hold({"all": len(people)}, {"all": SUBJECTS}, "har", "Anguita et al. 2013", "subjects")
+        found = read_tables(raw / self.sources[0].name, {"X": FEATURES})
+        write_people(found, writer, self.complete)
         for part in PARTS:
             writer.append("x", found[f"X_{part}"].astype(np.float32))
-        writer.save("y", np.concatenate([found[f"y_{part}"] for part in PARTS]) - 1)
-        writer.save("client", client.astype(np.int32))
-        writer.save("split", np.repeat(np.arange(2, dtype=np.int8), [*sizes.values()]))
         writer.describe(CLASSES)
 
 
-def read_tables(archive: Path) -> dict[str, np.ndarray]:
-    """``X_train`` float64 ``[n, 561]``, ``y_train`` and ``subject_train`` int64 ``[n]``.
+def read_tables(archive: Path, tables: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """``y_train`` and ``subject_train`` int64 ``[n]``, and tables such as ``X_train`` float64 ``[n,
+    561]``; the same for ``test``.
 
-    Raises `DataError` for a file that is missing or is not what it should be.
+    Args:
+        tables: Where each table lies in the folder of a part, and how many numbers a row has.
+
+    Raises:
+        DataError: For a file that is missing or is not what it should be.
     """
-    kinds = ("X", "y", "subject")
-    names = {f"{FOLDER}{part}/{kind}_{part}.txt": kind for part in PARTS for kind in kinds}
+    kinds = {**tables, "y": 0, "subject": 0}
+    names = {f"{FOLDER}{part}/{kind}_{part}.txt": n for part in PARTS for kind, n in kinds.items()}
     found: dict[str, np.ndarray] = {}
     for _, inner in entries(archive, lambda name: name == INNER):
         for name, stream in entries(inner, lambda name: name in names or name == ACTIVITIES):
             if name == ACTIVITIES:
                 _check_activities(stream)
                 continue
-            found[Path(name).stem] = _features(stream) if names[name] == "X" else _numbers(stream)
+            width = names[name]
+            found[Path(name).stem] = _rows(stream, width) if width else _numbers(stream)
     lacking(archive, [name for name in names if Path(name).stem not in found])
     for part in PARTS:
         _check_range(archive, f"y_{part}.txt", found[f"y_{part}"], len(CLASSES))
         _check_range(archive, f"subject_{part}.txt", found[f"subject_{part}"], SUBJECTS)
+    for name, table in found.items():
+        rows = len(found[f"y_{name.rpartition('_')[2]}"])
+        if len(table) != rows:
+            problem = f"{len(table)} rows for {rows} of y_{name.rpartition('_')[2]}.txt"
+            raise DataError(f"{archive}: {name}.txt: {problem}")
     return found
+
+
+def write_people(found: Mapping[str, np.ndarray], writer: Writer, complete: bool) -> None:
+    """Write y int64, client int32 and split int8, ``[samples]`` each, train before test.
+
+    Raises:
+        DataError: If the set is to be ``complete`` and is not.
+    """
+    sizes = {part: len(found[f"y_{part}"]) for part in PARTS}
+    subjects = np.concatenate([found[f"subject_{part}"] for part in PARTS])
+    people, client = np.unique(subjects, return_inverse=True)
+    if complete:
+        hold(sizes, PUBLISHED, "har", "Anguita et al. 2013")
+        hold({"all": len(people)}, {"all": SUBJECTS}, "har", "Anguita et al. 2013", "subjects")
+    writer.save("y", np.concatenate([found[f"y_{part}"] for part in PARTS]) - 1)
+    writer.save("client", client.astype(np.int32))
+    writer.save("split", np.repeat(np.arange(2, dtype=np.int8), [*sizes.values()]))
 
 
 def _check_activities(stream: BinaryIO) -> None:
@@ -127,10 +142,10 @@ def _check_range(archive: Path, name: str, numbers: np.ndarray, most: int) -> No
         raise DataError(f"{archive}: {name} has {low if low < 1 else high}; allowed: 1 to {most}")
 
 
-def _features(stream: BinaryIO) -> np.ndarray:
+def _rows(stream: BinaryIO, width: int) -> np.ndarray:
     found = _table(stream, np.float64)
-    if found.shape[1:] != (FEATURES,):
-        problem = f"rows of {found.shape[1]} numbers; allowed: {FEATURES} each"
+    if found.shape[1:] != (width,):
+        problem = f"rows of {found.shape[1]} numbers; allowed: {width} each"
         raise DataError(f"{name_of(stream)}: {problem}")
     if not np.isfinite(found).all():
         row = int(np.argwhere(~np.isfinite(found))[0, 0]) + 1

@@ -28,7 +28,8 @@ HELPERS = {"__init__", "packing", "reading", "server"}
 class Made:
     """What the reader must bring out of generated files.
 
-    ``x`` has some inputs by row, exactly as they must be; the other arrays are whole.
+    ``x`` has some inputs by row, exactly as they must be; so have ``inputs``, by the name of their
+    array. The other arrays are whole.
     """
 
     samples: int
@@ -42,6 +43,7 @@ class Made:
     split: np.ndarray | None = None
     mask: dict[int, np.ndarray] | None = None
     text: dict[int, np.ndarray] | None = None
+    inputs: dict[str, dict[int, np.ndarray]] | None = None
 
 
 def names() -> list[str]:

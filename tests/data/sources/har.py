@@ -36,6 +36,18 @@ def column(values):
     return "".join(f"{value}\n" for value in values)
 
 
+def pack(folder, members):
+    """The zip in a zip."""
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    name = "human+activity+recognition+using+smartphones.zip"
+    with zipfile.ZipFile(folder / name, "w") as archive:
+        archive.writestr("UCI HAR Dataset.names", "see README.txt")
+        archive.writestr("UCI HAR Dataset.zip", inner.getvalue())
+
+
 def write(folder, without="?", features=561, activity=None, names=NAMES, word=None, subjects=None):
     draw, members, x, y, who = np.random.default_rng(0), {}, {}, {}, {}
     labels = "".join(f"{n} {name}\n" for n, name in enumerate(names, 1))
@@ -51,15 +63,7 @@ def write(folder, without="?", features=561, activity=None, names=NAMES, word=No
         members[f"{at}y_{part}.txt"] = column([activity or y[part][0], *y[part][1:]])
         members[f"{at}subject_{part}.txt"] = column(who[part][:subjects])
         members[f"{at}Inertial Signals/body_acc_x_{part}.txt"] = "0\n"
-    inner = io.BytesIO()
-    with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in members.items():
-            if without not in name:
-                archive.writestr(name, text)
-    name = "human+activity+recognition+using+smartphones.zip"
-    with zipfile.ZipFile(folder / name, "w") as archive:
-        archive.writestr("UCI HAR Dataset.names", "see README.txt")
-        archive.writestr("UCI HAR Dataset.zip", inner.getvalue())
+    pack(folder, {name: text for name, text in members.items() if without not in name})
     both = [np.concatenate([kind["train"], kind["test"]]) for kind in (x, y, who)]
     return Made(
         samples=27,

@@ -1,0 +1,96 @@
+"""A whole run of PFLlib, as it is, on networks and data of `bench.whole_runs`.
+
+``python peers_pfllib.py PFLLIB as-it-is|lean OPTIONS`` starts PFLlib's own main.py with OPTIONS, in
+a folder beside whose parent's ``dataset`` the data are; it writes there alone. The networks of the
+names DNN and CNN are replaced by ones for digits, with the layers of `fl.models.mlp` and
+`fl.models.cnn`. ``lean`` keeps the data in memory, where PFLlib reads and converts them anew for
+every epoch, and leaves out the area under the curve. The last word printed is the processor's
+seconds from the making of clients to the end of training.
+"""
+
+from __future__ import annotations
+
+import functools
+import runpy
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+CLASSES = 10
+
+
+def networks() -> dict[str, Any]:
+    """By PFLlib's name, what it calls for a network; its last layer is ``fc``."""
+    from torch import Tensor, nn
+
+    class Net(nn.Module):
+        def __init__(self, layers: list[nn.Module], width: int) -> None:
+            super().__init__()
+            self.body, self.fc = nn.Sequential(*layers), nn.Linear(width, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.fc(self.body(x))
+            return found
+
+    def mlp(*_: object, **__: object) -> nn.Module:
+        layers: list[nn.Module] = [nn.Flatten()]
+        for before, after in ((64, 200), (200, 200)):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        return Net(layers, 200)
+
+    def cnn(*_: object, **__: object) -> nn.Module:
+        layers: list[nn.Module] = []
+        for before, after in ((1, 16), (16, 32)):
+            layers.append(nn.Conv2d(before, after, 3, padding=1, bias=False))
+            layers += [nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+        return Net([*layers, nn.Flatten()], 32 * 2 * 2)
+
+    return {"DNN": mlp, "FedAvgCNN": cnn}
+
+
+def lean() -> None:
+    """Data in memory, and accuracy alone."""
+    import sklearn.metrics
+    from utils import data_utils
+
+    data_utils.read_client_data = functools.cache(data_utils.read_client_data)
+    sklearn.metrics.roc_auc_score = lambda *_, **__: 0.0
+
+
+def timed(server: Any, spent: list[float]) -> None:
+    """Have a server note the processor's seconds from when it is made to when it has trained."""
+    make, train = server.__init__, server.train
+
+    def begin(self: Any, *arguments: Any) -> None:
+        self.begun = time.process_time()
+        make(self, *arguments)
+
+    def run(self: Any) -> None:
+        train(self)
+        spent.append(time.process_time() - self.begun)
+
+    server.__init__, server.train = begin, run
+
+
+def main(folder: str, how: str, *options: str) -> None:
+    """Run PFLlib's main.py."""
+    system = Path(folder) / "system"
+    sys.path.insert(0, str(system))
+    if how == "lean":
+        lean()
+    from flcore.servers import serveravg, serverditto
+    from flcore.trainmodel import models
+
+    for name, make in networks().items():
+        setattr(models, name, make)
+    spent: list[float] = []
+    for server in (serveravg.FedAvg, serverditto.Ditto):
+        timed(server, spent)
+    sys.argv = [str(system / "main.py"), *options]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    print(spent[-1])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

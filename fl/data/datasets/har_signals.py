@@ -1,0 +1,91 @@
+"""Human activity by telephone: what its accelerometer and its gyroscope measure, two inputs.
+
+D. Anguita, A. Ghio, L. Oneto, X. Parra and J. L. Reyes-Ortiz. A Public Domain Dataset for Human
+Activity Recognition Using Smartphones. ESANN 2013. doi:10.24432/C54S4K
+
+Licence: CC BY 4.0, as the UCI Machine Learning Repository states.
+
+Source: the archive of `har`. Of the inner zip are read ``activity_labels.txt`` and, for train and
+test each, ``y_*.txt``, ``subject_*.txt`` and of ``Inertial Signals`` the acceleration with gravity
+(``total_acc_x_*.txt``, y and z, in units of g) and the angular velocity (``body_gyro_x_*.txt``, y
+and z, in radians a second): 128 readings a row, at 50 Hz, of windows that overlap by half.
+
+Rows, people and the published split are those of `har`. Every channel is normalised by its mean and
+standard deviation over the training rows. A model of one input sees the acceleration; one of
+several sees both, at clients of one kind each where the partition says `modalities`.
+
+Memory: the inner zip (60 MB), and a part's signals twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fl.data.datasets.har import (
+    ARCHIVE,
+    CLASSES,
+    PARTS,
+    PUBLISHED,
+    SUBJECTS,
+    read_tables,
+    write_people,
+)
+from fl.data.download import Source
+from fl.data.modality import Modality
+from fl.data.prepared import Writer
+
+READINGS, AXES = 128, "xyz"
+GYROSCOPE = "input_gyroscope"
+SIGNALS = {"x": "total_acc", GYROSCOPE: "body_gyro"}
+"""By array, how the files of its channels begin."""
+
+
+@dataclass(frozen=True)
+class HARSignals:
+    """Acceleration and angular velocity in 2.56 seconds, in six classes, by person.
+
+    complete: hold the archive to its checksum and to the published sizes; false reads a subset.
+    """
+
+    complete: bool = True
+
+    sources: ClassVar[tuple[Source, ...]] = (ARCHIVE,)
+    shape: ClassVar[tuple[int, ...]] = (len(AXES), READINGS)
+    modalities: ClassVar[tuple[Modality, ...]] = (
+        Modality("accelerometer", "x", shape),
+        Modality("gyroscope", GYROSCOPE, shape),
+    )
+    classes: ClassVar[int] = len(CLASSES)
+    natural: ClassVar[int | None] = SUBJECTS
+    published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
+
+    @property
+    def size(self) -> int | None:
+        """How many samples there are; None of a subset."""
+        return sum(PUBLISHED.values()) if self.complete else None
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x and input_gyroscope float32 ``[10299, 3, 128]``, and what `har` writes beside."""
+        names = [f"Inertial Signals/{kind}_{axis}" for kind in SIGNALS.values() for axis in AXES]
+        found = read_tables(raw / ARCHIVE.name, dict.fromkeys(names, READINGS))
+        write_people(found, writer, self.complete)
+        measured = {}
+        for array, kind in SIGNALS.items():
+            parts = {
+                part: np.stack([found[f"{kind}_{axis}_{part}"] for axis in AXES], axis=1)
+                for part in PARTS
+            }
+            measured[array] = _measured(parts["train"])
+            writer.save(array, np.concatenate([*parts.values()]).astype(np.float32))
+        first = measured.pop("x")
+        writer.describe(CLASSES, normalisation=first, inputs=measured)
+
+
+def _measured(series: np.ndarray) -> dict[str, Any]:
+    """Mean and standard deviation of each channel of series ``[n, channels, length]``."""
+    mean, sd = series.mean(axis=(0, 2)), series.std(axis=(0, 2))
+    return {"scale": 1.0, "mean": mean.tolist(), "sd": np.where(sd > 0, sd, 1).tolist()}

@@ -1,0 +1,72 @@
+"""An encoder for each of several inputs, and a classifier of the mean of what they find.
+
+Fusion of what modalities have in common after each has its own layers, and before the decision:
+T. Baltrusaitis, C. Ahuja and L.-P. Morency. Multimodal Machine Learning: A Survey and Taxonomy.
+IEEE TPAMI 41 (2019), 423-443 (joint representations, model-based fusion).
+
+The encoder goes by the shape of its input: a vector goes through a hidden layer; a series
+(channels, length) through convolutions in time; an image (channels, height, width) through
+convolutions of 3 x 3 pixels. After each convolution come ReLU and pooling by 2, after the last the
+mean over time, or over the image. A linear layer and ReLU make ``features`` numbers of that.
+Clients hold all inputs, or one of them, as the partition says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from fl.data.modality import ANY
+from fl.fields import Count
+from fl.parts.modalities import Several
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """features: how many numbers each input comes to.
+    channels: of the convolutions of each encoder.
+    kernel: width of convolutions over series, an odd number.
+    hidden: units between a vector and its features.
+    classifier: one for all inputs, `shared`; or where clients hold one input each, its `own`.
+    """
+
+    features: Count = 64
+    channels: tuple[Count, ...] = (32, 64)
+    kernel: Count = 5
+    hidden: Count = 128
+    classifier: Literal["shared", "own"] = "shared"
+
+    modalities: ClassVar[str] = ANY
+
+    def build(self, shapes: Mapping[str, tuple[int, ...]], classes: int) -> Several:
+        """For inputs of shape (d,), (channels, length) or (channels, height, width), by name."""
+        extractors = {name: self._encoder(shape) for name, shape in shapes.items()}
+        return Several(extractors, self.features, classes, self.classifier == "shared")
+
+    def _encoder(self, shape: tuple[int, ...]) -> nn.Module:
+        if len(shape) == 1:
+            found, width = [nn.Linear(shape[0], self.hidden), nn.ReLU()], self.hidden
+        elif len(shape) in (2, 3):
+            found, width = self._convolutions(*shape), self.channels[-1]
+        else:
+            raise ValueError(f"an input has shape {shape}, which has no encoder")
+        return nn.Sequential(*found, nn.Linear(width, self.features), nn.ReLU())
+
+    def _convolutions(self, depth: int, *sides: int) -> list[nn.Module]:
+        if min(sides) < 2 ** len(self.channels):
+            raise ValueError(f"series and images must be {2 ** len(self.channels)} long at least")
+        if not self.kernel % 2:
+            raise ValueError(f"kernel is {self.kernel}, which is even")
+        layers: list[nn.Module] = []
+        for after in self.channels:
+            if len(sides) == 1:
+                layers.append(nn.Conv1d(depth, after, self.kernel, padding=self.kernel // 2))
+            else:
+                layers.append(nn.Conv2d(depth, after, 3, padding=1))
+            layers += [nn.ReLU(), nn.MaxPool1d(2) if len(sides) == 1 else nn.MaxPool2d(2)]
+            depth = after
+        pool = nn.AdaptiveAvgPool1d(1) if len(sides) == 1 else nn.AdaptiveAvgPool2d(1)
+        return [*layers, pool, nn.Flatten()]

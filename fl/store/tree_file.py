@@ -1,0 +1,155 @@
+"""Trees of tensors on disk, as safetensors files: nothing is pickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from fl import files
+from fl.errors import DataError
+from fl.pytorch.memory import once
+
+Tree = dict[str, Any]
+"""A nested dict with text keys (without ``/``) whose leaves are tensors."""
+
+DEEPEST = 50
+"""Dicts within each other at most, in a tree that is read."""
+
+
+def save_tree(tree: Tree, path: Path) -> None:
+    """Write a tree as a safetensors file, atomically.
+
+    Values, types, memory layouts (strides), the order of keys and empty dicts are all kept: a
+    resumed run sums in the same order over the same layouts, so it gets the same bits. Tensors that
+    share memory are loaded apart, and no leaf requires a gradient.
+
+    Raises:
+        FedloomError: If the disk is full or refuses.
+    """
+    content = packed(tree)
+    with files.disk_errors(path):
+        files.write_bytes(path, content)
+
+
+def packed(tree: Tree, repeats: bool = False) -> bytes:
+    """The content of a file of `save_tree`.
+
+    repeats: what a tensor repeats (a stride of 0) is stored once, and loaded so by `unpacked`.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    layout: list[tuple[str, list[int] | None] | tuple[str, list[int], list[int]]] = []
+    owned: set[int] = set()
+    for name, leaf in _flatten(tree, ()):
+        if leaf is None:
+            layout.append((name, None))
+            continue
+        shape, leaf = list(leaf.shape), once(leaf) if repeats else leaf
+        # The strides of a clone: those of the tensor if it fills its memory, plain ones if not.
+        strides = list(torch.empty_like(leaf, device="meta").stride())
+        whole = shape == list(leaf.shape)
+        layout.append((name, strides) if whole else (name, strides, shape))
+        tensor = leaf.detach().cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if storage in owned else tensor
+        owned.add(storage)
+    return safetensors.torch.save(tensors, {"tree": json.dumps(layout)})
+
+
+def _flatten(tree: Tree, above: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Flat name and tensor of each leaf, and None for each empty dict but the root."""
+    if not tree and above:
+        yield "/".join(above), None
+    for key, value in tree.items():
+        if not isinstance(key, str) or not key or "/" in key:
+            raise ValueError(f"{'/'.join(above)}: the key {key!r} is not text without '/'")
+        if isinstance(value, dict):
+            yield from _flatten(value, (*above, key))
+        elif isinstance(value, torch.Tensor):
+            yield "/".join((*above, key)), value
+        else:
+            raise TypeError(f"{'/'.join((*above, key))}: {type(value).__name__} is not a tensor")
+
+
+def load_tree(path: Path, device: str | torch.device = "cpu") -> Tree:
+    """Read what `save_tree` wrote, into memory of its own on ``device``.
+
+    Raises:
+        DataError: If the file is missing, damaged or not such a file.
+    """
+    return unpacked(path, device, repeats=False)
+
+
+def unpacked(path: Path, device: str | torch.device, repeats: bool) -> Tree:
+    """`load_tree`; repeats: whether tensors may repeat what is stored once.
+
+    That is for files of this machine alone: a few bytes may then ask for any amount of memory.
+    """
+    tree: Tree = {}
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            for name, (stride, *shape) in _layout(file).items():
+                *above, last = name.split("/")
+                inner = tree
+                for key in above:
+                    inner = inner.setdefault(key, {})
+                if last in inner or len(above) > DEEPEST:
+                    raise ValueError(f"{name[:80]!r} stands in or above another name")
+                if shape and not repeats:
+                    raise ValueError(f"{name[:80]!r} repeats what is stored")
+                if stride is None:
+                    inner[last] = {}
+                    continue
+                # Copied out of the mapped file, which may be removed while the run goes on.
+                stored = file.get_tensor(name)
+                _check_stride(name, list(stored.shape), stride)
+                inner[last] = (
+                    torch.empty_strided(stored.shape, stride, dtype=stored.dtype, device=device)
+                    .copy_(stored)
+                    .expand(*shape or [stored.shape])
+                )
+    except (
+        *(safetensors.SafetensorError, OSError, TypeError, KeyError, ValueError),
+        *(AttributeError, RuntimeError, MemoryError),
+    ) as error:
+        reason = str(error).split("\n")[0][:200]
+        raise DataError(f"{path}: cannot be read as a saved tree ({reason})") from error
+    return tree
+
+
+def _layout(file: Any) -> dict[str, list[Any]]:
+    """By flat name the strides of each leaf, and its shape where it repeats what is stored; None
+    for each empty dict.
+
+    Raises:
+        ValueError: If the file states no layout, or not that of its tensors.
+    """
+    found = files.parse_json(file.metadata()["tree"])
+    layout = {str(name): [stride, *shape] for name, stride, *shape in found}
+    if len(layout) != len(found):
+        raise ValueError("a name stands twice")
+    if {name for name, (stride, *_) in layout.items() if stride is not None} != {*file.keys()}:
+        raise ValueError("its tree has other names than its tensors")
+    return layout
+
+
+def _check_stride(name: str, shape: list[int], stride: list[int]) -> None:
+    """Refuse (`ValueError`) strides that do not fill the memory exactly once, in some order of
+    axes.
+
+    Otherwise two numbers would share a place, or places between them would be read.
+    """
+    if len(stride) != len(shape) or not all(type(step) is int for step in stride):
+        raise ValueError(f"{name[:80]!r} has strides {stride} for the shape {shape}")
+    expected = 1
+    for step, size in sorted((s, n) for s, n in zip(stride, shape, strict=True) if n != 1):
+        if step != expected and 0 not in shape:
+            raise ValueError(f"{name[:80]!r} has strides {stride} for the shape {shape}")
+        expected *= size
+    if not all(0 <= step < 2**62 for step in stride):
+        raise ValueError(f"{name[:80]!r} has strides {stride} for the shape {shape}")
