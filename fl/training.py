@@ -9,6 +9,9 @@ from typing import Annotated, Literal
 from fl.errors import ConfigError, Where
 from fl.fields import Bound, Count, NonNegative, Positive, Share
 
+WEIGHTS = {"float32": "float32", "float64": "float64", "mixed": "float32"}
+"""By precision, the type of weights and inputs."""
+
 
 @dataclass(frozen=True)
 class Training:

@@ -231,7 +231,7 @@ def _runs_of(folder: Path, studies: list[str]) -> set[str]:
     """The runs that studies need, for the config as it is now."""
     from fl.planning import kept
 
-    found = kept.asked(folder, studies)
+    found = kept.unchecked(folder, studies)
     return {member["run"] for bundle in found.bundles.values() for member in bundle["runs"]}
 
 

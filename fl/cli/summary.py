@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fl.planning import analyses, jobs
 from fl.planning.bundle import Bundle
 from fl.planning.estimate import Rates, client_steps
 from fl.planning.plan import Plan
+from fl.planning.sharing import Machine
 from fl.results.summaries import gaps
 from fl.store.store import Store
 from fl.units import duration
@@ -43,19 +45,27 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     bundles = {name: Bundle.of(one, Where(name)) for name, one in plan.bundles.items()}
     lacking = {name: bundle for name, bundle in bundles.items() if jobs.lacks(bundle, store)}
     missing = [m for bundle in lacking.values() for m in jobs.lacks(bundle, store)]
-    yield f"{len(members)} runs in {len(plan.bundles)} jobs; {len(missing)} to train"
+    yield f"{len(members)} runs in {len(plan.bundles)} bundles; {len(missing)} to train"
     if missing:
         yield _cost([member.spec for member in missing], store)
-        yield _merged(lacking, store)
+        yield _starts(plan, lacking, store)
 
 
-def _merged(lacking: dict[str, Bundle], store: Store) -> str:
-    """How many jobs a cluster would get."""
-    count, rates = len(list(jobs.form(lacking, store, merge=True))), Rates(store)
-    text = f"{count} cluster job{'s' * (count != 1)} (snakemake --profile slurm)"
+def _starts(plan: Plan, lacking: dict[str, Bundle], store: Store) -> str:
+    """How many jobs are started, on this machine and on a cluster."""
+    cores, rates = len(os.sched_getaffinity(0)), Rates(store)
+    readers = jobs.readers(plan.studies)
+    here = list(jobs.form(lacking, store, Machine(cores, 1), readers))
+    count = len(list(jobs.form(lacking, store, merge=True)))
+    text = f"{_counted(len(here), 'start')} on {_counted(cores, 'core')} here (snakemake), or "
+    text += f"{_counted(count, 'cluster job')} (snakemake --profile slurm)"
     if count > 1 and any(math.isinf(jobs.seconds(b, rates, store)) for b in lacking.values()):
         text += "; fewer where `execution: run_minutes` says how long runs are taken to last"
     return text
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _run_line(run: dict[str, Any], store: Store) -> str:

@@ -2,7 +2,8 @@
 needs: torch takes seconds, and whoever asks for the keys of a method computes nothing.
 
 Of the file's syntax that part is kept, and executed, which its dataclass needs when it is defined:
-its fields and class variables, and the imports and constants that these name.
+its fields and class variables, and the imports and constants that these name. Of a task, which a
+function makes, it is what the record of the task says beside its functions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import ast
 import builtins
 import dataclasses
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,6 +45,38 @@ def dataclass_of(file: Path) -> type | None:
         return None
     made = vars(module)[bare.name]
     return made if isinstance(made, type) and dataclasses.is_dataclass(made) else None
+
+
+def function_of(file: Path) -> Callable[[], Any] | None:
+    """The function of an entry that gives a record, as that of a task does; the record has None in
+    place of the functions of its file.
+
+    Returns:
+        None for a file that does not define it in that way.
+    """
+    try:
+        tree = ast.parse(file.read_bytes(), filename=str(file))
+        functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
+        entry = functions[file.stem]
+        [given] = [one.value for one in entry.body if isinstance(one, ast.Return)]
+        if ast.unparse(entry.args) or not isinstance(given, ast.Name):
+            return None
+        [call] = [
+            one.value
+            for one in tree.body
+            if isinstance(one, ast.Assign) and [*_defined(one)] == [given.id]
+        ]
+        if not isinstance(call, ast.Call):
+            return None
+        for keyword in call.keywords:
+            if isinstance(keyword.value, ast.Name) and keyword.value.id in functions:
+                keyword.value = ast.Constant(None)
+        names: dict[str, Any] = {"__name__": f"{__name__}.{file.stem}"}
+        made = ast.Assign([ast.Name(given.id, ast.Store())], call)
+        _execute([*_needed(tree, call), made], names, file)
+    except Exception:  # Whatever its code raises, importing it says it better.
+        return None
+    return lambda: names[given.id]
 
 
 def _is_entry(node: ast.ClassDef) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 from fl import fields
 from fl.code import plugins
-from fl.code.declared import dataclass_of
+from fl.code.declared import dataclass_of, function_of
 from fl.errors import ConfigError, Where, unknown
 
 ROOT = plugins.FL
@@ -105,9 +105,17 @@ def declared(kind: str, name: str, where: Where) -> Entry:
     its author is told what is wrong with it.
     """
     place = file(kind, name, where)
-    target = dataclass_of(place) if place.is_relative_to(ROOT) else None
+    found = None
+    if place.is_relative_to(ROOT):
+        found = _declared(kind, name, place, place.stat().st_mtime_ns)
+    return found or find(kind, name, where)
+
+
+@cache
+def _declared(kind: str, name: str, place: Path, changed: int) -> Entry | None:
+    target = dataclass_of(place) or function_of(place)
     if target is None:
-        return find(kind, name, where)
+        return None
     text = ast.get_docstring(ast.parse(place.read_bytes()))
     return Entry(**vars(_said(kind, name, place, text)), target=target)
 
@@ -161,19 +169,29 @@ def _file(module: str) -> Path:
     return plugins.roots()[package].joinpath(*inner).with_suffix(".py")
 
 
-def _modules(kind: str, where: Where) -> dict[str, str]:
+def _modules(kind: str, where: Where) -> Mapping[str, str]:
     """Module by name, over ``fl`` and all plugins."""
     found: dict[str, str] = {}
     for package, root in plugins.roots().items():
-        inner = FOLDERS[kind] if root == ROOT else Path(FOLDERS[kind]).name
-        for stem in _stems(root / inner):
-            name = stem.replace("_", "-")
-            module = ".".join([package, *Path(inner).parts, stem])
-            if name in found:
+        folder, prefix = _shelf(kind, package, root)
+        for name, module in _named_stems(prefix, _stems(folder)).items():
+            if found.setdefault(name, module) != module:
                 problem = f"the {kind} {name!r} stands in {found[name]} and in {module}"
                 raise ConfigError(where, problem, "each name once")
-            found[name] = module
     return found
+
+
+@cache
+def _shelf(kind: str, package: str, root: Path) -> tuple[Path, str]:
+    """The folder of a kind, and what its modules' names begin with."""
+    inner = FOLDERS[kind] if root == ROOT else Path(FOLDERS[kind]).name
+    return root / inner, ".".join([package, *Path(inner).parts])
+
+
+@cache
+def _named_stems(prefix: str, stems: tuple[str, ...]) -> dict[str, str]:
+    """Module by name, of the files of a folder."""
+    return {stem.replace("_", "-"): f"{prefix}.{stem}" for stem in stems}
 
 
 def _stems(folder: Path) -> tuple[str, ...]:

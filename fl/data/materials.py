@@ -32,7 +32,10 @@ That of a data set which is read from files of the user's own has their ``conten
 
 
 def task_entry(dataset: Spec) -> Entry:
-    """The registry's entry for the task that a data set says it has, as its file declares it."""
+    """The registry's entry for the task that a data set says it has, as its file declares it.
+
+    What it makes tells what labels are and which metrics there are, but may have no functions.
+    """
     _, found = entry_of("data set", dataset)
     where = Where(dataset["name"]) / "task"
     return registry.declared("task", getattr(found, "task", DEFAULT), where)
@@ -110,7 +113,7 @@ def partition(
     folder = results / "partitions" / partition_id(spec, dataset_id(dataset))
     path = folder / "partition.parquet"
     if not (folder / "partition.json").exists():
-        counted = task_of(dataset).counted
+        counted = task_entry(dataset).make({}).counted
         _make_partition(spec, prepare(dataset, root, supply), folder, counted)
     return holdings.read(path)
 

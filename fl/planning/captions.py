@@ -6,9 +6,10 @@ None of it decides a number; it is read from the runs' specs, which do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fl.study.expand import Expansion, Run
+if TYPE_CHECKING:
+    from fl.study.expand import Expansion, Run
 
 
 def told(expansion: Expansion) -> dict[str, Any]:

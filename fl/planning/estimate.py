@@ -38,9 +38,9 @@ def client_steps(spec: Mapping[str, Any]) -> int:
 
 
 def _alone(spec: Mapping[str, Any]) -> bool:
-    """Whether unseen clients are trained too. Called only where there are any: it imports torch."""
-    _, method = registry.entry_of("method", spec["method"])
-    return bool(getattr(method, "alone", False))
+    """Whether unseen clients are trained too."""
+    method = registry.declared("method", spec["method"]["name"], Where("the spec"))
+    return bool(getattr(method.target, "alone", False))
 
 
 def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, int, float]:

@@ -1,6 +1,6 @@
 """Finished plans, kept until the config or the code changes.
 
-To make a plan takes the import of torch and a pass through every model. Its result is kept in
+To make a plan takes seconds, and where something is new the import of torch. Its result is kept in
 ``<results>/plan/kept/``, one file for each set of studies that was asked for, once there is a
 ``<results>/plan``; before that, planning writes nothing. The files decide nothing and may be
 deleted.
@@ -23,6 +23,8 @@ from fl.planning.plan import Plan
 from fl.study import config
 from fl.study.config import Settings
 
+UNCHECKED = "?"
+"""In place of a study's name, of which it cannot be one."""
 PARTS = tuple(one.name for one in fields(Plan) if one.name != "settings")
 
 
@@ -34,10 +36,26 @@ def asked(folder: Path, studies: Sequence[str] = ()) -> Plan:
         ConfigError: For anything in the config that is wrong; an error is not kept.
     """
     settings, wanted, _ = plan.asked_for(folder, studies)
-    path = Path(settings.results) / "plan" / "kept" / f"{identity.digest(wanted)}.json"
     # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
     key = plan.fingerprint(folder, wanted, settings)
+    path = _place(settings, wanted)
     return _read(path, key, settings) or _made(path, key, folder, studies)
+
+
+def unchecked(folder: Path, studies: Sequence[str] = ()) -> Plan:
+    """As `asked`, for who only asks which runs there are: nothing is tried, nothing imports torch.
+
+    Such a plan does not know how large models are, and may have runs that cannot be trained.
+    """
+    settings, wanted, _ = plan.asked_for(folder, studies)
+    key = plan.fingerprint(folder, wanted, settings)
+    found = _read(_place(settings, wanted), key, settings)
+    path = _place(settings, [*wanted, UNCHECKED])
+    return found or _read(path, key, settings) or _made(path, key, folder, studies, checked=False)
+
+
+def _place(settings: Settings, wanted: Sequence[str]) -> Path:
+    return Path(settings.results) / "plan" / "kept" / f"{identity.digest(wanted)}.json"
 
 
 def study(folder: Path, name: str) -> dict[str, Any]:
@@ -59,8 +77,8 @@ def _read(path: Path, key: str, settings: Settings) -> Plan | None:
     return Plan(settings=settings, **parts)
 
 
-def _made(path: Path, key: str, folder: Path, studies: Sequence[str]) -> Plan:
-    made = plan.make(folder, studies)
+def _made(path: Path, key: str, folder: Path, studies: Sequence[str], checked: bool = True) -> Plan:
+    made = plan.make(folder, studies, checked)
     parts = {name: getattr(made, name) for name in PARTS}
     kept = {"key": key, "digest": identity.digest(parts), "parts": parts}
     # Whoever may not write there asks again.

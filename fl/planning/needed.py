@@ -33,6 +33,8 @@ class Needed:
 def look(folder: Path, studies: Iterable[str]) -> Needed:
     """Plan each study by itself, so that one that cannot be planned does not stop the others.
 
+    Whether models and methods can be trained is not tried.
+
     Raises:
         FedloomError: For what is wrong with the config of all studies.
     """
@@ -41,7 +43,7 @@ def look(folder: Path, studies: Iterable[str]) -> Needed:
     found = Needed({}, {})
     for name in studies:
         try:
-            bundles = kept.asked(folder, [name]).bundles
+            bundles = kept.unchecked(folder, [name]).bundles
         except FedloomError as error:
             found.unplanned[name] = error
         else:

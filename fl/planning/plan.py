@@ -1,7 +1,7 @@
 """What a config means, written to files: the runs, the bundles that train them, and what they need.
 
 Snakemake parses `current`. It is kept in ``<results>/plan/`` and made again only when config or
-code changed, so that reading it needs neither the expansion nor an import of torch. Its files are
+code changed, so that reading it does not wait for the expansion. Its files are
 rewritten only when their content changes, because the graph goes by their times.
 """
 
@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fl.code import identity, plugins, registry
 from fl.data import materials
@@ -21,15 +21,19 @@ from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
 from fl.errors import ConfigError, DataError, Where, unknown
 from fl.files import check_writable, disk_errors, parse_json, sha256, write_json
+from fl.places import VARIABLE
 from fl.planning import plan_check, room, served
 from fl.planning.analyses import planned
 from fl.planning.bundle import Bundle
+from fl.planning.captions import told
 from fl.study import config, published
 from fl.study.config import Settings
+from fl.study.expand import Expansion, Run, expand
+from fl.study.own_files import Own
+from fl.study.tried import Tried
 
-if TYPE_CHECKING:
-    from fl.study.expand import Expansion, Run
-
+TRIED = "tried.json"
+"""Beside the plan: which models and methods were tried, see `fl.study.tried`."""
 REPORTING = ("results/tables.py", "report/__init__.py")
 TEMPLATES = registry.ROOT / "report" / "templates"
 """Code and templates behind tables and reports: when they change, these are made again."""
@@ -61,18 +65,31 @@ class Plan:
         return {kind: getattr(self, kind) for kind in plan_check.KINDS}
 
 
-def make(folder: Path, studies: Sequence[str] = ()) -> Plan:
-    """The plan of the studies that a config folder or ``studies`` names; writes nothing.
+def make(
+    folder: Path,
+    studies: Sequence[str] = (),
+    checked: bool = True,
+    known: Tried | None = None,
+) -> Plan:
+    """The plan of the studies that a config folder or ``studies`` names.
+
+    It writes nothing but, where there is a ``<results>/plan``, what was tried.
+
+    Args:
+        checked: Whether models and methods are tried, where that was not done before; it needs
+            torch. If not, runs and bundles are the same.
+        known: What was tried before; by default what is beside the plan.
 
     Raises:
         ConfigError: For anything in the config that is wrong.
     """
-    from fl.study.expand import expand  # imports torch, which a plan that is known does without
-    from fl.study.own_files import Own
-
     settings, wanted, where = asked_for(folder, studies)
     own = Own(Path(settings.data), settings.sources, folder / LOCK)
-    expansions = [expand(folder, name, where, settings.execution, own) for name in wanted]
+    known = known or Tried(Path(settings.results) / "plan" / TRIED)
+    expansions = [
+        expand(folder, name, where, settings.execution, own, known, checked) for name in wanted
+    ]
+    known.save()
     runs = {run.id: run for e in expansions for run in e.runs}
     starts = {run.start for run in runs.values()}
     kept = {run.id for e in expansions if e.needs_weights for run in e.runs}
@@ -159,8 +176,6 @@ def _partition(run: Run) -> dict[str, Any]:
 
 
 def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[str, Any]:
-    from fl.planning.captions import told  # imports torch, as `fl.study.expand` does
-
     study = expansion.study
     found = {
         "study": expansion.name,
@@ -289,11 +304,13 @@ def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, 
     check_writable(home)
     # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
     key = fingerprint(folder, wanted, settings)
-    plan = make(folder, studies)
+    known = Tried(home / TRIED)
+    plan = make(folder, studies, known=known)
     for kind, parts in plan.kinds.items():
         for name, content in parts.items():
             write(home / kind / f"{name}.json", content)
     write(home / served.FILE, served.programs(plan.bundles))
+    known.save()  # Before, there may have been no folder.
     return plan, dict(write(home / "plan.json", _summary(plan, key)))
 
 
@@ -338,7 +355,15 @@ def fingerprint(folder: Path, wanted: Sequence[str], settings: Settings) -> str:
     config_files = {*folder.rglob("*.yaml"), *folder.rglob("*.csv")}
     code_files = {p for root in plugins.roots().values() for p in root.rglob("*.py")}
     code_files |= {*TEMPLATES.glob("report.*"), identity.LEDGER}
-    return identity.digest([list(wanted), asdict(settings), _hashes({*config_files, *code_files})])
+    hashes = _hashes({*config_files, *code_files})
+    return identity.digest([list(wanted), asdict(settings), hashes, _variables(config_files)])
+
+
+def _variables(files: Iterable[Path]) -> dict[str, str | None]:
+    """The values of all variables that these files name, and of what ``~`` means."""
+    texts = (path.read_bytes().decode(errors="replace") for path in files if path.is_file())
+    found = {one["plain"] or one["braced"] for text in texts for one in VARIABLE.finditer(text)}
+    return {name: os.environ.get(name) for name in sorted({*found, "HOME"})}
 
 
 def stands(watched: Mapping[str, str]) -> bool:

@@ -56,9 +56,12 @@ Without them: a comprehension, which starts a kernel for each tensor.
 
 
 class DispatchMode(TorchDispatchMode):
-    """A context that sees every operation, for counting them (`fl.pytorch.operations`).
+    """A context that sees every operation below autograd and vmap.
 
-    Without it: `torch.utils.flop_counter.FlopCounterMode`, which imports the compiler.
+    It is for `fl.pytorch.operations`, which counts them, and `fl.pytorch.sparing`, which leaves
+    some
+    out. Without it: `torch.utils.flop_counter.FlopCounterMode`, which imports the compiler; and
+    plans compute what only shapes are asked of, which takes longer.
     """
 
     @classmethod

@@ -20,6 +20,9 @@ from typing import Any
 
 from fl.files import disk_errors
 from fl.planning import analyses, jobs, plan
+from fl.planning.jobs import gpus as gpus
+from fl.planning.jobs import threads as threads
+from fl.planning.sharing import Machine
 from fl.results import result_files
 from fl.results.tables import read_plan_hash
 from fl.store.store import Store
@@ -31,13 +34,13 @@ def marker(results: Path, bundle: str) -> Path:
     return results / "markers" / bundle
 
 
-def settle(planned: Mapping[str, Any], merge: bool = False) -> dict[str, str]:
+def settle(planned: Mapping[str, Any], merge: bool | Machine = False) -> dict[str, str]:
     """Bring markers, jobs and tables in line with the store.
 
-    A bundle that lacks runs is trained by a job, alone or, with ``merge``, with others. Tables that
-    do not hold all runs of this plan are removed, with the files made from them, and so are pages
-    without one of their analyses: Snakemake makes missing files, but does not check that the tables
-    behind an existing report are there.
+    A bundle that lacks runs is trained by a job, alone or with others, as `fl.planning.jobs.form`
+    merges them. Tables that do not hold all runs of this plan are removed, with the files made from
+    them, and so are pages without one of their analyses: Snakemake makes missing files, but does
+    not check that the tables behind an existing report are there.
 
     Returns:
         By bundle that lacks runs, its job.
@@ -85,13 +88,14 @@ def mark(planned: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _jobs(
-    planned: Mapping[str, Any], lacking: Iterable[str], merge: bool
+    planned: Mapping[str, Any], lacking: Iterable[str], merge: bool | Machine
 ) -> Iterator[dict[str, Any]]:
     settings = planned["settings"]
     home = Path(settings["results"]) / "plan"
     bundles = {name: plan.bundle(home, name) for name in lacking}
     nodes = [config.Node(**node) for node in settings["nodes"]]
-    for job in jobs.form(bundles, Store(Path(settings["store"])), merge):
+    store = Store(Path(settings["store"]))
+    for job in jobs.form(bundles, store, merge, jobs.readers(planned["studies"])):
         partition = job["execution"]["partition"]
         room = [node.memory_mb for node in nodes if node.partition == partition and node.memory_mb]
         yield {**job, "store": settings["store"], "most_mb": max(room, default=None)}
@@ -142,22 +146,6 @@ def _whole(bundle: Mapping[str, Any], store: Store) -> bool:
         (store.has_weights if run in bundle["keep_weights"] else store.has)(run)
         for run in bundle["runs"]
     )
-
-
-def threads(execution: Mapping[str, Any]) -> int:
-    """How many CPU cores a job asks for."""
-    return int(execution["processes"] * execution["threads"])
-
-
-def gpus(execution: Mapping[str, Any]) -> int:
-    """How many GPUs a job asks for: as the config says; else one for each process, if it wants one
-    or finds any.
-    """
-    device, each = execution["device"], execution["gpus"]
-    if each is None:
-        found = device == "auto" and any(Path("/dev").glob("nvidia[0-9]*"))
-        each = int(device == "cuda" or found)
-    return int(execution["processes"] * each)
 
 
 def memory(job: Mapping[str, Any], attempt: int) -> int:

@@ -32,11 +32,11 @@ from fl.simulation.midway import UNWATCHED, Midway
 from fl.simulation.processes import Group
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
-from fl.training import Training, learning_rate
+from fl.training import WEIGHTS, Training, learning_rate
 from fl.trees import Tree
 
 Work = Sequence[Fraction]
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "mixed": torch.float32}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, kind) for name, kind in WEIGHTS.items()}
 
 
 @dataclass(frozen=True)

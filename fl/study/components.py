@@ -1,24 +1,23 @@
-"""The data sets, partitions and models of a study, and whether a model takes a data set's input."""
+"""The data sets, partitions, models and analyses of a study, and what models see of a data set."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
-
-import torch
-from torch import nn
 
 from fl import fields
 from fl.code import registry
 from fl.code.registry import Entry
 from fl.data.modality import Modality
-from fl.errors import ConfigError, FedloomError, Where
-from fl.network import Network
-from fl.pytorch.memory import exhausted
+from fl.errors import ConfigError, Where
 from fl.study.grids import check_size, grid
+
+MADE = ("data set", "partition scheme")
+"""The kinds of which a plan makes instances; of others it reads what their files declare, as their
+import takes torch.
+"""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,8 @@ def _settled(kind: str, items: list[Any], where: Where, most: int) -> Iterator[C
             name, given = item, None
         else:
             raise ConfigError(where / i, f"is {item!r}", "a name, or one name with its keys")
-        entry = registry.find(kind, str(name), where / i)
+        look = registry.find if kind in MADE else registry.declared
+        entry = look(kind, str(name), where / i)
         at = where / i / name
         declared, given = fields.fields(entry.target), dict(fields.mapping(given, at))
         title = given.pop("title", "")
@@ -130,85 +130,15 @@ class Inputs:
         return {kind.name: made(kind) for kind in self.parts}
 
 
-def networks(model: Choice, dataset: Choice, held: str = "first") -> dict[str, Seen]:
-    """The model on that data set, for each modality where clients hold one each, else under ``""``.
+def inputs(dataset: Choice, held: str = "first") -> list[Inputs]:
+    """What models see of a data set; of each modality where clients hold one each.
 
     Args:
         held: What clients hold of each sample, see `fl.study.modal_check`.
-
-    Raises:
-        ConfigError: If the model does not take the data set's inputs.
     """
-    data, made = dataset.entry.make(dataset.values), model.entry.make(model.values)
+    data = dataset.entry.make(dataset.values)
     if held == "first":
-        inputs = Inputs("", data.shape, data.classes, getattr(data, "tokens", 0))
-        return {"": _seen(model, dataset, lambda: made.build(data.shape, data.classes), inputs)}
-    shapes = {kind.name: kind.shape for kind in data.modalities}
+        return [Inputs("", data.shape, data.classes, getattr(data, "tokens", 0))]
     if held == "all":
-        inputs = Inputs("", (), data.classes, 0, data.modalities)
-        return {"": _seen(model, dataset, lambda: made.build(shapes, data.classes), inputs)}
-
-    def one(name: str) -> nn.Module:
-        found: nn.Module = made.build(shapes, data.classes).of(name)
-        return found
-
-    return {
-        kind.name: _seen(
-            *(model, dataset, partial(one, kind.name)),
-            Inputs(kind.name, kind.shape, data.classes, kind.tokens),
-        )
-        for kind in data.modalities
-    }
-
-
-Seen = tuple[Network, Inputs]
-
-
-def parameters(found: Mapping[str, Seen]) -> int:
-    """The number of trained parameters; what modalities share counts once."""
-    weights: dict[str, torch.Tensor] = {}
-    for network, _ in found.values():
-        weights |= network.init(0)["params"]
-    return sum(tensor.numel() for tensor in weights.values())
-
-
-def _seen(model: Choice, dataset: Choice, make: Callable[[], nn.Module], inputs: Inputs) -> Seen:
-    try:
-        network = Network(make)
-        with torch.no_grad():  # Not on "meta", whose first use imports much more of torch.
-            variables, x = network.init(0), _probe(inputs)
-            network.eval(variables["params"], variables["buffers"], x)
-            network.probe(x)
-    except FedloomError as error:
-        raise ConfigError(model.at, str(error)) from None
-    except Exception as error:
-        if exhausted(error):
-            problem = f"{model.text} on {dataset.text} takes more memory than this machine gives"
-            raise ConfigError(model.at, problem, "a smaller model") from None
-        raise ConfigError(
-            model.at,
-            f"{model.text} does not take the inputs of {dataset.text}, {_told(inputs)} "
-            f"({type(error).__name__}: {error})",
-            "a model for such inputs",
-        ) from None
-    return network, inputs
-
-
-def _probe(inputs: Inputs) -> Any:
-    """One input: zeros, or for a set of tokens the last of them, which the model must know."""
-    return inputs.tree(
-        lambda kind: (
-            torch.full((1, *kind.shape), kind.tokens - 1)
-            if kind.tokens
-            else torch.zeros(1, *kind.shape)
-        )
-    )
-
-
-def _told(inputs: Inputs) -> str:
-    return " and ".join(
-        (f"{kind.name} " if kind.name else "")
-        + f"of shape {kind.shape}"
-        + (f", {kind.tokens} different tokens" if kind.tokens else "")
-        for kind in inputs.kinds
-    )
+        return [Inputs("", (), data.classes, 0, data.modalities)]
+    return [Inputs(kind.name, kind.shape, data.classes, kind.tokens) for kind in data.modalities]

@@ -19,11 +19,13 @@ from fl.data.contents import stamp
 from fl.errors import Where
 from fl.places import path_of
 from fl.study import config, modal_check, partition_fit, specs, task_check
-from fl.study.components import Choice, choices, networks, parameters
+from fl.study.components import Choice, choices
 from fl.study.config import Execution, Study
 from fl.study.grids import too_many
 from fl.study.method_entries import Entries
 from fl.study.own_files import Own
+from fl.study.rehearsed import Rehearsed
+from fl.study.tried import Tried
 
 log = logging.getLogger(__name__)
 
@@ -90,12 +92,17 @@ def expand(
     asked_at: Where,
     execution: Execution | None = None,
     own: Own | None = None,
+    known: Tried | None = None,
+    checked: bool = True,
 ) -> Expansion:
     """All runs of a study.
 
     Args:
         execution: How runs are computed where the study says nothing else.
         own: Finds the user's own files behind data sets.
+        known: What was tried before, and is not tried again.
+        checked: Whether models and methods are tried at all. If not, the runs are the same, but
+            no model's size is known.
 
     Raises:
         ConfigError: For anything in the study that is not understood.
@@ -118,6 +125,7 @@ def expand(
         log.warning("%s: planning %s runs, which takes a while", where.file, f"{count:,}")
     runs: dict[tuple[str, str], Run] = {}
     counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
+    known, stages = known or Tried(), dict[tuple[str, str, str], Rehearsed]()
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
         for one in (scheme, model):
             task_check.check(one.entry, task, dataset, one.at)
@@ -125,10 +133,12 @@ def expand(
         scheme = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
         held = modal_check.check(model, dataset, scheme)
         modal_check.check_analyses(held, dataset, model, analyses)
-        built = networks(model, dataset, held)
-        if dataset.text not in (sizes := counts[model.text]):
-            sizes[dataset.text] = parameters(built)
-        entries.check(built, dataset, model, scheme, task, held)
+        entries.check(dataset, model, scheme, task, held)
+        if checked:
+            stage = Rehearsed(model, dataset, held, known)
+            stage = stages.setdefault((model.text, dataset.text, held), stage)
+            counts[model.text].setdefault(dataset.text, stage.parameters)
+            entries.rehearse(stage, scheme)
         place = _Place(entries, study.test, study.seeds[0], dataset, scheme, model)
         for label, seed in itertools.product(entries.points, study.seeds):
             if entries.distils(label) and seed != study.seeds[0]:

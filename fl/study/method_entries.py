@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fl import fields
 from fl.code import registry
+from fl.declaration import declared
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.fields import Count
-from fl.method import Setting, declared
-from fl.simulation.simulate import DTYPES as WEIGHTS
-from fl.study import config, modal_check, partition_fit, specs, task_check
-from fl.study.components import Choice, Seen
+from fl.study import config, modal_check, partition_fit, task_check
+from fl.study.components import Choice
 from fl.study.config import Execution, Study
 from fl.study.points import ADDED, Point, points
-from fl.study.rehearsal import Stage, TooFew, told
+from fl.study.rehearsed import Rehearsed
+from fl.study.tried import TooFew, told
 from fl.task import Task
-from fl.training import Training
+from fl.training import WEIGHTS, Training
 
 
 class Entries:
@@ -46,7 +47,7 @@ class Entries:
         }
         if study.baseline is not None and study.baseline not in self._given:
             raise unknown(where / "baseline", "entry", study.baseline, self._given)
-        self._study, self._stages = study, dict[tuple[str, str, str], Stage]()
+        self._study = study
         for label in self._given:
             self._check_ancestors(label)
             self._check_precision(label)
@@ -58,23 +59,18 @@ class Entries:
 
     def check(
         self,
-        networks: Mapping[str, Seen],
         dataset: Choice,
         model: Choice,
         scheme: Choice,
         task: Task,
         held: modal_check.Held,
     ) -> None:
-        """Refuse (`ConfigError`) an entry that cannot work on this model, data set and partition.
+        """Refuse (`ConfigError`) an entry that cannot work on this data set and partition.
 
-        That is a method that cannot be built for the model or cannot train it, a batch larger than
-        the data set, and a grid without validation data to choose from.
+        That is a grid, or a method that learns by validation data, without such data, a batch
+        larger than the data set, and what is made for another task.
         """
-        data = dataset.entry.make(dataset.values)
-        stages = {
-            name: self._stages.setdefault((dataset.text, model.text, name), Stage(*seen))
-            for name, seen in networks.items()
-        }
+        size = dataset.entry.make(dataset.values).size
         for label, found in self.points.items():
             at = self._where / "methods" / label
             if len(found) > 1 and not partition_fit.validates(scheme.spec):
@@ -89,38 +85,35 @@ class Entries:
             if held == "all":
                 modal_check.check_inputs(found[0].entry, dataset, model, at)
             for point in found:
-                training = Training(**point.training)
-                self._check_batch(label, training.batch_size, data.size, dataset)
-                away = int(partition_fit.holds_out(scheme.spec))
-                spec = {"method": point.spec, "terms": point.terms, "features": point.features}
-                try:
-                    if len(networks) > 1:
-                        alone = {name: network for name, (network, _) in networks.items()}
-                        modal_check.check_method(point.entry, alone)
-                    for name, (network, inputs) in networks.items():
-                        setting = Setting(
-                            *(network, training, inputs.classes),
-                            clients=2,
-                            shape=inputs.shape,
-                            away=away,
-                            task=task,
-                            shapes={kind.name: kind.shape for kind in inputs.parts},
-                            tokens=frozenset(k.name for k in inputs.parts if k.tokens),
-                        )
-                        light = _light(point, spec)
-                        stages[name].rehearse(specs.composed(light), setting, light)
-                except TooFew as error:
-                    problem = f"is {training.batch_size}, too few for {label} with {model.text} on "
-                    problem += f"{dataset.text} ({error})"
-                    raise self._wrong(
-                        label, "batch_size", problem, f"{error.least} or more"
-                    ) from None
-                except FedloomError as error:
-                    raise ConfigError(at, f"with {model.text}: {error}") from None
-                except Exception as error:
-                    problem = f"{point.entry.name} cannot train {model.text} on {dataset.text}"
-                    allowed = "a method, terms and training keys that fit this model and its inputs"
-                    raise ConfigError(at, f"{problem} ({told(error)})", allowed) from None
+                self._check_batch(label, point.training["batch_size"], size, dataset)
+
+    def rehearse(self, stage: Rehearsed, scheme: Choice) -> None:
+        """Refuse (`ConfigError`) an entry that cannot be built for a model or cannot train it."""
+        away = int(partition_fit.holds_out(scheme.spec))
+        for label, found in self.points.items():
+            for point in found:
+                if stage.lacks(point, away):
+                    with self._telling(stage, label, point):
+                        stage.rehearse(point, away)
+
+    @contextmanager
+    def _telling(self, stage: Rehearsed, label: str, point: Point) -> Iterator[None]:
+        """What a rehearsal raises, as a `ConfigError`."""
+        at, model, dataset = self._where / "methods" / label, stage.model, stage.dataset
+        try:
+            yield
+        except TooFew as error:
+            size = point.training["batch_size"]
+            problem = f"is {size}, too few for {label} with {model.text} on {dataset.text} "
+            raise self._wrong(
+                label, "batch_size", f"{problem}({error})", f"{error.least} or more"
+            ) from None
+        except FedloomError as error:
+            raise ConfigError(at, f"with {model.text}: {error}") from None
+        except Exception as error:
+            problem = f"{point.entry.name} cannot train {model.text} on {dataset.text}"
+            allowed = "a method, terms and training keys that fit this model and its inputs"
+            raise ConfigError(at, f"{problem} ({told(error)})", allowed) from None
 
     def _check_task(self, label: str, task: Task, dataset: Choice) -> None:
         """Whether a method, and what is added to it, goes with the labels of a data set."""
@@ -129,7 +122,7 @@ class Entries:
         for key, kind in ADDED.items():
             for spec in getattr(found[0], key):
                 there = at / key / spec["name"]
-                task_check.check(registry.find(kind, spec["name"], there), task, dataset, there)
+                task_check.check(registry.declared(kind, spec["name"], there), task, dataset, there)
         for moved in {point.training["augmentation"] for point in found} - {"none"}:
             if not task.augmented:
                 problem = f"is {moved}, but {dataset.text} has {task.given}, which would stay"
@@ -155,7 +148,7 @@ class Entries:
     def start(self, label: str) -> str | None:
         """The entry whose model this one starts from."""
         at, given = self._where / "methods" / label, self._given[label]
-        entry = registry.find("method", str(given.get("method", label)), at)
+        entry = registry.declared("method", str(given.get("method", label)), at)
         start, wanted = given.get("start"), getattr(entry.target, "starts", False)
         if not wanted and start is not None:
             raise ConfigError(at / "start", f"{entry.name} does not start from a stored model")
@@ -190,7 +183,9 @@ class Entries:
         """Whether an entry makes virtual images, once for all seeds."""
         given = self._given[label]
         at = self._where / "methods" / label
-        return declared(registry.find("method", str(given.get("method", label)), at).target).distils
+        return declared(
+            registry.declared("method", str(given.get("method", label)), at).target
+        ).distils
 
     @property
     def size(self) -> int:
@@ -250,9 +245,3 @@ class Entries:
         own = config.execution(self.execution, defaults.get("execution"), defaults_at / "execution")
         at = self._where / "methods" / label / "execution"
         return config.execution(own, self._given[label].get("execution"), at)
-
-
-def _light(point: Point, spec: dict[str, Any]) -> dict[str, Any]:
-    """The spec by which the method has least to do."""
-    light = declared(point.entry.target).light
-    return {**spec, "method": {**spec["method"], **light}}

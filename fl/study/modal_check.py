@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -12,10 +12,7 @@ from fl.code.registry import Entry
 from fl.data import holdings, materials
 from fl.data.modality import ANY, MODALITY, kinds_of, takes
 from fl.errors import ConfigError, Where
-from fl.method import declared
-from fl.network import Network
 from fl.places import path_of
-from fl.simulation import modal
 from fl.study.components import Choice
 
 Held = Literal["first", "all", "one"]
@@ -68,11 +65,6 @@ def _counts(scheme: Choice, dataset: Choice, kinds: list[str]) -> list[int] | No
     if sum(given) != clients:
         raise ConfigError(at, f"{problem}, {sum(given)} clients", f"{clients} together")
     return list(given)
-
-
-def check_method(method: Entry, networks: Mapping[str, Network]) -> None:
-    """Refuse (`FedloomError`) a method that cannot share what the model's modalities share."""
-    modal.check(not declared(method.target).modalities, networks)
 
 
 def check_inputs(entry: Entry, dataset: Choice, model: Choice, where: Where) -> None:

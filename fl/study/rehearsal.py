@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,36 +24,44 @@ from fl.data.several import SeveralArrays, augmented
 from fl.errors import FedloomError
 from fl.method import COUNTS, GIVEN, Draws, Exchange, Method, Pass, Setting
 from fl.network import Network
+from fl.pytorch.sparing import Sparing
 from fl.simulation.assembly import Composed, build
 from fl.simulation.loader import ask
 from fl.study.added import Added
 from fl.study.components import Inputs
+from fl.study.tried import ENOUGH, TooFew, told
 from fl.task import Task
 from fl.trees import Tree, apply
 
-ENOUGH = 4
-"""Samples in a batch from which on more make no difference to whether a step can be taken: a
-method that halves its batches gives batch normalisation two values to work on.
-"""
+
+class Once(Network):
+    """A network whose first weights are drawn once: nobody trains them here."""
+
+    def init(self, seed: int) -> dict[str, Any]:
+        """As `Network.init`."""
+        made = self.__dict__.setdefault("_made", {})
+        if seed not in made:
+            made[seed] = super().init(seed)
+        return {kind: dict(found) for kind, found in made[seed].items()}
 
 
-class TooFew(FedloomError):
-    """A batch has too few samples.
+Found = TypeVar("Found")
 
-    Attributes:
-        least: How many would do.
-    """
 
-    def __init__(self, problem: str, least: int) -> None:
-        self.least = least
-        super().__init__(problem)
+def _sparing(work: Callable[[], Found]) -> Found:
+    """What is found without computing convolutions or, if that does not do, with them."""
+    try:
+        with Sparing():  # type: ignore[no-untyped-call]
+            return work()
+    except Exception:  # Values that nobody asked for may be refused; if not, it is raised again.
+        return work()
 
 
 class Stage:
     """A model, and what it sees of a data set, on which methods are rehearsed."""
 
     def __init__(self, network: Network, data: Inputs) -> None:
-        self._network, self._data = network, data
+        self.network, self._data = network, data
         self._done: set[str] = set()
 
     def rehearse(self, composed: Composed, setting: Setting, spec: Mapping[str, Any]) -> None:
@@ -72,7 +80,8 @@ class Stage:
             Exception: Whatever building the method or computing the loss raises.
         """
         added = Added(composed)
-        method, size = build(added.composed, setting), setting.training.batch_size
+        size = setting.training.batch_size
+        method = _sparing(lambda: build(added.composed, setting))
         kind = json.dumps([_shape(spec), min(size, ENOUGH), setting.training.augmentation])
         if kind in self._done:
             return
@@ -93,16 +102,22 @@ class Stage:
         """What goes wrong with a batch of that size: an exception, a value that is not finite, or
         ``""``.
         """
-        try:
-            losses = [
+
+        def losses() -> str:
+            found = [
                 self._loss(method, exchange, part, setting, size)
                 for exchange in method.exchanges
                 for part in exchange.passes
                 if isinstance(part, Pass)
             ]
+            return "" if all(map(math.isfinite, found)) else "the loss is not finite"
+
+        try:
+            # A value that is not finite matters in small batches only, and shows in real ones.
+            few = setting.training.batch_size < ENOUGH
+            return (losses() if few else _sparing(losses)) and losses()
         except Exception as error:
             return error
-        return "" if all(map(math.isfinite, losses)) else "the loss is not finite"
 
     def _loss(
         self, method: Method, exchange: Exchange, part: Pass, setting: Setting, size: int
@@ -126,7 +141,7 @@ class Stage:
             torch.from_numpy(drawn.weight[0, 0]),
             None if key is None else torch.from_numpy(key[0, 0]),
         )
-        server, client = method.init(self._variables)
+        server, client = method.init(self.variables)
         counts = torch.ones(setting.classes, dtype=torch.int64)
         client = {**client, "id": torch.tensor(0), COUNTS: counts}
         if exchange.give:
@@ -140,8 +155,9 @@ class Stage:
         return float(loss.detach())
 
     @cached_property
-    def _variables(self) -> Tree:
-        return self._network.init(0)
+    def variables(self) -> Tree:
+        """The model's, as it begins."""
+        return self.network.init(0)
 
     def _samples(self, count: int, augmentation: str, task: Task) -> Arrays:
         """Random inputs of the data set's shape; tokens where it has them."""
@@ -159,11 +175,6 @@ class Stage:
 
         found = self._data.tree(made)
         return SeveralArrays(found) if self._data.parts else found
-
-
-def told(error: Exception) -> str:
-    """An exception in a line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _shape(spec: Any) -> Any:

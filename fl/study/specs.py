@@ -109,7 +109,7 @@ def code(spec: Spec) -> dict[str, str]:
         **added,
         "core": identity.code(identity.CORE),
         "method": identity.code(_file("method", spec)),
-        "model": _model_code(spec["model"]),
+        "model": model_code(spec["model"]),
         "dataset": dataset,
         "partition": partition_id(spec["partition"], dataset),
     }
@@ -121,7 +121,7 @@ def _added(spec: Spec) -> Iterator[tuple[str, str, Spec]]:
     yield from (("features", "alteration", one) for one in spec.get("features", ()))
 
 
-def _model_code(spec: Spec) -> str:
+def model_code(spec: Spec) -> str:
     """The code of a model, and the content of a weights file of the user's own."""
     code = identity.code(_entry_file("model", spec))
     weights = spec.get("weights")

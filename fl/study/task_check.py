@@ -31,13 +31,13 @@ def settled(
     study: Study, datasets: Sequence[Choice], analyses: Sequence[Choice], where: Where
 ) -> tuple[Task, str]:
     """The task of a study's data sets, and the study's metric: the one that it says, or the usual
-    one.
+    one. The task may have no functions (`materials.task_entry`).
 
     Raises:
         ConfigError: If data sets differ in their task, if the task has no such metric or no classes
             to re-weight test samples by, or if an analysis is made for another task.
     """
-    tasks = [materials.task_of(one.spec) for one in datasets]
+    tasks = [materials.task_entry(one.spec).make({}) for one in datasets]
     for task, one in zip(tasks, datasets, strict=True):
         if task.name != tasks[0].name:
             problem = f"{one.text} is for {task.name}, but {datasets[0].text} for {tasks[0].name}"
@@ -55,5 +55,5 @@ def settled(
 
 
 def _task(name: str) -> Task:
-    found: Task = registry.find("task", name, Where("tasks")).make({})
+    found: Task = registry.declared("task", name, Where("tasks")).make({})
     return found

@@ -52,9 +52,7 @@ def train_bundle(bundle: Bundle, store: Store, team: Team | None = None) -> list
     """
     simulations.settle(bundle, store)
     with asked_to_leave() as leaving, contextlib.ExitStack() as held:
-        held.enter_context(
-            programs.apart(Path(bundle.results) / "logs" / "compiler", bundle.bundle)
-        )
+        held.enter_context(programs.apart(Path(bundle.results), bundle.bundle))
         runs, backend = Runs(bundle, leaving), None
         # In one order in all processes, so that no two wait for each other.
         for run, member in sorted(runs.members.items()):

@@ -61,9 +61,8 @@ def spied(folder: Path, *commands: str) -> dict[str, list[Any]]:
 
 
 def test_torch_is_not_imported_where_nothing_is_trained(lab: Path) -> None:
-    told = spied(lab, *COMMANDS, "plan")
-    assert told.pop("plan") == [0, True], "the last one does, the first time: it is seen"
-    assert told == {command: [0, False] for command in COMMANDS}
+    asked = (*COMMANDS, "plan", "plan --runs", f"explain {untrained(lab)}", "store gc")
+    assert spied(lab, *asked) == {command: [0, False] for command in asked}
 
 
 def test_a_job_with_nothing_to_do_does_not_wait_for_torch(lab: Path) -> None:
@@ -74,16 +73,69 @@ def test_a_job_with_nothing_to_do_does_not_wait_for_torch(lab: Path) -> None:
     assert spied(lab, train) == {train: [0, False]}
 
 
-def test_who_plans_again_what_did_not_change_does_not_wait_for_torch(lab: Path) -> None:
-    again = ("plan", "plan tiny --runs")
-    assert main.main(["plan", "--config", "config"]) == 0
-    assert spied(lab, *again) == {command: [0, False] for command in again}
+def untrained(lab: Path) -> str:
+    """The run that is planned and not in the store."""
+    planned = json.loads((lab / "results" / "plan" / "plan.json").read_text())["runs"]
+    [run] = {*planned} - {path.name for path in (lab / "runs").iterdir()}
+    return str(run)
+
+
+def edit(lab: Path, **changes: Any) -> None:
     path = lab / "config" / "studies" / "tiny.yaml"
-    path.write_text(path.read_text().replace("seeds:\n- 0\n", "seeds:\n- 2\n"))
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes, sort_keys=False))
+
+
+def test_who_edits_a_number_does_not_wait_for_torch(lab: Path) -> None:
+    training = {"rounds": 7, "lr": 0.03, "batch_size": 20, "momentum": 0.5}
+    rates = {"training": training, "seeds": [2, 3]}
+    edit(lab, **rates, methods={"fedavg": None})
     assert spied(lab, "plan", "plan tiny --runs") == {
-        "plan": [0, True],
-        "plan tiny --runs": [0, True],
+        "plan": [0, False],
+        "plan tiny --runs": [0, False],
     }
+    edit(lab, **rates, methods={"fedavg": None, "fedprox": {"mu": 0.1}})
+    assert spied(lab, "plan") == {"plan": [0, True]}, "a method is new, and tried"
+    edit(lab, **rates, methods={"fedavg": None, "fedprox": {"mu": [0.2, 0.3]}})
+    assert spied(lab, "plan") == {"plan": [0, False]}
+    edit(lab, methods={"fedprox": {"mu": 0.1, "terms": {"cosine": {"layers": ["1"]}}}})
+    assert spied(lab, "plan --write") == {"plan --write": [0, True]}
+
+
+def test_who_asks_which_runs_there_are_never_waits_for_torch(lab: Path) -> None:
+    methods = {"fedavg": None, "fedrep": None, "moon": {"mu": 0.5}}
+    edit(lab, methods=methods, models=[{"mlp": {"hidden": [5]}}, {"mlp": {"hidden": [9]}}])
+    asked = (f"explain {untrained(lab)}", "store gc")
+    assert spied(lab, *asked) == {command: [0, False] for command in asked}
+    assert spied(lab, "plan") == {"plan": [0, True]}, "it was not kept as if it had been tried"
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"trial": 1}', '{"trial": "x", "known": {"a": []}}'])
+def test_what_was_tried_is_tried_again_where_its_file_is_damaged(lab: Path, damage: str) -> None:
+    path = lab / "results" / "plan" / "tried.json"
+    whole = path.read_text()
+    path.write_text(damage)
+    edit(lab, seeds=[5])
+    kept.asked(Path("config"))
+    assert path.read_text() == whole
+
+
+def test_a_variable_with_another_value_is_another_plan(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two tables, the plan is for the one that the variable now leads to."""
+    config = Path("config")
+    for number in (1, 2):
+        (lab / f"at{number}").mkdir()
+        rows = "".join(f"{i},{i * number},{i % 2}\n" for i in range(40))
+        (lab / f"at{number}" / "own.csv").write_text("a,b,label\n" + rows)
+    table = {"table": {"path": "${WHERE_TABLES_ARE}/own.csv", "label": "label"}}
+    edit(lab, datasets=[table], partitions=[{"homogeneous": {"clients": 2}}])
+    found = {}
+    for number in (1, 2, 1):
+        monkeypatch.setenv("WHERE_TABLES_ARE", str(lab / f"at{number}"))
+        runs = {run["run"] for run in kept.asked(config).studies["tiny"]["runs"]}
+        assert found.setdefault(number, runs) == runs
+    assert not found[1] & found[2]
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"key": 1', None])

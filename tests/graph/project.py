@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -77,8 +78,19 @@ class Project:
         before = self.records()
         output = self.snakemake(*(targets or [TABLE]))
         found = self.since(before)
-        assert output.count(": train ") == len({self.bundle(name) for name in found}), output
+        assert self.started(output) == {self.bundle(name) for name in found}, output
         return found
+
+    def started(self, output: str) -> set[str]:
+        """The bundles of the jobs of which a Snakemake said that it starts them."""
+        names = re.findall(r": train .*, log \S*/(\w+)\.log,", output)
+        assert len(names) == output.count(": train "), output
+        jobs = [json.loads((self._jobs / f"{name}.json").read_text()) for name in names]
+        return {bundle for job in jobs for bundle in job["bundles"]}
+
+    @property
+    def _jobs(self) -> Path:
+        return self.root / "results" / "plan" / "jobs"
 
     def since(self, before: Mapping[str, Any]) -> list[str]:
         """The runs of the study that were put into the store since ``records()`` was ``before``."""
@@ -123,8 +135,11 @@ class Project:
         return str(found)
 
     def log(self, name: str) -> Path:
-        """The log of the job that trains the run ``fedprox 0``."""
-        return self.root / "results" / "logs" / "train" / f"{self.bundle(name)}.log"
+        """The log of the job that trains the run ``fedprox 0``, of the last one that began."""
+        files, bundle = self._jobs.glob("*.json"), self.bundle(name)
+        jobs = [file.stem for file in files if bundle in json.loads(file.read_text())["bundles"]]
+        logs = [self.root / "results" / "logs" / "train" / f"{job}.log" for job in jobs]
+        return max(logs, key=lambda path: path.stat().st_mtime_ns if path.exists() else 0)
 
     def table(self) -> bytes:
         return (self.root / TABLE).read_bytes()

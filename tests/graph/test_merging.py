@@ -69,6 +69,26 @@ def test_a_run_that_fails_leaves_the_others_of_its_job(fresh: Project):
     assert fresh.since(records) == ["brittle 1", "fedavg-ft 0", "fedavg-ft 1"]
 
 
+def test_on_one_machine_a_run_that_fails_leaves_all_others_of_its_job(fresh: Project):
+    """Those too that start from another run of it, which on a cluster wait for the whole job."""
+    shutil.copy(Path(__file__).with_name("brittle.py"), fresh.root / "fl" / "methods")
+    fresh.write("broken", "")
+    fresh.settings(execution=SETTINGS["execution"])
+    fresh.study(methods={"brittle": None, **STUDY["methods"]})
+    said = fresh.snakemake(REPORT, exit_status=1)
+    assert said.count(": train ") == 1, "seconds of work are one job"
+    assert "this seed has no luck" in said
+    assert "7 of 8 runs done, 1 failed" in said
+    missing = [name for name, state in fresh.states().items() if state != "complete"]
+    assert missing == ["brittle 1"]
+    (fresh.root / "broken").unlink()
+    assert fresh.trained(REPORT) == ["brittle 1"]
+    before = fresh.records()
+    fresh.study(methods={**STUDY["methods"], "fedprox": {"mu": 0.9}, "moon": {"mu": 1.0}})
+    assert fresh.snakemake(TABLE).count(": train ") == 1
+    assert fresh.since(before) == ["fedprox 0", "fedprox 1", "moon 0", "moon 1"]
+
+
 def test_memory_grows_with_every_attempt_up_to_what_there_is(fresh: Project):
     node = {"memory_mb": 2500}
     fresh.settings(execution={**EXECUTION, "memory_mb": 1000}, nodes=[node])

@@ -71,7 +71,7 @@ class Versioned(Project):
         output = self.dvc(*arguments)
         names = self.names()
         found = sorted(names[run] for run in self.records() if run not in before)
-        assert output.count(": train ") == len({self.bundle(name) for name in found}), output
+        assert self.started(output) == {self.bundle(name) for name in found}, output
         return found
 
     def metrics(self, method: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from make_results import write_run
 from planning import Planned
 
-from fl.planning import jobs
+from fl.planning import estimate, jobs
 from fl.planning.bundle import Bundle, Member
+from fl.planning.sharing import Machine
 from fl.store.store import Store
 from fl.study.config import Execution
 
@@ -128,3 +130,134 @@ def test_no_two_jobs_wait_for_one_another(spec, store):
 def test_a_job_does_not_outgrow_its_command(spec, store):
     found = formed(many(spec, 1001, run_minutes=0.001), store)
     assert [len(group) for group in found] == [500, 500, 1]
+
+
+TWO = Machine(cores=2, cards=1)
+
+
+def here(
+    bundles: Bundles, store: Store, machine: Machine = TWO, **readers: list[str]
+) -> list[list[str]]:
+    return [job["bundles"] for job in jobs.form(bundles, store, machine, readers)]
+
+
+def lengths(found: list[list[str]], bundles: Bundles) -> list[int]:
+    minutes = {name: one.execution.run_minutes or 0.0 for name, one in bundles.items()}
+    return [round(60 * sum(minutes[name] for name in group)) for group in found]
+
+
+def test_short_work_is_shared_out_among_the_cores_once(spec, store):
+    bundles = many(spec, 48, run_minutes=2.2 / 60)
+    assert lengths(here(bundles, store), bundles) == [53, 53]
+
+
+def test_no_job_is_shorter_than_its_start_is_worth(spec, store):
+    bundles = many(spec, 48, run_minutes=1 / 60)
+    assert lengths(here(bundles, store, Machine(64, 1)), bundles) == [24, 24]
+    assert lengths(here(many(spec, 9, run_minutes=1 / 60), store), bundles) == [9]
+
+
+def test_long_work_leaves_no_core_idle_for_long(spec, store):
+    bundles = many(spec, 400, run_minutes=1)
+    found = lengths(here(bundles, store), bundles)
+    assert sum(found) == 400 * 60
+    assert 120 <= min(found) <= max(found) <= 240, "many, of which each costs little to start"
+    assert here(many(spec, 4, run_minutes=90), store) == [[name] for name in many(spec, 4)]
+
+
+def test_what_nobody_knows_is_shared_out_twice_as_finely(spec, store):
+    steps = estimate.client_steps(spec)
+    work = {**spec, "training": {**spec["training"], "rounds": spec["training"]["rounds"] * 10000}}
+    found = here(many(work, 12), store)
+    assert steps and len(found) > 2
+    assert len(here(many(spec, 12), store)) == 1, "a few steps are not worth two starts"
+
+
+def test_the_longest_are_dealt_first(spec, store):
+    one, other = here(
+        {
+            name: bundle(name, longer(spec, rounds))
+            for name, rounds in {"a": 1, "b": 1, "c": 4, "d": 2}.items()
+        },
+        known(store, spec),
+    )
+    assert {frozenset(one), frozenset(other)} == {frozenset({"c"}), frozenset({"a", "b", "d"})}
+
+
+def longer(spec: dict[str, Any], times: int) -> dict[str, Any]:
+    training = {**spec["training"], "rounds": times * spec["training"]["rounds"]}
+    return {**spec, "training": training}
+
+
+def known(store: Store, spec: dict[str, Any], seconds: float = 30.0) -> Store:
+    """A store in which a run like the spec is, that took so long."""
+    write_run(store.root, "known", [], spec=spec, seconds=seconds)
+    return store
+
+
+def test_what_starts_from_a_bundle_is_trained_by_the_same_job(spec, store):
+    """A job that fails then takes with it only what could not have been trained."""
+    bundles = {f"a{i}": bundle(f"a{i}", spec, run_minutes=0.1) for i in range(20)}
+    bundles |= {f"f{i}": bundle(f"f{i}", spec, [f"a{i}"], run_minutes=0.1) for i in range(20)}
+    found = list(jobs.form(bundles, store, TWO))
+    assert len(found) == 2
+    assert all(job["after"] == [] for job in found)
+    for job in found:
+        for name in job["bundles"]:
+            if name.startswith("f"):
+                order = job["bundles"]
+                assert order.index("a" + name[1:]) < order.index(name)
+
+
+def test_what_many_start_from_is_a_job_alone(spec, store):
+    bundles = {name: bundle(name, spec, run_minutes=1) for name in ("a", "b", "c")}
+    bundles |= {f"f{i}": bundle(f"f{i}", spec, ["a"], run_minutes=0.4) for i in range(40)}
+    found = {job["job"]: job for job in jobs.form(bundles, store, TWO)}
+    assert found["a"]["bundles"] == ["a"]
+    waiting = [job for job in found.values() if job["after"]]
+    assert len(waiting) > 1
+    assert all(job["after"] == ["a"] for job in waiting)
+    assert sorted(name for job in waiting for name in job["bundles"]) == sorted(
+        name for name in bundles if name.startswith("f")
+    )
+
+
+def test_bundles_of_other_readers_are_no_part_of_a_job(spec, store):
+    bundles = many(spec, 4, run_minutes=0.1)
+    found = here(bundles, store, b0000=["one"], b0001=["one"], b0002=["one", "two"], b0003=["two"])
+    assert sorted(found) == [["b0000", "b0001"], ["b0002"], ["b0003"]]
+
+
+def test_threads_and_cards_count(spec, store):
+    def count(machine: Machine, **execution: Any) -> int:
+        return len(here(many(spec, 8, run_minutes=1, **execution), store, machine))
+
+    assert count(Machine(8, 1), threads=1) == 8
+    assert count(Machine(8, 1), threads=4) == count(Machine(2, 1), threads=1) == 4
+    assert count(Machine(8, 1), gpus=1) == count(Machine(1, 1), threads=1)
+    assert count(Machine(8, 4), gpus=1) == count(Machine(4, 1), threads=1)
+
+
+def test_nothing_is_merged_where_that_is_said(spec, store):
+    bundles = many(spec, 4, run_minutes=0.1, merge_minutes=0)
+    bundles["f"] = bundle("f", spec, ["b0000"], run_minutes=0.1, merge_minutes=0)
+    assert sorted(here(bundles, store)) == sorted([name] for name in bundles)
+
+
+def test_no_two_jobs_of_a_machine_wait_for_one_another(spec, store):
+    """Families over two kinds of jobs, and chains that are too long for one."""
+    slow = {"run_minutes": 5.0}
+    bundles = {
+        "a": bundle("a", spec, **slow),
+        "b": bundle("b", spec, gpus=1, **slow),
+        "c": bundle("c", spec, ["a"], gpus=1, **slow),
+        "d": bundle("d", spec, ["b"], **slow),
+        "e": bundle("e", spec, ["c", "d"], **slow),
+        "g": bundle("g", spec, ["e"], **slow),
+    }
+    found = {job["job"]: set(job["after"]) for job in jobs.form(bundles, store, TWO)}
+    TopologicalSorter(found).prepare()
+    home = {name: job["job"] for job in jobs.form(bundles, store, TWO) for name in job["bundles"]}
+    for name, one in bundles.items():
+        for start in one.after:
+            assert home[start] == home[name] or home[start] in found[home[name]]

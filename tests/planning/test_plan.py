@@ -316,6 +316,7 @@ def test_files_are_rewritten_only_when_their_content_changes(config: Path):
         home / "plan.json",
         home / "studies" / "a.json",
         home / "bundles" / f"{new}.json",
+        home / "tried.json",
     }
 
 
@@ -371,7 +372,7 @@ def test_a_plan_is_made_once_to_be_written_and_shown(
 ):
     assert main.main(["plan", "--write"]) == 0
     assert len(makings) == 1
-    assert "2 runs in 1 jobs; 2 to train" in capsys.readouterr().out
+    assert "2 runs in 1 bundles; 2 to train" in capsys.readouterr().out
     assert plan.current(config) == plan.read(Path("results/plan/plan.json"))
     assert len(makings) == 1
 
@@ -472,19 +473,23 @@ def test_a_job_that_a_node_can_hold_or_whose_nodes_are_not_known_is_planned(conf
         assert len(plan.make(config).bundles) == 1
 
 
-def test_how_many_cluster_jobs_there_will_be_is_said(config: Path, capsys):
+def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
     methods = {f"m{number}": {"method": "fedprox", "mu": number} for number in range(50)}
     study(config, methods={"fedavg": None, **methods}, seeds=[0, 1])
     assert main.main(["plan"]) == 0
     said = capsys.readouterr().out
-    assert "102 runs in 51 jobs; 102 to train" in said
+    assert "102 runs in 51 bundles; 102 to train" in said
+    cores = len(os.sched_getaffinity(0))
+    assert f"1 start on {cores} core" in said
     assert (
         "51 cluster jobs (snakemake --profile slurm); fewer where `execution: run_minutes`" in said
     )
     text = "studies: [a]\nexecution: {run_minutes: 1, merge_minutes: 30}\n"
     (config / "config.yaml").write_text(text)
     assert main.main(["plan"]) == 0
-    assert "\n4 cluster jobs (snakemake --profile slurm)\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert " here (snakemake), or 4 cluster jobs (snakemake --profile slurm)\n" in said
+    assert "\n1 start" not in said, "minutes of work are for all cores"
 
 
 def test_tensorboard_is_asked_for_where_it_is(config: Path, monkeypatch):
@@ -669,13 +674,13 @@ def test_weights_of_a_file_are_part_of_a_run_by_their_content(config: Path):
     spec = {"name": "resnet18", "weights": "weights.pth"}
     weights = Path("weights.pth")
     weights.write_bytes(b"one")
-    first = specs._model_code(spec)
+    first = specs.model_code(spec)
     weights.write_bytes(b"two")
     os.utime(weights, (1, 1))
-    assert specs._model_code(spec) != first
+    assert specs.model_code(spec) != first
     weights.write_bytes(b"one")
     os.utime(weights, (2, 2))
-    assert specs._model_code(spec) == first
+    assert specs.model_code(spec) == first
 
 
 CONFIG = Path(__file__).parents[2] / "config"

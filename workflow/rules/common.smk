@@ -40,15 +40,28 @@ FL = program()
 PLANNED = f"FEDLOOM_PLAN_{identity.digest(CONFIG)}"
 
 
+def merging():
+    """How bundles are merged into jobs: a cluster's profile asks for few of them, a machine of its
+    own for so many that its cores and cards are busy. Another executor gets a job for each.
+    """
+    if config.get("cluster"):
+        return True
+    asked = workflow.resource_settings
+    if asked.nodes is not None or not asked.cores:
+        return False
+    cards = workflow.global_resources.get("gpu")
+    return sharing.Machine(asked.cores, cards.value if cards else asked.cores)
+
+
 def read_plan():
-    """The plan, and by bundle that lacks runs the job that trains it; a cluster's profile asks for
-    few of them. Only the main process makes a plan anew, jobs read the one that they belong to.
+    """The plan, and by bundle that lacks runs the job that trains it. Only the main process makes a
+    plan anew, jobs read the one that they belong to.
     """
     if not workflow.is_main_process:
         return plan.read(Path(os.environ[PLANNED])), {}
     try:
         found = plan.current(Path(CONFIG), STUDIES)
-        home = markers.settle(found, merge=bool(config.get("cluster")))
+        home = markers.settle(found, merge=merging())
     except FedloomError as error:
         sys.exit(f"error: {error}")
     os.environ[PLANNED] = f"{found['settings']['results']}/plan/plan.json"

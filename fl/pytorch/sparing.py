@@ -1,0 +1,100 @@
+"""Convolutions and matrix products that are not computed, where only shapes are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl.pytorch.private import DispatchMode
+
+aten = torch.ops.aten
+
+LEAST = 10**6
+"""Multiplications from which on an operation is not computed."""
+
+FACTORS = {
+    aten.mm.default: 0,
+    aten.bmm.default: 0,
+    aten.addmm.default: 1,
+    aten.baddbmm.default: 1,
+}
+"""By matrix product, where among its arguments the two factors begin."""
+
+
+class Sparing(DispatchMode):
+    """While it is active, large convolutions and matrix products give zeros of the right shape.
+
+    Everything else is computed. They take most of the time of a large model's pass.
+    """
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """An operation below autograd and vmap."""
+        found: Tensor | tuple[Tensor | None, ...] | None = None
+        if func is aten.convolution.default:
+            found = _convolved(*args[:9])
+        elif func is aten.convolution_backward.default and args[0].numel() > LEAST // 64:
+            found = _gradients(args)
+        elif func in FACTORS:
+            at = FACTORS[func]
+            found = _product(args[at], args[at + 1])
+        if found is not None:
+            return found
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+
+def _convolved(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    beyond: list[int],
+    groups: int,
+) -> Tensor | None:
+    """Zeros shaped as the convolution of x, [b, c, ...], with weight, [d, c / groups, ...].
+
+    None for what is small, transposed, or not to be convolved: PyTorch says that best.
+    """
+    if transposed or x.shape[1] != weight.shape[1] * groups or x.dtype != weight.dtype:
+        return None
+    sizes = [
+        (x.shape[2 + i] + 2 * _at(padding, i) - _at(dilation, i) * (side - 1) - 1) // _at(stride, i)
+        + 1
+        for i, side in enumerate(weight.shape[2:])
+    ]
+    if min(sizes, default=0) < 1 or len(x) * prod(sizes) * weight.numel() < LEAST:
+        return None
+    return x.new_zeros(len(x), len(weight), *sizes)
+
+
+def _at(given: list[int], axis: int) -> int:
+    return given[axis] if len(given) > 1 else given[0]
+
+
+def _gradients(args: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
+    given, x, weight, sizes, wanted = *args[:4], args[-1]
+    shapes = (x.shape, weight.shape, sizes)
+    return tuple(
+        given.new_zeros(shape) if asked else None
+        for shape, asked in zip(shapes, wanted, strict=True)
+    )
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor | None:
+    """Zeros shaped as [..., n, k] times [..., k, m]; None for what is small or does not fit."""
+    fits = left.shape[-1] == right.shape[-2] and left.shape[:-2] == right.shape[:-2]
+    if not fits or left.dtype != right.dtype or left.numel() * right.shape[-1] < LEAST:
+        return None
+    return left.new_zeros(*left.shape[:-1], right.shape[-1])
