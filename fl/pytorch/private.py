@@ -59,9 +59,8 @@ class DispatchMode(TorchDispatchMode):
     """A context that sees every operation below autograd and vmap.
 
     It is for `fl.pytorch.operations`, which counts them, and `fl.pytorch.sparing`, which leaves
-    some
-    out. Without it: `torch.utils.flop_counter.FlopCounterMode`, which imports the compiler; and
-    plans compute what only shapes are asked of, which takes longer.
+    some out. Without it: `torch.utils.flop_counter.FlopCounterMode`, which imports the compiler;
+    and plans compute what only shapes are asked of, which takes longer.
     """
 
     @classmethod
