@@ -7,7 +7,6 @@ rewritten only when their content changes, because the graph goes by their times
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from fl.code import identity, plugins, registry
-from fl.data import materials
 from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
-from fl.errors import ConfigError, DataError, Where, unknown
+from fl.errors import ConfigError, DataError, Where
 from fl.files import check_writable, disk_errors, parse_json, sha256, write_json
 from fl.places import VARIABLE
 from fl.planning import plan_check, room, served
 from fl.planning.analyses import planned
 from fl.planning.bundle import Bundle
 from fl.planning.captions import told
-from fl.study import config, published
+from fl.planning.published_cells import published_cells
+from fl.study import config
 from fl.study.config import Settings
 from fl.study.expand import Expansion, Run, expand
 from fl.study.own_files import Own
@@ -200,7 +199,7 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
             }
             for run in expansion.runs
         ],
-        "published": _published(expansion, folder),
+        "published": published_cells(expansion, folder),
         **told(expansion),
     }
     reporting = [identity.code(registry.ROOT / name) for name in REPORTING]
@@ -214,59 +213,6 @@ def _analysed(study: dict[str, Any], analyses: Sequence[Mapping[str, Any]]) -> d
         return study
     told = [{key: one[key] for key in ("analysis", "text", "title")} for one in analyses]
     return {**study, "analyses": told, "hash": identity.digest([study["hash"], told])}
-
-
-def _published(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
-    """The published cells that a study names, looked up in their tables."""
-    found = []
-    for i, cells in enumerate(expansion.study.published):
-        at = expansion.where / "published" / i
-        table = published.table(folder, cells.source, cells.table, at)
-        settings = {
-            text for run in expansion.runs for text in (run.dataset.text, run.partition.text)
-        }
-        for (label, row), (setting, column) in itertools.product(
-            cells.rows.items(), cells.columns.items()
-        ):
-            if label not in expansion.study.methods:
-                raise unknown(at / "rows" / label, "entry", label, expansion.study.methods)
-            if setting not in settings:
-                raise unknown(at / "columns" / setting, "data set or partition", setting, settings)
-            line = published.cell(table, row, column, at)
-            one = _cell(cells.source, line, label, setting)
-            if cells.modality is not None:
-                number = _modality(expansion, cells.modality, setting, at / "modality")
-                one["modality"] = {"name": cells.modality, "number": number}
-            if one in found:
-                problem = f"the cell {row} / {column} stands twice for {label} on {setting}"
-                raise ConfigError(at, problem, "each cell once")
-            found.append(one)
-    return found
-
-
-def _modality(expansion: Expansion, name: str, setting: str, at: Where) -> int:
-    """The number of a modality, where clients of a data set or partition differ in it."""
-    dealt = [
-        [kind.name for kind in materials.modalities_of(run.dataset.spec)]
-        for run in expansion.runs
-        if setting in (run.dataset.text, run.partition.text)
-        and (run.partition.values.get("modalities") or "path" in run.partition.values)
-    ]
-    for names in dealt:
-        if name in names:
-            return names.index(name)
-    raise unknown(at, "modality", name, dict.fromkeys(name for names in dealt for name in names))
-
-
-def _cell(source: str, line: published.Line, label: str, setting: str) -> dict[str, Any]:
-    return {
-        "source": source,
-        **{key: line[key] for key in ("table", "row", "column", "note")},
-        "value": published.number(line),
-        "sd": float(line["sd"]) if line["sd"] else None,
-        "method": label,
-        "setting": setting,
-    }
 
 
 def current(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:

@@ -1,0 +1,70 @@
+"""The published numbers that a report sets beside a study's own."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from fl.data import materials
+from fl.errors import ConfigError, Where, unknown
+from fl.study import published
+from fl.study.expand import Expansion
+
+
+def published_cells(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
+    """The published cells that a study names, looked up in their tables.
+
+    Raises:
+        ConfigError: For a cell that is not there or stands twice, and for an entry, a setting or a
+            modality that the study does not have.
+    """
+    found = []
+    for i, cells in enumerate(expansion.study.published):
+        at = expansion.where / "published" / i
+        table = published.table(folder, cells.source, cells.table, at)
+        settings = {
+            text for run in expansion.runs for text in (run.dataset.text, run.partition.text)
+        }
+        for (label, row), (setting, column) in itertools.product(
+            cells.rows.items(), cells.columns.items()
+        ):
+            if label not in expansion.study.methods:
+                raise unknown(at / "rows" / label, "entry", label, expansion.study.methods)
+            if setting not in settings:
+                raise unknown(at / "columns" / setting, "data set or partition", setting, settings)
+            line = published.cell(table, row, column, at)
+            one = _cell(cells.source, line, label, setting)
+            if cells.modality is not None:
+                number = _modality(expansion, cells.modality, setting, at / "modality")
+                one["modality"] = {"name": cells.modality, "number": number}
+            if one in found:
+                problem = f"the cell {row} / {column} stands twice for {label} on {setting}"
+                raise ConfigError(at, problem, "each cell once")
+            found.append(one)
+    return found
+
+
+def _modality(expansion: Expansion, name: str, setting: str, at: Where) -> int:
+    """The number of a modality, where clients of a data set or partition differ in it."""
+    dealt = [
+        [kind.name for kind in materials.modalities_of(run.dataset.spec)]
+        for run in expansion.runs
+        if setting in (run.dataset.text, run.partition.text)
+        and (run.partition.values.get("modalities") or "path" in run.partition.values)
+    ]
+    for names in dealt:
+        if name in names:
+            return names.index(name)
+    raise unknown(at, "modality", name, dict.fromkeys(name for names in dealt for name in names))
+
+
+def _cell(source: str, line: published.Line, label: str, setting: str) -> dict[str, Any]:
+    return {
+        "source": source,
+        **{key: line[key] for key in ("table", "row", "column", "note")},
+        "value": published.number(line),
+        "sd": float(line["sd"]) if line["sd"] else None,
+        "method": label,
+        "setting": setting,
+    }
