@@ -89,17 +89,13 @@ def means(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.asarray(sums / sizes.reshape(-1, *[1] * (values.ndim - 1)))
 
 
-def of_one(each: ConcludeEach) -> Callable[[Mapping[str, Tensor], int], dict[str, float]]:
-    """`Task.conclude` from `Task.conclude_each`."""
+def of_one(each: ConcludeEach, seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
+    """What `Task.conclude` gives, by `Task.conclude_each`."""
+    import numpy as np
 
-    def conclude(seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
-        import numpy as np
-
-        size = len(next(iter(seen.values())))
-        found = each(seen, np.array([size]), classes)
-        return {name: float(values[0]) for name, values in found.items()}
-
-    return conclude
+    size = len(next(iter(seen.values())))
+    found = each(seen, np.array([size]), classes)
+    return {name: float(values[0]) for name, values in found.items()}
 
 
 def tasks_of(target: Any) -> tuple[str, ...]:

@@ -36,7 +36,8 @@ def dataclass_of(file: Path) -> type | None:
         return None
     body = [one for one in entry.body if not isinstance(one, ast.FunctionDef)]
     bare = ast.ClassDef(entry.name, entry.bases, entry.keywords, body, entry.decorator_list)
-    module = ModuleType(f"{__name__}.{file.stem}")
+    # With its folder, as a method and a term may have one name.
+    module = ModuleType(f"{__name__}.{file.parent.name}.{file.stem}")
     # Where `typing.get_type_hints` looks names up.
     sys.modules[module.__name__] = module
     try:

@@ -36,6 +36,11 @@ def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
     return {"loss": losses, "correct": outputs.argmax(-1) == labels, "label": labels}
 
 
+def conclude(seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
+    """Mean loss, accuracy and balanced accuracy."""
+    return of_one(conclude_each, seen, classes)
+
+
 def conclude_each(
     seen: Mapping[str, Tensor], sizes: np.ndarray, classes: int
 ) -> dict[str, np.ndarray]:
@@ -93,7 +98,7 @@ CLASSIFICATION = Task(
     chunk=1024,
     loss=loss,
     look=look,
-    conclude=of_one(conclude_each),
+    conclude=conclude,
     conclude_each=conclude_each,
     invent=invent,
 )

@@ -84,6 +84,11 @@ def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
     return {"entropy": entropy, "overlap": overlap, "volume": volume, "dice": dice}
 
 
+def conclude(seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
+    """The loss over all images as one batch, and the means of Dice over images."""
+    return of_one(conclude_each, seen, classes)
+
+
 def conclude_each(
     seen: Mapping[str, Tensor], sizes: np.ndarray, classes: int
 ) -> dict[str, np.ndarray]:
@@ -116,7 +121,7 @@ SEGMENTATION = Task(
     chunk=16,
     loss=loss,
     look=look,
-    conclude=of_one(conclude_each),
+    conclude=conclude,
     conclude_each=conclude_each,
     invent=invent,
     counted=False,

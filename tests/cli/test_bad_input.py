@@ -117,7 +117,7 @@ CASES = {
         {"published": [{"sorce": "a.csv"}]},
         key="published.0.sorce",
         value="did you mean 'source'?",
-        allowed="columns, rows, source, table",
+        allowed="columns, modality, rows, source, table",
     ),
     # Unknown names
     "method": Bad(

@@ -222,11 +222,10 @@ def test_gc_keeps_what_a_study_that_cannot_be_planned_may_need(place: Planned, s
     edit(place, methods={"fedavg": None})
     plan.current(place.root / "config")
     other = shelving.add(place.store())  # on digits
-    absent = {"resnet18": {"weights": str(place.root / "absent.pt")}}
-    wrong = {**tiny, "models": [absent], "datasets": ["cifar10", {"digits": {}}]}
+    wrong = {**tiny, "models": [{"mlp": {"hidden": [0]}}], "datasets": ["cifar10", {"digits": {}}]}
     (studies / "wrong.yaml").write_text(yaml.safe_dump(wrong))
     said = say("gc", "--yes")
-    assert "wrong cannot be planned: " in said and "absent.pt is not there" in said
+    assert "wrong cannot be planned: " in said and "hidden.0: is 0" in said
     assert "1 runs on cifar10, digits kept, " in said and "2 runs removed" in said
     assert place.store().runs() == sorted([other, *place.runs("fedavg")])
 

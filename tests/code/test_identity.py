@@ -227,7 +227,9 @@ def test_differences_are_named_by_their_keys():
 # The real package
 
 APART = {
-    "from a config to runs; what it settles is in the spec": "study data/__init__ data/partition",
+    "from a config to runs; what it settles is in the spec": """
+        study data/__init__ data/partition pytorch/sparing
+    """,
     "finds the code that a config names, and says what of it counts": """
         code/declared code/identity code/meanings code/registry
     """,

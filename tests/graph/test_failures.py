@@ -271,6 +271,6 @@ def test_a_truncated_run_is_found_and_computed_again(copied: Project):
 def test_markers_without_their_runs_are_not_believed(copied: Project):
     before, names = content(copied), sorted(copied.names().values())
     shutil.rmtree(copied.root / "results/runs")
-    assert len(list((copied.root / "results/markers").iterdir())) == 3
+    assert any((copied.root / "results/markers").iterdir())
     assert copied.trained() == names
     assert content(copied) == before

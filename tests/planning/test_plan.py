@@ -316,6 +316,7 @@ def test_files_are_rewritten_only_when_their_content_changes(config: Path):
         home / "plan.json",
         home / "studies" / "a.json",
         home / "bundles" / f"{new}.json",
+        home / "programs.json",
         home / "tried.json",
     }
 
@@ -343,8 +344,8 @@ def test_a_known_plan_is_read_without_torch(config: Path):
 def test_an_edit_while_the_plan_is_made_makes_it_anew(config: Path, monkeypatch):
     make = plan.make
 
-    def slow(*arguments: Any) -> plan.Plan:
-        found = make(*arguments)
+    def slow(*arguments: Any, **how: Any) -> plan.Plan:
+        found = make(*arguments, **how)
         study(config, seeds=[5])
         return found
 
@@ -359,8 +360,8 @@ def makings(monkeypatch: pytest.MonkeyPatch) -> list[plan.Plan]:
     """The plans that were made since."""
     make, made = plan.make, list[plan.Plan]()
 
-    def noted(*arguments: Any) -> plan.Plan:
-        made.append(make(*arguments))
+    def noted(*arguments: Any, **how: Any) -> plan.Plan:
+        made.append(make(*arguments, **how))
         return made[-1]
 
     monkeypatch.setattr(plan, "make", noted)
