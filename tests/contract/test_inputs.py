@@ -134,11 +134,7 @@ def test_stacked_is_loop_to_rounding(method: str) -> None:
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "fedsac", "fedfm", "moon", "perfedavg"])
 def test_resumed_and_stacked_with_other_seeds_a_run_is_what_it_is_alone(method: str) -> None:
     runs = {seed: world(method, seed=seed) for seed in (5, 6)}
-    begun = {seed: run.begin() for seed, run in runs.items()}
-    together = list(simulate.lockstep(runs, begun, 0, "stacked"))
-    for seed, run in runs.items():
-        whole, _ = worlds.run(run, "loop")
-        assert worlds.distance(worlds.tree(together[-1][seed].state), worlds.tree(whole)) < 1e-10
+    together = worlds.together(runs)
     [second] = simulate.rounds(runs[5], together[0][5].state, 1, "stacked")
     alone, _ = worlds.run(runs[5], "stacked")
     assert worlds.distance(worlds.tree(second.state), worlds.tree(alone)) < 1e-12

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from contract import worlds
@@ -100,13 +99,7 @@ def test_stacked_is_loop_and_dice_is_reported(method: str) -> None:
 @every_method
 def test_seeds_of_one_stack_are_the_runs_that_they_are_alone(method: str) -> None:
     runs = {seed: world(method, seed=seed) for seed in (5, 6)}
-    begun = {seed: run.begin() for seed, run in runs.items()}
-    together = list(simulate.lockstep(runs, begun, 0, "stacked"))
-    for seed, run in runs.items():
-        state, rows = worlds.run(run, "loop")
-        assert worlds.distance(worlds.tree(together[-1][seed].state), worlds.tree(state)) < 1e-10
-        found = pd.concat([done[seed].rows for done in together], ignore_index=True)
-        assert worlds.rows_agree(found, rows, 1e-10)
+    worlds.together(runs)
 
 
 @every_method

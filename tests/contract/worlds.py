@@ -168,6 +168,20 @@ def names(given: Mapping[str, Any], above: str = "") -> list[str]:
     return found
 
 
+def together(runs: Mapping[int, Simulation]) -> list[dict[int, simulate.Round]]:
+    """The rounds of runs that differ in their seed, trained in one stack; each run is checked to be
+    what it is alone.
+    """
+    begun = {seed: run.begin() for seed, run in runs.items()}
+    rounds = list(simulate.lockstep(runs, begun, 0, "stacked"))
+    for seed, simulation in runs.items():
+        state, rows = run(simulation, "loop")
+        assert distance(tree(rounds[-1][seed].state), tree(state)) < 1e-10
+        found = pd.concat([done[seed].rows for done in rounds], ignore_index=True)
+        assert rows_agree(found, rows, 1e-10)
+    return rounds
+
+
 def rows_agree(a: pd.DataFrame, b: pd.DataFrame, tolerance: float) -> bool:
     """Whether two tables have the same rows in the same order, and values within ``tolerance``."""
     pd.testing.assert_frame_equal(a[NAMES], b[NAMES])

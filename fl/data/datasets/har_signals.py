@@ -25,16 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl.data.datasets.har import (
-    ARCHIVE,
-    CLASSES,
-    PARTS,
-    PUBLISHED,
-    SUBJECTS,
-    read_tables,
-    write_people,
-)
-from fl.data.download import Source
+from fl.data.datasets.har import ARCHIVE, CLASSES, HAR, PARTS, read_tables, write_people
 from fl.data.modality import Modality
 from fl.data.prepared import Writer
 
@@ -45,28 +36,17 @@ SIGNALS = {"x": "total_acc", GYROSCOPE: "body_gyro"}
 
 
 @dataclass(frozen=True)
-class HARSignals:
+class HARSignals(HAR):
     """Acceleration and angular velocity in 2.56 seconds, in six classes, by person.
 
     complete: hold the archive to its checksum and to the published sizes; false reads a subset.
     """
 
-    complete: bool = True
-
-    sources: ClassVar[tuple[Source, ...]] = (ARCHIVE,)
     shape: ClassVar[tuple[int, ...]] = (len(AXES), READINGS)
     modalities: ClassVar[tuple[Modality, ...]] = (
         Modality("accelerometer", "x", shape),
         Modality("gyroscope", GYROSCOPE, shape),
     )
-    classes: ClassVar[int] = len(CLASSES)
-    natural: ClassVar[int | None] = SUBJECTS
-    published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
-
-    @property
-    def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
-        return sum(PUBLISHED.values()) if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x and input_gyroscope float32 ``[10299, 3, 128]``, and what `har` writes beside."""
