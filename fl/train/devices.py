@@ -43,7 +43,7 @@ def claim(
     there = torch.cuda.device_count()
     if count > there:
         raise FedloomError(
-            f"execution.processes: is {count}, and each has a GPU of its own, but torch finds "
+            f"config/config.yaml: execution.processes: is {count}, each with a GPU, but torch finds "
             f"{there} here; allowed: up to {there}, or device: cpu"
         )
     told = False
