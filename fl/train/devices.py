@@ -43,8 +43,8 @@ def claim(
     there = torch.cuda.device_count()
     if count > there:
         raise FedloomError(
-            f"config/config.yaml: execution.processes: is {count}, each with a GPU, but torch finds "
-            f"{there} here; allowed: up to {there}, or device: cpu"
+            f"config/config.yaml: execution.processes: is {count}, each with a GPU, but torch "
+            f"finds {there} here; allowed: up to {there}, or device: cpu"
         )
     told = False
     while True:

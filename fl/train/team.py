@@ -59,8 +59,8 @@ class Team:
         there = max(1, round(training.participation * len(people)))
         if there < self.size:
             raise FedloomError(
-                f"execution.processes: is {self.size}, but {there} clients take part in a round; "
-                f"allowed: 1 to {there}"
+                f"config/config.yaml: execution.processes: is {self.size}, but {there} clients "
+                f"take part in a round; allowed: 1 to {there}"
             )
         modals = tuple(
             replace(one, group=_Led(self, run, number))
