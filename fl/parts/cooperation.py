@@ -105,14 +105,9 @@ def cooperating(
         server: Tree, clients: Tree, uploads: Tree, n: Tensor
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         found = weigh(server, clients, uploads, n)
-        models = select(uploads, everything)
-        mixed = mix(found[WEIGHTS], models)
-        if COMMON in found:
-            shared = common(setting)
-            every = mix(found[COMMON], select(uploads, shared.__contains__))
-            mixed = trees.overlaid(mixed, every)
+        mixed = _mixed(setting, uploads, found)
         if not mixture:
-            mixed["toward"] = mix(found[WEIGHTS], directions(models["params"]))
+            mixed["toward"] = mix(found[WEIGHTS], directions(uploads["params"]))
         kept = {name: _spread(found[name], clients["id"], server[name]) for name in traced}
         # Of a modality that takes no part nothing was sent.
         given = trees.overlaid(clients[GIVEN], mixed)
@@ -122,10 +117,19 @@ def cooperating(
     passes: tuple[Pass | Sweep, ...] = (replace(local, begin=begin, end=end),)
     return Method(
         *(init, (*passes, sweep) if sweep else passes, aggregate, views),
-        send=all_but("origin", "round", *matrices, COMMON),
+        send=all_but("origin", "round", *matrices),
         trace=(lambda server: {name: server[name] for name in traced}) if traced else None,
         admit=admit,
     )
+
+
+def _mixed(setting: Setting, models: Tree, matrices: Tree) -> dict[str, Any]:
+    """Every client's mixture, and of what all modalities have in common that over all clients."""
+    mixed = mix(matrices[WEIGHTS], select(models, everything))
+    if COMMON not in matrices:
+        return mixed
+    shared = select(models, common(setting).__contains__)
+    return trees.overlaid(mixed, mix(matrices[COMMON], shared))
 
 
 def common(setting: Setting) -> frozenset[str]:
