@@ -26,17 +26,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
 
 from fl import trees
 from fl.fields import Bound, Count, Positive, Share
 from fl.method import Method, Pass, Setting, Sweep
-from fl.parts.hyperlearning import Learning, Rules, concluded
+from fl.parts.hyperlearning import Learning, Rules, concluded, counting, keep_best
 from fl.parts.steering import Steering
 from fl.parts.tuning import check_normalised, check_plain, measuring, of_server, told_clients
 from fl.recipe import everything, select
 from fl.schema import GLOBAL
-from fl.term import Batch
 from fl.trees import Tree
 
 
@@ -129,31 +127,6 @@ class FedL2P:
             trace=lambda server: {"lowest": server["lowest"]},
             trace_clients=told_clients,
         )
-
-
-def counting() -> Sweep:
-    """How many validation samples a client has."""
-
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
-        return {"held": batch["weight"].sum()}
-
-    def end(
-        server: Tree, client: Tree, sent: Tree, seen: Tree
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {**client, "held": seen["held"]}, {}
-
-    return Sweep(look, end, "val")
-
-
-def keep_best(
-    server: Tree, clients: Tree, uploads: Tree, n: Tensor
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The mean of the nets, and those of the best round so far."""
-    meta, judged = trees.mean(uploads["meta"], uploads["held"]), uploads["judged"].mean()
-    better = judged < server["lowest"]
-    best = trees.apply(lambda new, old: torch.where(better, new, old), meta, server["best"])
-    lowest = torch.where(better, judged, server["lowest"])
-    return {**server, "meta": meta, "best": best, "lowest": lowest}, dict(clients)
 
 
 def stored(server: Tree, client: Tree | None) -> dict[str, Any]:

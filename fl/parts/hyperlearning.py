@@ -1,4 +1,4 @@
-"""The iterations by which FedL2P trains its meta-nets on a client.
+"""How FedL2P trains its meta-nets: a client's iterations, and what the server makes of them.
 
 An iteration is three passes. The stored model is fine-tuned as the meta-nets say (`_inner`); its
 loss on a validation batch is differentiated (`_judge`); and the meta-nets take a step along the
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fl import trees
-from fl.method import Draws, Pass
+from fl.method import Draws, Pass, Sweep
 from fl.parts.implicit import response
 from fl.parts.steering import Steering
 from fl.parts.tuning import update
@@ -205,3 +205,28 @@ def concluded(client: Tree, work: Tree, over: bool) -> dict[str, Any]:
     if not over:
         return {**client, **meta}
     return {key: leaf for key, leaf in client.items() if key not in PASSING} | meta
+
+
+def counting() -> Sweep:
+    """How many validation samples a client has."""
+
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+        return {"held": batch["weight"].sum()}
+
+    def end(
+        server: Tree, client: Tree, sent: Tree, seen: Tree
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {**client, "held": seen["held"]}, {}
+
+    return Sweep(look, end, "val")
+
+
+def keep_best(
+    server: Tree, clients: Tree, uploads: Tree, n: Tensor
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The mean of the nets, and those of the best round so far."""
+    meta, judged = trees.mean(uploads["meta"], uploads["held"]), uploads["judged"].mean()
+    better = judged < server["lowest"]
+    best = trees.apply(lambda new, old: torch.where(better, new, old), meta, server["best"])
+    lowest = torch.where(better, judged, server["lowest"])
+    return {**server, "meta": meta, "best": best, "lowest": lowest}, dict(clients)
