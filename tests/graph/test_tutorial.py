@@ -66,7 +66,7 @@ def clone(tmp_path: Path) -> Clone:
 
 
 def test_the_tutorial_does_what_it_says(clone: Clone) -> None:
-    new, use, study, run, edit, contract, *_ = range(len(BLOCKS))
+    new, use, study, run, edit, *_ = range(len(BLOCKS))
     made = clone.project
 
     said = clone.follow()
@@ -98,7 +98,7 @@ def test_the_tutorial_does_what_it_says(clone: Clone) -> None:
     assert sorted(gone) == own
 
     said = clone.follow()
-    assert re.search(r"^=+ [2-9]\d passed, \d+ deselected in ", said, re.MULTILINE), contract
+    assert re.search(r"^=+ [2-9]\d passed, \d+ deselected\b", said, re.MULTILINE), said
 
     said = clone.follow()
     assert 1 <= said.count(": train ") <= 2, said
