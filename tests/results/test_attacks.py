@@ -176,17 +176,25 @@ def test_real_and_virtual_batches_are_attacked_and_shown() -> None:
         run="b", method="fedlgd", simulation=simulation, weights=weights, traces={"local": kept}
     )
     attack = Inversion(client=1, batch=2, steps=3)
-    [_, (_, x, y)] = attack._batches(virtual, simulation)
+    [_, (_, x, y)] = attack._batches(virtual, simulation, 1)
     assert x.equal(kept[-1, 1][[0, 2]])
     assert y.tolist() == [0, 1]
     result = attack.read([plain, virtual])
     rows = result.table[["method", "data"]].to_numpy().tolist()
     assert rows == [["fedavg", "real"], ["fedlgd", "real"], ["fedlgd", "virtual"]]
-    assert [one.title for one in result.panels] == ["real data", "real data", "virtual data"]
+    assert [one.title for one in result.panels] == [
+        f"{data} data, client 1" for data in ("real", "real", "virtual")
+    ]
     assert "<svg" in result.panels[0].picture.svg
     assert result.notes == () or result.notes[0].startswith("LPIPS was not measured: ")
-    # What is nearest to a real image is no nearer than that of the class it was trained on.
     real = result.table.iloc[0]
+    both = Inversion(batch=2, steps=3, clients=2, methods=("fedavg",)).read([plain, virtual]).table
+    assert both[["method", "data", "client"]].to_numpy().tolist() == [
+        ["fedavg", "real", 0],
+        ["fedavg", "real", 1],
+    ]
+    assert both.iloc[1]["psnr"] == real["psnr"]
+    # What is nearest to a real image is no nearer than that of the class it was trained on.
     assert real["leak"] >= real["psnr"] - 1e-9
 
 
