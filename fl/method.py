@@ -224,6 +224,17 @@ class Predictor:
 
 
 @dataclass(frozen=True)
+class ServerWork:
+    """Steps that the server computes in the aggregate of a round, so that they can be counted.
+
+    steps: by round, how many. step: one of them, given the server's tree; nothing of it stays.
+    """
+
+    steps: Callable[[int], int]
+    step: Callable[[Tree], object]
+
+
+@dataclass(frozen=True)
 class Method:
     """A federated method.
 
@@ -236,6 +247,7 @@ class Method:
         stack of all clients. It is no message: no client and no server sees it.
     admit: refuses clients that the method cannot do with.
     modals: what it is for clients of each modality, where they differ in it.
+    works: what the server computes beside means of what it gets; it decides no number.
     """
 
     init: protocols.Init
@@ -249,6 +261,7 @@ class Method:
     trace_clients: protocols.Trace | None = None
     admit: protocols.Admit | None = None
     modals: tuple[Modal, ...] = ()
+    works: tuple[ServerWork, ...] = ()
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fl import keyed, rng, trees
 from fl.fields import Count, Index, NonNegative, Positive, Share
-from fl.method import Exchange, Method, Pass, Setting, Sweep, only
+from fl.method import Exchange, Method, Pass, ServerWork, Setting, Sweep, only
 from fl.parts import virtual
 from fl.parts.gaussian import gaussian
 from fl.parts.harmony import Harmony, harmonised
@@ -139,6 +139,7 @@ class FedLGD:
             trace=lambda server: {"global": server[IMAGES]},
             trace_clients=lambda clients: {"local": self._some(setting, clients[IMAGES])},
             admit=virtual.admit(self.images),
+            works=(self._work(setting),),
         )
 
     def _refreshes(self, round_: int) -> int:
@@ -203,6 +204,13 @@ class FedLGD:
             due=lambda round_: round_ == 1 or self.due(round_ - 1),
             send=lambda server: {IMAGES: server[IMAGES]},
             everyone=True,
+        )
+
+    def _work(self, setting: Setting) -> ServerWork:
+        once = replace(self, server_steps=1)
+        return ServerWork(
+            lambda round_: self.server_steps if self.due(round_) else 0,
+            lambda server: once._matched(setting, server, server, 1),
         )
 
     def _matched(self, setting: Setting, server: Tree, mean: Tree, round_: int) -> Tensor:

@@ -57,6 +57,7 @@ RUN_COLUMNS = {
     "bytes_down": "float64",
     "bytes_up": "float64",
     "flops": "float64",
+    "flops_server": "float64",
     "state_client": "Int64",
     "state_server": "Int64",
 }
