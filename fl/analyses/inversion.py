@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -302,12 +303,24 @@ def perceptual() -> tuple[Callable[[Tensor, Tensor], float] | None, str]:
     ]
     if missing:
         return None, f"LPIPS was not measured: {' and '.join(missing)} not on this machine"
+    importlib.import_module("fl.pytorch.vision")  # Where torchvision alone cannot be imported.
     lpips: Any = importlib.import_module("lpips")
-    network = lpips.LPIPS(net="alex", verbose=False).double()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # Of old names that lpips calls torchvision by.
+        try:
+            network = lpips.LPIPS(net="alex", verbose=False).double()
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise FedloomError(
+                f"LPIPS: {path} cannot be read ({type(error).__name__}: {reason}); allowed: "
+                "torchvision's weights of AlexNet, or no such file"
+            ) from error
 
     @torch.no_grad()
     def distance(truth: Tensor, guess: Tensor) -> float:
-        coloured = [one.expand(-1, 3, -1, -1) for one in (truth, guess)]
+        coloured = [one.double().expand(-1, 3, -1, -1) for one in (truth, guess)]
         pair = [2 * F.interpolate(one, (64, 64)) - 1 for one in coloured]
         return float(network(*pair).mean())
 
