@@ -1,4 +1,4 @@
-"""Clients of several modalities in one run: images, texts, or both where they share a classifier."""
+"""Clients of several modalities in one run: images, texts, or both with a classifier in common."""
 
 from __future__ import annotations
 
