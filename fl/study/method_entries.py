@@ -80,6 +80,9 @@ class Entries:
             if declared(target).validates and not partition_fit.validates(scheme.spec):
                 problem = f"learns by validation samples, of which {scheme.text} has none"
                 raise ConfigError(at, problem, "a partition with val > 0")
+            if declared(target).server_data and not partition_fit.serves(scheme.spec):
+                problem = f"trains on the server, which holds no samples in {scheme.text}"
+                raise ConfigError(at, problem, "a partition with server > 0")
             self._check_task(label, task, dataset)
             modal_check.check_trained_on(self.train_on(label), held, at / "train_on")
             if held == "all":
