@@ -112,9 +112,9 @@ class PFedHN:
         width = self.embedding or 1 + setting.clients // 4
         normal = torch.randn(setting.clients, width, generator=draw, dtype=torch.float64)
         sizes = [width, *[self.hidden] * (self.layers + 1)]
-        hidden = {str(i): linear(draw, *sizes[i : i + 2], like) for i in range(self.layers + 1)}
+        hidden = {str(i): linear(draw, like, *sizes[i : i + 2]) for i in range(self.layers + 1)}
         heads = {
-            name: linear(draw, self.hidden, tensor.numel(), like) for name, tensor in params.items()
+            name: linear(draw, like, self.hidden, tensor.numel()) for name, tensor in params.items()
         }
         return {"clients": normal.to(like), "hidden": hidden, "heads": heads}
 

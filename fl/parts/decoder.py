@@ -48,8 +48,8 @@ def decoders(setting: Setting, width: int, params: Tree) -> dict[str, Any]:
     features = heads.width(network, params)
     return {
         name: {
-            "hidden": linear(draw, features, width, like),
-            "output": linear(draw, width, max(words) if name in tokens else prod(shape), like),
+            "hidden": linear(draw, like, features, width),
+            "output": linear(draw, like, width, max(words) if name in tokens else prod(shape)),
         }
         for name, shape in shapes.items()
     }

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def linear(draw: torch.Generator, inside: int, outside: int, like: Tensor) -> dict[str, Tensor]:
+def linear(draw: torch.Generator, like: Tensor, inside: int, outside: int) -> dict[str, Tensor]:
     """``weight`` [outside, inside] and ``bias`` [outside], with PyTorch's first values: uniform
     between -1 / sqrt(inside) and 1 / sqrt(inside).
 

@@ -76,6 +76,9 @@ class Entries:
             if len(found) > 1 and not partition_fit.validates(scheme.spec):
                 problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
+            if self._study.scored == "best" and not partition_fit.validates(scheme.spec):
+                problem = f"is best, but {scheme.text} has no validation samples to tell by"
+                raise ConfigError(self._where / "scored", problem, "last, or a val > 0")
             target = found[0].entry.target
             if declared(target).validates and not partition_fit.validates(scheme.spec):
                 problem = f"learns by validation samples, of which {scheme.text} has none"
