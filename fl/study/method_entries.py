@@ -77,15 +77,20 @@ class Entries:
         """The study's site and those of entries with one of their own, each with its entries.
 
         Raises:
-            ConfigError: For an entry that starts from a model which does not fit its data.
+            ConfigError: For an entry that starts from a model which does not fit its data, or
+                trains on images of other clients.
         """
         at = self._where / "methods"
         yield study, [label for label in self.points if not self._elsewhere[label]]
         for label in self.points:
-            own, start = self.site(label, study), self.start(label)
+            own, start, on = self.site(label, study), self.start(label), self.train_on(label)
             if start is not None:
                 before = self.site(start, study)
                 check_start(start, before, own, model, at / label / "start")
+            if isinstance(on, str) and self.site(on, study) != own:
+                problem = f"{on!r} makes images for other clients than those of {own.scheme.text}"
+                allowed = "an entry of the same data set and partition"
+                raise ConfigError(at / label / "train_on", problem, allowed)
             if self._elsewhere[label]:
                 yield own, [label]
 

@@ -92,3 +92,12 @@ def test_what_does_not_fit_is_said_with_its_place(
     with pytest.raises(ConfigError) as caught:
         plan.make(planning.write_config(tmp_path, {"methods": methods(**own)}), checked=False)
     assert said in str(caught.value)
+
+
+def test_images_are_of_the_clients_that_train_on_them(tmp_path: Path) -> None:
+    split = {"homogeneous": {"clients": 2}}
+    entries = {"images": {"method": "warm-up", "partition": split}}
+    entries["avg"] = {"method": "fedavg", "train_on": "images"}
+    study = {"datasets": ["digits"], "models": ["convnet"], "methods": entries}
+    with pytest.raises(ConfigError, match=r"methods\.avg\.train_on: 'images' makes images for oth"):
+        plan.make(planning.write_config(tmp_path, study), checked=False)
