@@ -86,7 +86,7 @@ def unseen_table(facts: Facts) -> Table | None:
     """The main table of the clients that were held out of training, if any were."""
     if not (facts.rows["split"] == UNSEEN).any():
         return None
-    summary = summaries.summarise(facts.rows, facts.runs, facts.metric, UNSEEN)
+    summary = facts.unseen_summary
     caption = (
         f"Clients held out of training: final {unit(facts.metric)} on their own test samples, mean "
         f"over these clients, then mean ± standard deviation over {_seeds(summary)}. No other "

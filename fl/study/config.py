@@ -117,6 +117,7 @@ class Cells:
         columns: Its column for each data set or partition, as the report writes these.
         modality: Where clients differ in modality: whose mean the numbers are compared with; that
             of all clients, if that is not said.
+        unseen: Whether they are compared with the mean over clients held out of training.
     """
 
     source: str
@@ -124,6 +125,7 @@ class Cells:
     rows: dict[str, str]
     columns: dict[str, str]
     modality: str | None = None
+    unseen: bool = False
 
 
 @dataclass(frozen=True)

@@ -283,6 +283,11 @@ def test_published_cells_are_looked_up(config: Path):
             {"columns": {"digits": "all"}},
             "published.0.columns.digits: unknown data set or partition",
         ),
+        (
+            {"unseen": True},
+            "published.0.unseen: is true, but no client of natural is held out of training; ",
+        ),
+        ({"unseen": True, "modality": "image"}, "published.0.unseen: stands beside modality; "),
     ],
 )
 def test_published_cells_that_are_not_there_are_refused(
