@@ -45,7 +45,7 @@ fedl2p: $(VENV)/run.stamp ## learnt personalisation on digits and five domains o
 	$(BIN)/python -m fl show fedl2p-digits
 	$(BIN)/python -m fl show fedl2p-digits-domains
 
-fedprox: $(VENV)/run.stamp ## figures 1 and 2 of FedProx on its synthetic sets, in short: 42 runs
+fedprox: $(VENV)/run.stamp ## figures 1 and 2 of FedProx on its synthetic sets: 42 runs
 	$(BIN)/snakemake --config studies=fedprox-figure1,fedprox-figure2
 	$(BIN)/python -m fl show fedprox-figure1
 	$(BIN)/python -m fl show fedprox-figure2
