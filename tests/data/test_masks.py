@@ -21,7 +21,13 @@ STUDY: dict[str, Any] = {
     "partitions": [{"natural": {"val": "published", "test": "published"}}],
     "models": [{"unet": {"width": 1, "levels": 1}}],
     "training": {"rounds": 1, "local_steps": 1, "batch_size": 4, "optimizer": "adamw", "lr": 0.001},
-    "methods": {"fedavg": None, "fedprox": None, "fedbn": None, "ditto": None},
+    "methods": {
+        "fedavg": None,
+        "fedbn": None,
+        "ditto": None,
+        "fedfa-plus": None,
+        "mixup": {"method": "fedavg", "features": {"mixup": {}}},
+    },
 }
 
 
