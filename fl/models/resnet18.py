@@ -14,4 +14,6 @@ from fl.parts.resnets import ResNet
 
 
 class ResNet18(ResNet):
+    """The network of 18 layers."""
+
     depth: ClassVar = 18

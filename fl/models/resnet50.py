@@ -14,4 +14,6 @@ from fl.parts.resnets import ResNet
 
 
 class ResNet50(ResNet):
+    """The network of 50 layers."""
+
     depth: ClassVar = 50

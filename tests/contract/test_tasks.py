@@ -64,7 +64,9 @@ def world(
     target = declared(found.target)
     given = {**worlds.TRAINING, "local_epochs": 1, **training}
     settled = Training(**Training.settle(fields.parse(Training, given, WHERE), WHERE))
-    _, model = registry.entry_of("model", {"name": "unet", "width": 2, "levels": 1})
+    _, model = registry.entry_of(
+        "model", {"name": "unet", "width": 2, "levels": 1, "norm": "batch"}
+    )
     network = computing(lambda: model.build(SHAPE, CLASSES), settled)
     x, masks, held = data(away=() if target.alone else away)
     setting = Setting(
@@ -266,6 +268,8 @@ def test_a_class_that_is_nowhere_is_found() -> None:
 
 
 def test_an_image_of_odd_size_is_refused() -> None:
-    _, model = registry.entry_of("model", {"name": "unet", "width": 2, "levels": 2})
+    _, model = registry.entry_of(
+        "model", {"name": "unet", "width": 2, "levels": 2, "norm": "batch"}
+    )
     with pytest.raises(ValueError, match="divisible by 4"):
         model.build((1, 6, 8), 2)

@@ -110,7 +110,7 @@ def test_what_asks_for_class_labels_is_told_that_there_are_masks(name: str, tmp_
 
 
 def test_only_runs_of_masks_are_named_by_the_code_of_their_task() -> None:
-    unet = {"name": "unet", "width": 2, "levels": 2}
+    unet = {"name": "unet", "width": 2, "levels": 2, "norm": "batch"}
     spec = {
         "dataset": SET,
         "partition": {"name": "natural"},
