@@ -11,6 +11,7 @@ from typing import Any
 
 from fl import fields
 from fl.code import registry
+from fl.code.registry import Entry
 from fl.declaration import declared
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.fields import Count
@@ -181,7 +182,7 @@ class Entries:
 
     def _wrong(self, label: str, key: str, problem: str, allowed: str) -> ConfigError:
         """The error for a training key of an entry, at the layer that set it."""
-        name = self.points[label][0].entry.name
+        name = self._entry(label).name
         defaults, defaults_at = config.method_defaults(self._folder, name)
         at = self._where / "methods" / label / key
         if key not in self._given[label] and key in defaults:
@@ -192,8 +193,7 @@ class Entries:
 
     def start(self, label: str) -> str | None:
         """The entry whose model this one starts from."""
-        at, given = self._where / "methods" / label, self._given[label]
-        entry = registry.declared("method", str(given.get("method", label)), at)
+        at, given, entry = self._where / "methods" / label, self._given[label], self._entry(label)
         start, wanted = given.get("start"), getattr(entry.target, "starts", False)
         if not wanted and start is not None:
             raise ConfigError(at / "start", f"{entry.name} does not start from a stored model")
@@ -226,11 +226,11 @@ class Entries:
 
     def distils(self, label: str) -> bool:
         """Whether an entry makes virtual images, once for all seeds."""
-        given = self._given[label]
-        at = self._where / "methods" / label
-        return declared(
-            registry.declared("method", str(given.get("method", label)), at).target
-        ).distils
+        return declared(self._entry(label).target).distils
+
+    def _entry(self, label: str) -> Entry:
+        """The registry's entry for the method of an entry."""
+        return self.points[label][0].entry
 
     @property
     def size(self) -> int:
@@ -247,7 +247,7 @@ class Entries:
         given = self._given[label]
         if "title" in given:
             return str(fields.value(str, given["title"], self._where / "methods" / label / "title"))
-        target = self.points[label][0].entry.target
+        target = self._entry(label).target
         name = str(getattr(target, "title", target.__name__))
         return name if given.get("method", label) == label else label
 
@@ -257,10 +257,10 @@ class Entries:
             at = self._where / "methods" / seen[-1] / "start"
             if start in seen:
                 raise ConfigError(at, f"goes round in a circle: {' <- '.join([*seen, start])}")
-            entry = self.points[start][0].entry
+            entry = self._entry(start)
             if "global" not in entry.target.stages:
                 raise ConfigError(at, f"{start!r} ({entry.name}) has no shared model to start from")
-            wanted = declared(self.points[seen[-1]][0].entry.target).goes_on
+            wanted = declared(self._entry(seen[-1]).target).goes_on
             if wanted and entry.name not in wanted:
                 problem = f"{start!r} is {entry.name}, whose result says nothing of how to go on"
                 raise ConfigError(at, problem, f"an entry of {' or '.join(wanted)}")
@@ -285,7 +285,7 @@ class Entries:
 
     def _execution(self, label: str) -> Execution:
         """How an entry is computed: as the study, the method or the entry says, the last wins."""
-        name = self.points[label][0].entry.name
+        name = self._entry(label).name
         defaults, defaults_at = config.method_defaults(self._folder, name)
         own = config.execution(self.execution, defaults.get("execution"), defaults_at / "execution")
         at = self._where / "methods" / label / "execution"
