@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import preloaded
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -51,10 +52,15 @@ class Project:
 
     root: Path
 
+    @property
+    def python(self) -> str:
+        """The Python of its processes."""
+        return preloaded.python()
+
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """A Snakemake that is on its way, in a process group of its own."""
         return subprocess.Popen(
-            [sys.executable, "-m", "snakemake", *arguments],
+            [self.python, "-m", "snakemake", *arguments],
             cwd=self.root,
             env={**ENVIRONMENT, **environment},
             stdout=subprocess.PIPE,
@@ -182,6 +188,14 @@ class Project:
     def settings(self, **changes: Any) -> None:
         """Write config.yaml, with some of its keys changed."""
         self.write("config/config.yaml", yaml.safe_dump({**SETTINGS, **changes}))
+
+
+class Real(Project):
+    """A project whose processes are Pythons of their own: killed one by one, or preloaded with
+    something else.
+    """
+
+    python = sys.executable
 
 
 def create(root: Path) -> Project:

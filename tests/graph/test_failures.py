@@ -15,7 +15,7 @@ from pathlib import Path
 import project
 import psutil
 import pytest
-from project import REPORT, SETTINGS, STUDY, TABLE, Project, until
+from project import REPORT, SETTINGS, STUDY, TABLE, Project, Real, until
 
 from fl.results.markers import marker
 from fl.store.store import Store
@@ -52,7 +52,7 @@ def content(place: Project) -> list[bytes]:
 def fl(place: Project, *arguments: str, exit_status: int = 0) -> str:
     """What ``python -m fl`` says."""
     done = subprocess.run(
-        [sys.executable, "-m", "fl", *arguments],
+        [place.python, "-m", "fl", *arguments],
         cwd=place.root,
         env=project.ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -106,7 +106,7 @@ def disturbed(place: Project, kind: str, moments: random.Random) -> bool:
 
 
 def test_twenty_kills_change_no_byte(undisturbed: Project, tmp_path: Path):
-    place = project.copy(undisturbed, tmp_path / "project")
+    place = Real(project.copy(undisturbed, tmp_path / "project").root)
     start_over(place)
     moments = random.Random(6)
     kinds = [kind for kind in ("snakemake", "job", "both") for _ in range(KILLS)][: 3 * KILLS]
@@ -199,7 +199,7 @@ def clock(tmp_path: Path) -> Path:
 def test_a_clock_that_goes_back_a_day_changes_nothing(
     undisturbed: Project, clock: Path, tmp_path: Path
 ):
-    place = project.copy(undisturbed, tmp_path / "project")
+    place = Real(project.copy(undisturbed, tmp_path / "project").root)
     start_over(place)
     shift = tmp_path / "shift"
     environment = {"LD_PRELOAD": str(clock), "CLOCK_SHIFT": str(shift)}

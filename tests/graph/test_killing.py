@@ -13,7 +13,7 @@ from pathlib import Path
 
 import project
 import pytest
-from project import TABLE, Project, until
+from project import TABLE, Project, Real, until
 
 from fl.results.markers import marker
 
@@ -46,7 +46,7 @@ def begun(undisturbed: Project, tmp_path: Path) -> Iterator[tuple[Project, subpr
     """The same project without that run, and the Snakemake whose job is held after 5 of its rounds
     for as long as there is the file ``hold``.
     """
-    found = project.copy(undisturbed, tmp_path / "project")
+    found = Real(project.copy(undisturbed, tmp_path / "project").root)
     forget(found, RUN)
     hold(found).touch()
     process = found.start(TABLE)

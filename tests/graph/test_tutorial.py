@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,7 +59,7 @@ def clone(tmp_path: Path) -> Clone:
     programs.mkdir()
     for name, module in (("python", ""), ("snakemake", "-m snakemake ")):
         path = programs / name
-        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module}"$@"\n')
+        path.write_text(f'#!/bin/sh\nexec "{made.python}" {module}"$@"\n')
         path.chmod(0o755)
     return Clone(made, programs)
 
