@@ -45,7 +45,7 @@ def test_the_quickstart_is_the_same_as_without_and_an_edit_meanwhile_changes_not
     assert said.count(": train ") == 3
     assert "15 of 15 runs done" in said
 
-    output, _ = local.communicate(timeout=400)
+    output, _ = local.communicate(timeout=900)
     assert local.returncode == 0, output
     assert (clustered.root / TABLE).read_bytes() == (here.root / TABLE).read_bytes()
 
@@ -126,7 +126,7 @@ def test_jobs_that_outlive_their_snakemake_are_not_done_twice(clustered: Cluster
     killed = clustered.submit()
     clustered.until(lambda: clustered.rounds("slow 0") >= 2)
     os.kill(killed.pid, signal.SIGKILL)
-    killed.wait(10)
+    killed.wait(60)
     process = clustered.submit()
     clustered.until(lambda: len(clustered.jobs("slow 0")) == 2)
     clustered.until(lambda: "waiting for" in clustered.told("slow 0"))

@@ -72,7 +72,7 @@ class Project:
     def snakemake(self, *arguments: str, exit_status: int = 0) -> str:
         """What a Snakemake says, after it has ended as expected."""
         process = self.start(*arguments)
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=600)
         assert process.returncode == exit_status, output
         return output
 
@@ -236,7 +236,7 @@ def clone(project: Project, root: Path) -> Project:
 
 def until(what: Callable[[], bool]) -> None:
     """Wait for something that another process does."""
-    end = time.monotonic() + 180
+    end = time.monotonic() + 300
     while not what():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)

@@ -93,7 +93,7 @@ class Versioned(Project):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=600,
         )
         assert done.returncode == exit_status, done.stdout
         return done.stdout
