@@ -1,4 +1,8 @@
-"""Kinds of input that a data set has of every sample. A client holds all of them, or one."""
+"""Kinds of input that a data set has of every sample. A client holds all of them, or one.
+
+A partition numbers clients by what they hold: one of the kinds, in the data set's order, or, as the
+last number, all of them (`groups`).
+"""
 
 from __future__ import annotations
 
@@ -39,3 +43,17 @@ def takes(model: Any, kinds: Sequence[Modality]) -> bool:
     if wanted == (ANY,):
         return len(names) > 1 and not any(kind.tokens for kind in kinds)
     return len(names) > 1 and set(wanted) == names
+
+
+def groups(kinds: Sequence[Modality], count: int) -> list[tuple[Modality, ...]]:
+    """What the clients of each modality hold, by the number of the modality in a partition.
+
+    Args:
+        count: How many there are: as many as kinds, or one more, whose clients hold all of them.
+    """
+    return [*((kind,) for kind in kinds), tuple(kinds)][:count]
+
+
+def named(group: Sequence[Modality]) -> str:
+    """What clients hold, in words: ``image``, ``image and text``."""
+    return " and ".join(kind.name for kind in group)

@@ -54,7 +54,7 @@ class Common:
     training, drawn by the seed, as a share of them or as their number; ``published``: those that
     hold no sample of the published train split. modalities: of a data set with several kinds of
     input, how many clients have each, in the data set's order: the first ones the first kind, and
-    so on.
+    so on; one number more is of clients that have all kinds.
     """
 
     seed: Index = 0

@@ -45,8 +45,8 @@ class Several(nn.Module):
         """Outputs [b, classes] for inputs of all modalities, by name, [b, ...] each."""
         if not self._shared:
             raise FedloomError(
-                "classifier: is own, but clients have all inputs; allowed: shared, or a partition "
-                "that says `modalities`"
+                "classifier: is own, but clients hold all inputs; allowed: shared, or clients that "
+                "hold one each"
             )
         found = [self.get_submodule(name)(inputs[name]) for name in self._names]
         outputs: Tensor = self.get_submodule("classifier")(torch.stack(found).mean(0))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fl.data import materials
+from fl.data.modality import groups, named
 from fl.errors import ConfigError, Where, unknown
 from fl.study import published
 from fl.study.expand import Expansion
@@ -47,12 +48,14 @@ def published_cells(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
 
 def _modality(expansion: Expansion, name: str, setting: str, at: Where) -> int:
     """The number of a modality, where clients of a data set or partition differ in it."""
-    dealt = [
-        [kind.name for kind in materials.modalities_of(run.dataset.spec)]
-        for run in expansion.runs
-        if setting in (run.dataset.text, run.partition.text)
-        and (run.partition.values.get("modalities") or "path" in run.partition.values)
-    ]
+    dealt = []
+    for run in expansion.runs:
+        kinds, counts = materials.modalities_of(run.dataset.spec), run.partition.values
+        # How many a table of one's own has is not known before it is read.
+        own = len(kinds) + 1 if "path" in counts else 0
+        if setting in (run.dataset.text, run.partition.text):
+            there = groups(kinds, len(counts.get("modalities") or ()) or own)
+            dealt.append([named(group) for group in there])
     for names in dealt:
         if name in names:
             return names.index(name)

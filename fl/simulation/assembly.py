@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fl.data.batches import Arrays
-from fl.data.modality import Modality, kinds_of
+from fl.data.modality import Modality, groups, kinds_of, named
 from fl.data.several import SeveralArrays, augmented
 from fl.errors import DataError, FedloomError
 from fl.method import Attached, Method, Setting, declared
@@ -81,13 +81,13 @@ def assemble(
     def whole() -> Any:
         return parts.model.build(shapes, classes)
 
-    def one(name: str) -> nn.Module:
-        found: nn.Module = whole().of(name)
+    def part(group: Sequence[Modality]) -> nn.Module:
+        found: nn.Module = whole() if len(group) > 1 else whole().of(group[0].name)
         return found
 
     modals = tuple(
-        simulation(partial(one, kind.name), arrays_of.one(kind), held.of_modality(number))
-        for number, kind in enumerate(parts.modalities)
+        simulation(partial(part, group), arrays_of.group(group), held.of_modality(number))
+        for number, group in enumerate(_groups(parts, held))
     )
     network = modal.together(computing(whole, training), [alone.network for alone in modals])
     return _simulation(
@@ -112,8 +112,11 @@ class _Reader:
         """Of its first input."""
         return self._arrays("x", self.training.augmentation)
 
-    def one(self, kind: Modality) -> Arrays:
-        """Of one of its inputs."""
+    def group(self, kinds: Sequence[Modality]) -> Arrays:
+        """Of one of its inputs, or of several."""
+        if len(kinds) > 1:
+            return self.all(kinds)
+        [kind] = kinds
         return self._arrays(kind.array, "none" if kind.tokens else self.training.augmentation)
 
     def all(self, kinds: Sequence[Modality]) -> Arrays:
@@ -160,7 +163,7 @@ def _simulation(
     )
     method = build(parts.method, setting)
     if modals:
-        names = [kind.name for kind in parts.modalities]
+        names = map(named, _groups(parts, held))
         apart = not declared(parts.method.method).modalities
         alone = [(one.method, one.network) for one in modals]
         method = modal.several(method, network, dict(zip(names, alone, strict=True)), apart)
@@ -175,6 +178,12 @@ def _simulation(
         task=parts.task,
         modals=modals,
     )
+
+
+def _groups(parts: Parts, held: Held) -> list[tuple[Modality, ...]]:
+    """What the clients of each modality hold, where they differ in it."""
+    assert held.modality is not None
+    return groups(parts.modalities, int(held.modality.max()) + 1)
 
 
 def check_validated(method: Any, held: Held) -> None:

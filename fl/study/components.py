@@ -10,7 +10,7 @@ from typing import Any
 from fl import fields
 from fl.code import registry
 from fl.code.registry import Entry
-from fl.data.modality import Modality
+from fl.data.modality import Modality, named
 from fl.errors import ConfigError, Where
 from fl.study.grids import check_size, grid
 
@@ -131,7 +131,7 @@ class Inputs:
 
 
 def inputs(dataset: Choice, held: str = "first") -> list[Inputs]:
-    """What models see of a data set; of each modality where clients hold one each.
+    """What models see of a data set; of each modality where clients differ in it.
 
     Args:
         held: What clients hold of each sample, see `fl.study.modal_check`.
@@ -141,4 +141,6 @@ def inputs(dataset: Choice, held: str = "first") -> list[Inputs]:
         return [Inputs("", data.shape, data.classes, getattr(data, "tokens", 0))]
     if held == "all":
         return [Inputs("", (), data.classes, 0, data.modalities)]
-    return [Inputs(kind.name, kind.shape, data.classes, kind.tokens) for kind in data.modalities]
+    kinds = data.modalities
+    every = [Inputs(named(kinds), (), data.classes, 0, kinds)] if held == "some" else []
+    return [Inputs(kind.name, kind.shape, data.classes, kind.tokens) for kind in kinds] + every

@@ -82,7 +82,7 @@ class Entries:
                 raise ConfigError(at, problem, "a partition with val > 0")
             self._check_task(label, task, dataset)
             modal_check.check_trained_on(self.train_on(label), held, at / "train_on")
-            if held == "all":
+            if held in modal_check.ALL:
                 modal_check.check_inputs(found[0].entry, dataset, model, at)
             for point in found:
                 self._check_batch(label, point.training["batch_size"], size, dataset)

@@ -15,10 +15,12 @@ from fl.errors import ConfigError, Where
 from fl.places import path_of
 from fl.study.components import Choice
 
-Held = Literal["first", "all", "one"]
+Held = Literal["first", "all", "one", "some"]
 """What a client holds of each sample, and a model is for: the data set's first input; all of its
-inputs; one of them, in which clients differ.
+inputs; one of them, in which clients differ; one of them or all.
 """
+DIFFER, ALL = ("one", "some"), ("all", "some")
+"""Where clients differ in it, and where there are some that hold all inputs."""
 
 
 def check(model: Choice, dataset: Choice, scheme: Choice) -> Held:
@@ -41,7 +43,7 @@ def check(model: Choice, dataset: Choice, scheme: Choice) -> Held:
         problem += f"{kinds[1]}, where others have {kinds[0]}"
         fitting = [one.name for one in registry.entries("model") if takes(one.target, inputs)]
         raise ConfigError(model.at, problem, ", ".join(fitting) or f"one for {', '.join(kinds)}")
-    return "one"
+    return "one" if len(counts) == len(kinds) else "some"
 
 
 def _counts(scheme: Choice, dataset: Choice, kinds: list[str]) -> list[int] | None:
@@ -54,13 +56,18 @@ def _counts(scheme: Choice, dataset: Choice, kinds: list[str]) -> list[int] | No
     if given is None:
         return None
     problem, told = f"is {list(given)}", " and ".join(kinds)
+    groups = [*kinds, told][: len(given)]
     if len(kinds) < 2:
         raise ConfigError(at, f"{problem}, but {dataset.text} has one kind of input", "none")
-    if len(given) != len(kinds):
-        raise ConfigError(at, problem, f"{len(kinds)} numbers of clients, for {told}")
-    for kind, count in zip(kinds, given, strict=True):
+    if len(given) not in (len(kinds), len(kinds) + 1):
+        allowed = (
+            f"{len(kinds)} numbers of clients, for {told}, and one more for all of them at once"
+        )
+        raise ConfigError(at, problem, allowed)
+    for kind, count in zip(groups, given, strict=True):
         if not count:
-            raise ConfigError(at, f"{problem}: no client has {kind}", f"1 or more for {told} each")
+            allowed = f"1 or more for {', '.join(groups)} each"
+            raise ConfigError(at, f"{problem}: no client has {kind}", allowed)
     clients = scheme.values.get("clients", sum(given))
     if sum(given) != clients:
         raise ConfigError(at, f"{problem}, {sum(given)} clients", f"{clients} together")
@@ -78,7 +85,7 @@ def check_inputs(entry: Entry, dataset: Choice, model: Choice, where: Where) -> 
 
 def check_trained_on(found: object, held: Held, where: Where) -> None:
     """Refuse (`ConfigError`) ``train_on:`` where clients differ in modality."""
-    if held == "one" and found is not None:
+    if held in DIFFER and found is not None:
         problem = f"is {found!r}, but clients differ in modality"
         raise ConfigError(where, problem, "a partition without `modalities`, or no `train_on`")
 
@@ -86,10 +93,10 @@ def check_trained_on(found: object, held: Held, where: Where) -> None:
 def check_analyses(held: Held, dataset: Choice, model: Choice, analyses: Sequence[Choice]) -> None:
     """Refuse (`ConfigError`) an analysis that passes inputs of one kind through one network."""
     for one in analyses:
-        if held == "all":
+        if held in ALL:
             check_inputs(one.entry, dataset, model, one.at)
         alike = ("weights", "one_modality")
-        if held == "one" and any(getattr(one.entry.target, name, False) for name in alike):
+        if held in DIFFER and any(getattr(one.entry.target, name, False) for name in alike):
             problem = (
                 f"{one.entry.name} takes all clients for alike, but they have several modalities"
             )

@@ -41,7 +41,7 @@ class Trial:
 
         def one(kind: Inputs) -> nn.Module:
             whole = made.build(shapes or kind.shape, kind.classes)
-            found: nn.Module = whole.of(kind.name) if kind.name else whole
+            found: nn.Module = whole.of(kind.name) if kind.name and not kind.parts else whole
             return found
 
         self._stages = {

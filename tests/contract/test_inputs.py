@@ -281,5 +281,5 @@ def test_classifiers_of_their_own_are_for_clients_of_one_input_each() -> None:
     about = registry.find("model", "fusion", WHERE)
     values = about.parse({**MODELS["fusion"], "classifier": "own"}, WHERE)
     whole = about.make(values).build({"fast": (5,)}, 3)
-    with pytest.raises(FedloomError, match="classifier: is own, but clients have all inputs"):
+    with pytest.raises(FedloomError, match="classifier: is own, but clients hold all inputs"):
         whole({"fast": torch.zeros(1, 5)})

@@ -1,4 +1,4 @@
-"""Clients of two modalities in one run: images and texts, with one classifier or two."""
+"""Clients of several modalities in one run: images, texts, or both with a classifier in common."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from fl.training import Training
 WHERE = Where("test")
 CLASSES, TOKENS = 3, 7
 SIZES = (13, 5, 20, 9, 8)
-OF_CLIENT = (0, 0, 1, 1, 1)
-"""Images, images, texts, texts, texts."""
+OF_CLIENT = {"shared": (0, 0, 1, 1, 2), "own": (0, 0, 1, 1, 1)}
+"""By classifier: images (0), texts (1), or both (2)."""
 KINDS = (Modality("image", "x", (1, 4, 4)), Modality("text", "text", (4,), TOKENS))
 MODEL = {
     **{"features": 4, "channels": [2], "tokens": TOKENS, "width": 3, "kernels": [1, 2]},
@@ -49,7 +49,7 @@ APART = ["scaffold", "pfedgraph", "mrmtl", "feddyn"]
 every_method = pytest.mark.parametrize("method", [*SHARED, *APART])
 
 
-def data(away: tuple[int, ...]) -> tuple[Any, pd.DataFrame]:
+def data(away: tuple[int, ...], classifier: str) -> tuple[Any, pd.DataFrame]:
     """The arrays of a prepared set, and who holds what of it."""
     draw, rows, first = np.random.default_rng(2), [], 0
     for client, size in enumerate(SIZES):
@@ -57,7 +57,7 @@ def data(away: tuple[int, ...]) -> tuple[Any, pd.DataFrame]:
             rows += [(first + i, client, split) for i in range(count)]
             first += count
     table = pd.DataFrame(rows, columns=["sample", "client", "split"])
-    table[MODALITY] = np.array(OF_CLIENT, np.int32)[table["client"]]
+    table[MODALITY] = np.array(OF_CLIENT[classifier], np.int32)[table["client"]]
     if away:
         table[UNSEEN] = table["client"].isin(away)
     y = draw.integers(0, CLASSES, first)
@@ -98,7 +98,7 @@ def world(
         "training": settled,
         "seed": seed,
     }
-    made, table = data(() if about.alone else away)
+    made, table = data(() if about.alone else away, shared)
     parts = Parts(
         materials.entry_of("model", spec["model"])[1],
         specs.composed(spec),
@@ -108,7 +108,8 @@ def world(
 
 
 def foreign(simulation: Simulation, client: int) -> frozenset[str]:
-    return simulation.method.modals[OF_CLIENT[client]].foreign
+    assert simulation.held.modality is not None
+    return simulation.method.modals[simulation.held.modality[client]].foreign
 
 
 def test_who_can_share_a_classifier_averages_in_one_exchange() -> None:
@@ -270,7 +271,8 @@ def test_costs_are_those_of_what_each_client_holds() -> None:
         sum(trees.nbytes(kind) for kind in part.server(state.server).values())
         for part in simulation.method.modals
     ]
-    mean = (2 * sizes[0] + 3 * sizes[1]) / 5
+    mean = (2 * sizes[0] + 2 * sizes[1] + sizes[2]) / 5
+    assert sizes[2] == trees.nbytes(state.server)
     found = costs.measure(simulation, state)
     assert (found.bytes_down, found.bytes_up) == pytest.approx((mean, mean))
     assert found.traffic == [[2, round(mean), round(mean)]]
@@ -279,7 +281,7 @@ def test_costs_are_those_of_what_each_client_holds() -> None:
 
 
 def test_a_modality_without_participants_stays_as_it_is() -> None:
-    simulation = world("fedavg", participation=0.2, rounds=1)
+    simulation = world("fedavg", classifier="own", participation=0.2, rounds=1)
     begun, (state, _) = simulation.begin(), worlds.run(simulation, "stacked")
     [own] = [n for n, plan in enumerate(simulation.plan(1).modals) if plan]
     other = simulation.method.modals[own].foreign
@@ -320,8 +322,8 @@ def test_a_client_is_stored_without_the_weights_of_the_other_modality(tmp_path: 
     assert saved is not None
     clients = saved.state["run"]["clients"]
     assert trees.nbytes(clients) < 0.7 * trees.nbytes(finished["run"].state.clients)
-    for name, held in {"image": 2, "text": 3}.items():
-        assert {len(leaf) for leaf in _beginning(clients, name)} == {held}
+    for name in ("image", "text"):
+        assert {len(leaf) for leaf in _beginning(clients, name)} == {3}
     assert {len(leaf) for leaf in _beginning(clients, "classifier")} == {5}
     resumed = Stack.resume(saved, {"run": simulation})
     [second] = simulate.rounds(simulation, resumed.states["run"], resumed.round, "stacked")
@@ -377,7 +379,7 @@ def test_fedsac_mixes_extractors_within_and_the_classifier_over_modalities(class
         return np.stack([projected(v) for v in shares - alpha * features / 2 + beta * similar / 2])
 
     expected, given = np.zeros((5, 5)), state.clients[GIVEN]["params"]
-    for clients in ([0, 1], [2, 3, 4]):
+    for clients in [[0, 1], [2, 3], [4]] if classifier == "shared" else [[0, 1], [2, 3, 4]]:
         held = [name for name in names if name not in foreign(simulation, clients[0])]
         expected[np.ix_(clients, clients)] = network(clients, held, alpha)
     assert 0 < expected[0, 1] < 1

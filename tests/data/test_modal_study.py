@@ -84,11 +84,26 @@ WRONG = {
     "a modality without clients": (
         homogeneously(modalities=[4, 0]),
         r"partitions\.0\.homogeneous\.modalities: is \[4, 0\]: no client has text; "
-        "allowed: 1 or more for image and text each",
+        "allowed: 1 or more for image, text each",
     ),
     "too few numbers": (
         homogeneously(modalities=[4]),
-        r"modalities: is \[4\]; allowed: 2 numbers of clients, for image and text",
+        r"modalities: is \[4\]; allowed: 2 numbers of clients, for image and text, and one more",
+    ),
+    "nobody with both": (
+        homogeneously(modalities=[2, 2, 0]),
+        r"modalities: is \[2, 2, 0\]: no client has image and text; allowed: 1 or more for image",
+    ),
+    "a method of one input where some have both": (
+        {**homogeneously(modalities=[2, 1, 1]), "methods": {"fedmix": None}},
+        r"methods\.fedmix: fedmix computes with one input, but image-text",
+    ),
+    "classifiers of their own where some have both": (
+        {
+            **homogeneously(modalities=[2, 1, 1]),
+            "models": [{"image-text": {**MODEL["image-text"], "classifier": "own"}}],
+        },
+        r"models\.0\.image-text: classifier: is own, but clients hold all inputs; allowed: shared",
     ),
     "other clients": (
         homogeneously(modalities=[2, 3]),
@@ -112,7 +127,7 @@ WRONG = {
             **homogeneously(),
             "models": [{"image-text": {**MODEL["image-text"], "classifier": "own"}}],
         },
-        r"models\.0\.image-text: classifier: is own, but clients have all inputs; allowed: shared",
+        r"models\.0\.image-text: classifier: is own, but clients hold all inputs; allowed: shared",
     ),
     "a method of one input": (
         {**homogeneously(), "methods": {"fedmix": None}},
@@ -167,6 +182,24 @@ def test_clients_may_have_photographs_and_captions_at_once(tmp_path: Path) -> No
     folder = config(tmp_path, **study, methods={"ditto": None})
     rows = trained(tmp_path, folder)
     assert set(rows.loc[rows["split"] == "test", "client"]) == {0, 1, 2, 3}
+
+
+def test_some_clients_may_have_one_kind_and_others_both(tmp_path: Path) -> None:
+    both = "image and text"
+    study = {
+        **homogeneously(modalities=[2, 1, 1], val=0.0),
+        "published": [cells(both, fedavg="FedAvg")],
+    }
+    folder = config(tmp_path, **study, methods={"fedavg": None, "fedsac": {"k": 1}})
+    rows = trained(tmp_path, folder)
+    assert set(rows.loc[rows["split"] == "test", "client"]) == {0, 1, 2, 3}
+    assert rows["value"].notna().all()
+    assert cli.main(["report", "tiny", "--config", str(folder)]) == 0
+    page = (tmp_path / "results" / "report" / "tiny.md").read_text()
+    last = rows[(rows["split"] == "test") & (rows["metric"] == "accuracy") & (rows["round"] == 2)]
+    [value] = last.loc[(last["method"] == "fedavg") & (last["client"] == 3), "value"]
+    [beside] = [line for line in page.splitlines() if "fedsac, Table 2" in line]
+    assert f"{both} clients" in beside and f"{100 * value:.1f}" in beside
 
 
 def test_two_sensors_at_every_client_are_learnt_from(tmp_path: Path) -> None:
