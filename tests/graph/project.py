@@ -236,7 +236,7 @@ def clone(project: Project, root: Path) -> Project:
 
 def until(what: Callable[[], bool]) -> None:
     """Wait for something that another process does."""
-    end = time.monotonic() + 300
+    end = time.monotonic() + 600
     while not what():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)

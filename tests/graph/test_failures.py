@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import mounting
@@ -29,14 +30,17 @@ MADE = (TABLE, "results/metrics/small.json", "results/plots/small.csv")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def undisturbed(finished: Project, once: Callable[..., Path]) -> Project:
     """A study of some rounds with a checkpoint after each of them; it has ended."""
-    found = project.copy(finished, tmp_path_factory.mktemp("failures") / "undisturbed")
-    start_over(found)
-    found.settings(**OFTEN)
-    found.study(**LONG)
-    found.snakemake()
-    return found
+
+    def make(root: Path) -> None:
+        found = project.copy(finished, root)
+        start_over(found)
+        found.settings(**OFTEN)
+        found.study(**LONG)
+        found.snakemake()
+
+    return Project(once("failures", make))
 
 
 def start_over(place: Project) -> None:

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import project
@@ -30,15 +30,18 @@ HELD = {
 
 
 @pytest.fixture(scope="module")
-def undisturbed(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def undisturbed(finished: Project, once: Callable[..., Path]) -> Project:
     """One run with a checkpoint after every round; it has ended."""
-    found = project.copy(finished, tmp_path_factory.mktemp("killing") / "undisturbed")
-    shutil.copytree(LAB, found.root / LAB.name, ignore=shutil.ignore_patterns("__pycache__"))
-    found.study(**HELD)
-    often = {**project.SETTINGS["execution"], "checkpoint_every": 1}
-    found.settings(plugins=[LAB.name], execution=often)
-    assert found.trained() == [RUN]
-    return found
+
+    def make(root: Path) -> None:
+        found = project.copy(finished, root)
+        shutil.copytree(LAB, root / LAB.name, ignore=shutil.ignore_patterns("__pycache__"))
+        found.study(**HELD)
+        often = {**project.SETTINGS["execution"], "checkpoint_every": 1}
+        found.settings(plugins=[LAB.name], execution=often)
+        assert found.trained() == [RUN]
+
+    return Project(once("killing", make))
 
 
 @pytest.fixture
