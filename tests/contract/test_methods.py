@@ -86,7 +86,7 @@ def test_debug_is_loop_to_the_bit(method: str, model: str) -> None:
 @every_model
 @every_method
 def test_seeds_in_one_stack_are_the_runs_that_they_are_alone(method: str, model: str) -> None:
-    runs = {seed: world(method, model, seed=seed, rounds=2) for seed in (5, 6, 7)}
+    runs = {seed: world(method, model, seed=seed, rounds=2) for seed in (5, 6)}
     together = list(
         simulate.lockstep(runs, {seed: run.begin() for seed, run in runs.items()}, 0, "stacked")
     )
