@@ -39,6 +39,8 @@ class Setting:
     tokens: those of them that are whole numbers to be looked up.
     lacking: where clients differ in modality, for each modality the names of the weights that its
     clients do not hold, for the method that aggregates over all of them.
+    at_server: where the server holds labelled samples of its own, how `Method.aggregate` trains on
+    them; None where it holds none, and before there is data.
     """
 
     network: Network
@@ -54,6 +56,7 @@ class Setting:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tokens: frozenset[str] = frozenset()
     lacking: tuple[frozenset[str], ...] = ()
+    at_server: protocols.Serve | None = None
 
     @property
     def participants(self) -> int:
