@@ -24,6 +24,7 @@ from fl.study.elsewhere import Site
 from fl.study.grids import too_many
 from fl.study.method_entries import Entries
 from fl.study.own_files import Own
+from fl.study.points import Point
 from fl.study.rehearsed import Rehearsed
 from fl.study.tried import Tried
 from fl.task import Task
@@ -119,6 +120,7 @@ def expand(
     analyses = choices("analysis", study.analyses, where / "analyses", most)
     task, metric = task_check.settled(study, datasets, analyses, where)
     study = replace(study, metric=metric)
+    task_check.check_named(analyses, study.methods)
     count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * entries.size
     if count > most:
         raise too_many(count, "runs", most, where)
@@ -182,6 +184,13 @@ class _Place:
     seed: int
     site: Site
     model: Choice
+    _codes: dict[int, dict[str, str]] = field(default_factory=dict)
+
+    def _code(self, method: Point, spec: dict[str, Any]) -> dict[str, str]:
+        """The code hashes of a point, which are the same for all seeds and starts."""
+        if id(method) not in self._codes:
+            self._codes[id(method)] = specs.code(spec)
+        return self._codes[id(method)]
 
     def runs(self, label: str, seed: int) -> Iterator[Run]:
         """The runs of an entry: every point, from every point of what it starts from."""
@@ -209,7 +218,7 @@ class _Place:
                 spec["test"] = self.test
             if on is not None:
                 spec["train_on"] = parent.id if parent and not start else on
-            code = specs.code(spec)
+            code = self._code(method, spec)
             point = identity.point(spec, code)
             yield Run(
                 id=identity.run(point, seed),

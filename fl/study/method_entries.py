@@ -11,6 +11,7 @@ from typing import Any
 
 from fl import fields
 from fl.code import registry
+from fl.code.registry import Entry
 from fl.declaration import declared
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.fields import Count
@@ -115,10 +116,16 @@ class Entries:
             if len(found) > 1 and not partition_fit.validates(scheme.spec):
                 problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
+            if self._study.scored == "best" and not partition_fit.validates(scheme.spec):
+                problem = f"is best, but {scheme.text} has no validation samples to tell by"
+                raise ConfigError(self._where / "scored", problem, "last, or a val > 0")
             target = found[0].entry.target
             if declared(target).validates and not partition_fit.validates(scheme.spec):
                 problem = f"learns by validation samples, of which {scheme.text} has none"
                 raise ConfigError(at, problem, "a partition with val > 0")
+            if declared(target).server_data and not partition_fit.serves(scheme.spec):
+                problem = f"trains on the server, which holds no samples in {scheme.text}"
+                raise ConfigError(at, problem, "a partition with server > 0")
             self._check_task(label, task, dataset)
             modal_check.check_trained_on(self.train_on(label), held, at / "train_on")
             if held in modal_check.ALL:
@@ -175,7 +182,7 @@ class Entries:
 
     def _wrong(self, label: str, key: str, problem: str, allowed: str) -> ConfigError:
         """The error for a training key of an entry, at the layer that set it."""
-        name = self.points[label][0].entry.name
+        name = self._entry(label).name
         defaults, defaults_at = config.method_defaults(self._folder, name)
         at = self._where / "methods" / label / key
         if key not in self._given[label] and key in defaults:
@@ -186,8 +193,7 @@ class Entries:
 
     def start(self, label: str) -> str | None:
         """The entry whose model this one starts from."""
-        at, given = self._where / "methods" / label, self._given[label]
-        entry = registry.declared("method", str(given.get("method", label)), at)
+        at, given, entry = self._where / "methods" / label, self._given[label], self._entry(label)
         start, wanted = given.get("start"), getattr(entry.target, "starts", False)
         if not wanted and start is not None:
             raise ConfigError(at / "start", f"{entry.name} does not start from a stored model")
@@ -220,11 +226,11 @@ class Entries:
 
     def distils(self, label: str) -> bool:
         """Whether an entry makes virtual images, once for all seeds."""
-        given = self._given[label]
-        at = self._where / "methods" / label
-        return declared(
-            registry.declared("method", str(given.get("method", label)), at).target
-        ).distils
+        return declared(self._entry(label).target).distils
+
+    def _entry(self, label: str) -> Entry:
+        """The registry's entry for the method of an entry."""
+        return self.points[label][0].entry
 
     @property
     def size(self) -> int:
@@ -241,7 +247,7 @@ class Entries:
         given = self._given[label]
         if "title" in given:
             return str(fields.value(str, given["title"], self._where / "methods" / label / "title"))
-        target = self.points[label][0].entry.target
+        target = self._entry(label).target
         name = str(getattr(target, "title", target.__name__))
         return name if given.get("method", label) == label else label
 
@@ -251,10 +257,10 @@ class Entries:
             at = self._where / "methods" / seen[-1] / "start"
             if start in seen:
                 raise ConfigError(at, f"goes round in a circle: {' <- '.join([*seen, start])}")
-            entry = self.points[start][0].entry
+            entry = self._entry(start)
             if "global" not in entry.target.stages:
                 raise ConfigError(at, f"{start!r} ({entry.name}) has no shared model to start from")
-            wanted = declared(self.points[seen[-1]][0].entry.target).goes_on
+            wanted = declared(self._entry(seen[-1]).target).goes_on
             if wanted and entry.name not in wanted:
                 problem = f"{start!r} is {entry.name}, whose result says nothing of how to go on"
                 raise ConfigError(at, problem, f"an entry of {' or '.join(wanted)}")
@@ -279,7 +285,7 @@ class Entries:
 
     def _execution(self, label: str) -> Execution:
         """How an entry is computed: as the study, the method or the entry says, the last wins."""
-        name = self.points[label][0].entry.name
+        name = self._entry(label).name
         defaults, defaults_at = config.method_defaults(self._folder, name)
         own = config.execution(self.execution, defaults.get("execution"), defaults_at / "execution")
         at = self._where / "methods" / label / "execution"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fl.code import registry
 from fl.code.registry import Entry
@@ -58,6 +58,14 @@ def check_alike(dataset: Choice, task: Task) -> None:
     if name != task.name:
         problem = f"{dataset.text} is for {name}, but the study for {task.name}"
         raise ConfigError(dataset.at, problem, "data sets of one task in a study")
+
+
+def check_named(analyses: Sequence[Choice], entries: Collection[str]) -> None:
+    """Refuse (`ConfigError`) an analysis whose key ``methods`` names what is no entry."""
+    for one in analyses:
+        for i, label in enumerate(one.values.get("methods", ())):
+            if label not in entries:
+                raise unknown(one.at / "methods" / i, "entry", label, entries)
 
 
 def _task(name: str) -> Task:
