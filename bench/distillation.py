@@ -32,7 +32,7 @@ from fl.parts.matching import matched
 from fl.parts.virtual import labels
 from fl.simulation.evaluate import Held
 from fl.simulation.simulate import Simulation
-from fl.train import trial
+from fl.train import candidates
 from fl.training import Training
 
 CLIENTS, CLASSES, SHAPE, WIDTH = 5, 10, (3, 16, 16), 32
@@ -61,7 +61,7 @@ def matching(backend: str) -> Callable[[int], float]:
 
     def measured(steps: int) -> float:
         begun = time.process_time()
-        trial.seconds_a_step([run.method], [state], [plan], backend, steps, tries=1)
+        candidates.seconds_a_step([run.method], [state], [plan], backend, steps, tries=1)
         return (time.process_time() - begun) / steps
 
     return measured
