@@ -12,7 +12,7 @@ from typing import Any
 
 from fl.data import materials
 from fl.errors import ConfigError, Where
-from fl.study import modal_check
+from fl.study import modal_check, partition_fit
 from fl.study.components import Choice, Inputs, choice, inputs
 
 KEYS = {"dataset": "data set", "partition": "partition scheme"}
@@ -28,7 +28,8 @@ class Site:
 
     @classmethod
     def of(cls, dataset: Choice, scheme: Choice) -> Site:
-        """The site of a partition of a data set."""
+        """The site of a partition of a data set, of which it can be made (`ConfigError`)."""
+        partition_fit.check_fit(scheme.spec, dataset.spec, scheme.at)
         return cls(dataset, replace(scheme, id=materials.partition_id(scheme.spec, dataset.id)))
 
 

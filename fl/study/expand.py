@@ -17,7 +17,7 @@ from fl.code import identity
 from fl.data.contents import stamp
 from fl.errors import Where
 from fl.places import path_of
-from fl.study import config, modal_check, partition_fit, specs, task_check
+from fl.study import config, modal_check, specs, task_check
 from fl.study.components import Choice, choices
 from fl.study.config import Execution, Study
 from fl.study.elsewhere import Site
@@ -130,6 +130,7 @@ def expand(
     counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
     known, stages = known or Tried(), dict[tuple[str, str, str], Rehearsed]()
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
+        _check_task(dataset, scheme, model, task)
         study_site = Site.of(dataset, scheme)
         for site, labels in entries.sites(study_site, model):
             held = _checked(site, model, task, analyses)
@@ -160,13 +161,16 @@ def _checked(site: Site, model: Choice, task: Task, analyses: Sequence[Choice]) 
     `ConfigError`.
     """
     dataset, scheme = site.dataset, site.scheme
-    task_check.check_alike(dataset, task)
-    for one in (scheme, model):
-        task_check.check(one.entry, task, dataset, one.at)
-    partition_fit.check_fit(scheme.spec, dataset.spec, scheme.at)
+    _check_task(dataset, scheme, model, task)
     held = modal_check.check(model, dataset, scheme)
     modal_check.check_analyses(held, dataset, model, analyses)
     return held
+
+
+def _check_task(dataset: Choice, scheme: Choice, model: Choice, task: Task) -> None:
+    task_check.check_alike(dataset, task)
+    for one in (scheme, model):
+        task_check.check(one.entry, task, dataset, one.at)
 
 
 @dataclass(frozen=True)
