@@ -183,7 +183,7 @@ def test_one_client_a_domain_is_the_natural_partition():
 def test_domain_config_keys():
     where = Where("study.yaml", "partition")
     common = {"seed": 0, "val": 0.1, "test": 0.2, "unseen": 0.0, "equal_domains": False}
-    common["modalities"] = None
+    common |= {"modalities": None, "server": 0.0}
     assert parse(partition.domain, {}, where) == {"clients_per_domain": 1, **common}
     given = parse(partition.domain_dirichlet, {"clients_per_domain": 2, "alpha": 1}, where)
     extra = {"clients_per_domain": 2, "alpha": 1.0, "min_samples": 10, "redraws": 100}

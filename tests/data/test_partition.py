@@ -149,13 +149,14 @@ def test_config_keys_are_the_keyword_only_arguments():
         "seed": 0,
         "val": 0.1,
         "test": 0.2,
+        "server": 0.0,
         "unseen": 0.0,
         "modalities": None,
         "min_samples": 10,
         "min_per_class": 0,
         "redraws": 100,
     }
-    keys = ("seed", "val", "test", "unseen")
+    keys = ("seed", "val", "test", "server", "unseen")
     assert set(parse(partition.natural, {}, where)) == {*keys, "modalities"}
     assert parse(file, {"path": "a.parquet"}, where) == {"path": "a.parquet"}
     with pytest.raises(ConfigError, match=r"partition\.alpha: is 0"):
