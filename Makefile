@@ -33,8 +33,10 @@ synthetic: $(VENV)/run.stamp ## two columns of published tables, beside what is 
 	$(BIN)/python -m fl show synthetic-0.5
 
 fedlgd: $(VENV)/run.stamp ## FedLGD and eight others on virtual images of five small domains, and attacks on two of them
-	$(BIN)/snakemake --config studies=fedlgd-digits-domains
+	$(BIN)/snakemake --config studies=fedlgd-digits-domains,fedlgd-digits-domains-5,fedlgd-digits-domains-rates
 	$(BIN)/python -m fl show fedlgd-digits-domains
+	$(BIN)/python -m fl show fedlgd-digits-domains-5
+	$(BIN)/python -m fl show fedlgd-digits-domains-rates
 
 synthetic-full: $(VENV)/run.stamp ## the same with every method on three data sets each: many hours, goes on where it was stopped
 	$(BIN)/python -m fl plan $(subst $(comma), ,$(FULL))
@@ -67,7 +69,7 @@ fixtures-demo: $(VENV)/run.stamp ## a tiny study over generated files of every p
 
 test: $(VENV)/test.stamp ## lint, type-check and run every test
 	$(MAKE) --no-print-directory check
-	@echo 'Running every test: less than half an hour on 2 cores.'
+	@echo 'Running every test: a quarter of an hour on 2 cores.'
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 test-fast: $(VENV)/test.stamp ## lint, types and the tests of what differs from main (BASE=branch), in about a minute

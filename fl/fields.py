@@ -21,6 +21,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from fl.errors import ConfigError, Where, unknown
@@ -86,7 +87,7 @@ class Field:
 
 def fields(target: type | Callable[..., Any]) -> dict[str, Field]:
     """The config keys that a dataclass or the keyword-only arguments of a function declare."""
-    hints = typing.get_type_hints(target, include_extras=True)
+    hints = _hints(target)
     if dataclasses.is_dataclass(target):
         return {
             f.name: Field(f.name, hints[f.name], _default(f))
@@ -100,6 +101,12 @@ def fields(target: type | Callable[..., Any]) -> dict[str, Field]:
         p.name: Field(p.name, hints[p.name], REQUIRED if p.default is p.empty else p.default)
         for p in keyword_only
     }
+
+
+@cache
+def _hints(target: type | Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a target, which take long to evaluate and are asked for at every point."""
+    return typing.get_type_hints(target, include_extras=True)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

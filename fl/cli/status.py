@@ -32,6 +32,7 @@ class Standing:
     Attributes:
         round: That of its newest checkpoint.
         note: Its holder or its error.
+        processes: That train it together.
     """
 
     run: str
@@ -40,6 +41,7 @@ class Standing:
     state: str
     round: int = 0
     note: str = ""
+    processes: int = 1
 
     @property
     def left(self) -> float:
@@ -63,7 +65,7 @@ def look(planned: Sequence[Bundle], store: Store) -> list[Standing]:
 
 
 def _bundle(bundle: Bundle, store: Store, there: set[str]) -> Iterator[Standing]:
-    runs = [member.run for member in bundle.runs]
+    runs, processes = [member.run for member in bundle.runs], bundle.execution.processes
     begun = [run for run in runs if f"{run}.partial" in there]
     rounds = {run: store.round(run) for run in begun}
     for member in bundle.runs:
@@ -79,13 +81,14 @@ def _bundle(bundle: Bundle, store: Store, there: set[str]) -> Iterator[Standing]
         if holder is not None:
             # Runs of a stack have one checkpoint, with the first of them.
             done = rounds[run] or max(number or 0 for number in rounds.values())
-            yield Standing(run, seed, member.spec, "running", done, holder)
+            yield Standing(run, seed, member.spec, "running", done, holder, processes)
         elif error is not None:
-            yield Standing(run, seed, member.spec, "failed", rounds[run] or 0, error)
+            yield Standing(run, seed, member.spec, "failed", rounds[run] or 0, error, processes)
         else:
             # Left in its first round, it has a checkpoint of round 0.
             state = "waiting" if rounds.get(run) is None else "interrupted"
-            yield Standing(run, seed, member.spec, state, rounds.get(run) or 0)
+            done = rounds.get(run) or 0
+            yield Standing(run, seed, member.spec, state, done, processes=processes)
 
 
 def line(standings: Sequence[Standing], rates: Rates) -> str:
@@ -103,7 +106,7 @@ def _time_left(standings: Sequence[Standing], rates: Rates) -> str:
     holders = {one.note for one, _ in left if one.state == "running"}
     if any(seconds is None for _, seconds in left):
         return "time left unknown until a run like each of them is done"
-    total = sum(one.left * (seconds or 0.0) for one, seconds in left)
+    total = sum(one.left * (seconds or 0.0) / one.processes for one, seconds in left)
     by = f" by {len(holders)} at once" if len(holders) > 1 else ""
     return f"about {duration(total / max(1, len(holders)))} left{by}"
 

@@ -132,11 +132,13 @@ def _gc(parsed: argparse.Namespace) -> int:
     from fl.planning import needed
 
     store, settings = _place(parsed), config.settings(parsed.config)
-    wanted = needed.look(parsed.config, needed.every(parsed.config))
+    # Where there are no runs it does not matter which are needed.
+    there = list(maintenance.entries(store))
+    runs, wanted = needed.names(parsed.config) if there else (set(), needed.Needed({}, {}))
     doubtful = needed.datasets(parsed.config, wanted)
     # Those of the plan as it was written too: a pipeline may be at them while config is edited.
-    runs = {*wanted.members} | _planned(parsed.config)
-    unclaimed = [entry for entry in maintenance.entries(store) if entry.run not in runs]
+    runs |= _planned(parsed.config)
+    unclaimed = [entry for entry in there if entry.run not in runs]
     kept = [entry for entry in unclaimed if doubtful and _on(entry) in {*doubtful, None}]
     surplus = [entry for entry in unclaimed if entry not in kept]
     rubbish = maintenance.leftovers(Path(settings.data))

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fl import fields
@@ -94,6 +95,12 @@ def find(kind: str, name: str, where: Where) -> Entry:
         module = importlib.import_module(found)
     except Exception as error:
         raise _broken(where, found, error) from error
+    return _found(kind, name, module, where)
+
+
+@cache
+def _found(kind: str, name: str, module: ModuleType, where: Where) -> Entry:
+    """The entry that a module defines."""
     said = _said(kind, name, Path(inspect.getfile(module)), module.__doc__)
     return Entry(**vars(said), target=_target(module, where))
 

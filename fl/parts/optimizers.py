@@ -73,18 +73,19 @@ def adamw(
         steps = state["steps"] + 1
         weights, gradients = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
         mean = private.lerp_each(trees.leaves(state["mean"]), gradients, 1 - first)
-        decayed = private.multiply_each(trees.leaves(state["square"]), second)
-        square = private.addcmul_each(decayed, gradients, gradients, value=1 - second)
+        # In place where memory is fresh, which costs as much as the arithmetic.
+        square = private.multiply_each(trees.leaves(state["square"]), second)
+        private.addcmul_each_(square, gradients, gradients, value=1 - second)
         # The same for a whole client, so that one pass over its weights takes them in.
         grown = 1 - first**steps
         scale, least = grown / (1 - second**steps).sqrt(), grown * eps
         below = tuple(
-            (root * trees.align(scale, root)).add_(trees.align(least, root))
+            root.mul_(trees.align(scale, root)).add_(trees.align(least, root))
             for root in private.sqrt_each(square)
         )
         if weight_decay:
             weights = private.multiply_each(weights, 1 - lr * weight_decay)
-        return trees.unflatten(params, _down(weights, private.divide_each(mean, below), lr)), {
+        return trees.unflatten(params, _down(weights, mean, lr, below)), {
             "mean": trees.unflatten(params, mean),
             "square": trees.unflatten(params, square),
             "steps": steps,
@@ -93,8 +94,12 @@ def adamw(
     return Optimizer(init, step)
 
 
-def _down(weights: Leaves, direction: Leaves, lr: Rate) -> Leaves:
-    """w - lr d, in one pass over memory where the rate is a number."""
+def _down(weights: Leaves, direction: Leaves, lr: Rate, below: Leaves | None = None) -> Leaves:
+    """w - lr d, or w - lr d / below, in one pass over memory where the rate is a number."""
+    if below and not isinstance(lr, Tensor):
+        return private.addcdiv_each(weights, direction, below, value=-lr)
+    if below:
+        direction = private.divide_each(direction, below)
     if isinstance(lr, Tensor):
         return private.add_each(weights, private.multiply_each(direction, -lr))
     return private.add_each(weights, direction, alpha=-lr)

@@ -18,13 +18,14 @@ from typing import Any
 from fl.code import identity
 from fl.errors import FedloomError
 from fl.files import write_bytes
-from fl.planning import plan
+from fl.planning import fingerprint, plan
 from fl.planning.plan import Plan
 from fl.study import config
 from fl.study.config import Settings
 
 UNCHECKED = "?"
 """In place of a study's name, of which it cannot be one."""
+NAMES = "runs.json"
 PARTS = tuple(one.name for one in fields(Plan) if one.name != "settings")
 
 
@@ -37,7 +38,7 @@ def asked(folder: Path, studies: Sequence[str] = ()) -> Plan:
     """
     settings, wanted, _ = plan.asked_for(folder, studies)
     # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
-    key = plan.fingerprint(folder, wanted, settings)
+    key = fingerprint.of(folder, wanted, settings)
     path = _place(settings, wanted)
     return _read(path, key, settings) or _made(path, key, folder, studies)
 
@@ -48,7 +49,7 @@ def unchecked(folder: Path, studies: Sequence[str] = ()) -> Plan:
     Such a plan does not know how large models are, and may have runs that cannot be trained.
     """
     settings, wanted, _ = plan.asked_for(folder, studies)
-    key = plan.fingerprint(folder, wanted, settings)
+    key = fingerprint.of(folder, wanted, settings)
     found = _read(_place(settings, wanted), key, settings)
     path = _place(settings, [*wanted, UNCHECKED])
     return found or _read(path, key, settings) or _made(path, key, folder, studies, checked=False)
@@ -56,6 +57,43 @@ def unchecked(folder: Path, studies: Sequence[str] = ()) -> Plan:
 
 def _place(settings: Settings, wanted: Sequence[str]) -> Path:
     return Path(settings.results) / "plan" / "kept" / f"{identity.digest(wanted)}.json"
+
+
+def runs(folder: Path, studies: Sequence[str]) -> dict[str, list[str] | FedloomError]:
+    """By study, the runs that it needs for the config as it is now; why it cannot be planned.
+
+    As of `unchecked`, each study by itself. Names alone are kept, of all studies in one file.
+
+    Raises:
+        ConfigError: For what is wrong with the config of all studies.
+    """
+    settings = config.settings(folder)
+    config.check_methods(folder)
+    path = Path(settings.results) / "plan" / "kept" / NAMES
+    known, found = _names(path), dict[str, list[str] | FedloomError]()
+    listed = dict[str, dict[str, Any]]()
+    # Taken before any plan is made: what is edited meanwhile makes it anew the next time.
+    for name, key in fingerprint.each(folder, studies, settings).items():
+        there = known.get(name, {})
+        if there.get("key") != key or not plan.stands(there["watched"]):
+            try:
+                made = plan.make(folder, [name], checked=False)
+            except FedloomError as error:
+                found[name] = error
+                continue
+            members = (one["run"] for bundle in made.bundles.values() for one in bundle["runs"])
+            there = {"key": key, "runs": sorted(members), "watched": made.watched}
+        listed[name], found[name] = there, there["runs"]
+    if listed != known:
+        _keep(path, {"digest": identity.digest(listed), "studies": listed})
+    return found
+
+
+def _names(path: Path) -> dict[str, dict[str, Any]]:
+    """What `runs` kept, by study; nothing if it is absent or damaged."""
+    found = plan.read(path)
+    known = found.get("studies", {})
+    return dict(known) if found.get("digest") == identity.digest(known) else {}
 
 
 def study(folder: Path, name: str) -> dict[str, Any]:
@@ -80,9 +118,12 @@ def _read(path: Path, key: str, settings: Settings) -> Plan | None:
 def _made(path: Path, key: str, folder: Path, studies: Sequence[str], checked: bool = True) -> Plan:
     made = plan.make(folder, studies, checked)
     parts = {name: getattr(made, name) for name in PARTS}
-    kept = {"key": key, "digest": identity.digest(parts), "parts": parts}
-    # Whoever may not write there asks again.
+    _keep(path, {"key": key, "digest": identity.digest(parts), "parts": parts})
+    return made
+
+
+def _keep(path: Path, content: dict[str, Any]) -> None:
+    """Write a file, where there is a plan; whoever may not write there asks again."""
     with contextlib.suppress(OSError, FedloomError):
         path.parent.mkdir(exist_ok=True)
-        write_bytes(path, json.dumps(kept).encode())
-    return made
+        write_bytes(path, json.dumps(content).encode())

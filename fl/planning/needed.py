@@ -17,7 +17,7 @@ class Needed:
     """What studies need, for the config as it is now.
 
     Attributes:
-        members: By run, the member of its bundle.
+        members: By run, the member of its bundle; of `names`, nothing.
         unplanned: By study that cannot be planned, the reason.
     """
 
@@ -49,6 +49,17 @@ def look(folder: Path, studies: Iterable[str]) -> Needed:
         else:
             found.members.update({m["run"]: m for b in bundles.values() for m in b["runs"]})
     return found
+
+
+def names(folder: Path) -> tuple[set[str], Needed]:
+    """The runs that all studies of a config folder need, by name alone, and what `look` says.
+
+    Raises:
+        FedloomError: For what is wrong with the config of all studies.
+    """
+    found = kept.runs(folder, every(folder))
+    runs = {run for of in found.values() if isinstance(of, list) for run in of}
+    return runs, Needed({}, {k: why for k, why in found.items() if isinstance(why, FedloomError)})
 
 
 def every(folder: Path) -> list[str]:

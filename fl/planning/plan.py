@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fl.code import identity, plugins, registry
+from fl.code import identity, registry
 from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
 from fl.errors import ConfigError, DataError, Where
 from fl.files import check_writable, disk_errors, parse_json, sha256, write_json
-from fl.places import VARIABLE
-from fl.planning import plan_check, room, served
+from fl.planning import fingerprint, plan_check, room, served
 from fl.planning.analyses import planned
 from fl.planning.bundle import Bundle
 from fl.planning.captions import told
@@ -34,8 +33,7 @@ from fl.study.tried import Tried
 TRIED = "tried.json"
 """Beside the plan: which models and methods were tried, see `fl.study.tried`."""
 REPORTING = ("results/tables.py", "report/__init__.py")
-TEMPLATES = registry.ROOT / "report" / "templates"
-"""Code and templates behind tables and reports: when they change, these are made again."""
+"""Code behind tables and reports: when it changes, these are made again."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +180,7 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
         "question": study.question,
         "metric": study.metric,
         "test": study.test,
+        "scored": study.scored,
         "baseline": study.baseline,
         "runs": [
             {
@@ -203,7 +202,7 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
         **told(expansion),
     }
     reporting = [identity.code(registry.ROOT / name) for name in REPORTING]
-    looks = {path.name: sha256(path) for path in TEMPLATES.glob("report.*")}
+    looks = {path.name: sha256(path) for path in fingerprint.TEMPLATES.glob("report.*")}
     return {**found, "hash": identity.digest([found, reporting, looks])}
 
 
@@ -234,7 +233,7 @@ def still(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
     except DataError:
         known = {}
     watched = known.get("watched", {})
-    same = known.get("key") == fingerprint(folder, wanted, settings) and stands(watched)
+    same = known.get("key") == fingerprint.of(folder, wanted, settings) and stands(watched)
     return known if same and _whole(home, known) else {}
 
 
@@ -249,7 +248,7 @@ def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, 
     home = Path(settings.results) / "plan"
     check_writable(home)
     # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
-    key = fingerprint(folder, wanted, settings)
+    key = fingerprint.of(folder, wanted, settings)
     known = Tried(home / TRIED)
     plan = make(folder, studies, known=known)
     for kind, parts in plan.kinds.items():
@@ -296,29 +295,9 @@ def _summary(plan: Plan, key: str) -> dict[str, Any]:
     }
 
 
-def fingerprint(folder: Path, wanted: Sequence[str], settings: Settings) -> str:
-    """A hash over the bytes of all config and code, and the values of variables named in them."""
-    config_files = {*folder.rglob("*.yaml"), *folder.rglob("*.csv")}
-    code_files = {p for root in plugins.roots().values() for p in root.rglob("*.py")}
-    code_files |= {*TEMPLATES.glob("report.*"), identity.LEDGER}
-    hashes = _hashes({*config_files, *code_files})
-    return identity.digest([list(wanted), asdict(settings), hashes, _variables(config_files)])
-
-
-def _variables(files: Iterable[Path]) -> dict[str, str | None]:
-    """The values of all variables that these files name, and of what ``~`` means."""
-    texts = (path.read_bytes().decode(errors="replace") for path in files if path.is_file())
-    found = {one["plain"] or one["braced"] for text in texts for one in VARIABLE.finditer(text)}
-    return {name: os.environ.get(name) for name in sorted({*found, "HOME"})}
-
-
 def stands(watched: Mapping[str, str]) -> bool:
     """Whether the user's files are unchanged."""
     return all(stamp([Path(path)]) == was for path, was in watched.items())
-
-
-def _hashes(files: Iterable[Path]) -> dict[str, str]:
-    return {str(path): sha256(path) for path in files if path.is_file()}
 
 
 def write(path: Path, content: Any) -> Any:

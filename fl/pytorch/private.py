@@ -47,7 +47,8 @@ add_each = torch._foreach_add
 multiply_each = torch._foreach_mul
 divide_each = torch._foreach_div
 lerp_each = torch._foreach_lerp
-addcmul_each = torch._foreach_addcmul
+addcmul_each_ = torch._foreach_addcmul_
+addcdiv_each = torch._foreach_addcdiv
 sqrt_each = torch._foreach_sqrt
 """Arithmetic on lists of tensors in few kernels, for the optimizers.
 

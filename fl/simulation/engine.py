@@ -20,7 +20,8 @@ from fl.data.batches import Schedule, together
 from fl.method import COUNTS, GIVEN, MODALITY, Averaging, Exchange, Method, Sweep
 from fl.simulation.backends import BACKENDS, TOGETHER, Cohort, Trained
 from fl.simulation.clients import Clients
-from fl.simulation.midway import UNWATCHED, Midway, listed, moved, numbered, unlisted
+from fl.simulation.midway import INNER, UNWATCHED, Midway, listed, moved, numbered, unlisted
+from fl.simulation.processes import COUNT
 from fl.simulation.state import Plan as Plan
 from fl.simulation.state import Schedules
 from fl.simulation.state import State as State
@@ -116,10 +117,13 @@ def _exchanged(
 ) -> tuple[list[State], list[Tensor]]:
     """The states after one exchange of every run, and the losses of its last training pass."""
     done = []
-    group = plans[0].group
+    group, by = plans[0].group, midway.begun.get(COUNT)
+    if by is not None and int(by) != (group.size if group else 1):
+        # Dealt to another number of processes, the exchange begins again.
+        midway, by = midway.afresh(), None
     # What one process has begun, it finishes, as others cannot go on from there.
-    if group and not midway.begun:
-        found = group.trained(exchanges[0], states, plans, number, backend)
+    if group and (by is not None or not midway.begun):
+        found = group.trained(exchanges[0], states, plans, number, backend, midway)
     else:
         found = trained(exchanges[0], states, plans, number, backend, midway)
     for exchange, state, plan, own in zip(exchanges, states, plans, found, strict=True):
@@ -215,6 +219,14 @@ def trained(
             own = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
             found[run].add(done, n[rows], own, averaging)
     return found
+
+
+def over(
+    states: Sequence[State], plans: Sequence[Plan], found: Sequence[Gathered]
+) -> dict[str, Any]:
+    """What `trained` goes on from, as a level of `Midway`, where all of it is done."""
+    groups = torch.tensor(len([*_groups(states, plans)]))
+    return {"group": groups, **_gathered(found), INNER: {}}
 
 
 def _gathered(found: Sequence[Gathered]) -> dict[str, Any]:

@@ -12,12 +12,21 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
+COUNT = "processes"
+"""Where what is kept of an exchange that several processes have begun has how many they are, [1]:
+what each of them did is of use to as many alone.
+"""
+
 
 class Group(Protocol):
     """Processes that compute a run together."""
 
+    @property
+    def size(self) -> int:
+        """How many they are."""
+
     def trained(
-        self, exchange: Any, states: Any, plans: Any, number: int, backend: str
+        self, exchange: Any, states: Any, plans: Any, number: int, backend: str, midway: Any
     ) -> list[Any]:
         """`fl.simulation.engine.trained`, by all processes."""
 

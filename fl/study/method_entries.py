@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fl import fields
 from fl.code import registry
+from fl.code.registry import Entry
 from fl.declaration import declared
 from fl.errors import ConfigError, FedloomError, Where, unknown
 from fl.fields import Count
 from fl.study import config, modal_check, partition_fit, task_check
 from fl.study.components import Choice
 from fl.study.config import Execution, Study
+from fl.study.elsewhere import Elsewhere, Site, check_start
 from fl.study.points import ADDED, Point, points
 from fl.study.rehearsed import Rehearsed
 from fl.study.tried import TooFew, told
@@ -33,7 +35,14 @@ class Entries:
         execution: How an entry is computed that says nothing else.
     """
 
-    def __init__(self, folder: Path, study: Study, where: Where, execution: Execution) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        study: Study,
+        where: Where,
+        execution: Execution,
+        settle: Callable[[Choice], Choice],
+    ) -> None:
         self._folder, self._where = folder, where
         self._given: dict[str, Mapping[str, Any]] = {}
         for label, given in study.methods.items():
@@ -56,30 +65,67 @@ class Entries:
                 raise unknown(where / "best" / "rows" / label, "entry", label, self._given)
         self.execution = config.execution(execution, study.execution, where / "execution")
         self.executions = {label: self._execution(label) for label in self._given}
+        self._elsewhere: dict[str, Elsewhere] = {
+            label: Elsewhere.of(given, where / "methods" / label, settle)
+            for label, given in self._given.items()
+        }
+
+    def site(self, label: str, study: Site) -> Site:
+        """Where an entry runs while the study is somewhere."""
+        return self._elsewhere[label].site(study)
+
+    def sites(self, study: Site, model: Choice) -> Iterator[tuple[Site, list[str]]]:
+        """The study's site and those of entries with one of their own, each with its entries.
+
+        Raises:
+            ConfigError: For an entry that starts from a model which does not fit its data, or
+                trains on images of other clients.
+        """
+        at = self._where / "methods"
+        yield study, [label for label in self.points if not self._elsewhere[label]]
+        for label in self.points:
+            own, start, on = self.site(label, study), self.start(label), self.train_on(label)
+            if start is not None:
+                before = self.site(start, study)
+                check_start(start, before, own, model, at / label / "start")
+            if isinstance(on, str) and self.site(on, study) != own:
+                problem = f"{on!r} makes images for other clients than those of {own.scheme.text}"
+                allowed = "an entry of the same data set and partition"
+                raise ConfigError(at / label / "train_on", problem, allowed)
+            if self._elsewhere[label]:
+                yield own, [label]
 
     def check(
         self,
+        labels: Iterable[str],
         dataset: Choice,
         model: Choice,
         scheme: Choice,
         task: Task,
         held: modal_check.Held,
     ) -> None:
-        """Refuse (`ConfigError`) an entry that cannot work on this data set and partition.
+        """Refuse (`ConfigError`) entries that cannot work on this data set and partition.
 
         That is a grid, or a method that learns by validation data, without such data, a batch
         larger than the data set, and what is made for another task.
         """
         size = dataset.entry.make(dataset.values).size
-        for label, found in self.points.items():
+        for label in labels:
+            found = self.points[label]
             at = self._where / "methods" / label
             if len(found) > 1 and not partition_fit.validates(scheme.spec):
                 problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
+            if self._study.scored == "best" and not partition_fit.validates(scheme.spec):
+                problem = f"is best, but {scheme.text} has no validation samples to tell by"
+                raise ConfigError(self._where / "scored", problem, "last, or a val > 0")
             target = found[0].entry.target
             if declared(target).validates and not partition_fit.validates(scheme.spec):
                 problem = f"learns by validation samples, of which {scheme.text} has none"
                 raise ConfigError(at, problem, "a partition with val > 0")
+            if declared(target).server_data and not partition_fit.serves(scheme.spec):
+                problem = f"trains on the server, which holds no samples in {scheme.text}"
+                raise ConfigError(at, problem, "a partition with server > 0")
             self._check_task(label, task, dataset)
             modal_check.check_trained_on(self.train_on(label), held, at / "train_on")
             if held in modal_check.ALL:
@@ -87,11 +133,11 @@ class Entries:
             for point in found:
                 self._check_batch(label, point.training["batch_size"], size, dataset)
 
-    def rehearse(self, stage: Rehearsed, scheme: Choice) -> None:
-        """Refuse (`ConfigError`) an entry that cannot be built for a model or cannot train it."""
+    def rehearse(self, labels: Iterable[str], stage: Rehearsed, scheme: Choice) -> None:
+        """Refuse (`ConfigError`) entries that cannot be built for a model or cannot train it."""
         away = int(partition_fit.holds_out(scheme.spec))
-        for label, found in self.points.items():
-            for point in found:
+        for label in labels:
+            for point in self.points[label]:
                 if stage.lacks(point, away):
                     with self._telling(stage, label, point):
                         stage.rehearse(point, away)
@@ -136,7 +182,7 @@ class Entries:
 
     def _wrong(self, label: str, key: str, problem: str, allowed: str) -> ConfigError:
         """The error for a training key of an entry, at the layer that set it."""
-        name = self.points[label][0].entry.name
+        name = self._entry(label).name
         defaults, defaults_at = config.method_defaults(self._folder, name)
         at = self._where / "methods" / label / key
         if key not in self._given[label] and key in defaults:
@@ -147,8 +193,7 @@ class Entries:
 
     def start(self, label: str) -> str | None:
         """The entry whose model this one starts from."""
-        at, given = self._where / "methods" / label, self._given[label]
-        entry = registry.declared("method", str(given.get("method", label)), at)
+        at, given, entry = self._where / "methods" / label, self._given[label], self._entry(label)
         start, wanted = given.get("start"), getattr(entry.target, "starts", False)
         if not wanted and start is not None:
             raise ConfigError(at / "start", f"{entry.name} does not start from a stored model")
@@ -181,11 +226,11 @@ class Entries:
 
     def distils(self, label: str) -> bool:
         """Whether an entry makes virtual images, once for all seeds."""
-        given = self._given[label]
-        at = self._where / "methods" / label
-        return declared(
-            registry.declared("method", str(given.get("method", label)), at).target
-        ).distils
+        return declared(self._entry(label).target).distils
+
+    def _entry(self, label: str) -> Entry:
+        """The registry's entry for the method of an entry."""
+        return self.points[label][0].entry
 
     @property
     def size(self) -> int:
@@ -202,7 +247,7 @@ class Entries:
         given = self._given[label]
         if "title" in given:
             return str(fields.value(str, given["title"], self._where / "methods" / label / "title"))
-        target = self.points[label][0].entry.target
+        target = self._entry(label).target
         name = str(getattr(target, "title", target.__name__))
         return name if given.get("method", label) == label else label
 
@@ -212,10 +257,10 @@ class Entries:
             at = self._where / "methods" / seen[-1] / "start"
             if start in seen:
                 raise ConfigError(at, f"goes round in a circle: {' <- '.join([*seen, start])}")
-            entry = self.points[start][0].entry
+            entry = self._entry(start)
             if "global" not in entry.target.stages:
                 raise ConfigError(at, f"{start!r} ({entry.name}) has no shared model to start from")
-            wanted = declared(self.points[seen[-1]][0].entry.target).goes_on
+            wanted = declared(self._entry(seen[-1]).target).goes_on
             if wanted and entry.name not in wanted:
                 problem = f"{start!r} is {entry.name}, whose result says nothing of how to go on"
                 raise ConfigError(at, problem, f"an entry of {' or '.join(wanted)}")
@@ -240,7 +285,7 @@ class Entries:
 
     def _execution(self, label: str) -> Execution:
         """How an entry is computed: as the study, the method or the entry says, the last wins."""
-        name = self.points[label][0].entry.name
+        name = self._entry(label).name
         defaults, defaults_at = config.method_defaults(self._folder, name)
         own = config.execution(self.execution, defaults.get("execution"), defaults_at / "execution")
         at = self._where / "methods" / label / "execution"

@@ -8,8 +8,10 @@ a mapping is an error.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,12 @@ def read(path: Path, where: Where) -> Any:
 
 
 def _load(text: str) -> Any:
+    return copy.deepcopy(_loaded(text))
+
+
+@lru_cache(64)
+def _loaded(text: str) -> Any:
+    """What a text means, kept, as the same files are read for every study."""
     loader = _Loader(text)
     try:
         node = loader.get_single_node()

@@ -8,7 +8,7 @@ loader that allows nothing else.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fl.errors import FedloomError
+from fl.pytorch.memory import once
+from fl.trees import Tree
 
 HOST = torch.device("cpu")
 
@@ -91,6 +93,36 @@ def unpacking(packed: Any, device: torch.device) -> tuple[Any, list[Tensor]]:
         return tensors[-1]
 
     return _walk(packed, make), tensors
+
+
+def folded(tree: Tree) -> dict[str, Any]:
+    """A tree as it is sent where memory layouts count: `unfolded` has its strides, those of 0 too,
+    so that whoever goes on from it sums in the same order.
+    """
+    return {
+        key: folded(value) if isinstance(value, dict) else _laid(value)
+        for key, value in tree.items()
+    }
+
+
+def _laid(leaf: Tensor) -> list[Any]:
+    """A leaf with its axes in the order of memory, that order, and its shape."""
+    own = once(leaf)
+    order = sorted(range(own.dim()), key=own.stride, reverse=True)
+    return [own.permute(order), order, list(leaf.shape)]
+
+
+def unfolded(sent: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree that was sent as `folded`."""
+    found = dict[str, Any]()
+    for key, value in sent.items():
+        if isinstance(value, dict):
+            found[key] = unfolded(value)
+        else:
+            own, order, shape = value
+            back = sorted(range(len(order)), key=order.__getitem__)
+            found[key] = own.permute(back).expand(shape)
+    return found
 
 
 def _written(packed: Any) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fl.data.batches import Arrays, Schedule
 from fl.method import Averaging, Exchange
 from fl.simulation import engine
 from fl.simulation.engine import Gathered, Plan, State
+from fl.simulation.midway import Midway
 from fl.simulation.processes import split
 from fl.train import messages
 from fl.trees import Tree
@@ -113,20 +115,60 @@ def _schedule(packed: Mapping[str, Any]) -> Schedule:
     return Schedule(**{name: array(value) for name, value in packed.items()})
 
 
+class _Left(BaseException):
+    """A share was left before it was over. No error: nothing that places these catches it."""
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__()
+        self.tree = tree
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a process has done.
+
+    Attributes:
+        answer: Makes what it gives, in which all processes may take part; None if there is nothing.
+        tree: Makes what it goes on from, if another process has left its share.
+        left: Whether it has left its own.
+    """
+
+    answer: Callable[[], Any] | None = None
+    tree: Callable[[], dict[str, Any]] = dict
+    left: bool = False
+
+
 def train(
     exchange: Exchange,
-    parts: Sequence[Part],
+    order: Mapping[str, Any],
     servers: Sequence[Tree],
     arrays: Arrays,
-    number: int,
-    backend: str,
-) -> list[Gathered]:
-    """What the participants of each part give; ``servers`` are those of all runs."""
+    due: Callable[[], bool],
+) -> Done:
+    """Train the participants of each part; ``servers`` are those of all runs.
+
+    Args:
+        order: ``parts``, and of all of them ``number``, ``backend``, ``totals``; ``begun``: what
+            the process did of them before.
+        due: Whether to leave, asked after every step.
+    """
+    parts, number = order["parts"], order["number"]
     if not parts:
-        return []
+        return Done(list)
     pairs = [_unpacked(part, servers[part["run"]], arrays, number) for part in parts]
     states, plans = zip(*pairs, strict=True)
-    return engine.trained(exchange, states, plans, number, backend)
+
+    def leave(tree: dict[str, Any]) -> None:
+        raise _Left(tree)
+
+    midway = Midway(due, leave, order["begun"])
+    try:
+        found = engine.trained(exchange, states, plans, number, order["backend"], midway)
+    except _Left as left:
+        return Done(tree=partial(dict, left.tree), left=True)
+    return Done(
+        partial(answer, found, parts, order["totals"]), partial(engine.over, states, plans, found)
+    )
 
 
 def answer(

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import pandas as pd
 import torch
@@ -20,17 +21,24 @@ import torch.distributed as dist
 
 from fl.errors import FedloomError
 from fl.pytorch.memory import exhausted
-from fl.simulation.processes import split
+from fl.simulation.midway import INNER, Midway, listed
+from fl.simulation.processes import COUNT, split
 from fl.simulation.simulate import Simulation
 from fl.simulation.state import Plan, State
 from fl.train import memory, messages, scoring, shares
+from fl.train.calls import Calls, waited
+from fl.train.shares import Done
+from fl.trees import Tree
 
 logger = logging.getLogger(__name__)
 
-Found = TypeVar("Found")
 Simulations = Mapping[str, Simulation]
 BEGIN, TRAIN, SCORE = "begin", "train", "score"
 """What the others are asked for."""
+ANSWER, KEEP = "answer", "keep"
+"""What all processes do when everyone has done as told: give what came of it, or, where one has
+left its share, what they go on from.
+"""
 
 
 class Team:
@@ -44,6 +52,7 @@ class Team:
         self.size = dist.get_world_size()
         self._others = range(1, self.size)
         self._talking = False
+        self._calls, self._number = Calls(), 0
 
     def begin(self, asked: Mapping[str, Any], devices: Sequence[torch.device]) -> None:
         """The others make simulations as ``asked``; device: what each process computes on."""
@@ -51,7 +60,7 @@ class Team:
         if devices[0].type == "cuda":  # Where NCCL meets the others.
             torch.cuda.set_device(devices[0])
         orders = [{"do": BEGIN, "asked": asked, "device": str(device)} for device in devices]
-        self._together(orders, {}, lambda: None)
+        self._together(orders, {}, Done, None)
 
     def joined(self, run: str, simulation: Simulation) -> Simulation:
         """A simulation whose work is shared with the others, which have it under the same name."""
@@ -78,52 +87,65 @@ class Team:
         self,
         orders: Sequence[dict[str, Any]],
         servers: Any,
-        own: Callable[[], Found],
-        answer: Callable[[Found], Any],
-    ) -> list[Any]:
-        """What each process answers, this one first.
+        own: Callable[[], Done],
+        due: Callable[[], bool] | None = None,
+    ) -> tuple[str, list[Any]]:
+        """What each process gives, this one first: `ANSWER`s, or trees to `KEEP`.
 
         Args:
             orders: By process, what to do; that of this one stands for nothing.
             servers: Trees that all of them need.
             own: What this one does.
-            answer: What it answers; all processes may take part.
+            due: Whether all are to leave what they do; see `call`.
         """
-        found = self._together(orders, servers, own)
+        mine, word = self._together(orders, servers, own, due)
         self._talking = True
-        mine = answer(found)
-        given = [mine, *(messages.receive(rank) for rank in self._others)]
+        given = [mine.answer() if word == ANSWER and mine.answer else mine.tree()]
+        for rank in self._others:
+            told = messages.receive(rank)
+            given.append(messages.unfolded(told) if word == KEEP else told)
         self._talking = False
-        return given
+        return word, given
+
+    def call(self) -> None:
+        """Tell the others at work to leave it after the step."""
+        self._calls.call(self._number)
 
     def _together(
-        self, orders: Sequence[dict[str, Any]], servers: Any, own: Callable[[], Found]
-    ) -> Found:
-        """What this process finds while the others do as told; all have got it right, or it is an
-        error and nobody answers.
+        self,
+        orders: Sequence[dict[str, Any]],
+        servers: Any,
+        own: Callable[[], Done],
+        due: Callable[[], bool] | None,
+    ) -> tuple[Done, str]:
+        """What this process does while the others do as told, and what all give after it; all have
+        got it right, or it is an error and nobody gives anything.
         """
         if self._talking:
             raise messages.Lost("the processes of this job were lost to each other before")
         self._talking = True
         shape = messages.announced(servers)
+        self._number += 1
         for rank in self._others:
-            messages.send({**orders[rank], "servers": shape}, rank)
+            messages.send({**orders[rank], "servers": shape, "call": self._number}, rank)
         messages.broadcast(servers, self._devices[0])
-        failed: Exception | None = None
+        failed, mine = None, Done()
         try:
-            found = own()
+            mine = own()
         except Exception as error:
             failed = error
-        told = [messages.receive(rank) for rank in self._others]
-        well = failed is None and not any(told)
+        told = waited(lambda: [messages.receive(rank) for rank in self._others], due, self.call)
+        errors = [error for error, _ in told if error]
+        left = mine.left or any(left for _, left in told)
+        word = "" if failed or errors else KEEP if left else ANSWER
         for rank in self._others:
-            messages.send(well, rank)
+            messages.send(word, rank)
         self._talking = False
         if failed is not None:
             raise failed
-        if not well:
-            raise FedloomError(next(filter(None, told)))
-        return found
+        if errors:
+            raise FedloomError(errors[0])
+        return mine, word
 
 
 @dataclass(frozen=True)
@@ -134,25 +156,48 @@ class _Led:
     run: str
     modal: int | None
 
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return self.team.size
+
     def trained(
-        self, exchange: Any, states: Any, plans: Any, number: int, backend: str
+        self, exchange: Any, states: Any, plans: Any, number: int, backend: str, midway: Midway
     ) -> list[Any]:
-        """`fl.simulation.engine.trained`, by all processes."""
-        dealt = shares.deal(exchange, states, plans, number, self.team.size)
+        """`fl.simulation.engine.trained`, by all processes.
+
+        What each of them has done is kept as a level of ``midway`` that has this process's level
+        within it, and beside that those of the others.
+        """
+        dealt = shares.deal(exchange, states, plans, number, self.size)
         order = {
             **{"do": TRAIN, "run": self.run, "modal": self.modal, "number": number},
             **{"backend": backend, "totals": dealt.totals},
         }
-        orders = [{**order, "parts": parts} for parts in dealt.parts]
         servers = [dict(state.server) for state in states]
+        kept: Sequence[Tree] = [{}] * self.size
+        if midway.begun:
+            kept = [midway.begun[INNER], *midway.begun["others"].values()]
 
-        def own() -> list[Any]:
-            return shares.train(exchange, dealt.parts[0], servers, plans[0].arrays, number, backend)
+        def due() -> bool:
+            if found := midway.due():
+                self.team.call()
+            return found
 
-        def answer(found: list[Any]) -> list[dict[str, Any]]:
-            return shares.answer(found, dealt.parts[0], dealt.totals)
-
-        return shares.merged(dealt, self.team.ask(orders, servers, own, answer), plans)
+        while True:
+            mine = {**order, "parts": dealt.parts[0], "begun": kept[0]}
+            orders = [
+                {**order, "parts": parts, "begun": messages.folded(begun)}
+                for parts, begun in zip(dealt.parts, kept, strict=True)
+            ]
+            own = partial(shares.train, exchange, mine, servers, plans[0].arrays, due)
+            word, given = self.team.ask(orders, servers, own, midway.due)
+            if word == ANSWER:
+                return shares.merged(dealt, given, plans)
+            kept = given
+            midway.keep(
+                {COUNT: torch.tensor([self.size]), "others": listed(kept[1:]), INNER: kept[0]}
+            )
 
     def evaluated(self, simulation: Simulation, state: State, round_: int) -> pd.DataFrame:
         """`Simulation.evaluate`, by all processes."""
@@ -165,11 +210,12 @@ class _Led:
             for own in dealt
         ]
 
-        def own() -> pd.DataFrame:
+        def own() -> Done:
             clients = scoring.rows(simulation, state, dealt[0])
-            return scoring.score(simulation, dealt[0].tolist(), state.server, clients, round_)
+            rows = scoring.score(simulation, dealt[0].tolist(), state.server, clients, round_)
+            return Done(partial(scoring.columns, rows))
 
-        found = self.team.ask(orders, dict(state.server), own, scoring.columns)
+        _, found = self.team.ask(orders, dict(state.server), own)
         return scoring.in_order(simulation, [scoring.received(one) for one in found])
 
     def share(self, plan: Plan) -> Plan:
@@ -195,6 +241,7 @@ class Member:
     def __init__(self, make: Callable[[Mapping[str, Any], torch.device], Simulations]) -> None:
         self._make, self._device = make, messages.HOST
         self._simulations: Simulations = {}
+        self._calls = Calls()
 
     def serve(self) -> None:
         """Do what the first process asks, until it asks for nothing more."""
@@ -202,32 +249,34 @@ class Member:
             if order["do"] == BEGIN:
                 self._device = torch.device(order["device"])
             servers = messages.heard(order["servers"], self._device)
-            told, answer = "", None
+            told, done = "", Done()
             try:
-                answer = self._done(order, servers)
+                done = self._done(order, servers)
             except Exception as error:
                 told = self._told(error)
-            messages.send(told, 0)
-            if messages.receive(0) and answer is not None:
-                messages.send(answer(), 0)
+            messages.send([told, done.left], 0)
+            word = messages.receive(0)
+            if word == KEEP:
+                messages.send(messages.folded(done.tree()), 0)
+            elif word and done.answer:
+                messages.send(done.answer(), 0)
 
-    def _done(self, order: dict[str, Any], servers: Any) -> Callable[[], Any] | None:
-        """Do it; what makes the answer, in which all processes may take part."""
+    def _done(self, order: dict[str, Any], servers: Any) -> Done:
+        """Do as told."""
         if order["do"] == BEGIN:
             self._simulations = self._make(order["asked"], self._device)
-            return None
+            return Done()
         simulation = self._simulations[order["run"]]
         if order["do"] == SCORE:
             own, clients = order["own"], order["clients"]
             rows = scoring.score(simulation, own, servers, clients, order["round"])
-            return lambda: scoring.columns(rows)
+            return Done(partial(scoring.columns, rows))
         method, arrays, modal = simulation.method, simulation.arrays, order["modal"]
         if modal is not None:
             method, arrays = method.modals[modal].method, simulation.modals[modal].arrays
-        number, parts = order["number"], order["parts"]
-        exchange = method.exchanges[number]
-        found = shares.train(exchange, parts, servers, arrays, number, order["backend"])
-        return lambda: shares.answer(found, parts, order["totals"])
+        exchange = method.exchanges[order["number"]]
+        order["begun"] = messages.unfolded(order["begun"])
+        return shares.train(exchange, order, servers, arrays, self._calls.heard(order["call"]))
 
     @staticmethod
     def _told(error: Exception) -> str:

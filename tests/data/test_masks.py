@@ -96,7 +96,7 @@ WRONG = {
     ),
     "two tasks": (
         {"datasets": ["digits", {"prostate-mri": {"complete": False}}]},
-        r"datasets\.1\.prostate-mri: .* is for segmentation, but digits for classification; "
+        r"datasets\.1\.prostate-mri: .* is for segmentation, but the study for classification; "
         "allowed: data sets of one task",
     ),
 }

@@ -16,7 +16,7 @@ import yaml
 from fl.cli import main
 from fl.errors import ConfigError
 from fl.fields import Count, Field
-from fl.planning import plan
+from fl.planning import fingerprint, plan
 from fl.pytorch import tensorboard
 from fl.study import specs
 from fl.study.expand import expand
@@ -181,6 +181,10 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
         ({"seeds": []}, "seeds: is empty; allowed: at least one"),
         ({"seeds": [0, 0]}, "seeds.1: 0 stands twice"),
         ({"seeds": [-1]}, "seeds.0: is -1; allowed: a whole number >= 0"),
+        (
+            {"analyses": [{"inversion": {"methods": ["local"]}}]},
+            "analyses.0.inversion.methods.0: unknown entry 'local'",
+        ),
         ({"baseline": "local"}, "baseline: unknown entry 'local'"),
         ({"models": ["cnn"]}, "models.0.cnn: cnn does not take the inputs of synthetic"),
         (
@@ -279,6 +283,11 @@ def test_published_cells_are_looked_up(config: Path):
             {"columns": {"digits": "all"}},
             "published.0.columns.digits: unknown data set or partition",
         ),
+        (
+            {"unseen": True},
+            "published.0.unseen: is true, but no client of natural is held out of training; ",
+        ),
+        ({"unseen": True, "modality": "image"}, "published.0.unseen: stands beside modality; "),
     ],
 )
 def test_published_cells_that_are_not_there_are_refused(
@@ -402,7 +411,7 @@ def test_the_templates_are_part_of_what_a_report_follows_from(config: Path, monk
     templates = tmp_path / "templates"
     templates.mkdir()
     (templates / "report.css").write_text("p { color: red; }")
-    monkeypatch.setattr(plan, "TEMPLATES", templates)
+    monkeypatch.setattr(fingerprint, "TEMPLATES", templates)
     after = plan.current(config)
     assert after["studies"]["a"]["hash"] != before["studies"]["a"]["hash"]
     assert after["runs"] == before["runs"]

@@ -57,6 +57,18 @@ def test_two_processes_are_one_to_rounding(name: str, pair: dict[str, Any]) -> N
         assert found["rows"]
 
 
+@pytest.mark.parametrize("name", ["-".join(one) for one in pairs.LEFT])
+def test_a_round_that_all_left_goes_on_to_the_same_bits(name: str, pair: dict[str, Any]) -> None:
+    found = pair["left"][name]
+    assert found["paused"] == found["again"] == 0.0
+    assert found["one"] < 1e-10  # By one process; the exchange begins again.
+    assert found["pauses"] > 2 and "step 1" in found["place"]
+
+
+def test_others_leave_within_their_share_too(pair: dict[str, Any]) -> None:
+    assert any(found["others"] for found in pair["left"].values())
+
+
 def test_something_is_trained(pair: dict[str, Any]) -> None:
     moved = [pair[name][0]["moved"] > 1e-3 for name in pairs.METHODS]
     assert sum(moved) > 0.8 * len(moved)
