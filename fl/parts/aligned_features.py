@@ -53,7 +53,12 @@ def aligned_output(setting: Setting) -> Callable[[Output], Tensor]:
         return attrgetter("features")
     [(layer, size)] = channels(setting, network.blocks[-1:]).items()
     network.tap([layer])
-    return lambda output: output.taps[layer].unflatten(1, (size, -1))
+
+    def see(output: Output) -> Tensor:
+        seen = output.taps[layer]
+        return seen.reshape(len(seen), size, -1)
+
+    return see
 
 
 def align(setting: Setting, lam: float, bins: int, tau: float) -> Term:
