@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 
-.PHONY: help demo fedl2p fedlgd fedprox fedsac fixtures-demo test test-fast test-changed test-lowest check \
+.PHONY: help demo fedl2p fedlgd fedprox fedsac slides fixtures-demo test test-fast test-changed test-lowest check \
 	format bench bench-gpu lock clean synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
@@ -33,8 +33,10 @@ synthetic: $(VENV)/run.stamp ## two columns of published tables, beside what is 
 	$(BIN)/python -m fl show synthetic-0.5
 
 fedlgd: $(VENV)/run.stamp ## FedLGD and eight others on virtual images of five small domains, and attacks on two of them
-	$(BIN)/snakemake --config studies=fedlgd-digits-domains
+	$(BIN)/snakemake --config studies=fedlgd-digits-domains,fedlgd-digits-domains-5,fedlgd-digits-domains-rates
 	$(BIN)/python -m fl show fedlgd-digits-domains
+	$(BIN)/python -m fl show fedlgd-digits-domains-5
+	$(BIN)/python -m fl show fedlgd-digits-domains-rates
 
 synthetic-full: $(VENV)/run.stamp ## the same with every method on three data sets each: many hours, goes on where it was stopped
 	$(BIN)/python -m fl plan $(subst $(comma), ,$(FULL))
@@ -45,7 +47,7 @@ fedl2p: $(VENV)/run.stamp ## learnt personalisation on digits and five domains o
 	$(BIN)/python -m fl show fedl2p-digits
 	$(BIN)/python -m fl show fedl2p-digits-domains
 
-fedprox: $(VENV)/run.stamp ## figures 1 and 2 of FedProx on its synthetic sets, in short: 42 runs
+fedprox: $(VENV)/run.stamp ## figures 1 and 2 of FedProx on its synthetic sets: 42 runs
 	$(BIN)/snakemake --config studies=fedprox-figure1,fedprox-figure2
 	$(BIN)/python -m fl show fedprox-figure1
 	$(BIN)/python -m fl show fedprox-figure2
@@ -55,12 +57,19 @@ fedsac: $(VENV)/run.stamp ## FedSaC and twelve other methods on digits: is compl
 	$(BIN)/python -m fl show fedsac-digits
 	$(BIN)/python -m fl show fedsac-digits-domains
 
+SLIDES := fedprox-figure1,fedprox-figure2,fedfm-digits,fedbn-digits-domains,fedfa-digits-domains
+SLIDES := $(SLIDES),fedfa-augmentations-digits-domains,fedfa-layers-digits-domains
+
+slides: $(VENV)/run.stamp ## twins of the studies of FedProx, FedBN, FedFM and FedFA+ on data that everybody has
+	$(BIN)/snakemake --config studies=$(SLIDES)
+	for study in $(subst $(comma), ,$(SLIDES)); do $(BIN)/python -m fl show $$study; done
+
 fixtures-demo: $(VENV)/run.stamp ## a tiny study over generated files of every published data set
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fixtures_demo.py
 
 test: $(VENV)/test.stamp ## lint, type-check and run every test
 	$(MAKE) --no-print-directory check
-	@echo 'Running every test: less than half an hour on 2 cores.'
+	@echo 'Running every test: a quarter of an hour on 2 cores.'
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 test-fast: $(VENV)/test.stamp ## lint, types and the tests of what differs from main (BASE=branch), in about a minute

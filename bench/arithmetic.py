@@ -18,7 +18,7 @@ from bench.local_steps import MODELS, simulation
 from bench.workloads import CLASSES, WORKLOADS, Workload
 from fl.models.cifar_cnn import CifarCNN
 from fl.models.resnet18 import ResNet18
-from fl.train import trial
+from fl.train import candidates
 
 SHAPE = (3, 32, 32)
 SIDES: dict[str, tuple[Workload, Callable[[], nn.Module]]] = {
@@ -47,7 +47,7 @@ def measure(name: str, device: str, backend: str, steps: int, tries: int) -> dic
     for way, training in WAYS.items():
         run = simulation(work, model, device, **training)
         arguments = [run.method], [run.begin()], [run.plan(1)]
-        times[way] = trial.seconds_a_step(*arguments, backend, steps, tries) / work.clients
+        times[way] = candidates.seconds_a_step(*arguments, backend, steps, tries) / work.clients
     return times
 
 

@@ -31,7 +31,7 @@ from fl.simulation.evaluate import Held
 from fl.simulation.simulate import Simulation
 from fl.terms.mk_mmd import MKMMD
 from fl.terms.mmd_d import MMDD
-from fl.train import trial
+from fl.train import candidates
 from fl.training import Training
 
 CLASSES, LAYERS = 10, ("features",)
@@ -63,7 +63,9 @@ def simulation(name: str, term: Any = None) -> Simulation:
 def step(name: str, backend: str, steps: int, tries: int, term: Any = None) -> float:
     """Seconds that a step of all clients takes."""
     run = simulation(name, term)
-    return trial.seconds_a_step([run.method], [run.begin()], [run.plan(1)], backend, steps, tries)
+    return candidates.seconds_a_step(
+        [run.method], [run.begin()], [run.plan(1)], backend, steps, tries
+    )
 
 
 def plain_steps(steps: int) -> float:

@@ -26,7 +26,7 @@ from fl.methods.perfedavg import PerFedAvg
 from fl.models.resnet_cifar import ResNetCifar
 from fl.network import Network
 from fl.simulation import engine
-from fl.simulation.backends import _differentiable, _updated
+from fl.simulation.backends import _differentiable, _gradients, _moved
 from fl.simulation.evaluate import Held
 from fl.simulation.simulate import Simulation
 from fl.training import Training
@@ -68,7 +68,7 @@ def step(run: Simulation, part: Pass, client: dict[str, Any]) -> Callable[[], An
 
     def once() -> Any:
         loss, aux = part.loss(server, work, batch)
-        return _updated(part, server, work, loss, aux, 0.01)
+        return _moved(part, server, work, _gradients(work, loss), aux, 0.01)
 
     return once
 

@@ -32,7 +32,7 @@ from fl.models.mlp import MLP
 from fl.simulation.assembly import computing
 from fl.simulation.evaluate import Held
 from fl.simulation.simulate import Simulation
-from fl.train import trial
+from fl.train import candidates
 from fl.training import Training
 
 PLAIN = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
@@ -145,7 +145,7 @@ def measure(
         "bare loop": lambda: bare_loop(work, model(), run, steps),
         **{
             name: lambda name=name: (
-                trial.seconds_a_step([run.method], [state], [plan], name, steps, 1) / each
+                candidates.seconds_a_step([run.method], [state], [plan], name, steps, 1) / each
             )
             for name in backends
         },

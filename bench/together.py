@@ -15,14 +15,14 @@ from dataclasses import replace
 from bench import machine
 from bench.local_steps import MODELS, simulation
 from bench.workloads import WORKLOADS
-from fl.train import trial
+from fl.train import candidates
 
 
 def seconds(name: str, backend: str, seeds: int, steps: int, tries: int = 3) -> float:
     """Seconds that a step of all clients of so many seeds takes."""
     one = simulation(WORKLOADS[name], MODELS[name], "cpu")
     runs = [replace(one, seed=seed) for seed in range(seeds)]
-    return trial.seconds_a_step(
+    return candidates.seconds_a_step(
         [run.method for run in runs],
         [run.begin() for run in runs],
         [run.plan(1) for run in runs],

@@ -25,6 +25,7 @@ from fl.models.cnn import CNN
 from fl.simulation import simulate
 from fl.simulation.simulate import Simulation
 from fl.train import trial
+from fl.train.candidates import Candidates
 from fl.train.learnt import Learnt, Subject
 
 SHAPE = (1, 8, 8)
@@ -57,7 +58,7 @@ class Times:
 def measure(run: Simulation, rounds: int, trained: int, repeats: int) -> Times:
     """The times of a run of so many rounds; only ``trained`` of them are computed."""
     run = replace(run, training=replace(run.training, rounds=rounds, evaluate_every=rounds))
-    candidates = trial.Candidates.of([run], [run.begin()])
+    candidates = Candidates.of([run], [run.begin()])
     subject = Subject("bench", {}, {"core": "", "model": "", "torch": ""})
     backend = trial.choose(candidates, Learnt(None, subject)).backend  # Warms up.
     spent: dict[str, list[float]] = {"training": [], "trial": [], "known": []}
@@ -86,7 +87,7 @@ def _train(run: Simulation, rounds: int, backend: str) -> None:
 
 
 def _choose(run: Simulation, kept: Learnt) -> trial.Choice:
-    return trial.choose(trial.Candidates.of([run], [run.begin()]), kept)
+    return trial.choose(Candidates.of([run], [run.begin()]), kept)
 
 
 def main() -> None:

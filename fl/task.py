@@ -49,6 +49,7 @@ class Task:
             model whose inputs have that shape.
         counted: Whether each sample has one class, so that samples can be counted by class.
         augmented: Whether labels stay right when an image is cropped and mirrored.
+        mixes: Whether ``loss`` heeds labels that are mixed, see `fl.mixed_labels`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Task:
     invent: Callable[[int, int, tuple[int, ...]], Any]
     counted: bool = True
     augmented: bool = True
+    mixes: bool = False
     conclude_each: ConcludeEach | None = None
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import mounting
 import planning
 import pytest
 import torch
@@ -19,6 +19,11 @@ from fl.errors import Where
 plugins.use(filter(None, os.environ.get("FEDLOOM_PLUGINS", "").split(os.pathsep)), Where("env"))
 
 torch.set_num_threads(1)  # On tensors as small as these, more threads only wait for one another.
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: there is always a test that waits, for Slurm or for a disk."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +47,5 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, of 256 KiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("a small file system cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounting.mounted(folder, ["-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]):
+        yield folder

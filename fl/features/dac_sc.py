@@ -25,6 +25,7 @@ from fl.fields import Share
 from fl.method import Setting
 from fl.parts.feature_statistics import moments
 from fl.parts.partners import check_images, is_drawn
+from fl.task import ANY
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -42,6 +43,7 @@ class DACSC:
     p: Share = 0.5
 
     title: ClassVar = "DAC-SC"
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Alteration:
         """The alteration, without a state."""

@@ -23,6 +23,7 @@ from fl.fields import Bound
 from fl.method import Setting
 from fl.mixed_labels import mixed, remember
 from fl.parts.partners import check_labels
+from fl.task import ANY
 from fl.term import Batch
 from fl.trees import Tree, each
 
@@ -45,6 +46,7 @@ class MMixup:
     alpha: Annotated[float, Bound(low=0.001, high=2)] = 2.0
 
     title: ClassVar = "M-Mixup"
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Alteration:
         """The alteration, without a state; `FedloomError` for inputs that are tokens."""

@@ -5,14 +5,14 @@ arXiv:1710.09412.
 
 As in the released code, lambda is one number for the batch, partners are a permutation, and the
 loss is lambda times the loss with the own label plus 1 - lambda times the loss with the partner's
-label. Losses other than cross-entropy see the sample's own label; reference models see samples as
-they are.
+label. Of a mask, each pixel's shares of classes are mixed, and the loss is that of these shares.
+Losses other than the task's see the sample's own label; reference models see samples as they are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from fl.fields import Bound
 from fl.method import Setting
 from fl.mixed_labels import mixed, remember
 from fl.parts.partners import check_labels, partners
+from fl.task import ANY
 from fl.term import Batch
 from fl.trees import Tree, each
 
@@ -35,6 +36,8 @@ class Mixup:
     """alpha: lambda is drawn from Beta(alpha, alpha); 1 is the paper's for CIFAR."""
 
     alpha: Annotated[float, Bound(low=0.001, high=2)] = 1.0
+
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Alteration:
         """The alteration of what goes into the model, without layers; `FedloomError` for tokens."""

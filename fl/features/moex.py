@@ -21,6 +21,7 @@ from fl.fields import Share
 from fl.method import Setting
 from fl.mixed_labels import remember
 from fl.parts.partners import check_images, check_labels, is_drawn, partners
+from fl.task import ANY
 from fl.term import Batch
 from fl.trees import Tree
 
@@ -47,6 +48,7 @@ class MOEx:
     lam: Share = 0.5
 
     title: ClassVar = "MOEx"
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Alteration:
         """The alteration, without a state."""

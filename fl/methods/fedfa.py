@@ -19,6 +19,7 @@ from fl.method import Method, Setting
 from fl.parts.augmented_layers import Fusion, exchanged, federated
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class FedFA:
 
     title: ClassVar = "FedFA^l"
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
     short: ClassVar[dict[str, Any]] = {"layers": ["0", "4"], "p": 0.8, "statistics_momentum": 0.5}
 
     def build(self, setting: Setting) -> Method:

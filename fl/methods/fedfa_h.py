@@ -3,10 +3,12 @@
 Zhou, Yuan, Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
 
 No code of it is released, and we had slides of the paper: what they leave open is decided here.
-Features are what goes into the classifier. The logistic function brings them into the range of the
-bins. The soft bins and their temperature are those of Eastwood et al. (ICLR 2022). The divergence
-is the mean over channels, where the slides' notation adds channels up; lambda takes in the
-constant. The histogram of all clients is their plain mean, from the round before.
+Features are what goes into the classifier; of a model without one, such as U-Net, they are what its
+last block gives, and each pixel counts as a sample. The logistic function brings them into the
+range of the bins. The soft bins and their temperature are those of Eastwood et al. (ICLR 2022). The
+divergence is the mean over channels, where the slides' notation adds channels up; lambda takes in
+the constant. The histogram of all clients is their plain mean (weighted by samples where the task
+counts no classes), from the round before.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from fl.parts.aligned_features import align, aligned, check_batches
 from fl.parts.losses import task_loss
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,10 @@ class FedFAH:
 
     title: ClassVar = "FedFA^h"
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term, whose clients send histograms beside their models."""
         check_batches(setting, "fedfa-h")
-        terms = (task_loss, align(self.lam, self.bins, self.tau))
+        terms = (task_loss, align(setting, self.lam, self.bins, self.tau))
         return aligned(recipe(setting, terms=terms), setting, self.bins, self.tau)

@@ -17,6 +17,7 @@ from fl.parts.augmented_layers import Fusion, exchanged, federated
 from fl.parts.losses import task_loss
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,13 @@ class FedFAPlus:
 
     title: ClassVar = "FedFA+"
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
     short: ClassVar[dict[str, Any]] = {"layers": ["0", "4"], "p": 0.8, "statistics_momentum": 0.5}
 
     def build(self, setting: Setting) -> Method:
         """FedAvg whose clients augment features, align them, and send the statistics of both."""
         check_batches(setting, "fedfa-plus")
         augmenting = federated(setting, self.layers, self.p, self.statistics_momentum)
-        base = recipe(augmenting, terms=(task_loss, align(self.lam, self.bins, self.tau)))
+        base = recipe(augmenting, terms=(task_loss, align(setting, self.lam, self.bins, self.tau)))
         sharing = exchanged(base, setting, self.layers, self.fusion)
         return aligned(sharing, setting, self.bins, self.tau)

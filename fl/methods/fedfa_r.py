@@ -17,6 +17,7 @@ from fl.parts.augmented_layers import drawn
 from fl.parts.feature_statistics import moments, restyled
 from fl.recipe import recipe
 from fl.schema import GLOBAL
+from fl.task import ANY
 from fl.term import Batch
 
 
@@ -33,6 +34,7 @@ class FedFAR:
 
     title: ClassVar = "FedFA-R"
     stages: ClassVar = (GLOBAL,)
+    tasks: ClassVar = ANY
     short: ClassVar[dict[str, Any]] = {"layers": ["0", "4"], "p": 0.8}
 
     def build(self, setting: Setting) -> Method:

@@ -1,12 +1,13 @@
-"""U-Net with batch normalisation, which gives a class to each pixel of an image.
+"""U-Net with normalisation, which gives a class to each pixel of an image.
 
 O. Ronneberger, P. Fischer and T. Brox. U-Net: Convolutional Networks for Biomedical Image
 Segmentation. MICCAI 2015. arXiv:1505.04597.
 
 As in the released code of HarmoFL and FedFA: convolutions are padded, so that an image keeps its
-size, have no bias and are followed by batch normalisation; the first level has 32 channels in place
-of 64. An alteration of features goes where FedFA has its layers: ``pool1`` to ``pool4`` and
-``bottleneck``. There is no classifier that could stay local: the last layer is a convolution.
+size, have no bias and are followed by normalisation (by batch, unless the key says otherwise); the
+first level has 32 channels in place of 64. Its blocks are those after which FedFA has its layers:
+``pool1`` to ``pool4`` and ``bottleneck``. There is no classifier that could stay local: the last
+layer is a convolution.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ import torch
 from torch import Tensor, nn
 
 from fl.fields import Count
+from fl.parts.normalisation import Norm, normalisation
 
 
 @dataclass(frozen=True)
 class UNet:
     """width: channels of the first level, doubled at each one below.
     levels: how often height and width are halved; both have to be divisible that often.
+    norm: what normalises after each convolution but the last.
     """
 
     width: Count = 32
     levels: Count = 4
+    norm: Norm = "batch"
 
     tasks: ClassVar[tuple[str, ...]] = ("segmentation",)
 
@@ -43,16 +47,18 @@ class UNet:
 class _UNet(nn.Module):
     def __init__(self, choices: UNet, channels: int, classes: int) -> None:
         super().__init__()
+        norm = choices.norm
         widths = [choices.width * 2**level for level in range(choices.levels + 1)]
         self.levels = range(1, choices.levels + 1)
         for level, before in zip(self.levels, [channels, *widths], strict=False):
-            self.add_module(f"encoder{level}", _block(before, widths[level - 1]))
+            self.add_module(f"encoder{level}", _block(before, widths[level - 1], norm))
             self.add_module(f"pool{level}", nn.MaxPool2d(2))
-        self.bottleneck = _block(widths[-2], widths[-1])
+        self.bottleneck = _block(widths[-2], widths[-1], norm)
+        self.blocks = (*(f"pool{level}" for level in self.levels), "bottleneck")
         for level in reversed(self.levels):
             above, below = widths[level - 1], widths[level]
             self.add_module(f"up{level}", nn.ConvTranspose2d(below, above, 2, stride=2))
-            self.add_module(f"decoder{level}", _block(2 * above, above))
+            self.add_module(f"decoder{level}", _block(2 * above, above, norm))
         self.classifier = nn.Conv2d(widths[0], classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -68,13 +74,13 @@ class _UNet(nn.Module):
         return classified
 
 
-def _block(before: int, after: int) -> nn.Sequential:
-    """Two convolutions, each with batch normalisation and ReLU."""
+def _block(before: int, after: int, norm: Norm) -> nn.Sequential:
+    """Two convolutions, each with normalisation and ReLU."""
     layers: list[nn.Module] = []
     for width in (before, after):
         layers += [
             nn.Conv2d(width, after, 3, padding=1, bias=False),
-            nn.BatchNorm2d(after),
+            normalisation(norm, after),
             nn.ReLU(),
         ]
     return nn.Sequential(*layers)

@@ -5,7 +5,9 @@ See `fl.parts.histograms` for the paper.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,6 +16,8 @@ from torch import Tensor
 from fl import trees
 from fl.errors import FedloomError
 from fl.method import COUNTS, Averaging, Method, Pass, Setting, Sweep, steps_of
+from fl.network import Output
+from fl.parts.augmented_layers import channels
 from fl.parts.blank import blank_inputs
 from fl.parts.each_alike import parted, plain
 from fl.parts.histograms import sums, symmetric_kl
@@ -36,7 +40,23 @@ def check_batches(setting: Setting, method: str) -> None:
         )
 
 
-def align(lam: float, bins: int, tau: float) -> Term:
+def aligned_output(setting: Setting) -> Callable[[Output], Tensor]:
+    """Which features of a pass are aligned, [b, c, ...].
+
+    They are what goes into the classifier; where the model has none, what its last block gives.
+
+    Raises:
+        FedloomError: If there is neither, or if the block gives no images.
+    """
+    network = setting.network
+    if network.head:
+        return attrgetter("features")
+    [(layer, size)] = channels(setting, network.blocks[-1:]).items()
+    network.tap([layer])
+    return lambda output: output.taps[layer].unflatten(1, (size, -1))
+
+
+def align(setting: Setting, lam: float, bins: int, tau: float) -> Term:
     """lam times the symmetric KL between the batch's histogram and that of all clients.
 
     It is the mean over channels; 0 for a batch in which fewer than two samples have a weight.
@@ -46,9 +66,11 @@ def align(lam: float, bins: int, tau: float) -> Term:
         bins, tau: As in `fl.parts.histograms.soft_bins`.
     """
 
+    see = aligned_output(setting)
+
     def term(forward: Forward) -> Tensor:
         target = forward.shared[HISTOGRAM]
-        total, count = sums(forward.output.features, forward.batch["weight"], bins, tau)
+        total, count = sums(see(forward.output), forward.batch["weight"], bins, tau)
         apart = symmetric_kl(total / count.clamp(min=1), target).mean()
         return torch.where((count >= FEWEST) & (target.sum() > 0), lam * apart, 0)
 
@@ -64,10 +86,10 @@ def aligned(base: Method, setting: Setting, bins: int, tau: float) -> Method:
     Args:
         lam, bins, tau: As in `align`.
     """
-    network = setting.network
+    network, see = setting.network, aligned_output(setting)
 
     def features(variables: Tree, x: Inputs) -> Tensor:
-        return network.eval(variables["params"], variables["buffers"], x).features
+        return see(network.eval(variables["params"], variables["buffers"], x))
 
     def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
         server, client = base.init(variables)

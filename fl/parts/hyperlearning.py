@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fl import trees
 from fl.method import Draws, Pass, Sweep
-from fl.parts.implicit import response
+from fl.parts.implicit import curvature
 from fl.parts.steering import Steering
 from fl.parts.tuning import update
 from fl.term import Batch
@@ -140,19 +140,18 @@ class Learning:
         names, origin = self._steering.network.names["params"], server["origin"]
 
         def training(weights: Tree, hyper: Tree) -> Tensor:
-            # By value nothing: only how the last step would have gone at other rates.
-            move = hyper["rates"] - here["rates"]
-            at = {
-                name: weights[name] - move[place] * tuned["grads"][name]
-                for place, name in enumerate(names)
-            }
             outputs = self._steering.eval(
-                at, tuned["buffers"], origin["buffers"], hyper["beta"], batch["x"]
+                weights, tuned["buffers"], origin["buffers"], hyper["beta"], batch["x"]
             )
             return self._steering.task.loss(outputs, batch)
 
         if self._rules.gradient == "implicit":
-            slope = response(training, v, tuned["params"], here, self._rules.psi, self._rules.terms)
+            # The rates move the weights by the last step alone: what comes back along it is known.
+            beta = {"beta": here["beta"]}
+            rules = self._rules
+            back, by = curvature(training, v, tuned["params"], beta, rules.psi, rules.terms)
+            products = [(back[name] * tuned["grads"][name]).sum() for name in names]
+            slope = {"beta": -by["beta"], "rates": torch.stack(products)}
         else:
             products = [-(v[name] * tuned["grads"][name]).sum() for name in names]
             slope = {"beta": torch.zeros_like(here["beta"]), "rates": torch.stack(products)}

@@ -44,18 +44,25 @@ def hypergradient(
 def response(
     train_loss: Loss, v: Tree, weights: Tree, params: Tree, psi: float, terms: int
 ) -> dict[str, Any]:
-    """- p d2 L_T / (d params d weights) of `hypergradient`, for a given v.
+    """- p d2 L_T / (d params d weights) of `hypergradient`, for a given v, a tree like weights."""
+    return trees.apply(torch.neg, curvature(train_loss, v, weights, params, psi, terms)[1])
 
-    The gradient of the loss is computed once; each of the ``terms + 1`` products with it costs
-    about two gradients.
 
-    Args:
-        v: A tree like ``weights``.
+def curvature(
+    train_loss: Loss, v: Tree, weights: Tree, params: Tree, psi: float, terms: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """p H and p d2 L_T / (d params d weights), for p as in `hypergradient` and a given v.
+
+    The gradient of the loss is computed once, and its graph kept; each of the ``terms + 1``
+    products with it costs about two gradients. Nothing can be differentiated by them again, which
+    saves the graph of the products.
     """
     back = vjp(grad(train_loss), dict(weights), dict(params))[1]
-    term, total = dict(v), dict(v)
-    for _ in range(terms):
-        product = back(term)[0]
-        term = trees.apply(lambda t, h: t - psi * h, term, product)
-        total = trees.apply(torch.add, total, term)
-    return trees.apply(torch.neg, back(total)[1])
+    with torch.no_grad():
+        term, total = dict(v), dict(v)
+        for _ in range(terms):
+            product = back(term)[0]
+            term = trees.apply(lambda t, h: t - psi * h, term, product)
+            total = trees.apply(torch.add, total, term)
+        by_weights, by_params = back(total)
+    return by_weights, by_params

@@ -66,17 +66,28 @@ def mixed_batch_norm(
         training moved by ``momentum`` (with the unbiased variance, and without gradients),
         otherwise as they were.
     """
-    dims = [d for d in range(x.dim()) if d != 1]
+    (mean, var), running = mixed_statistics(x, beta, pretrained, running, training, momentum)
+    shape = (-1, *[1] * (x.dim() - 2))
+    return (x - mean.reshape(shape)) / (var.reshape(shape) + eps).sqrt(), running
+
+
+def mixed_statistics(
+    x: Tensor,
+    beta: Tensor | float,
+    pretrained: Statistics,
+    running: Statistics,
+    training: bool,
+    momentum: float,
+) -> tuple[Statistics, Statistics]:
+    """The statistics by which `mixed_batch_norm` normalises, and the running ones afterwards."""
     own = running
     if training:
+        dims = [d for d in range(x.dim()) if d != 1]
         own = (x.mean(dims), x.var(dims, unbiased=False))
         count = x.numel() // x.shape[1]
         seen = (own[0].detach(), own[1].detach() * (count / max(1, count - 1)))
         running = _mixed(running, seen, momentum)
-    mean, var = _mixed(pretrained, own, beta)
-    shape = (-1, *[1] * (x.dim() - 2))
-    scaled = (x - mean.reshape(shape)) / (var.reshape(shape) + eps).sqrt()
-    return scaled, running
+    return _mixed(pretrained, own, beta), running
 
 
 def _mixed(old: Statistics, new: Statistics, share: Tensor | float) -> Statistics:

@@ -36,11 +36,11 @@ def partners(key: Tensor, weight: Tensor, stream: int) -> Tensor:
 
 
 def check_labels(setting: Setting, name: str) -> None:
-    """Raise `FedloomError` where a sample has no single class whose share could be mixed."""
-    if not setting.task.counted:
+    """Raise `FedloomError` where the task's loss knows no mixed labels."""
+    if not setting.task.mixes:
         raise FedloomError(
-            f"features.{name}: mixes labels, and samples are not of one class each; allowed: a "
-            "data set of classes"
+            f"features.{name}: mixes labels, which the loss of {setting.task.name} cannot take; "
+            "allowed: a data set of another task"
         )
 
 

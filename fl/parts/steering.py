@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fl import rng
 from fl.method import Setting
 from fl.network import Around, Output
-from fl.parts.metanets import BNNet, LRNet, Statistics, mixed_batch_norm, symmetric_kl
+from fl.parts.metanets import BNNet, LRNet, Statistics, mixed_statistics, symmetric_kl
 from fl.pytorch import private
 from fl.term import Batch
 from fl.trees import Tree
@@ -166,19 +166,21 @@ class Steering:
         def normalising(place: int, name: str) -> Any:
             def call(layer: Any, own: Any, x: Tensor) -> Tensor:
                 momentum = 0.1 if layer.momentum is None else layer.momentum
-                found, running = mixed_batch_norm(
+                (mean, var), running = mixed_statistics(
                     *(x, beta[place], self._of(stored, name), self._of(buffers, name)),
-                    *(training, momentum, layer.eps),
+                    *(training, momentum),
                 )
                 if training:
                     after[f"{name}.running_mean"], after[f"{name}.running_var"] = running
                     after[f"{name}.num_batches_tracked"] = (
                         buffers[f"{name}.num_batches_tracked"] + 1
                     )
-                if layer.weight is None:
-                    return found
+                # By channel first: over x there are two operations, and so in every derivative.
+                scale = (var + layer.eps).rsqrt()
+                scale = scale if layer.weight is None else scale * layer.weight
+                shift = -mean * scale if layer.bias is None else layer.bias - mean * scale
                 shape = (-1, *[1] * (x.dim() - 2))
-                return found * layer.weight.reshape(shape) + layer.bias.reshape(shape)
+                return x * scale.reshape(shape) + shift.reshape(shape)
 
             return call
 

@@ -9,7 +9,7 @@ from typing import Any
 from fl.data import materials
 from fl.data.modality import groups, named
 from fl.errors import ConfigError, Where, unknown
-from fl.study import published
+from fl.study import partition_fit, published
 from fl.study.expand import Expansion
 
 
@@ -23,6 +23,8 @@ def published_cells(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
     found = []
     for i, cells in enumerate(expansion.study.published):
         at = expansion.where / "published" / i
+        if cells.unseen and cells.modality is not None:
+            raise ConfigError(at / "unseen", "stands beside modality", "one of both")
         table = published.table(folder, cells.source, cells.table, at)
         settings = {
             text for run in expansion.runs for text in (run.dataset.text, run.partition.text)
@@ -39,11 +41,22 @@ def published_cells(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
             if cells.modality is not None:
                 number = _modality(expansion, cells.modality, setting, at / "modality")
                 one["modality"] = {"name": cells.modality, "number": number}
+            if cells.unseen:
+                _check_held_out(expansion, setting, at / "unseen")
+                one["unseen"] = True
             if one in found:
                 problem = f"the cell {row} / {column} stands twice for {label} on {setting}"
                 raise ConfigError(at, problem, "each cell once")
             found.append(one)
     return found
+
+
+def _check_held_out(expansion: Expansion, setting: str, at: Where) -> None:
+    """Refuse (`ConfigError`) a data set or partition in which no client is held out of training."""
+    there = [run for run in expansion.runs if setting in (run.dataset.text, run.partition.text)]
+    if not any(partition_fit.holds_out(run.partition.spec) for run in there):
+        problem = f"is true, but no client of {setting} is held out of training"
+        raise ConfigError(at, problem, "a partition with `unseen`, or false")
 
 
 def _modality(expansion: Expansion, name: str, setting: str, at: Where) -> int:

@@ -21,11 +21,12 @@ class Operations(DispatchMode):
 
     Attributes:
         total: Floating-point operations so far.
+        calls: Operations on tensors so far, whatever they take.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.total = 0
+        self.total = self.calls = 0
 
     def __torch_dispatch__(
         self,
@@ -41,6 +42,7 @@ class Operations(DispatchMode):
         if parts is not NotImplemented:
             return parts
         out = func(*args, **given)
+        self.calls += 1
         formula = FORMULAS.get(func.overloadpacket)
         if formula is not None:
             self.total += formula(*args, **given, out_val=out)

@@ -69,7 +69,7 @@ def main_table(facts: Facts, metric: str, summary: pd.DataFrame) -> Table:
         each = "each on the test samples of all, classes by their shares in its training samples, "
     caption = (
         f"Final test {unit(metric)}: mean over clients, {each}then mean ± standard deviation over "
-        f"{_seeds(summary)}. Best of each setting in bold."
+        f"{_seeds(summary)}. Best of each setting in bold.{facts.when}"
     )
     if summary["n_diverged"].sum():
         caption += " Diverged runs are counted, not averaged."
@@ -86,7 +86,7 @@ def unseen_table(facts: Facts) -> Table | None:
     """The main table of the clients that were held out of training, if any were."""
     if not (facts.rows["split"] == UNSEEN).any():
         return None
-    summary = summaries.summarise(facts.rows, facts.runs, facts.metric, UNSEEN)
+    summary = facts.unseen_summary
     caption = (
         f"Clients held out of training: final {unit(facts.metric)} on their own test samples, mean "
         f"over these clients, then mean ± standard deviation over {_seeds(summary)}. No other "

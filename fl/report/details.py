@@ -23,7 +23,8 @@ def published_table(facts: Facts) -> Table | None:
         # A cell may name its data set, its partition, or (as its setting) either.
         named = {cell[key] for key in ("dataset", "partition", "setting") if cell.get(key)}
         kind = cell.get("modality")
-        summary = facts.summary if kind is None else facts.summary_of(kind["number"])
+        summary = facts.unseen_summary if cell.get("unseen") else facts.summary
+        summary = summary if kind is None else facts.summary_of(kind["number"])
         found = [
             row
             for _, row in summary[summary["method"] == cell["method"]].iterrows()
@@ -36,8 +37,8 @@ def published_table(facts: Facts) -> Table | None:
         return None
     caption = (
         f"Measured beside published, {unit(facts.metric)}. Measured: mean ± standard deviation "
-        "over seeds, of the uniform mean over clients, or over those of a modality where one is "
-        "named. Published: as its source gives it. "
+        "over seeds, of the uniform mean over clients, or over those named beside the "
+        "setting. Published: as its source gives it. "
         "Difference: measured minus published."
     )
     columns = ("published in", "setting", "measured", "published", "difference", "note")
@@ -73,7 +74,8 @@ def _published_row(facts: Facts, cell: dict[str, Any], where: str, row: pd.Serie
     )
     gap = Cell(number(row["mean"] - value, metric, signed=True))
     kind = cell.get("modality")
-    setting = Cell(facts.short(key) + (f" · {kind['name']} clients" if kind else ""))
+    whose = "unseen" if cell.get("unseen") else kind["name"] if kind else ""
+    setting = Cell(facts.short(key) + (f" · {whose} clients" if whose else ""))
     return Row(name, (Cell(where), setting, measured, published, gap, note))
 
 

@@ -19,7 +19,7 @@ from fl.report.analyses import Analysis
 from fl.report.names import Names, names
 from fl.results import result_files, summaries
 from fl.results.partitions import Partition, read
-from fl.schema import SETTING, StudySetting
+from fl.schema import SETTING, UNSEEN, StudySetting
 from fl.store.store import Store
 
 
@@ -44,6 +44,13 @@ class Facts:
     def together(self) -> bool:
         """Whether every client's model is scored on the test samples of all clients."""
         return self.plan.get("test") == "global"
+
+    @property
+    def when(self) -> str:
+        """A sentence for captions where another round than the last counts."""
+        if self.plan.get("scored") != "best":
+            return ""
+        return " Final: of each client, the round that is best on its own validation samples."
 
     @cached_property
     def settings(self) -> list[StudySetting]:
@@ -72,6 +79,11 @@ class Facts:
     def summary(self) -> pd.DataFrame:
         """`fl.results.summaries.summarise` of the study's metric."""
         return summaries.summarise(self.rows, self.runs, self.metric)
+
+    @cached_property
+    def unseen_summary(self) -> pd.DataFrame:
+        """The same of the clients that were held out of training; NaN where there are none."""
+        return summaries.summarise(self.rows, self.runs, self.metric, UNSEEN)
 
     def summary_of(self, modality: int) -> pd.DataFrame:
         """The summary over the clients of one modality alone."""

@@ -69,24 +69,37 @@ def choices(kind: str, items: list[Any], where: Where, most: int) -> list[Choice
     return list(found.values())
 
 
+def choice(kind: str, item: Any, where: Where) -> Choice:
+    """The only point of an item, ``name`` or ``{name: {key: value}}``.
+
+    Raises:
+        ConfigError: For an item that is not understood, or that is a grid.
+    """
+    return next(_of_item(kind, item, where, 1))
+
+
 def _settled(kind: str, items: list[Any], where: Where, most: int) -> Iterator[Choice]:
     for i, item in enumerate(items):
-        if isinstance(item, Mapping) and len(item) == 1:
-            ((name, given),) = item.items()
-        elif isinstance(item, str):
-            name, given = item, None
-        else:
-            raise ConfigError(where / i, f"is {item!r}", "a name, or one name with its keys")
-        look = registry.find if kind in MADE else registry.declared
-        entry = look(kind, str(name), where / i)
-        at = where / i / name
-        declared, given = fields.fields(entry.target), dict(fields.mapping(given, at))
-        title = given.pop("title", "")
-        check_size(declared, given, most, at)
-        for values in grid(declared, given):
-            settled = entry.parse(values, at)
-            told = _title(title, settled, at / "title")
-            yield Choice(entry, settled, _text(entry.name, values), at, title=told)
+        yield from _of_item(kind, item, where / i, most)
+
+
+def _of_item(kind: str, item: Any, where: Where, most: int) -> Iterator[Choice]:
+    if isinstance(item, Mapping) and len(item) == 1:
+        ((name, given),) = item.items()
+    elif isinstance(item, str):
+        name, given = item, None
+    else:
+        raise ConfigError(where, f"is {item!r}", "a name, or one name with its keys")
+    look = registry.find if kind in MADE else registry.declared
+    entry = look(kind, str(name), where)
+    at = where / name
+    declared, given = fields.fields(entry.target), dict(fields.mapping(given, at))
+    title = given.pop("title", "")
+    check_size(declared, given, most, at)
+    for values in grid(declared, given):
+        settled = entry.parse(values, at)
+        told = _title(title, settled, at / "title")
+        yield Choice(entry, settled, _text(entry.name, values), at, title=told)
 
 
 def _title(given: Any, values: Mapping[str, Any], where: Where) -> str:

@@ -117,6 +117,7 @@ class Cells:
         columns: Its column for each data set or partition, as the report writes these.
         modality: Where clients differ in modality: whose mean the numbers are compared with; that
             of all clients, if that is not said.
+        unseen: Whether they are compared with the mean over clients held out of training.
     """
 
     source: str
@@ -124,6 +125,7 @@ class Cells:
     rows: dict[str, str]
     columns: dict[str, str]
     modality: str | None = None
+    unseen: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,8 @@ class Study:
         test: Whose test samples a client's model is scored on. `own`: the client's. `global`: those
             of all clients that are trained on. `reweighted`: the client's, and in addition those of
             all clients by the metric `fl.schema.REWEIGHTED`.
+        scored: Which recorded round counts: the `last`; or `best`, of each client the first in
+            which its model does best on its own validation samples.
         max_runs: A study of more runs is refused as a mistake.
         grid: `published` takes hyper-parameters from ``best``, where it has them, instead of from
             the entries.
@@ -168,6 +172,7 @@ class Study:
     execution: dict[str, Any] = field(default_factory=dict)
     metric: str | None = None
     test: Literal["own", "global", "reweighted"] = "own"
+    scored: Literal["last", "best"] = "last"
     baseline: str | None = None
     keep_weights: bool = False
     max_runs: Count = 10_000

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fl.code import identity
-from fl.data import materials
 from fl.data.contents import stamp
 from fl.errors import Where
 from fl.places import path_of
 from fl.study import config, modal_check, partition_fit, specs, task_check
 from fl.study.components import Choice, choices
 from fl.study.config import Execution, Study
+from fl.study.elsewhere import Site
 from fl.study.grids import too_many
 from fl.study.method_entries import Entries
 from fl.study.own_files import Own
 from fl.study.points import Point
 from fl.study.rehearsed import Rehearsed
 from fl.study.tried import Tried
+from fl.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +110,8 @@ def expand(
         ConfigError: For anything in the study that is not understood.
     """
     study, where = config.study(folder, name, asked_at)
-    entries = Entries(folder, study, where, execution or Execution())
     own = own or Own()
+    entries = Entries(folder, study, where, execution or Execution(), own.settle)
     most = study.max_runs
     datasets = choices("data set", study.datasets, where / "datasets", most)
     datasets = list(map(own.settle, datasets))
@@ -119,6 +120,7 @@ def expand(
     analyses = choices("analysis", study.analyses, where / "analyses", most)
     task, metric = task_check.settled(study, datasets, analyses, where)
     study = replace(study, metric=metric)
+    task_check.check_named(analyses, study.methods)
     count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * entries.size
     if count > most:
         raise too_many(count, "runs", most, where)
@@ -128,19 +130,16 @@ def expand(
     counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
     known, stages = known or Tried(), dict[tuple[str, str, str], Rehearsed]()
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
-        for one in (scheme, model):
-            task_check.check(one.entry, task, dataset, one.at)
-        partition_fit.check_fit(scheme.spec, dataset.spec, scheme.at)
-        scheme = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
-        held = modal_check.check(model, dataset, scheme)
-        modal_check.check_analyses(held, dataset, model, analyses)
-        entries.check(dataset, model, scheme, task, held)
-        if checked:
-            stage = Rehearsed(model, dataset, held, known)
-            stage = stages.setdefault((model.text, dataset.text, held), stage)
-            counts[model.text].setdefault(dataset.text, stage.parameters)
-            entries.rehearse(stage, scheme)
-        place = _Place(entries, study.test, study.seeds[0], dataset, scheme, model)
+        study_site = Site.of(dataset, scheme)
+        for site, labels in entries.sites(study_site, model):
+            held = _checked(site, model, task, analyses)
+            entries.check(labels, site.dataset, model, site.scheme, task, held)
+            if checked:
+                stage = Rehearsed(model, site.dataset, held, known)
+                stage = stages.setdefault((model.text, site.dataset.text, held), stage)
+                counts[model.text].setdefault(site.dataset.text, stage.parameters)
+                entries.rehearse(labels, stage, site.scheme)
+        place = _Place(entries, study.test, study.seeds[0], study_site, model)
         for label, seed in itertools.product(entries.points, study.seeds):
             if entries.distils(label) and seed != study.seeds[0]:
                 continue  # Its images are the same for all seeds.
@@ -156,17 +155,30 @@ def expand(
     return Expansion(name, study, where, found, watched, counts, analyses, execution)
 
 
+def _checked(site: Site, model: Choice, task: Task, analyses: Sequence[Choice]) -> modal_check.Held:
+    """What clients hold of each sample; a site, model or analysis that does not fit the others is a
+    `ConfigError`.
+    """
+    dataset, scheme = site.dataset, site.scheme
+    task_check.check_alike(dataset, task)
+    for one in (scheme, model):
+        task_check.check(one.entry, task, dataset, one.at)
+    partition_fit.check_fit(scheme.spec, dataset.spec, scheme.at)
+    held = modal_check.check(model, dataset, scheme)
+    modal_check.check_analyses(held, dataset, model, analyses)
+    return held
+
+
 @dataclass(frozen=True)
 class _Place:
-    """One data set, partition and model, on which every entry runs; test: the study's; seed: the
-    first one, that of images to train on.
+    """One data set, partition and model of the study, on which every entry runs that has no site of
+    its own; test: the study's; seed: the first one, that of images to train on.
     """
 
     entries: Entries
     test: str
     seed: int
-    dataset: Choice
-    scheme: Choice
+    site: Site
     model: Choice
     _codes: dict[int, dict[str, str]] = field(default_factory=dict)
 
@@ -179,6 +191,7 @@ class _Place:
     def runs(self, label: str, seed: int) -> Iterator[Run]:
         """The runs of an entry: every point, from every point of what it starts from."""
         start, parents = self.entries.start(label), list[Run | None]([None])
+        site = self.entries.site(label, self.site)
         on = self.entries.train_on(label)
         if start is not None:
             parents = list(self.runs(start, seed))
@@ -186,8 +199,8 @@ class _Place:
             parents = list(self.runs(on, self.seed))
         for method, parent in itertools.product(self.entries.points[label], parents):
             spec: dict[str, Any] = {
-                "dataset": self.dataset.spec,
-                "partition": self.scheme.spec,
+                "dataset": site.dataset.spec,
+                "partition": site.scheme.spec,
                 "model": self.model.spec,
                 "method": method.spec,
                 "terms": method.terms,
@@ -211,8 +224,8 @@ class _Place:
                 label=label,
                 title=self.entries.title(label),
                 grid={**(parent.grid if parent else {}), **method.grid},
-                dataset=self.dataset,
-                partition=self.scheme,
+                dataset=site.dataset,
+                partition=site.scheme,
                 model=self.model,
                 execution=self.entries.executions[label],
                 start=parent.id if parent else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from fl.fields import Count
 from fl.study import config, modal_check, partition_fit, task_check
 from fl.study.components import Choice
 from fl.study.config import Execution, Study
+from fl.study.elsewhere import Elsewhere, Site, check_start
 from fl.study.points import ADDED, Point, points
 from fl.study.rehearsed import Rehearsed
 from fl.study.tried import TooFew, told
@@ -34,7 +35,14 @@ class Entries:
         execution: How an entry is computed that says nothing else.
     """
 
-    def __init__(self, folder: Path, study: Study, where: Where, execution: Execution) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        study: Study,
+        where: Where,
+        execution: Execution,
+        settle: Callable[[Choice], Choice],
+    ) -> None:
         self._folder, self._where = folder, where
         self._given: dict[str, Mapping[str, Any]] = {}
         for label, given in study.methods.items():
@@ -57,30 +65,67 @@ class Entries:
                 raise unknown(where / "best" / "rows" / label, "entry", label, self._given)
         self.execution = config.execution(execution, study.execution, where / "execution")
         self.executions = {label: self._execution(label) for label in self._given}
+        self._elsewhere: dict[str, Elsewhere] = {
+            label: Elsewhere.of(given, where / "methods" / label, settle)
+            for label, given in self._given.items()
+        }
+
+    def site(self, label: str, study: Site) -> Site:
+        """Where an entry runs while the study is somewhere."""
+        return self._elsewhere[label].site(study)
+
+    def sites(self, study: Site, model: Choice) -> Iterator[tuple[Site, list[str]]]:
+        """The study's site and those of entries with one of their own, each with its entries.
+
+        Raises:
+            ConfigError: For an entry that starts from a model which does not fit its data, or
+                trains on images of other clients.
+        """
+        at = self._where / "methods"
+        yield study, [label for label in self.points if not self._elsewhere[label]]
+        for label in self.points:
+            own, start, on = self.site(label, study), self.start(label), self.train_on(label)
+            if start is not None:
+                before = self.site(start, study)
+                check_start(start, before, own, model, at / label / "start")
+            if isinstance(on, str) and self.site(on, study) != own:
+                problem = f"{on!r} makes images for other clients than those of {own.scheme.text}"
+                allowed = "an entry of the same data set and partition"
+                raise ConfigError(at / label / "train_on", problem, allowed)
+            if self._elsewhere[label]:
+                yield own, [label]
 
     def check(
         self,
+        labels: Iterable[str],
         dataset: Choice,
         model: Choice,
         scheme: Choice,
         task: Task,
         held: modal_check.Held,
     ) -> None:
-        """Refuse (`ConfigError`) an entry that cannot work on this data set and partition.
+        """Refuse (`ConfigError`) entries that cannot work on this data set and partition.
 
         That is a grid, or a method that learns by validation data, without such data, a batch
         larger than the data set, and what is made for another task.
         """
         size = dataset.entry.make(dataset.values).size
-        for label, found in self.points.items():
+        for label in labels:
+            found = self.points[label]
             at = self._where / "methods" / label
             if len(found) > 1 and not partition_fit.validates(scheme.spec):
                 problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
+            if self._study.scored == "best" and not partition_fit.validates(scheme.spec):
+                problem = f"is best, but {scheme.text} has no validation samples to tell by"
+                raise ConfigError(self._where / "scored", problem, "last, or a val > 0")
             target = found[0].entry.target
             if declared(target).validates and not partition_fit.validates(scheme.spec):
                 problem = f"learns by validation samples, of which {scheme.text} has none"
                 raise ConfigError(at, problem, "a partition with val > 0")
+            if declared(target).server_data and not partition_fit.serves(scheme.spec):
+                problem = f"trains on the server, which holds no samples in {scheme.text}"
+                raise ConfigError(at, problem, "a partition with server > 0")
             self._check_task(label, task, dataset)
             modal_check.check_trained_on(self.train_on(label), held, at / "train_on")
             if held in modal_check.ALL:
@@ -88,11 +133,11 @@ class Entries:
             for point in found:
                 self._check_batch(label, point.training["batch_size"], size, dataset)
 
-    def rehearse(self, stage: Rehearsed, scheme: Choice) -> None:
-        """Refuse (`ConfigError`) an entry that cannot be built for a model or cannot train it."""
+    def rehearse(self, labels: Iterable[str], stage: Rehearsed, scheme: Choice) -> None:
+        """Refuse (`ConfigError`) entries that cannot be built for a model or cannot train it."""
         away = int(partition_fit.holds_out(scheme.spec))
-        for label, found in self.points.items():
-            for point in found:
+        for label in labels:
+            for point in self.points[label]:
                 if stage.lacks(point, away):
                     with self._telling(stage, label, point):
                         stage.rehearse(point, away)

@@ -18,7 +18,7 @@ from fl.training import Training
 
 ADDED = {"terms": "term", "features": "alteration"}
 """What an entry adds to its method, by key, and what the registry calls it."""
-RESERVED = ("method", "start", "train_on", "title", *ADDED, "execution")
+RESERVED = ("method", "start", "train_on", "title", *ADDED, "execution", "dataset", "partition")
 EXCLUSIVE = ("local_epochs", "local_steps")
 
 

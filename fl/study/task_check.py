@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fl.code import registry
 from fl.code.registry import Entry
@@ -37,21 +37,35 @@ def settled(
         ConfigError: If data sets differ in their task, if the task has no such metric or no classes
             to re-weight test samples by, or if an analysis is made for another task.
     """
-    tasks = [materials.task_entry(one.spec).make({}) for one in datasets]
-    for task, one in zip(tasks, datasets, strict=True):
-        if task.name != tasks[0].name:
-            problem = f"{one.text} is for {task.name}, but {datasets[0].text} for {tasks[0].name}"
-            raise ConfigError(one.at, problem, "data sets of one task in a study")
+    task: Task = materials.task_entry(datasets[0].spec).make({})
+    for one in datasets:
+        check_alike(one, task)
     reweighted = study.test == "reweighted"
-    if reweighted and not tasks[0].counted:
-        problem = f"is reweighted, but {datasets[0].text} has {tasks[0].given}"
+    if reweighted and not task.counted:
+        problem = f"is reweighted, but {datasets[0].text} has {task.given}"
         raise ConfigError(where / "test", problem, "own or global")
-    given, allowed = study.metric, (*tasks[0].metrics, *([REWEIGHTED] if reweighted else []))
+    given, allowed = study.metric, (*task.metrics, *([REWEIGHTED] if reweighted else []))
     if given is not None and given not in allowed:
         raise unknown(where / "metric", "metric", given, allowed)
     for analysis in analyses:
-        check(analysis.entry, tasks[0], datasets[0], analysis.at)
-    return tasks[0], given or allowed[0]
+        check(analysis.entry, task, datasets[0], analysis.at)
+    return task, given or allowed[0]
+
+
+def check_alike(dataset: Choice, task: Task) -> None:
+    """Refuse (`ConfigError`) a data set of another task than the study's."""
+    name = materials.task_entry(dataset.spec).name
+    if name != task.name:
+        problem = f"{dataset.text} is for {name}, but the study for {task.name}"
+        raise ConfigError(dataset.at, problem, "data sets of one task in a study")
+
+
+def check_named(analyses: Sequence[Choice], entries: Collection[str]) -> None:
+    """Refuse (`ConfigError`) an analysis whose key ``methods`` names what is no entry."""
+    for one in analyses:
+        for i, label in enumerate(one.values.get("methods", ())):
+            if label not in entries:
+                raise unknown(one.at / "methods" / i, "entry", label, entries)
 
 
 def _task(name: str) -> Task:

@@ -101,6 +101,7 @@ CLASSIFICATION = Task(
     conclude=conclude,
     conclude_each=conclude_each,
     invent=invent,
+    mixes=True,
 )
 
 

@@ -16,7 +16,7 @@ leaves out the images in which it happens. There is no majority class to compare
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fl.mixed_labels import MIXED, Mix, mixed
 from fl.task import Task, means, of_one, weighted_mean
 
 SMOOTH = 1e-5
@@ -33,11 +34,18 @@ SMOOTH = 1e-5
 def loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
     """(cross-entropy + soft Dice loss) / 2.
 
+    Masks are mixed where the batch says how, see `fl.mixed_labels`: a pixel is then of several
+    classes, of each by its share.
+
     Args:
         outputs: [b, classes, h, w].
         batch: Has the masks ``y`` [b, h, w].
     """
-    entropy, overlap, volume = _soft(outputs, batch["y"])
+    masks: Tensor = batch["y"]
+    if mixes := batch.get(MIXED):
+        entropy, overlap, volume = _soft_of(outputs, *_mixed(outputs, masks, mixes))
+    else:
+        entropy, overlap, volume = _soft(outputs, masks)
     weight = batch["weight"][:, None]
     return (
         weighted_mean(entropy, batch) + _missed((weight * overlap).sum(0), (weight * volume).sum(0))
@@ -51,10 +59,23 @@ def _soft(outputs: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         The mean cross-entropy [b], and by class the overlap of probabilities and mask and the
         volume of both, [b, classes] each.
     """
+    return _soft_of(outputs, masks, _members(masks, outputs))
+
+
+def _soft_of(outputs: Tensor, masks: Tensor, members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`_soft`, where ``masks`` say pixels' classes as cross-entropy wants to hear of them."""
     entropy = F.cross_entropy(outputs, masks, reduction="none").mean((1, 2))
-    shares, members = outputs.softmax(1), _members(masks, outputs)
+    shares = outputs.softmax(1)
     volume = shares.sum((2, 3)) + members.sum((2, 3))
     return entropy, (shares * members).sum((2, 3)), volume
+
+
+def _mixed(outputs: Tensor, masks: Tensor, mixes: Sequence[Mix]) -> tuple[Tensor, Tensor]:
+    """The shares of classes after all mixes, [b, classes, h, w], for both places of `_soft_of`."""
+    members = _members(masks, outputs)
+    for partner, own in mixes:
+        members = mixed(members, partner, own)
+    return members, members
 
 
 def _members(masks: Tensor, outputs: Tensor) -> Tensor:
@@ -126,6 +147,7 @@ SEGMENTATION = Task(
     invent=invent,
     counted=False,
     augmented=False,
+    mixes=True,
 )
 
 

@@ -31,6 +31,7 @@ from fl.simulation.simulate import Round, Simulation
 from fl.store import checkpoint
 from fl.store.checkpoint import Checkpoint
 from fl.train import trial
+from fl.train.candidates import Candidates
 from fl.train.learnt import Learnt, Subject
 from fl.trees import Tree
 
@@ -124,7 +125,7 @@ class Stack:
             waiting: See `fl.train.trial.choose`.
         """
         sims = list(self.simulations.values())
-        runs = trial.Candidates.of(sims, list(self.states.values()))
+        runs = Candidates.of(sims, list(self.states.values()))
         member = next(one for one in bundle.runs if one.run == self.members[0])
         subject = Subject.of(
             *(member.spec, member.code, runs.shapes),

@@ -280,13 +280,13 @@ def hold(root: Path, run: str) -> None:
         assert work is not None
         work.checkpoints.mkdir()
         (root / "holding").touch()
-        time.sleep(60)
+        time.sleep(600)
 
 
 def test_gc_never_removes_a_run_that_is_being_computed(place: Planned, say: Say):
     run, other = "a" * 16, shelving.add(place.store())
     with killing.running(hold, place.root / "runs", run):
-        end = time.monotonic() + 30
+        end = time.monotonic() + 300
         while not (place.root / "runs" / "holding").exists():
             assert time.monotonic() < end
             time.sleep(0.01)

@@ -70,7 +70,7 @@ class Clustered(Project):
     def said(self) -> str:
         return (self.root / "said").read_text()
 
-    def end(self, process: subprocess.Popen[str], exit_status: int = 0, within: float = 400) -> str:
+    def end(self, process: subprocess.Popen[str], exit_status: int = 0, within: float = 900) -> str:
         """What Snakemake said, after it has ended as expected."""
         process.wait(within)
         assert process.returncode == exit_status, self.said
@@ -93,7 +93,7 @@ class Clustered(Project):
         found = [int(path.name.partition("-")[2]) for path in folder.glob("round-*[0-9]")]
         return max(found, default=0)
 
-    def until(self, what: Callable[[], Any], within: float = 200) -> None:
+    def until(self, what: Callable[[], Any], within: float = 600) -> None:
         """Wait until something is so."""
         end = time.monotonic() + within
         while not what():
@@ -110,7 +110,7 @@ class Clustered(Project):
             env=ENVIRONMENT,
             check=True,
             capture_output=True,
-            timeout=200,
+            timeout=600,
         )
         return (store / self.run(name) / "metrics.parquet").read_bytes()
 
@@ -142,7 +142,7 @@ def clustered(cluster: Slurm, tmp_path: Path) -> Iterator[Clustered]:
     for process in found.started:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
     for job in cluster.jobs(root):
         if job.state in ("PENDING", "RUNNING", "COMPLETING"):
             cluster.ask("scancel", job.id)

@@ -86,9 +86,9 @@ class Slurm:
     environment: dict[str, str]
 
     def ask(self, *command: str) -> str:
-        """What a command of Slurm says; it has ten seconds."""
+        """What a command of Slurm says; it has two minutes."""
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=10
+            command, env=self.environment, capture_output=True, text=True, timeout=120
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
@@ -181,7 +181,7 @@ def _daemon(name: str, arguments: list[str], environment: dict[str, str]) -> Dae
 
 
 def _until_idle(cluster: Slurm, daemons: list[Daemon]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     said = ""
     while time.monotonic() < end and all(daemon.poll() is None for daemon in daemons):
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
@@ -194,7 +194,7 @@ def _until_idle(cluster: Slurm, daemons: list[Daemon]) -> None:
 
 
 def _until_empty(cluster: Slurm) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while cluster.ask("squeue", "--noheader").strip() and time.monotonic() < end:
         time.sleep(0.2)
 
@@ -202,8 +202,8 @@ def _until_empty(cluster: Slurm) -> None:
 def _stop(daemon: Daemon) -> None:
     daemon.terminate()
     try:
-        daemon.wait(10)
+        daemon.wait(60)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(daemon.pid, signal.SIGKILL)
-        daemon.wait(10)
+        daemon.wait(60)

@@ -27,6 +27,7 @@ def test_the_quickstart_is_the_same_as_without_and_an_edit_meanwhile_changes_not
     """Few jobs with GPUs, queued while the config is edited; the table is that of a local run."""
     study = REPOSITORY / "config" / "studies" / "quickstart.yaml"
     shutil.copy(study, clustered.root / "config" / "studies")
+    clustered.edit("config/studies/quickstart.yaml", "rounds: 20", "rounds: 6")
     shared = {"backend": "stacked", "run_minutes": 1, "merge_minutes": 6}
     settings = {"studies": ["quickstart"], "execution": {**EXECUTION, **shared}}
     clustered.settings(**settings)
@@ -35,7 +36,7 @@ def test_the_quickstart_is_the_same_as_without_and_an_edit_meanwhile_changes_not
     process = clustered.submit("results/report/quickstart.html")
     clustered.until(lambda: clustered.cluster.jobs(clustered.root))
     clustered.edit("config/studies/quickstart.yaml", "lr: 0.05", "lr: 0.5")
-    clustered.edit("config/studies/quickstart.yaml", "rounds: 20", "rounds: 3")
+    clustered.edit("config/studies/quickstart.yaml", "rounds: 6", "rounds: 3")
     said = clustered.end(process)
     jobs = clustered.cluster.jobs(clustered.root)
     assert len(jobs) == 3, "two of two bundles each, then one that starts from them"
@@ -44,7 +45,7 @@ def test_the_quickstart_is_the_same_as_without_and_an_edit_meanwhile_changes_not
     assert said.count(": train ") == 3
     assert "15 of 15 runs done" in said
 
-    output, _ = local.communicate(timeout=400)
+    output, _ = local.communicate(timeout=900)
     assert local.returncode == 0, output
     assert (clustered.root / TABLE).read_bytes() == (here.root / TABLE).read_bytes()
 
@@ -125,7 +126,7 @@ def test_jobs_that_outlive_their_snakemake_are_not_done_twice(clustered: Cluster
     killed = clustered.submit()
     clustered.until(lambda: clustered.rounds("slow 0") >= 2)
     os.kill(killed.pid, signal.SIGKILL)
-    killed.wait(10)
+    killed.wait(60)
     process = clustered.submit()
     clustered.until(lambda: len(clustered.jobs("slow 0")) == 2)
     clustered.until(lambda: "waiting for" in clustered.told("slow 0"))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import planning
+import preloaded
 import pytest
 import torch
 import yaml
@@ -454,7 +455,8 @@ def held(lab: Path, chosen: str) -> subprocess.CompletedProcess[str]:
     """The chosen contract tests, with the plugin."""
     return subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen),
+            *(preloaded.python(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen),
+            f"--basetemp={lab.with_name('pytest')}",
             "tests/contract/test_methods.py",
         ],
         cwd=planning.ROOT,

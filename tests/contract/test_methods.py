@@ -86,7 +86,7 @@ def test_debug_is_loop_to_the_bit(method: str, model: str) -> None:
 @every_model
 @every_method
 def test_seeds_in_one_stack_are_the_runs_that_they_are_alone(method: str, model: str) -> None:
-    runs = {seed: world(method, model, seed=seed, rounds=2) for seed in (5, 6, 7)}
+    runs = {seed: world(method, model, seed=seed, rounds=2) for seed in (5, 6)}
     together = list(
         simulate.lockstep(runs, {seed: run.begin() for seed, run in runs.items()}, 0, "stacked")
     )
@@ -362,8 +362,9 @@ def prepared_start(planned: Planned, method: str, *stores: str) -> None:
 
 @every_trained_method
 def test_resumed_is_undisturbed_to_the_bit(method: str, planned: Callable[..., Planned]) -> None:
-    # On real images, so that a model with batch normalisation serves every method.
-    held = {"clients": 4, "alpha": 0.5, "min_samples": 5, "min_per_class": 1}
+    # On real images, so that a model with batch normalisation serves every method; few to train on.
+    held = {"clients": 4, "alpha": 0.5, "min_per_class": 15, "test": 0.8}
+    held["server"] = 0.05 * DECLARED[method].server_data
     study = planned(
         methods=study_of(method),
         models=["cnn"],

@@ -14,6 +14,8 @@ from fl.code import registry
 from fl.data.batches import Arrays
 from fl.errors import Where
 from fl.method import Setting, declared
+from fl.mixed_labels import MIXED
+from fl.parts.aligned_features import HISTOGRAM
 from fl.schema import GLOBAL, UNSEEN
 from fl.simulation import engine, simulate
 from fl.simulation.assembly import computing
@@ -48,13 +50,23 @@ def data(sizes: tuple[int, ...] = worlds.SIZES, away: tuple[int, ...] = ()) -> A
     return x, masks.astype(np.uint8), Held(splits, away)
 
 
-def world(method: str, seed: int = 5, away: tuple[int, ...] = (), **training: Any) -> Simulation:
-    """A method on masks and a U-Net of one level; ``away``: clients that are held out."""
+def world(
+    method: str,
+    seed: int = 5,
+    away: tuple[int, ...] = (),
+    features: dict[str, Any] | None = None,
+    **training: Any,
+) -> Simulation:
+    """A method on masks and a U-Net of one level, whose blocks are altered where layers are to be
+    named; ``away``: clients that are held out; ``features``: one alteration, with its name.
+    """
     found = registry.find("method", method, WHERE)
     target = declared(found.target)
     given = {**worlds.TRAINING, "local_epochs": 1, **training}
     settled = Training(**Training.settle(fields.parse(Training, given, WHERE), WHERE))
-    _, model = registry.entry_of("model", {"name": "unet", "width": 2, "levels": 1})
+    _, model = registry.entry_of(
+        "model", {"name": "unet", "width": 2, "levels": 1, "norm": "batch"}
+    )
     network = computing(lambda: model.build(SHAPE, CLASSES), settled)
     x, masks, held = data(away=() if target.alone else away)
     setting = Setting(
@@ -62,7 +74,13 @@ def world(method: str, seed: int = 5, away: tuple[int, ...] = (), **training: An
         away=len(held.away),
         task=SEGMENTATION,
     )
-    spec = {"method": {"name": method, **found.parse(target.short, WHERE)}, "terms": []}
+    # Without layers they are the model's blocks.
+    short = {key: value for key, value in target.short.items() if key != "layers"}
+    spec = {
+        "method": {"name": method, **found.parse(short, WHERE)},
+        "terms": [],
+        "features": [features] if features else [],
+    }
     return Simulation(
         method=specs.build(spec, setting),
         network=network,
@@ -77,7 +95,8 @@ def world(method: str, seed: int = 5, away: tuple[int, ...] = (), **training: An
 
 def test_the_methods_that_the_prostate_study_compares_serve_masks() -> None:
     assert {"local", "fedavg", "fedavgm", "fedprox", "fedbn", "ditto", "finetune"} <= set(METHODS)
-    assert not {"fedproto", "fedfm", "fedrod", "knn-per", "fedrep"} & set(METHODS)
+    assert {"fedfa", "fedfa-c", "fedfa-r", "fedfa-h", "fedfa-plus", "fedrobust"} <= set(METHODS)
+    assert not {"fedproto", "fedfm", "fedrod", "knn-per", "fedrep", "fpl", "fedsr"} & set(METHODS)
 
 
 @every_method
@@ -118,6 +137,42 @@ def test_the_order_of_participants_does_not_matter(method: str) -> None:
     turned, others = engine.run_round(simulation.method, begun, plan.take([2, 0, 3, 1]), "stacked")
     assert worlds.distance(worlds.tree(turned), worlds.tree(straight)) < 1e-12
     torch.testing.assert_close(others, losses[[2, 0, 3, 1]], rtol=0, atol=1e-12)
+
+
+ALTERATIONS: dict[str, dict[str, Any]] = {
+    "mixup": {},
+    "m-mixup": {"layers": ["pool1", "bottleneck"]},
+    "mixstyle": {"layers": ["pool1"], "p": 1.0},
+    "moex": {"layers": ["pool1"], "p": 1.0},
+    "dac-sc": {"layers": ["pool1"], "p": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", ALTERATIONS)
+def test_what_alters_features_goes_with_masks(name: str) -> None:
+    keys = registry.find("alteration", name, WHERE).parse(ALTERATIONS[name], WHERE)
+    simulation = world("fedfa", features={"name": name, **keys})
+    loop, _ = worlds.run(simulation, "loop")
+    stacked, _ = worlds.run(simulation, "stacked")
+    assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
+    plain, _ = worlds.run(world("fedfa"), "loop")
+    assert worlds.distance(worlds.tree(plain), worlds.tree(loop)) > 1e-6
+
+
+def test_histograms_of_a_model_without_a_classifier_are_of_its_last_block() -> None:
+    aligned, plain = (world(name, participation=1.0, rounds=1) for name in ("fedfa-h", "fedavg"))
+    state, again = (
+        engine.run_round(one.method, one.begin(), one.plan(1), "loop")[0]
+        for one in (aligned, plain)
+    )
+    # In the first round there is no histogram to hold features to.
+    assert worlds.distance(again.server, {k: state.server[k] for k in again.server}) < 1e-12
+    assert state.server[HISTOGRAM].shape == (4, 8)
+    torch.testing.assert_close(
+        state.server[HISTOGRAM].sum(1), torch.ones(4, dtype=torch.float64), rtol=0, atol=1e-9
+    )
+    # After a ReLU no value is below 0, which is the edge of bins 3 and 4.
+    assert (state.server[HISTOGRAM][:, 3:].sum(1) > 0.99).all()
 
 
 def test_fedavg_costs_two_models_and_learns_the_mask() -> None:
@@ -172,6 +227,28 @@ def test_the_loss_and_dice_are_those_of_the_formula() -> None:
     assert found["dice"] == pytest.approx(dice, abs=1e-5)
 
 
+def test_the_loss_of_mixed_masks_is_that_of_each_pixels_shares() -> None:
+    outputs, masks = outputs_and_masks()
+    partner, own = torch.tensor([1, 0, 3, 2, 4]), torch.tensor([0.7, 0.7, 0.4, 0.4, 1.0])
+    weight = torch.ones(5, dtype=torch.float64)
+    found = SEGMENTATION.loss(outputs, {"y": masks, "weight": weight, MIXED: ((partner, own),)})
+    p, log = outputs.softmax(1).numpy(), outputs.log_softmax(1).numpy()
+    shares = np.zeros(p.shape)
+    for i, share in enumerate(own.tolist()):
+        for k in range(p.shape[1]):
+            mine, other = masks[i].numpy() == k, masks[int(partner[i])].numpy() == k
+            shares[i, k] = share * mine + (1 - share) * other
+    entropy = -(shares * log).sum(1).mean()
+    soft = [
+        (2 * (p[:, k] * shares[:, k]).sum() + 1e-5) / (p[:, k].sum() + shares[:, k].sum() + 1e-5)
+        for k in range(3)
+    ]
+    assert float(found) == pytest.approx((entropy + 1 - np.mean(soft)) / 2, abs=1e-7)
+    alone = {"y": masks, "weight": weight, MIXED: ((partner, torch.ones(5)),)}
+    plain = SEGMENTATION.loss(outputs, {"y": masks, "weight": weight})
+    assert float(SEGMENTATION.loss(outputs, alone)) == pytest.approx(float(plain), abs=1e-12)
+
+
 def test_images_without_weight_do_not_count() -> None:
     outputs, masks = outputs_and_masks()
     whole = {"y": masks, "weight": torch.tensor([1, 1, 0, 1, 0], dtype=torch.float64)}
@@ -191,6 +268,8 @@ def test_a_class_that_is_nowhere_is_found() -> None:
 
 
 def test_an_image_of_odd_size_is_refused() -> None:
-    _, model = registry.entry_of("model", {"name": "unet", "width": 2, "levels": 2})
+    _, model = registry.entry_of(
+        "model", {"name": "unet", "width": 2, "levels": 2, "norm": "batch"}
+    )
     with pytest.raises(ValueError, match="divisible by 4"):
         model.build((1, 6, 8), 2)

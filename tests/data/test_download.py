@@ -95,14 +95,14 @@ def test_cut_connections_are_resumed_where_they_ended(server, raw, digest):
 def test_what_arrived_outlives_the_process(server, raw):
     server.cut_after = 1000
     code = (
-        "import sys; from fl.data import transfer; transfer.PAUSE = 60;"
+        "import sys; from fl.data import transfer; transfer.PAUSE = 600;"
         "from fl.data.download import Source, fetch; fetch(Source('a.bin', *sys.argv[1:3]), 'raw')"
     )
     command = [sys.executable, "-c", code, f"{server.url}/a.bin", DIGEST]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     partial = raw / ".a.bin.partial"
     with subprocess.Popen(command, cwd=raw.parent, env=environment) as job:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (partial.exists() and partial.stat().st_size == 1000):
             assert time.monotonic() < deadline
             time.sleep(0.01)

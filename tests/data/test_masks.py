@@ -21,7 +21,13 @@ STUDY: dict[str, Any] = {
     "partitions": [{"natural": {"val": "published", "test": "published"}}],
     "models": [{"unet": {"width": 1, "levels": 1}}],
     "training": {"rounds": 1, "local_steps": 1, "batch_size": 4, "optimizer": "adamw", "lr": 0.001},
-    "methods": {"fedavg": None, "fedprox": None, "fedbn": None, "ditto": None},
+    "methods": {
+        "fedavg": None,
+        "fedbn": None,
+        "ditto": None,
+        "fedfa-plus": None,
+        "mixup": {"method": "fedavg", "features": {"mixup": {}}},
+    },
 }
 
 
@@ -90,7 +96,7 @@ WRONG = {
     ),
     "two tasks": (
         {"datasets": ["digits", {"prostate-mri": {"complete": False}}]},
-        r"datasets\.1\.prostate-mri: .* is for segmentation, but digits for classification; "
+        r"datasets\.1\.prostate-mri: .* is for segmentation, but the study for classification; "
         "allowed: data sets of one task",
     ),
 }
@@ -104,7 +110,7 @@ def test_what_asks_for_class_labels_is_told_that_there_are_masks(name: str, tmp_
 
 
 def test_only_runs_of_masks_are_named_by_the_code_of_their_task() -> None:
-    unet = {"name": "unet", "width": 2, "levels": 2}
+    unet = {"name": "unet", "width": 2, "levels": 2, "norm": "batch"}
     spec = {
         "dataset": SET,
         "partition": {"name": "natural"},

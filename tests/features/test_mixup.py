@@ -151,9 +151,11 @@ def test_inputs_that_are_tokens_are_refused() -> None:
 
 
 @pytest.mark.parametrize("made", [Mixup(), MMixup(("a",)), MOEx(("a",))])
-def test_masks_are_refused_where_labels_are_mixed(made: Any) -> None:
-    with pytest.raises(FedloomError, match="mixes labels, and samples are not of one class each"):
-        made.build(replace(setting(), task=SEGMENTATION))
+def test_a_task_whose_loss_mixes_no_labels_is_refused(made: Any) -> None:
+    assert made.build(replace(setting(), task=SEGMENTATION))
+    deaf = replace(SEGMENTATION, name="counting", mixes=False)
+    with pytest.raises(FedloomError, match="mixes labels, which the loss of counting cannot take"):
+        made.build(replace(setting(), task=deaf))
 
 
 @pytest.mark.parametrize("made", [MOEx(("a",)), DACSC(("a",))], ids=["moex", "dac-sc"])

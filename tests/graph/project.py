@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import preloaded
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -51,10 +52,15 @@ class Project:
 
     root: Path
 
+    @property
+    def python(self) -> str:
+        """The Python of its processes."""
+        return preloaded.python()
+
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """A Snakemake that is on its way, in a process group of its own."""
         return subprocess.Popen(
-            [sys.executable, "-m", "snakemake", *arguments],
+            [self.python, "-m", "snakemake", *arguments],
             cwd=self.root,
             env={**ENVIRONMENT, **environment},
             stdout=subprocess.PIPE,
@@ -66,7 +72,7 @@ class Project:
     def snakemake(self, *arguments: str, exit_status: int = 0) -> str:
         """What a Snakemake says, after it has ended as expected."""
         process = self.start(*arguments)
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=600)
         assert process.returncode == exit_status, output
         return output
 
@@ -184,6 +190,14 @@ class Project:
         self.write("config/config.yaml", yaml.safe_dump({**SETTINGS, **changes}))
 
 
+class Real(Project):
+    """A project whose processes are Pythons of their own: killed one by one, or preloaded with
+    something else.
+    """
+
+    python = sys.executable
+
+
 def create(root: Path) -> Project:
     """A project in which nothing has run yet."""
     root.mkdir(parents=True)
@@ -222,7 +236,7 @@ def clone(project: Project, root: Path) -> Project:
 
 def until(what: Callable[[], bool]) -> None:
     """Wait for something that another process does."""
-    end = time.monotonic() + 180
+    end = time.monotonic() + 600
     while not what():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)

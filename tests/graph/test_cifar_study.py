@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import preloaded
 import pytest
 import yaml
 
@@ -60,7 +60,7 @@ def test_the_cifar_study_goes_from_the_archive_to_the_report(
         "execution": {"backend": "loop", "device": "cpu"},
     }
     (config / "config.yaml").write_text(yaml.safe_dump(settings))
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--directory", str(tmp_path)]
+    command = [preloaded.python(), "-m", "snakemake", "--cores", "2", "--directory", str(tmp_path)]
     command += ["--snakefile", str(ROOT / "Snakefile")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

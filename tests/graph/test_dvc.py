@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -24,17 +24,19 @@ OURS = ["fedavg 0", "fedavg 1", "fedavg-ft 0", "fedavg-ft 1"]
 
 
 @pytest.fixture(scope="module")
-def tracked(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Versioned:
-    """The small project after `dvc repro`, committed and pushed to a folder. Nobody changes it."""
-    root = tmp_path_factory.mktemp("tracked")
-    made = versioned.create(finished, root / "project")
-    made.dvc("repro")
-    made.dvc("remote", "add", "--default", "shared", str(root / "remote"))
-    made.commit("First results")
-    assert made.git("status", "--short") == ""
-    assert "up to date" in made.dvc("status")
-    made.dvc("push")
-    return made
+def tracked(finished: Project, once: Callable[..., Path]) -> Versioned:
+    """The small project after `dvc repro`, committed and pushed to a folder."""
+
+    def make(root: Path) -> None:
+        made = versioned.create(finished, root / "project")
+        made.dvc("repro")
+        made.dvc("remote", "add", "--default", "shared", str(root / "remote"))
+        made.commit("First results")
+        assert made.git("status", "--short") == ""
+        assert "up to date" in made.dvc("status")
+        made.dvc("push")
+
+    return Versioned(once("tracked", make) / "project")
 
 
 @pytest.fixture

@@ -56,30 +56,30 @@ def test_what_decides_no_number_trains_nothing(place: Project):
     assert "Another title" in place.report()
 
 
-def test_code_trains_what_uses_it(place: Project):
+def test_code_trains_what_uses_it(copied: Project):
     """A method's own code, an equivalent form of a part of it, and another form of that part."""
-    before = place.values()
+    before = copied.values()
     part, method = "fl/parts/held.py", "fl/methods/fedprox.py"
-    place.write(part, "def held(mu):\n    return 1.5 * mu\n")
-    place.edit(method, "proximal(self.mu)", "proximal(held(self.mu))")
-    place.edit(
+    copied.write(part, "def held(mu):\n    return 1.5 * mu\n")
+    copied.edit(method, "proximal(self.mu)", "proximal(held(self.mu))")
+    copied.edit(
         method, "\nfrom fl.parts.losses", "\nfrom fl.parts.held import held\nfrom fl.parts.losses"
     )
-    assert place.trained() == ["fedprox 0", "fedprox 1"]
-    own = place.values()
+    assert copied.trained() == ["fedprox 0", "fedprox 1"]
+    own = copied.values()
     assert apart(before, own) == ["fedprox"]
 
-    old = place.code_hash(method)
-    place.write(part, "def held(mu):\n    return mu + mu / 2\n")
-    new = place.code_hash(method)
+    old = copied.code_hash(method)
+    copied.write(part, "def held(mu):\n    return mu + mu / 2\n")
+    new = copied.code_hash(method)
     assert old != new
-    place.write("fl/equivalent.yaml", f"- {{root: {method}, old: {old}, new: {new}}}\n")
-    assert place.trained() == []
-    assert apart(own, place.values()) == []
+    copied.write("fl/equivalent.yaml", f"- {{root: {method}, old: {old}, new: {new}}}\n")
+    assert copied.trained() == []
+    assert apart(own, copied.values()) == []
 
-    place.write(part, "def held(mu):\n    return 2 * mu\n")
-    assert place.trained() == ["fedprox 0", "fedprox 1"]
-    after = place.values()
+    copied.write(part, "def held(mu):\n    return 2 * mu\n")
+    assert copied.trained() == ["fedprox 0", "fedprox 1"]
+    after = copied.values()
     assert apart(own, after) == ["fedprox"]
     assert (own["fedprox"]["value"].to_numpy() != after["fedprox"]["value"].to_numpy()).any()
 

@@ -16,38 +16,38 @@ from fl.results.tables import read_plan_hash
 pytestmark = pytest.mark.graph
 
 
-def test_failing_and_diverged_runs_are_named_and_take_nothing_with_them(place: Project):
-    before = place.values()
-    shutil.copy(Path(__file__).with_name("brittle.py"), place.root / "fl" / "methods")
-    place.write("broken", "")
+def test_failing_and_diverged_runs_are_named_and_take_nothing_with_them(copied: Project):
+    before = copied.values()
+    shutil.copy(Path(__file__).with_name("brittle.py"), copied.root / "fl" / "methods")
+    copied.write("broken", "")
     changed = {"brittle": None, "fedprox": {"mu": 0.5, "lr": 1e6}}
-    place.study(methods={**STUDY["methods"], **changed})
-    records = place.records()
-    output = place.snakemake(exit_status=1)
+    copied.study(methods={**STUDY["methods"], **changed})
+    records = copied.records()
+    output = copied.snakemake(exit_status=1)
 
-    assert place.since(records) == ["brittle 0", "fedprox 0", "fedprox 1"]
-    log = place.log("brittle 1")
-    assert str(log.relative_to(place.root)) in output
+    assert copied.since(records) == ["brittle 0", "fedprox 0", "fedprox 1"]
+    log = copied.log("brittle 1")
+    assert str(log.relative_to(copied.root)) in output
     assert "this seed has no luck" in output
     assert "Traceback" in log.read_text()
-    states = dict.fromkeys(place.names().values(), "complete")
+    states = dict.fromkeys(copied.names().values(), "complete")
     states |= {"fedprox 0": "diverged", "fedprox 1": "diverged", "brittle 1": "missing"}
-    assert place.states() == states
-    assert read_plan_hash(place.root / TABLE) == (place.plan()["hash"], False)
-    after = place.values()
+    assert copied.states() == states
+    assert read_plan_hash(copied.root / TABLE) == (copied.plan()["hash"], False)
+    after = copied.values()
     assert apart(before, after) == ["brittle", "fedprox"]
     assert set(after["brittle"]["seed"]) == {0}
-    assert "1 missing" in place.report()
-    assert place.run("brittle 1") in place.report()
+    assert "1 missing" in copied.report()
+    assert copied.run("brittle 1") in copied.report()
 
-    (place.root / "broken").unlink()
-    assert place.trained(REPORT) == ["brittle 1"]
-    assert read_plan_hash(place.root / TABLE) == (place.plan()["hash"], True)
-    assert place.states() == {**states, "brittle 1": "complete"}
-    assert set(place.values()["brittle"]["seed"]) == {0, 1}
-    assert apart(after, place.values()) == ["brittle"]
-    assert "1 missing" not in place.report()
-    assert "2 diverged" in place.report()
+    (copied.root / "broken").unlink()
+    assert copied.trained(REPORT) == ["brittle 1"]
+    assert read_plan_hash(copied.root / TABLE) == (copied.plan()["hash"], True)
+    assert copied.states() == {**states, "brittle 1": "complete"}
+    assert set(copied.values()["brittle"]["seed"]) == {0, 1}
+    assert apart(after, copied.values()) == ["brittle"]
+    assert "1 missing" not in copied.report()
+    assert "2 diverged" in copied.report()
 
 
 def test_what_is_removed_comes_back_and_nothing_else(place: Project):

@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+import mounting
 import project
 import psutil
 import pytest
-from project import REPORT, SETTINGS, STUDY, TABLE, Project, until
+from project import REPORT, SETTINGS, STUDY, TABLE, Project, Real, until
 
 from fl.results.markers import marker
 from fl.store.store import Store
@@ -29,14 +30,17 @@ MADE = (TABLE, "results/metrics/small.json", "results/plots/small.csv")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def undisturbed(finished: Project, once: Callable[..., Path]) -> Project:
     """A study of some rounds with a checkpoint after each of them; it has ended."""
-    found = project.copy(finished, tmp_path_factory.mktemp("failures") / "undisturbed")
-    start_over(found)
-    found.settings(**OFTEN)
-    found.study(**LONG)
-    found.snakemake()
-    return found
+
+    def make(root: Path) -> None:
+        found = project.copy(finished, root)
+        start_over(found)
+        found.settings(**OFTEN)
+        found.study(**LONG)
+        found.snakemake()
+
+    return Project(once("failures", make))
 
 
 def start_over(place: Project) -> None:
@@ -52,13 +56,13 @@ def content(place: Project) -> list[bytes]:
 def fl(place: Project, *arguments: str, exit_status: int = 0) -> str:
     """What ``python -m fl`` says."""
     done = subprocess.run(
-        [sys.executable, "-m", "fl", *arguments],
+        [place.python, "-m", "fl", *arguments],
         cwd=place.root,
         env=project.ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == exit_status, done.stdout
     return done.stdout
@@ -73,7 +77,7 @@ def jobs(place: Project) -> list[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             words = process.cmdline()
-            if words[2:5] == ["-m", "fl", "train"] and process.cwd() == str(place.root):
+            if words[3:7] == ["-P", "-m", "fl", "train"] and process.cwd() == str(place.root):
                 found.append(process)
     return found
 
@@ -88,11 +92,11 @@ def disturbed(place: Project, kind: str, moments: random.Random) -> bool:
     process = place.start(REPORT)
     try:
         if kind == "snakemake":
-            time.sleep(moments.uniform(0, 6))
+            time.sleep(moments.uniform(0, 4))
         else:
             while process.poll() is None and not jobs(place):
                 time.sleep(0.02)
-            time.sleep(moments.uniform(0, 3))
+            time.sleep(moments.uniform(0, 1.5))
         victims = jobs(place)
         if process.poll() is not None or (kind == "job" and not victims):
             return False
@@ -102,7 +106,7 @@ def disturbed(place: Project, kind: str, moments: random.Random) -> bool:
             kill(victim)
         return True
     finally:
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
 
 
 def test_twenty_kills_change_no_byte(undisturbed: Project, tmp_path: Path):
@@ -149,21 +153,10 @@ def test_a_store_on_a_full_disk_is_named_and_gone_on_with(
     assert all(not Store(small_disk / "runs").verify(run) for run in place.names())
 
 
-@contextlib.contextmanager
-def read_only(folder: Path) -> Iterator[None]:
+def read_only(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Inside, nothing can be written below ``folder``, not by root either."""
-    try:
-        for options in (
-            ["--bind", str(folder), str(folder)],
-            ["-o", "remount,ro,bind", str(folder)],
-        ):
-            subprocess.run(["mount", *options], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("a folder cannot be mounted read-only here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
+    again = ["-o", "remount,ro,bind", str(folder)]
+    return mounting.mounted(folder, ["--bind", str(folder), str(folder)], again)
 
 
 def test_results_that_cannot_be_written_are_named_and_stay(copied: Project):
@@ -199,7 +192,7 @@ def clock(tmp_path: Path) -> Path:
 def test_a_clock_that_goes_back_a_day_changes_nothing(
     undisturbed: Project, clock: Path, tmp_path: Path
 ):
-    place = project.copy(undisturbed, tmp_path / "project")
+    place = Real(project.copy(undisturbed, tmp_path / "project").root)
     start_over(place)
     shift = tmp_path / "shift"
     environment = {"LD_PRELOAD": str(clock), "CLOCK_SHIFT": str(shift)}
@@ -210,12 +203,12 @@ def test_a_clock_that_goes_back_a_day_changes_nothing(
     for top in ("data", "results"):  # As files are that were written before the step.
         date_ahead(place.root / top, DAY)
     # Snakemake takes a job for failed whose output is older than its input; its runs are there.
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0 or "older modification time" in output, output
     before = place.records()
     assert before
     process = place.start(REPORT, **environment)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert before.items() <= place.records().items()
     assert content(place) == content(undisturbed)

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
+import fixtures_demo
 import pandas as pd
+import preloaded
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.mark.graph
-def test_generated_files_become_a_report_and_a_lock_entry(tmp_path: Path) -> None:
+def test_generated_files_become_a_report_and_a_lock_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "demo"
-    command = [sys.executable, "tests/fixtures_demo.py", "femnist", "--into", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{folder}/results/report/femnist.html" in done.stdout
+    monkeypatch.setattr(sys, "argv", ["fixtures_demo.py", "femnist", "--into", str(folder)])
+    monkeypatch.setattr(sys, "executable", preloaded.python())
+    assert fixtures_demo.main() == 0
+    assert f"{folder}/results/report/femnist.html" in capfd.readouterr().out
     config = yaml.safe_load((folder / "config" / "config.yaml").read_text())
     assert config["sources"]["femnist"].startswith("http://127.0.0.1:")
     lock = json.loads((folder / "config" / "sources.lock.json").read_text())

@@ -8,12 +8,12 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import project
 import pytest
-from project import TABLE, Project, until
+from project import TABLE, Project, Real, until
 
 from fl.results.markers import marker
 
@@ -30,15 +30,18 @@ HELD = {
 
 
 @pytest.fixture(scope="module")
-def undisturbed(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def undisturbed(finished: Project, once: Callable[..., Path]) -> Project:
     """One run with a checkpoint after every round; it has ended."""
-    found = project.copy(finished, tmp_path_factory.mktemp("killing") / "undisturbed")
-    shutil.copytree(LAB, found.root / LAB.name, ignore=shutil.ignore_patterns("__pycache__"))
-    found.study(**HELD)
-    often = {**project.SETTINGS["execution"], "checkpoint_every": 1}
-    found.settings(plugins=[LAB.name], execution=often)
-    assert found.trained() == [RUN]
-    return found
+
+    def make(root: Path) -> None:
+        found = project.copy(finished, root)
+        shutil.copytree(LAB, root / LAB.name, ignore=shutil.ignore_patterns("__pycache__"))
+        found.study(**HELD)
+        often = {**project.SETTINGS["execution"], "checkpoint_every": 1}
+        found.settings(plugins=[LAB.name], execution=often)
+        assert found.trained() == [RUN]
+
+    return Project(once("killing", make))
 
 
 @pytest.fixture
@@ -46,14 +49,21 @@ def begun(undisturbed: Project, tmp_path: Path) -> Iterator[tuple[Project, subpr
     """The same project without that run, and the Snakemake whose job is held after 5 of its rounds
     for as long as there is the file ``hold``.
     """
-    found = project.copy(undisturbed, tmp_path / "project")
-    forget(found, RUN)
-    hold(found).touch()
-    process = found.start(TABLE)
+    with started(project.copy(undisturbed, tmp_path / "project")) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def started(place: Project) -> Iterator[tuple[Project, subprocess.Popen[str]]]:
+    """As ``begun``, for the length of a block."""
+    forget(place, RUN)
+    hold(place).touch()
+    process = place.start(TABLE)
     try:
-        until(lambda: (partial(found) / "checkpoint" / "round-000005").exists())
-        yield found, process
+        until(lambda: (partial(place) / "checkpoint" / "round-000005").exists())
+        yield place, process
     finally:
+        hold(place).unlink(missing_ok=True)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -102,7 +112,7 @@ def resumed(place: Project) -> int:
 def test_a_killed_job_goes_on_where_it_was(begun, undisturbed: Project):
     place, process = begun
     kill_job(place)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 1
     assert str(place.log(RUN).relative_to(place.root)) in output
     assert place.trained() == [RUN]
@@ -117,18 +127,19 @@ def test_a_job_outlives_its_snakemake_and_is_not_done_twice(begun, undisturbed: 
     second = place.start(TABLE)
     until(lambda: "waiting for" in said(place))
     hold(place).unlink()
-    output, _ = second.communicate(timeout=60)
+    output, _ = second.communicate(timeout=180)
     assert second.returncode == 0, output
     assert "already there" in said(place)
     assert place.table() == undisturbed.table()
 
 
-def test_ctrl_c_ends_in_one_sentence(begun, undisturbed: Project):
-    place, process = begun
-    os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
-    until(lambda: "Ctrl-C again" in said(place))
-    hold(place).unlink()
-    output, _ = process.communicate(timeout=60)
+def test_ctrl_c_ends_in_one_sentence(undisturbed: Project, tmp_path: Path):
+    """Of processes in one group, as a terminal has them."""
+    with started(Real(project.copy(undisturbed, tmp_path / "project").root)) as (place, process):
+        os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
+        until(lambda: "Ctrl-C again" in said(place))
+        hold(place).unlink()
+        output, _ = process.communicate(timeout=180)
     assert process.returncode == 1
     before, _, after = output.partition("\nStopping: ")
     assert len(after.splitlines()) == 1, after
@@ -152,12 +163,12 @@ def test_after_a_kill_of_both_it_goes_on_in_place_and_in_a_clone(
         assert found.table() == undisturbed.table()
 
 
-def test_two_snakemakes_at_once_do_everything_once(place: Project):
-    table, before = place.table(), place.records()
-    forget(place, "fedavg 0", "fedprox 0")
-    processes = [place.start(), place.start()]
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
+def test_two_snakemakes_at_once_do_everything_once(copied: Project):
+    table, before = copied.table(), copied.records()
+    forget(copied, "fedavg 0", "fedprox 0")
+    processes = [copied.start(), copied.start()]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
-    assert place.since(before) == ["fedavg 0", "fedprox 0"]
-    assert place.table() == table
-    assert "Nothing to be done" in place.snakemake()
+    assert copied.since(before) == ["fedavg 0", "fedprox 0"]
+    assert copied.table() == table
+    assert "Nothing to be done" in copied.snakemake()

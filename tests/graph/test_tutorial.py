@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,14 +30,16 @@ class Clone:
 
     def follow(self) -> str:
         """Run the next block as a reader would; what it says."""
+        # A pytest inside of one has a folder of its own: others' are not its to clean up.
+        own = {"PYTEST_ADDOPTS": f"--basetemp={self.programs.with_name('pytest')}"}
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", BLOCKS[len(self.said)]],
             cwd=self.project.root,
-            env={**ENVIRONMENT, "PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}"},
+            env={**ENVIRONMENT, **own, "PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=600,
         )
         assert done.returncode == 0, done.stdout
         self.said.append(done.stdout)
@@ -60,7 +61,7 @@ def clone(tmp_path: Path) -> Clone:
     programs.mkdir()
     for name, module in (("python", ""), ("snakemake", "-m snakemake ")):
         path = programs / name
-        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module}"$@"\n')
+        path.write_text(f'#!/bin/sh\nexec "{made.python}" {module}"$@"\n')
         path.chmod(0o755)
     return Clone(made, programs)
 

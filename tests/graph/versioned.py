@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ class Versioned(Project):
         programs = self.root.parent / "bin"
         if not programs.exists():
             programs.mkdir()
-            (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+            (programs / "python").write_text(f'#!/bin/sh\nexec "{self.python}" "$@"\n')
             (programs / "python").chmod(0o755)
         return {
             **project.ENVIRONMENT,
@@ -54,7 +53,7 @@ class Versioned(Project):
         return self._said(["git", *arguments], 0)
 
     def dvc(self, *arguments: str, exit_status: int = 0, **environment: str) -> str:
-        return self._said([sys.executable, "-m", "dvc", *arguments], exit_status, **environment)
+        return self._said([self.python, "-m", "dvc", *arguments], exit_status, **environment)
 
     def commit(self, message: str) -> None:
         self.git("add", "--all")
@@ -94,7 +93,7 @@ class Versioned(Project):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=600,
         )
         assert done.returncode == exit_status, done.stdout
         return done.stdout

@@ -40,7 +40,7 @@ def killed_at(step: int, act: Callable[..., Any], *args: Any) -> bool:
     """Run ``act`` in a child that is killed at ``step``; False if it ended before that."""
     child = context.Process(target=_die_at, args=(step, act, *args))
     child.start()
-    child.join(60)
+    child.join(300)
     assert child.exitcode in (0, -signal.SIGKILL), f"the child failed: {child.exitcode}"
     return child.exitcode != 0
 

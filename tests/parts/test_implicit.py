@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fl import trees
-from fl.parts.implicit import hypergradient, response
+from fl.parts.implicit import curvature, hypergradient, response
 from fl.trees import Tree
 
 H = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
@@ -109,3 +109,14 @@ def test_clients_in_a_stack_have_what_they_have_alone() -> None:
     for row, expected in enumerate(alone):
         for name, leaf in expected.items():
             torch.testing.assert_close(together[name][row], leaf)
+
+
+def test_curvature_is_of_weights_and_params_and_keeps_no_graph() -> None:
+    w = BEST.clone().requires_grad_()
+    v = torch.tensor([0.2, -1.0], dtype=torch.float64)
+    by_weights, by_params = curvature(training, {"w": v}, {"w": w}, PARAMS, psi=0.3, terms=2)
+    step = torch.eye(2, dtype=torch.float64) - 0.3 * H
+    p = v + v @ step + v @ step @ step
+    torch.testing.assert_close(by_weights["w"], p @ H)
+    torch.testing.assert_close(by_params["a"], -p @ B)
+    assert not by_weights["w"].requires_grad and not by_params["a"].requires_grad

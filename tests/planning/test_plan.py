@@ -181,6 +181,10 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
         ({"seeds": []}, "seeds: is empty; allowed: at least one"),
         ({"seeds": [0, 0]}, "seeds.1: 0 stands twice"),
         ({"seeds": [-1]}, "seeds.0: is -1; allowed: a whole number >= 0"),
+        (
+            {"analyses": [{"inversion": {"methods": ["local"]}}]},
+            "analyses.0.inversion.methods.0: unknown entry 'local'",
+        ),
         ({"baseline": "local"}, "baseline: unknown entry 'local'"),
         ({"models": ["cnn"]}, "models.0.cnn: cnn does not take the inputs of synthetic"),
         (
@@ -279,6 +283,11 @@ def test_published_cells_are_looked_up(config: Path):
             {"columns": {"digits": "all"}},
             "published.0.columns.digits: unknown data set or partition",
         ),
+        (
+            {"unseen": True},
+            "published.0.unseen: is true, but no client of natural is held out of training; ",
+        ),
+        ({"unseen": True, "modality": "image"}, "published.0.unseen: stands beside modality; "),
     ],
 )
 def test_published_cells_that_are_not_there_are_refused(

@@ -426,7 +426,9 @@ def test_majority_is_over_the_test_samples_that_scores_are_over(tmp_path):
 
 def test_unseen_clients_have_a_table_of_their_own(tmp_path):
     results = tmp_path / "results"
-    made_plan = plan([entry("r1", "fedavg"), entry("r2", "local")])
+    cell = {"source": "A", "table": "1", "row": "r", "column": "c", "note": "", "sd": None}
+    cell |= {"method": "fedavg", "setting": "digits", "value": 20.0, "unseen": True}
+    made_plan = plan([entry("r1", "fedavg"), entry("r2", "local")]) | {"published": [cell]}
     write_plan(results, made_plan)
     counts = {"train": [[5, 1], [1, 5], [3, 3]], "test": [[2, 1], [1, 2], [2, 2]]}
     write_partition(results, "part", counts, ["a", "b"], unseen=[2])
@@ -436,6 +438,8 @@ def test_unseen_clients_have_a_table_of_their_own(tmp_path):
     page, md, latex = made(results)
     assert page.tables["unseen"][1:] == [["fedavg", "25.0"], ["local", NOTHING]]
     assert page.tables["settings"][1][1] == "60.0"
+    [_, _, setting, *shown, _, _] = page.tables["published"][1]
+    assert setting.endswith(" · unseen clients") and shown == ["25.0", "20.0"]
     assert "Clients held out of training" in md
     assert "Clients held out of training" in latex
     plain = tmp_path / "plain"

@@ -68,7 +68,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def until(what: Callable[[], Any], seconds: float = 30.0) -> None:
+def until(what: Callable[[], Any], seconds: float = 300.0) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "waited in vain"
@@ -256,7 +256,9 @@ def test_killed_at_every_touch_of_the_disk(start: str, tmp_path: Path) -> None:
         done = store_of(root).has_weights(RUN) if upgrade else store_of(root).has(RUN)
         before = time.monotonic()
         assert compute(root, weights=upgrade) is not done
-        assert time.monotonic() - before < 10
+        assert time.monotonic() - before < 50, (
+            "its holder is dead, so nobody waits the patience of 60 s"
+        )
         is_whole(root)
         assert store_of(root).has_weights(RUN) is upgrade
         if not done or upgrade:
@@ -346,7 +348,7 @@ def hold(root: Path) -> None:
         assert work is not None
         checkpoint.save(work.checkpoints, 3, weights_of(3), {}, rows_of(3))
         (root / "holding").touch()
-        until(lambda: work.lost, 60)
+        until(lambda: work.lost)
         (root / "lost").touch()
         published = work.finish(RECORD, rows_of(3))
         (root / ("published" if published else "dropped")).touch()
@@ -357,15 +359,21 @@ def test_a_killed_holder_is_followed_at_once(
 ) -> None:
     with running(hold, tmp_path) as child:
         until((tmp_path / "holding").exists)
-        threading.Timer(0.5, child.kill).start()
-        before = time.monotonic()
+        killed: list[float] = []
+
+        def kill() -> None:
+            until(lambda: any("waiting for" in message for message in caplog.messages))
+            child.kill()
+            killed.append(time.monotonic())
+
+        threading.Thread(target=kill).start()
         with caplog.at_level(logging.INFO), store_of(tmp_path).open(RUN) as work:
-            waited = time.monotonic() - before
+            waited = time.monotonic() - killed[0]
             assert work is not None
             found = checkpoint.load_latest(work.checkpoints)
             assert found is not None
             assert found.round == 3
-    assert 0.4 < waited < 5
+    assert waited < 50, "the patience is 60 s"
     told = [m for m in caplog.messages if "waiting for" in m]
     assert len(told) == 1
     assert f"process {child.pid} on" in told[0]
@@ -420,13 +428,13 @@ def test_a_holder_on_another_host_is_given_its_time(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=beat)
     thread.start()
-    threading.Timer(1.5, stop.set).start()
     before = time.monotonic()
+    threading.Timer(1.5, stop.set).start()
     with store_of(tmp_path, patience=0.6).open(RUN) as work:
         waited = time.monotonic() - before
         assert work is not None
     thread.join()
-    assert 1.5 + 0.4 < waited < 10
+    assert 1.5 + 0.4 < waited < 60
 
 
 @pytest.mark.parametrize(

@@ -178,18 +178,18 @@ def test_auto_is_not_decided_again_by_the_job_that_goes_on(planned: Plan) -> Non
 def test_sigterm_in_a_long_round_is_status_75_and_goes_on_in_that_round(
     planned: Plan, caplog: pytest.LogCaptureFixture
 ) -> None:
-    long = {**planning.STUDY["training"], "rounds": 1, "local_epochs": 60}
+    long = {**planning.STUDY["training"], "rounds": 1, "local_epochs": 120}
     study = planned(training=long)
     [run] = study.runs("fedavg")
     job = process(study, "fedavg", "broken")
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not study.log(run).exists():
         assert job.poll() is None, job.communicate()
         assert time.monotonic() < end
         time.sleep(0.002)
     time.sleep(0.02)
     job.send_signal(signal.SIGTERM)
-    _, err = job.communicate(timeout=60)
+    _, err = job.communicate(timeout=300)
     assert job.returncode == 75, err
     *_, said = err.splitlines()
     place = said.removeprefix(f"stopped: {run}: left ")
@@ -264,7 +264,7 @@ def test_a_signal_ends_the_wait_for_another_job(
             assert job.stderr is not None
             assert any("waiting for" in line for line in job.stderr)
             job.send_signal(number)
-            assert job.wait(timeout=5) == status
+            assert job.wait(timeout=300) == status
             *_, last = job.stderr
             assert last == said
         finally:

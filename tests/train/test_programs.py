@@ -63,7 +63,7 @@ def test_jobs_at_once_compile_a_program_once(kept: Path, tmp_path: Path) -> None
     for job in jobs:
         job.start()
     for job in jobs:
-        job.join(30)
+        job.join(300)
     assert [job.exitcode for job in jobs] == [0] * 4
     assert (tmp_path / "told").read_text() == "compiled\n"
     with programs.once("p", nobody) as first:

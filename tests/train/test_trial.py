@@ -24,9 +24,10 @@ from fl import trees
 from fl.planning import served
 from fl.simulation import compiled, engine
 from fl.simulation.simulate import Simulation
-from fl.train import programs, trial
+from fl.train import candidates as tried
+from fl.train import compiling, programs, trial
+from fl.train.candidates import Candidates
 from fl.train.learnt import Learnt, Measured, Subject
-from fl.train.trial import Candidates
 
 Plan = Callable[..., Planned]
 CPU = torch.device("cpu")
@@ -59,7 +60,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int, int]
         now += steps * {"loop": clients, "stacked": 2.0, "compiled": 0.1}[backend]
         return [(state, torch.zeros(1)) for state in states]
 
-    monkeypatch.setattr(trial.engine, "run_rounds", run_rounds)
+    monkeypatch.setattr(tried.engine, "run_rounds", run_rounds)
     monkeypatch.setattr(trial.time, "perf_counter", lambda: now)
     yield tries
 
@@ -94,7 +95,7 @@ def test_some_clients_are_enough_to_time_the_loop(method: str) -> None:
 
 
 def test_where_clients_differ_in_modality_that_of_most_is_timed() -> None:
-    runs = candidates(two_kinds("fedavg", participation=1.0))
+    runs = candidates(two_kinds("fedavg", classifier="own", participation=1.0))
     assert runs.participants == 3
     assert runs.shapes["sample"] == [4], "texts of four tokens"
     assert runs.few().seconds("loop", 2) > 0 and runs.seconds("stacked", 2) > 0
@@ -168,12 +169,27 @@ def test_compiling_is_tried_only_where_the_work_of_the_study_is_worth_it(
     ahead: int, share: float, clock: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled, "available", lambda device: True)
-    monkeypatch.setattr(trial, "PAYS", 1e6)
+    monkeypatch.setattr(compiling, "PAYS", 1e6)
     runs = candidates(world("fedavg", rounds=100))
     chosen = trial.choose(replace(runs, rounds=ahead), Learnt(None, subject()), served=share)
     worth = ahead * share > 1000
     assert any(name == "compiled" for name, *_ in clock) == worth
     assert chosen.backend == ("compiled" if worth else "stacked")
+
+
+def test_a_program_that_takes_longer_to_compile_than_it_saves_is_not_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiled, "available", lambda device: True)
+    monkeypatch.setattr(compiling, "PAYS", 0.0)
+    plain = candidates(world("fedavg"))
+    twice = candidates(world("perfedavg"))
+    assert 0 < plain.calls < twice.calls, "its gradient is of two steps"
+    known = Measured({"loop": 2.0, "stacked": 1.0})
+    for runs in (plain, twice):
+        enough = compiling.expected(runs) / compiling.MOST
+        assert compiling.worth(runs, known, 1.01 * enough)
+        assert not compiling.worth(runs, known, 0.99 * enough)
 
 
 def test_a_trial_compiles_all_that_a_round_needs(
@@ -183,7 +199,8 @@ def test_a_trial_compiles_all_that_a_round_needs(
     monkeypatch.setattr(compiled, "CHUNK", 2)
     monkeypatch.setattr(compiled, "available", lambda device: True)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(trial, "PAYS", 0.0)
+    monkeypatch.setattr(compiling, "PAYS", 0.0)
+    monkeypatch.setattr(compiling, "SECONDS", 0.0)
     torch._dynamo.reset()
     counters.clear()
     simulation = world("fedavg", rounds=100, participation=1.0)
@@ -202,7 +219,7 @@ def test_what_is_known_to_be_fastest_compiled_is_compiled_before_it_is_needed(
 ) -> None:
     monkeypatch.setenv(programs.VARIABLE, str(tmp_path / "compiled"))
     made = []
-    monkeypatch.setattr(trial, "_compile", lambda runs: made.append(1) or (1.0, 0.1))
+    monkeypatch.setattr(compiling, "_compile", lambda runs: made.append(1) or (1.0, 0.1))
     runs, kept = candidates(world("fedavg", rounds=100)), Learnt(tmp_path, subject())
     kept.write(Measured({"loop": 3.0, "stacked": 2.0, "compiled": 0.1}, compiling=1.0))
     monkeypatch.setattr(compiled, "available", lambda device: False)
@@ -224,8 +241,9 @@ def test_what_cannot_be_compiled_is_not_compiled_by_the_next_job(
         raise error
 
     monkeypatch.setattr(compiled, "available", lambda device: True)
-    monkeypatch.setattr(trial, "PAYS", 0.0)
-    monkeypatch.setattr(trial, "_compile", compile_)
+    monkeypatch.setattr(compiling, "PAYS", 0.0)
+    monkeypatch.setattr(compiling, "SECONDS", 0.0)
+    monkeypatch.setattr(compiling, "_compile", compile_)
     runs, kept = candidates(world("fedavg", rounds=100)), Learnt(tmp_path, subject())
     names = [trial.choose(runs, kept).backend for _ in range(3)]
     assert set(names) <= {"loop", "stacked"}
