@@ -33,8 +33,10 @@ synthetic: $(VENV)/run.stamp ## two columns of published tables, beside what is 
 	$(BIN)/python -m fl show synthetic-0.5
 
 fedlgd: $(VENV)/run.stamp ## FedLGD and eight others on virtual images of five small domains, and attacks on two of them
-	$(BIN)/snakemake --config studies=fedlgd-digits-domains
+	$(BIN)/snakemake --config studies=fedlgd-digits-domains,fedlgd-digits-domains-5,fedlgd-digits-domains-rates
 	$(BIN)/python -m fl show fedlgd-digits-domains
+	$(BIN)/python -m fl show fedlgd-digits-domains-5
+	$(BIN)/python -m fl show fedlgd-digits-domains-rates
 
 synthetic-full: $(VENV)/run.stamp ## the same with every method on three data sets each: many hours, goes on where it was stopped
 	$(BIN)/python -m fl plan $(subst $(comma), ,$(FULL))

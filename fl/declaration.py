@@ -23,7 +23,8 @@ class Declared:
     the rehearsal of a study. modalities: clients of several modalities can share its server, as
     that only averages (`Averaging`), or tells them apart itself by `MODALITY`: it then sees
     what all of them sent as one stack, with zeros for weights that a client lacks. one_input: it
-    computes with inputs as one tensor, which several inputs of a sample are not.
+    computes with inputs as one tensor, which several inputs of a sample are not. server_data: its
+    server trains on labelled samples that it holds itself, `fl.method.Setting.at_server`.
     """
 
     stages: tuple[str, ...]
@@ -39,6 +40,7 @@ class Declared:
     light: Mapping[str, Any] = field(default_factory=dict)
     modalities: bool = False
     one_input: bool = False
+    server_data: bool = False
 
 
 def declared(target: Any) -> Declared:

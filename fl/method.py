@@ -39,6 +39,8 @@ class Setting:
     tokens: those of them that are whole numbers to be looked up.
     lacking: where clients differ in modality, for each modality the names of the weights that its
     clients do not hold, for the method that aggregates over all of them.
+    at_server: where the server holds labelled samples of its own, how `Method.aggregate` trains on
+    them; None where it holds none, and before there is data.
     """
 
     network: Network
@@ -54,6 +56,7 @@ class Setting:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tokens: frozenset[str] = frozenset()
     lacking: tuple[frozenset[str], ...] = ()
+    at_server: protocols.Serve | None = None
 
     @property
     def participants(self) -> int:
@@ -224,6 +227,17 @@ class Predictor:
 
 
 @dataclass(frozen=True)
+class ServerWork:
+    """Steps that the server computes in the aggregate of a round, so that they can be counted.
+
+    steps: by round, how many. step: one of them, given the server's tree; nothing of it stays.
+    """
+
+    steps: Callable[[int], int]
+    step: Callable[[Tree], object]
+
+
+@dataclass(frozen=True)
 class Method:
     """A federated method.
 
@@ -236,6 +250,7 @@ class Method:
         stack of all clients. It is no message: no client and no server sees it.
     admit: refuses clients that the method cannot do with.
     modals: what it is for clients of each modality, where they differ in it.
+    works: what the server computes beside means of what it gets; it decides no number.
     """
 
     init: protocols.Init
@@ -249,6 +264,7 @@ class Method:
     trace_clients: protocols.Trace | None = None
     admit: protocols.Admit | None = None
     modals: tuple[Modal, ...] = ()
+    works: tuple[ServerWork, ...] = ()
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:

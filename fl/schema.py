@@ -39,6 +39,12 @@ METRIC_COLUMNS = ("round", "client", "split", "stage", "metric", "value", "n")
 
 PARTITION_COLUMNS = ("sample", "client", "split")
 SPLITS = ("train", "val", "test")
+SERVER = "server"
+"""In a partition, the split of the samples that are the server's own. Their client is the one that
+they were dealt to first; it never sees them.
+"""
+HOLDINGS = (*SPLITS, SERVER)
+"""All splits of a partition; results have no rows of the last one."""
 UNSEEN = "unseen"
 """In a partition, the column that marks clients held out of training. In results, the split of
 their test samples; means of ``test`` are over the clients that are trained on.

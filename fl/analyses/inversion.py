@@ -19,6 +19,8 @@ what a person would mind; on real data it is defined in the same way. LPIPS (R. 
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +52,8 @@ FALLS = (3 / 8, 5 / 8, 7 / 8)
 @dataclass(frozen=True)
 class Inversion:
     """client: whose batch.
+    clients: how many are attacked, from that one on.
+    methods: entries whose runs are attacked; none: all of the study.
     batch: images in it, of the first classes, 32 at most.
     model: that of the `first` round, or the `final` one.
     steps: of the attack.
@@ -59,6 +63,8 @@ class Inversion:
     """
 
     client: Index = 0
+    clients: Count = 1
+    methods: tuple[str, ...] = ()
     batch: Annotated[int, Bound(low=1, high=32)] = 4
     model: Literal["first", "final"] = "final"
     steps: Count = 1000
@@ -71,28 +77,31 @@ class Inversion:
     """It reads the runs' final weights."""
 
     def read(self, runs: Sequence[Source]) -> Result:
-        """PSNR, SSIM and leak by setting, method, data and seed; the images side by side."""
-        shown = {run.run for run in first_seeds(runs)}
+        """PSNR, SSIM and leak by setting, method, data, client and seed; the images side by
+        side.
+        """
+        named = [run for run in runs if not self.methods or run.method in self.methods]
+        shown = {run.run for run in first_seeds(named)}
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
         distance, note = perceptual()
-        for run in runs:
+        for run, client in itertools.product(named, range(self.client, self.client + self.clients)):
             simulation = run.simulation()
-            variables = self._variables(run, simulation)
-            for data, x, y in self._batches(run, simulation):
+            variables = self._variables(run, simulation, client)
+            for data, x, y in self._batches(run, simulation, client):
                 found = inverted(self, variables, simulation, x, y)
-                scores = self._scores(simulation, x, found, y, distance)
-                rows.append({**keys(run), "data": data, **scores})
+                scores = self._scores(simulation, client, x, found, y, distance)
+                rows.append({**keys(run), "data": data, "client": client, **scores})
                 if run.run in shown:
-                    panels.append(self._panel(run, simulation, data, x, found))
+                    panels.append(self._panel(run, simulation, client, data, x, found))
         names = {"psnr": "PSNR", "ssim": "SSIM", "leak": "leak (PSNR to real)"}
         if distance:
             names["lpips"] = "LPIPS"
         return Result(
-            table=tabled(runs, rows, "data", *names),
+            table=tabled(runs, rows, "data", "client", *names),
             columns=names,
             caption=(
-                f"Gradient inversion of one batch of {self.batch} images of client {self.client}, "
+                f"Gradient inversion of one batch of {self.batch} images of a client, "
                 f"{self.steps} steps on the {self.model} model. PSNR and SSIM: between what is "
                 "found and what was trained on; leak: the highest PSNR to a real image of the "
                 "class, mean over the batch. Low is private."
@@ -103,29 +112,31 @@ class Inversion:
             notes=(note,) if note else (),
         )
 
-    def _variables(self, run: Source, simulation: Simulation) -> dict[str, Any]:
+    def _variables(self, run: Source, simulation: Simulation, client: int) -> dict[str, Any]:
         if self.model == "first":
             return simulation.network.init(rng.torch_seed(run.seed, "init"))
         own = [
             variables
-            for _, client, variables in models(run.weights(), simulation, self.client + 1)
-            if client == self.client
+            for _, one, variables in models(run.weights(), simulation, client + 1)
+            if one == client
         ]
         if not own:
-            problem = f"client: is {self.client}, and the run has no such client"
+            problem = f"client: is {client}, and the run has no such client"
             raise FedloomError(f"{problem}; allowed: one of the clients that take part")
         return own[0]
 
-    def _batches(self, run: Source, simulation: Simulation) -> list[tuple[str, Tensor, Tensor]]:
+    def _batches(
+        self, run: Source, simulation: Simulation, client: int
+    ) -> list[tuple[str, Tensor, Tensor]]:
         """What is attacked: normalised images, and their labels, one class after another."""
-        held = simulation.held.samples["train"][self.client]
+        held = simulation.held.samples["train"][client]
         if len(simulation.arrays.shape) != 3:
             raise FedloomError(
                 f"inversion: inputs have shape {simulation.arrays.shape}; allowed: images"
             )
         if len(held) < self.batch:
             raise FedloomError(
-                f"batch: is {self.batch}, and client {self.client} has {len(held)} training "
+                f"batch: is {self.batch}, and client {client} has {len(held)} training "
                 f"samples; allowed: at most {len(held)} there"
             )
         labels = simulation.arrays.labels(torch.from_numpy(held)).numpy()
@@ -134,7 +145,7 @@ class Inversion:
         batches = [("real", simulation.arrays.inputs(index), simulation.arrays.labels(index))]
         traces = run.traces()
         if LOCAL in traces:
-            images = traces[LOCAL][-1, self.client]
+            images = traces[LOCAL][-1, client]
             classes = simulation.classes
             y = torch.arange(classes).repeat_interleave(len(images) // classes)
             if len(images) < self.batch:
@@ -149,12 +160,13 @@ class Inversion:
     def _scores(
         self,
         simulation: Simulation,
+        client: int,
         x: Tensor,
         found: Tensor,
         y: Tensor,
         distance: Callable[[Tensor, Tensor], float] | None,
     ) -> dict[str, float]:
-        held = torch.from_numpy(simulation.held.samples["train"][self.client])
+        held = torch.from_numpy(simulation.held.samples["train"][client])
         labels, pixels = simulation.arrays.labels(held), simulation.arrays.pixels
         real = pixels(simulation.arrays.inputs(held)).clamp(0, 1)
         truth, guess = pixels(x).clamp(0, 1), pixels(found).clamp(0, 1)
@@ -171,12 +183,24 @@ class Inversion:
         return {**scores, "lpips": distance(truth, guess)} if distance else scores
 
     def _panel(
-        self, run: Source, simulation: Simulation, data: str, x: Tensor, found: Tensor
+        self,
+        run: Source,
+        simulation: Simulation,
+        client: int,
+        data: str,
+        x: Tensor,
+        found: Tensor,
     ) -> Panel:
         rows = [np.asarray(simulation.arrays.pixels(one).clamp(0, 1)) for one in (x, found)]
-        alt = f"{len(x)} {data} images of client {self.client}, and below what was found of them"
+        alt = f"{len(x)} {data} images of client {client}, and below what was found of them"
         picture = side_by_side(rows)
-        return Panel(run.setting, run.method, f"{data} data", f"{alt}, seed {run.seed}.", picture)
+        return Panel(
+            run.setting,
+            run.method,
+            f"{data} data, client {client}",
+            f"{alt}, seed {run.seed}.",
+            picture,
+        )
 
 
 def spread(labels: np.ndarray) -> np.ndarray:
@@ -279,12 +303,24 @@ def perceptual() -> tuple[Callable[[Tensor, Tensor], float] | None, str]:
     ]
     if missing:
         return None, f"LPIPS was not measured: {' and '.join(missing)} not on this machine"
+    importlib.import_module("fl.pytorch.vision")  # Where torchvision alone cannot be imported.
     lpips: Any = importlib.import_module("lpips")
-    network = lpips.LPIPS(net="alex", verbose=False).double()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # Of old names that lpips calls torchvision by.
+        try:
+            network = lpips.LPIPS(net="alex", verbose=False).double()
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise FedloomError(
+                f"LPIPS: {path} cannot be read ({type(error).__name__}: {reason}); allowed: "
+                "torchvision's weights of AlexNet, or no such file"
+            ) from error
 
     @torch.no_grad()
     def distance(truth: Tensor, guess: Tensor) -> float:
-        coloured = [one.expand(-1, 3, -1, -1) for one in (truth, guess)]
+        coloured = [one.double().expand(-1, 3, -1, -1) for one in (truth, guess)]
         pair = [2 * F.interpolate(one, (64, 64)) - 1 for one in coloured]
         return float(network(*pair).mean())
 

@@ -1,7 +1,8 @@
 """Partition tables: who holds which sample, in which split.
 
 A table is a pandas DataFrame with one row per sample that is used: ``sample`` (int64, an index into
-the data set), ``client`` (int32, 0..K-1 without gaps) and ``split`` (text: train, val or test). A
+the data set), ``client`` (int32, 0..K-1 without gaps) and ``split`` (text: train, val or test, or
+server, see `fl.schema.SERVER`). A
 column ``unseen`` (bool) may say which clients are held out of training; other columns, such as
 ``domain``, may be there too. ``attrs["notes"]`` lists what a scheme had to do beyond its
 definition. This module checks, stores and describes tables, wherever they come from;
@@ -26,7 +27,7 @@ from fl.data.modality import MODALITY
 from fl.errors import DataError
 from fl.files import disk_errors, parse_json, replacing
 from fl.places import path_of
-from fl.schema import PARTITION_COLUMNS, SPLITS, UNSEEN
+from fl.schema import HOLDINGS, PARTITION_COLUMNS, UNSEEN
 
 INTEGERS = {"sample": np.int64, "client": np.int32}
 NOTES = b"fedloom.notes"
@@ -48,10 +49,10 @@ def validate(table: pd.DataFrame, labels: np.ndarray, *, source: str) -> None:
     """
     check_columns(table, source)
     _check_samples(table["sample"].to_numpy(), len(labels), source)
-    strange = ~table["split"].isin(SPLITS).to_numpy()
+    strange = ~table["split"].isin(HOLDINGS).to_numpy()
     for row in np.flatnonzero(strange)[:1]:
         sample, split = table["sample"].iloc[row], table["split"].iloc[row]
-        _fail(source, f"sample {sample} has split {split!r}", ", ".join(SPLITS))
+        _fail(source, f"sample {sample} has split {split!r}", ", ".join(HOLDINGS))
     _check_clients(table, source)
     _check_unseen(table, source)
     _check_modality(table, source)
@@ -73,7 +74,7 @@ def check_columns(table: pd.DataFrame, source: str) -> None:
             wanted = f"{np.dtype(kind)}, whole numbers without empty cells"
             _fail(source, f"column {name!r} is {table[name].dtype}", wanted)
     if not pd.api.types.is_string_dtype(table["split"]):
-        _fail(source, f"column 'split' is {table['split'].dtype}", "text: " + ", ".join(SPLITS))
+        _fail(source, f"column 'split' is {table['split'].dtype}", "text: " + ", ".join(HOLDINGS))
     if table.empty:
         _fail(source, "the table has no rows", "at least one client")
 
@@ -223,7 +224,7 @@ def statistics(table: pd.DataFrame, labels: np.ndarray, classes: int) -> pd.Data
         labels: Whole numbers in 0..classes-1, ``[samples]``.
 
     Returns:
-        The rows, sorted by client and split (train, val, test).
+        The rows, sorted by client and split (train, val, test, server).
 
     Raises:
         DataError: For other labels.
@@ -232,8 +233,8 @@ def statistics(table: pd.DataFrame, labels: np.ndarray, classes: int) -> pd.Data
     for row in np.flatnonzero((label < 0) | (label >= classes))[:1]:
         problem = f"sample {table['sample'].iloc[row]} has label {label[row]}"
         _fail("statistics", problem, f"0 to {classes - 1}")
-    split = pd.Index(SPLITS).get_indexer(pd.Index(table["split"]))
-    group = table["client"].to_numpy().astype(np.int64) * len(SPLITS) + split
+    split = pd.Index(HOLDINGS).get_indexer(pd.Index(table["split"]))
+    group = table["client"].to_numpy().astype(np.int64) * len(HOLDINGS) + split
     present, place = np.unique(group, return_inverse=True)
     counts = np.bincount(place * classes + label, minlength=len(present) * classes)
     counts = counts.reshape(len(present), classes)
@@ -243,9 +244,9 @@ def statistics(table: pd.DataFrame, labels: np.ndarray, classes: int) -> pd.Data
     logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
     made = pd.DataFrame(
         {
-            "client": (present // len(SPLITS)).astype(np.int32),
+            "client": (present // len(HOLDINGS)).astype(np.int32),
             "split": pd.array(
-                np.array(SPLITS, dtype=object)[present % len(SPLITS)], dtype="string"
+                np.array(HOLDINGS, dtype=object)[present % len(HOLDINGS)], dtype="string"
             ),
             "n": n.astype(np.int64),
             "label_entropy": np.abs((shares * logs).sum(axis=1)),

@@ -25,7 +25,7 @@ from fl.data.split import LEAST, NOBODY, check, divide, require
 from fl.errors import DataError
 from fl.fields import Bound, Count, Index, Share
 from fl.rng import generator
-from fl.schema import SPLITS, UNSEEN
+from fl.schema import HOLDINGS, UNSEEN
 
 PUBLISHED = "published"
 Published = Literal["published"]
@@ -50,7 +50,8 @@ class Common:
 
     seed: of the partition. val, test: shares of each client's own samples, or ``published``: the
     samples of the data set's published val or test split, and no others, dealt in the proportions
-    in which the rest is held, see `fl.data.in_proportion.follow`. unseen: clients held out of
+    in which the rest is held, see `fl.data.in_proportion.follow`. server: the share of every
+    client's samples that the server gets in its place. unseen: clients held out of
     training, drawn by the seed, as a share of them or as their number; ``published``: those that
     hold no sample of the published train split. modalities: of a data set with several kinds of
     input, how many clients have each, in the data set's order: the first ones the first kind, and
@@ -60,6 +61,7 @@ class Common:
     seed: Index = 0
     val: Share | Published = 0.1
     test: Share | Published = 0.2
+    server: Share = 0.0
     unseen: Annotated[float, Bound(low=0, below=1)] | Count | Published = 0.0
     modalities: tuple[Index, ...] | None = None
 
@@ -120,7 +122,7 @@ def _partition(
     """The table; ``kinds`` are the domains or groups, if ``assign`` takes them."""
     followed = [key for key in ("val", "test") if getattr(common, key) == PUBLISHED]
     val, test = (0.0 if key in followed else getattr(common, key) for key in ("val", "test"))
-    labels = check(name, labels, val, None if "test" in followed else test)
+    labels = check(name, labels, val, None if "test" in followed else test, common.server)
     kind = next((_array(name, *item, labels) for item in kinds.items()), None)
     split = _published(name, common, published, labels)
     pool = np.flatnonzero(~np.isin(split, [CODES[key] for key in followed]))
@@ -130,13 +132,14 @@ def _partition(
 
     client = np.full(len(labels), NOBODY, np.int32)
     client[pool] = found.client
-    parts = [divide(name, client, labels, seed=common.seed, val=val, test=test)]
+    shares = {"val": val, "test": test, "server": common.server}
+    parts = [divide(name, client, labels, seed=common.seed, **shares)]
     notes = list(found.notes)
     for key in followed:
         members = np.flatnonzero(split == CODES[key])
         owner, said = follow(name, client, _strata(labels, kind), pool, members, common.seed)
         held = owner != NOBODY
-        parts.append((members[held], owner[held], np.full(held.sum(), SPLITS.index(key))))
+        parts.append((members[held], owner[held], np.full(held.sum(), HOLDINGS.index(key))))
         notes += said
     sample, owner, part = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     made = build(sample, owner, part, notes)
@@ -183,13 +186,13 @@ def _strata(labels: np.ndarray, kind: np.ndarray | None) -> tuple[np.ndarray, np
 def build(
     sample: np.ndarray, client: np.ndarray, split: np.ndarray, notes: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """The table, sorted by client, split and sample; ``split`` holds indices of `SPLITS`."""
+    """The table, sorted by client, split and sample; ``split`` holds indices of `HOLDINGS`."""
     order = np.lexsort((sample, split, client))
     made = pd.DataFrame(
         {
             "sample": sample[order].astype(np.int64),
             "client": client[order].astype(np.int32),
-            "split": pd.array(np.array(SPLITS, dtype=object)[split[order]], dtype="string"),
+            "split": pd.array(np.array(HOLDINGS, dtype=object)[split[order]], dtype="string"),
         }
     )
     made.attrs["notes"] = list(notes)

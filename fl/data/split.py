@@ -1,7 +1,7 @@
 """The arithmetic of partitions: checks, dealing samples to clients, and the split per client.
 
 A scheme decides who holds which sample (`fl.data.scheme`). `divide` then divides each client's
-samples into train, val and test, stratified by class.
+samples into train, val, test and those of the server, stratified by class.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def require(met: bool, scheme: str, key: str, value: object, allowed: str) -> No
         raise DataError(f"partition {scheme}: {key} is {value}; allowed: {allowed}")
 
 
-def check(scheme: str, labels: np.ndarray, val: float, test: float | None) -> np.ndarray:
+def check(
+    scheme: str, labels: np.ndarray, val: float, test: float | None, server: float = 0.0
+) -> np.ndarray:
     """The labels as an array ``[samples]`` of integers, after checking the shares.
 
     Args:
@@ -42,9 +44,13 @@ def check(scheme: str, labels: np.ndarray, val: float, test: float | None) -> np
         require(False, scheme, "labels", found, "one whole number per sample")
     require(len(labels) >= LEAST, scheme, "the number of samples", len(labels), f"at least {LEAST}")
     require(0 <= val < 1, scheme, "val", val, "a share >= 0 and < 1")
+    require(0 <= server < 1, scheme, "server", server, "a share >= 0 and < 1")
     if test is not None:
         require(0 < test < 1, scheme, "test", test, "a share > 0 and < 1")
         require(val + test < 1, scheme, "val + test", val + test, "a sum < 1, the rest is train")
+    total = val + (test or 0.0) + server
+    allowed = "a sum < 1, the rest is train"
+    require(total < 1, scheme, "val + test + server", total, allowed)
     return labels
 
 
@@ -153,20 +159,22 @@ def divide(
     seed: int,
     val: float,
     test: float,
+    server: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Divide the samples of each client into splits.
 
     Shares are of a client's own samples, rounded to the nearest count. Every client gets at least
     one train sample, one test sample unless ``test`` is 0, and one val sample unless ``val`` is 0.
     Which samples a client tests on depends on the seed, on ``test`` and on the samples that it
-    holds; it does not depend on ``val``, the scheme or the other clients.
+    holds; it does not depend on ``val``, ``server``, the scheme or the other clients. Nor does
+    ``server`` move validation samples; it may be too small for a client to give any.
 
     Args:
         client: The client of each sample, 0..K-1, or `NOBODY`, ``[samples]``.
 
     Returns:
-        Each held sample, its client, and its split as an index of `fl.schema.SPLITS`; ``[held]``
-        each.
+        Each held sample, its client, and its split as an index of `fl.schema.HOLDINGS`;
+        ``[held]`` each.
 
     Raises:
         DataError: If a client holds fewer than `LEAST` samples.
@@ -185,9 +193,13 @@ def divide(
     n_val, n_test = _sizes(counts.sum(axis=1), val, test)
     tests = apportion(n_test, counts, tie)
     vals = apportion(n_val, counts - tests, tie)
+    left = counts - tests - vals
+    n_server = np.floor(server * counts.sum(axis=1) + 0.5).astype(np.int64)
+    served = apportion(np.minimum(n_server, left.sum(axis=1) - 1), left, tie)
 
     rank = np.arange(len(sample)) - start[group]
-    split = np.where(rank < tests.ravel()[group], 2, rank < (tests + vals).ravel()[group])
+    ends = np.cumsum([part.ravel()[group] for part in (tests, vals, served)], axis=0)
+    split = np.select(list(rank < ends), [2, 1, 3], 0)
     return sample, owner, split
 
 

@@ -14,34 +14,30 @@ As in the released code: clients train on local and global images together, and 
 ones are noise; the gradient that is matched is (w before - w after) / lr, at w before; every client
 weighs the same. Other than there: a class's first mean is over its own pixels, not over all of the
 client's; tau has ten rounds, as the paper says, where the code has eleven; global images start from
-noise, as the paper says. Global images go to all clients in the rounds after tau.
+noise, as the paper says. Global images go to all clients in the rounds after tau. On the same
+weights and images four steps of gradient matching, the contrast and the MMD are those of the
+released code (cdd8382) to 3e-15 in float64.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fl import keyed, rng, trees
+from fl import rng, trees
 from fl.fields import Count, Index, NonNegative, Positive, Share
-from fl.method import Exchange, Method, Pass, Setting, Sweep, only
+from fl.method import KINDS, Method, Setting, only
 from fl.parts import virtual
-from fl.parts.gaussian import gaussian
+from fl.parts.global_images import ANCHORS, GlobalImages, on_both
 from fl.parts.harmony import Harmony, harmonised
 from fl.parts.losses import cross_entropy
-from fl.parts.matching import matched
-from fl.parts.virtual import IMAGES, Matching, Start
+from fl.parts.virtual import IMAGES, Matching, Start, distribution_matching
 from fl.recipe import recipe, shared
 from fl.schema import GLOBAL
-from fl.training import learning_rate
 from fl.trees import Tree
-
-ANCHORS = "anchors"
-"""In a client's tree, the global images that it was sent last."""
-NOISE = keyed.stream_of("global images")
 
 
 @dataclass(frozen=True)
@@ -90,29 +86,26 @@ class FedLGD:
         **{"every": 2, "client_steps": 2, "server_steps": 2, "lam": 0.5},
     }
 
-    def due(self, round_: int) -> bool:
-        """Whether a round belongs to tau."""
-        place, rest = divmod(round_ - 1, self.every)
-        return rest == 0 and place < self.times
-
     def build(self, setting: Setting) -> Method:
         """FedAvg on virtual images, with distillation on both sides."""
         virtual.check_images(setting)
-        term = harmonised(self.lam, self.regulariser, self.tau, self._anchors(setting))
-        plain = recipe(setting)
-        harmonious = recipe(setting, terms=(cross_entropy, term))
+        distilling = self.server_steps, self.image_lr, self.image_momentum
+        anchors = GlobalImages(setting, self.global_images, self.due, *distilling)
+        term = harmonised(self.lam, self.regulariser, self.tau, anchors.labelled)
+        plain, harmonious = recipe(setting), recipe(setting, terms=(cross_entropy, term))
+        matching = Matching(self.real, self.image_lr, self.image_momentum)
+        warming = distribution_matching(setting, matching, lambda round_: self.warmup, "new")
         passes = (
-            self._matching(setting, "shared", self._refreshes),
-            self._trains(setting, only(plain), self.due),
-            self._trains(setting, only(harmonious), lambda round_: not self.due(round_)),
+            distribution_matching(setting, matching, self._refreshes, "shared"),
+            on_both(only(plain), anchors, self.images, self.due),
+            on_both(only(harmonious), anchors, self.images, lambda round_: not self.due(round_)),
         )
 
         def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
             server, client = plain.init(variables)
             like = trees.leaves(variables["params"])[0]
             key = torch.tensor(rng.torch_seed(setting.seed, "virtual images"), device=like.device)
-            shape = (setting.classes * self.global_images, *setting.shape)
-            images = gaussian(key, NOISE, shape).to(like.dtype)
+            images = anchors.noise(key, like.dtype)
             own = virtual.nothing(setting, variables, self.images)
             client |= {IMAGES: own, ANCHORS: torch.zeros_like(images)}
             return {**server, IMAGES: images, "key": key, "round": torch.zeros_like(key)}, client
@@ -123,7 +116,7 @@ class FedLGD:
             mean = trees.mean(uploads, torch.ones_like(n))
             done = {**server, **mean, "round": server["round"] + 1}
             if self.due(int(done["round"])):
-                done[IMAGES] = self._matched(setting, server, mean, int(done["round"]))
+                done[IMAGES] = anchors.distilled(server, mean, int(done["round"]))
             return done, dict(clients)
 
         def view(server: Tree, client: Tree | None) -> dict[str, Any]:
@@ -134,94 +127,23 @@ class FedLGD:
             passes,
             aggregate,
             {GLOBAL: view},
-            before=(self._first(setting), self._sending()),
-            send=lambda server: {kind: server[kind] for kind in ("params", "buffers")},
+            before=(
+                virtual.begun(setting, self.images, self.initial, warming),
+                anchors.sending(),
+            ),
+            send=lambda server: {kind: server[kind] for kind in KINDS},
             trace=lambda server: {"global": server[IMAGES]},
-            trace_clients=lambda clients: {"local": self._some(setting, clients[IMAGES])},
+            trace_clients=lambda clients: {
+                "local": virtual.some(clients[IMAGES], setting.classes, self.kept)
+            },
             admit=virtual.admit(self.images),
+            works=(anchors.work(),),
         )
+
+    def due(self, round_: int) -> bool:
+        """Whether a round belongs to tau."""
+        place, rest = divmod(round_ - 1, self.every)
+        return rest == 0 and place < self.times
 
     def _refreshes(self, round_: int) -> int:
         return self.client_steps if self.due(round_) and round_ > 1 else 0
-
-    def _matching(self, setting: Setting, network: Any, steps: Any) -> Pass:
-        matching = Matching(self.real, self.image_lr, self.image_momentum)
-        return virtual.distribution_matching(setting, matching, steps, network)
-
-    def _anchors(self, setting: Setting) -> virtual.Virtual:
-        def found(work: Tree) -> tuple[Tensor, Tensor]:
-            images = work[ANCHORS]
-            return images, virtual.labels(setting.classes, self.global_images, images)
-
-        return found
-
-    def _trains(self, setting: Setting, part: Pass, due: Any) -> Pass:
-        """A pass over a client's images and the global ones."""
-        y = torch.cat(
-            [
-                virtual.labels(setting.classes, count, torch.zeros(()))
-                for count in (self.images, self.global_images)
-            ]
-        )
-
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
-            return {**part.begin(server, client), **{k: client[k] for k in (IMAGES, ANCHORS)}}
-
-        def both(work: Tree) -> tuple[Tensor, Tensor]:
-            return torch.cat([work[IMAGES], work[ANCHORS]]), y.to(work[IMAGES].device)
-
-        return virtual.on_images(replace(part, begin=begin), setting, both, len(y), due)
-
-    def _first(self, setting: Setting) -> Exchange:
-        """Before round 1: every client gets its virtual images."""
-        begun: tuple[Pass | Sweep, ...] = (virtual.statistics(setting, self.images, self.initial),)
-        if self.initial == "real":
-            begun = (virtual.some_of_its_own(self.images),)
-        warmup = self._matching(setting, "new", lambda round_: self.warmup)
-        return Exchange(
-            (*begun, warmup),
-            virtual.unchanged,
-            due=lambda round_: round_ == 1,
-            send=lambda server: {"key": server["key"]},
-            everyone=True,
-        )
-
-    def _sending(self) -> Exchange:
-        """At first and after the server's images changed: all clients get them."""
-
-        def end(
-            server: Tree, client: Tree, sent: Tree, seen: Tree
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
-            return {**client, ANCHORS: server[IMAGES]}, {}
-
-        def look(server: Tree, client: Tree, sent: Tree, batch: Any) -> dict[str, Any]:
-            return {"samples": batch["weight"].sum()}
-
-        return Exchange(
-            (Sweep(look, end, split="none"),),
-            virtual.unchanged,
-            due=lambda round_: round_ == 1 or self.due(round_ - 1),
-            send=lambda server: {IMAGES: server[IMAGES]},
-            everyone=True,
-        )
-
-    def _matched(self, setting: Setting, server: Tree, mean: Tree, round_: int) -> Tensor:
-        """The server's images after gradient matching in a round."""
-        lr = learning_rate(setting.training, round_)
-        moved = trees.apply(lambda old, new: (old - new) / lr, server["params"], mean["params"])
-        return matched(
-            setting.network,
-            server,
-            server[IMAGES],
-            virtual.labels(setting.classes, self.global_images, server[IMAGES]),
-            moved,
-            steps=self.server_steps,
-            lr=self.image_lr,
-            momentum=self.image_momentum,
-            key=server["key"] + round_,
-        )
-
-    def _some(self, setting: Setting, images: Tensor) -> Tensor:
-        """The first images of every class, [clients, classes x kept, ...]."""
-        by_class = images.unflatten(1, (setting.classes, -1))
-        return by_class[:, :, : self.kept].flatten(1, 2).clone()

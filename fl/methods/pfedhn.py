@@ -13,7 +13,6 @@ client.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -25,6 +24,7 @@ from fl import rng, trees
 from fl.fields import Count, NonNegative, Positive, Share
 from fl.method import GIVEN, Method, Setting, only
 from fl.parts.given import on_given
+from fl.parts.layers import linear
 from fl.parts.optimizers import sgd
 from fl.recipe import recipe
 from fl.schema import PERSONAL
@@ -109,22 +109,13 @@ class PFedHN:
         like = trees.leaves(params)[0]
         draw = torch.Generator().manual_seed(rng.torch_seed(setting.seed, "hypernetwork"))
 
-        def uniform(*shape: int, bound: float) -> Tensor:
-            made = torch.rand(*shape, generator=draw, dtype=torch.float64) * 2 - 1
-            return (made * bound).to(like)
-
-        def linear(inside: int, outside: int) -> dict[str, Tensor]:
-            bound = 1 / math.sqrt(inside)
-            return {
-                "weight": uniform(outside, inside, bound=bound),
-                "bias": uniform(outside, bound=bound),
-            }
-
         width = self.embedding or 1 + setting.clients // 4
         normal = torch.randn(setting.clients, width, generator=draw, dtype=torch.float64)
         sizes = [width, *[self.hidden] * (self.layers + 1)]
-        hidden = {str(i): linear(*sizes[i : i + 2]) for i in range(self.layers + 1)}
-        heads = {name: linear(self.hidden, tensor.numel()) for name, tensor in params.items()}
+        hidden = {str(i): linear(draw, like, *sizes[i : i + 2]) for i in range(self.layers + 1)}
+        heads = {
+            name: linear(draw, like, self.hidden, tensor.numel()) for name, tensor in params.items()
+        }
         return {"clients": normal.to(like), "hidden": hidden, "heads": heads}
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fl import rng
 from fl.fields import Count
-from fl.method import KINDS, Exchange, Method, Pass, Predictor, Setting, Sweep
+from fl.method import KINDS, Method, Predictor, Setting
 from fl.parts import virtual
 from fl.parts.virtual import IMAGES, Matching, Start
 from fl.schema import PERSONAL
@@ -60,9 +60,6 @@ class WarmUp:
         virtual.check_images(setting)
         matching = Matching(self.real, None, setting.training.momentum)
         part = virtual.distribution_matching(setting, matching, lambda round_: self.steps, "new")
-        begun: tuple[Pass | Sweep, ...] = (virtual.statistics(setting, self.images, self.initial),)
-        if self.initial == "real":
-            begun = (virtual.some_of_its_own(self.images),)
 
         def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
             images = virtual.nothing(setting, variables, self.images)
@@ -78,19 +75,12 @@ class WarmUp:
             kept, sent = part.end(server, client, work)
             return {**kept, STATE: work[STATE]}, sent
 
-        first = Exchange(
-            begun,
-            virtual.unchanged,
-            due=lambda round_: round_ == 1,
-            send=lambda server: {"key": server["key"]},
-            everyone=True,
-        )
         return Method(
             init,
             (replace(part, begin=begin, end=end),),
             virtual.unchanged,
             {PERSONAL: Predictor(variables_of, self._nearest(setting), by_sample=True)},
-            before=(first,),
+            before=(virtual.begun(setting, self.images, self.initial),),
             send=lambda server: {},
             admit=virtual.admit(self.images),
         )

@@ -12,10 +12,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from fl.errors import FedloomError
 from fl.fields import Count
+
+
+class Halving(nn.Module):
+    """`nn.AvgPool2d(2)`, whose code for a CPU takes as long as a convolution of few channels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Means of 2 x 2 pixels; a last odd row or column is left out."""
+        if x.is_cuda:
+            return F.avg_pool2d(x, 2)
+        height, width = (size // 2 * 2 for size in x.shape[-2:])
+        x = x[..., 0:height:2, :] + x[..., 1:height:2, :]
+        return (x[..., 0:width:2] + x[..., 1:width:2]) / 4
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,7 @@ class ConvNet:
                 nn.Conv2d(depth, self.width, 3, padding=1),
                 nn.GroupNorm(self.width, self.width),
                 nn.ReLU(),
-                nn.AvgPool2d(2),
+                Halving(),
             ]
             depth, height, width = self.width, height // 2, width // 2
         return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(depth * height * width, classes))

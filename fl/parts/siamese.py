@@ -5,13 +5,15 @@ arXiv:2102.08259. As in its released code are the strengths, and that one of the
 at a time, each as likely as the others.
 
 Real and virtual images of a class get the same change, and gradients pass through it to the virtual
-ones. Randomness is keyed, see `fl.keyed`. As keys may be those of a stack, all six kinds are
-computed and one is chosen. Shifts, flips and scalings multiply an image by a matrix on either side.
+ones. Randomness is keyed, see `fl.keyed`. Where keys are those of a stack, and on a GPU, all six
+kinds are computed and one is chosen; elsewhere each group's own. Shifts, flips and scalings
+multiply an image by a matrix on either side.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -19,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl import keyed
+from fl.pytorch import private
 
 KINDS = ("colour", "crop", "cutout", "flip", "scale", "rotate")
 BRIGHTNESS, SATURATION, CONTRAST = 1.0, 2.0, 0.5
@@ -50,23 +53,64 @@ def drawn(key: Tensor) -> Change:
 
 def siamese(x: Tensor, change: Change) -> Tensor:
     """Groups of images [g, n, channels, height, width], each group changed in one way."""
+    if private.is_batched(x) or private.is_batched(change.kind) or x.is_cuda:
+        return _chosen(x, change)
+    if torch.compiler.is_compiling():
+        return _chosen(x, change)
+    kinds = change.kind.tolist()
+    done: list[Tensor] = []
+    order: list[int] = []
+    for kind in sorted(set(kinds)):
+        rows = [row for row, other in enumerate(kinds) if other == kind]
+        done.append(DONE[KINDS[kind]](x[rows], Change(*(part[rows] for part in change))))
+        order += rows
+    return torch.cat(done)[torch.tensor(order).argsort()]
 
-    def chosen(name: str, shape: int = 4) -> Tensor:
-        return (change.kind == KINDS.index(name)).reshape(-1, *[1] * shape)
 
-    height, width = x.shape[-2:]
+def _chosen(x: Tensor, change: Change) -> Tensor:
+    """The same, with all kinds computed."""
+
+    def chosen(name: str) -> Tensor:
+        return (change.kind == KINDS.index(name)).reshape(-1, 1, 1, 1, 1)
+
+    def moved(name: str, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        which = chosen(name)[..., 0, 0]
+        now = moves[name](x, change)
+        return torch.where(which, now[0], rows), torch.where(which, now[1], columns)
+
+    moves = {"crop": _shifts, "flip": _flips, "scale": _scales}
+    rows, columns = (_same(size, x) for size in x.shape[-2:])
+    for name in moves:
+        rows, columns = moved(name, rows, columns)
     x = torch.where(chosen("colour"), coloured(x, change), x)
-    rows = torch.where(chosen("crop", 2), shifted(height, CROP, change.first, x), _same(height, x))
-    rows = torch.where(chosen("scale", 2), scaled(height, change.first, x), rows)
-    columns = torch.where(
-        chosen("crop", 2), shifted(width, CROP, change.second, x), _same(width, x)
-    )
-    columns = torch.where(chosen("flip", 2), flipped(width, change.first, x), columns)
-    columns = torch.where(chosen("scale", 2), scaled(width, change.second, x), columns)
-    x = rows[:, None, None] @ x @ columns[:, None, None].transpose(-1, -2)
-    hole = cut(height, width, change.first, change.second, x)
-    x = torch.where(chosen("cutout"), x * hole[:, None, None], x)
+    x = between(rows, x, columns)
+    x = torch.where(chosen("cutout"), with_hole(x, change), x)
     return torch.where(chosen("rotate"), rotated(x, change.first), x)
+
+
+def between(rows: Tensor, x: Tensor, columns: Tensor) -> Tensor:
+    """Images with their rows and columns mixed by matrices [g, size, size]."""
+    return rows[..., None, None, :, :] @ x @ columns[..., None, None, :, :].transpose(-1, -2)
+
+
+def _shifts(x: Tensor, change: Change) -> tuple[Tensor, Tensor]:
+    height, width = x.shape[-2:]
+    return shifted(height, CROP, change.first, x), shifted(width, CROP, change.second, x)
+
+
+def _flips(x: Tensor, change: Change) -> tuple[Tensor, Tensor]:
+    return _same(x.shape[-2], x), flipped(x.shape[-1], change.first, x)
+
+
+def _scales(x: Tensor, change: Change) -> tuple[Tensor, Tensor]:
+    height, width = x.shape[-2:]
+    return scaled(height, change.first, x), scaled(width, change.second, x)
+
+
+def with_hole(x: Tensor, change: Change) -> Tensor:
+    """Images with a rectangle of zeros."""
+    height, width = x.shape[-2:]
+    return x * cut(height, width, change.first, change.second, x)[:, None, None]
 
 
 def coloured(x: Tensor, change: Change) -> Tensor:
@@ -135,3 +179,23 @@ def rotated(x: Tensor, draw: Tensor) -> Tensor:
     grid = torch.stack([cosine * right - sine * down, sine * right + cosine * down], -1)
     flat = x.reshape(groups, count * depth, height, width)
     return F.grid_sample(flat, grid, align_corners=False).reshape(x.shape)
+
+
+def _by_matrices(
+    matrices: Callable[[Tensor, Change], tuple[Tensor, Tensor]],
+) -> Callable[[Tensor, Change], Tensor]:
+    def done(x: Tensor, change: Change) -> Tensor:
+        rows, columns = matrices(x, change)
+        return between(rows, x, columns)
+
+    return done
+
+
+DONE: dict[str, Callable[[Tensor, Change], Tensor]] = {
+    "colour": coloured,
+    "crop": _by_matrices(_shifts),
+    "cutout": with_hole,
+    "flip": _by_matrices(_flips),
+    "scale": _by_matrices(_scales),
+    "rotate": lambda x, change: rotated(x, change.first),
+}

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fl import keyed
 from fl.errors import FedloomError
-from fl.method import REAL, Draws, Pass, Setting, Sweep
+from fl.method import REAL, Draws, Exchange, Pass, Setting, Sweep
 from fl.parts.distillation import stacked_distribution_distance
 from fl.parts.fresh import fresh
 from fl.parts.gaussian import gaussian
@@ -143,6 +143,28 @@ def some_of_its_own(count: int) -> Pass:
 
 def _keep(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
     return {**client, IMAGES: work["params"][IMAGES]}, {}
+
+
+def begun(setting: Setting, count: int, start: Start, *passes: Pass) -> Exchange:
+    """Before round 1: every client gets its first virtual images, and goes on with ``passes``.
+
+    The server's tree has to have a ``key``, int64.
+    """
+    first: Pass | Sweep = statistics(setting, count, start)
+    if start == "real":
+        first = some_of_its_own(count)
+    return Exchange(
+        (first, *passes),
+        unchanged,
+        due=lambda round_: round_ == 1,
+        send=lambda server: {"key": server["key"]},
+        everyone=True,
+    )
+
+
+def some(images: Tensor, classes: int, kept: int) -> Tensor:
+    """The first ``kept`` images of every class, [clients, classes x kept, ...]."""
+    return images.unflatten(1, (classes, -1))[:, :, :kept].flatten(1, 2).clone()
 
 
 def distribution_matching(

@@ -60,7 +60,7 @@ def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, i
         unseen = 0 if isinstance(unseen, str) else round(unseen * clients)
     followed = [key for key in ("val", "test") if isinstance(scheme.get(key), str)]
     pool = 1 - sum(getattr(Common, key) for key in followed)
-    own = 1 - sum(partition_fit.share(scheme, key) for key in ("val", "test"))
+    own = 1 - sum(partition_fit.share(scheme, key) for key in ("val", "test", "server"))
     return clients, unseen, (found.size or 0) * pool * own
 
 

@@ -182,6 +182,7 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
         "question": study.question,
         "metric": study.metric,
         "test": study.test,
+        "scored": study.scored,
         "baseline": study.baseline,
         "runs": [
             {

@@ -61,6 +61,7 @@ class _Study:
     runs: list[dict[str, Any]]
     published: list[dict[str, Any]]
     test: Literal["own", "global", "reweighted"] = "own"
+    scored: Literal["last", "best"] = "last"
     analyses: list[dict[str, Any]] = field(default_factory=list)
 
 

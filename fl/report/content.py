@@ -69,7 +69,7 @@ def main_table(facts: Facts, metric: str, summary: pd.DataFrame) -> Table:
         each = "each on the test samples of all, classes by their shares in its training samples, "
     caption = (
         f"Final test {unit(metric)}: mean over clients, {each}then mean ± standard deviation over "
-        f"{_seeds(summary)}. Best of each setting in bold."
+        f"{_seeds(summary)}. Best of each setting in bold.{facts.when}"
     )
     if summary["n_diverged"].sum():
         caption += " Diverged runs are counted, not averaged."

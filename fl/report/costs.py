@@ -17,7 +17,9 @@ from fl.results import derived
 from fl.units import operations, size
 
 COLUMNS = {"bytes_down": size, "bytes_up": size, "total": size, "flops": operations}
+SERVER = {"flops_server": operations}
 STATE = {"state_client": size, "state_server": size}
+WORKS = "; the server's are those of distillation and the like, not of means"
 
 
 def costs_table(facts: Facts) -> Table | None:
@@ -25,7 +27,9 @@ def costs_table(facts: Facts) -> Table | None:
     each = spent(facts)
     if each.empty:
         return None
-    shown: dict[str, Callable[[float], str]] = {**COLUMNS, **STATE}
+    distils = bool((each["flops_server"] > 0).any())
+    server = SERVER if distils else {}
+    shown: dict[str, Callable[[float], str]] = {**COLUMNS, **server, **STATE}
 
     def cells(row: pd.Series, link: str) -> Sequence[Cell]:
         mine = each[(each[derived.KEY] == list(row[derived.KEY])).all(axis=1)]
@@ -38,14 +42,16 @@ def costs_table(facts: Facts) -> Table | None:
         f"participants until the mean over clients is {percent} of the method's own final value; a "
         "method that starts from a stored model counts the bytes of that model's training too. "
         "Bytes are those of weights and whatever else goes out and comes back, uncompressed; "
-        "operations those of matrix products and convolutions, forward and backward. State: what a "
-        "client keeps between rounds, and what the server keeps. Means over seeds."
+        "operations those of matrix products and convolutions, forward and backward"
+        f"{WORKS if distils else ''}. State: what a client keeps between rounds, and what the "
+        "server keeps. Means over seeds."
     )
     columns = (
         "down a client\nand round",
         "up a client\nand round",
         f"in total\nto {percent}",
         "operations a client\nand round",
+        *(["operations of\nthe server\na round"] if distils else []),
         "state of\na client",
         "state of\nthe server",
     )
@@ -76,7 +82,9 @@ def spent(facts: Facts) -> pd.DataFrame:
         for start in behind.get(run, []):
             total += _total(by_run[start], math.inf) if start in by_run else NAN
         totals.append(total)
-    known = told.loc[each["run"], ["bytes_down", "bytes_up", "flops", *STATE]].astype("float64")
+    names = ["bytes_down", "bytes_up", "flops", *SERVER, *STATE]
+    told = told.reindex(columns=[*told, *(name for name in SERVER if name not in told)])
+    known = told.loc[each["run"], names].astype("float64")
     return pd.concat(
         [
             each[[*derived.KEY, "run"]].reset_index(drop=True),

@@ -45,6 +45,13 @@ class Facts:
         """Whether every client's model is scored on the test samples of all clients."""
         return self.plan.get("test") == "global"
 
+    @property
+    def when(self) -> str:
+        """A sentence for captions where another round than the last counts."""
+        if self.plan.get("scored") != "best":
+            return ""
+        return " Final: of each client, the round that is best on its own validation samples."
+
     @cached_property
     def settings(self) -> list[StudySetting]:
         """The settings in the plan's order."""

@@ -29,7 +29,8 @@ def _costs(told: Mapping[str, Any]) -> dict[str, Any]:
     if "traffic" not in told:
         return {}
     names = ("participants", "bytes_down", "bytes_up", "flops", "state_client", "state_server")
-    return {name: told[name] for name in names} | {"traffic": json.dumps(told["traffic"])}
+    found = {name: told[name] for name in names} | {"traffic": json.dumps(told["traffic"])}
+    return found | {"flops_server": told.get("flops_server")}
 
 
 def _before(record: Mapping[str, Any], store: Store) -> int | None:

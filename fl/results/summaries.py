@@ -20,8 +20,30 @@ def rising(metric: str) -> bool:
     return metric != "loss"
 
 
+SCORED = "scored"
+"""A column of rows in which another round than a run's last one counts: whether it is this."""
+
+
+def best_rounds(rows: pd.DataFrame, metric: str) -> pd.Series:
+    """Whether a row is of the first round in which the client's model, of that stage, does best on
+    its own validation samples; of a client that has none, of the last round.
+    """
+    of = ["method", "run", "client", "stage"]
+    own = rows[(rows["metric"] == in_validation(metric)) & (rows["split"] == "val")]
+    own = own.assign(score=own["value"] * (-1 if rising(metric) else 1))
+    first = own.sort_values(["score", "round"]).drop_duplicates(of)
+    best = rows[of].merge(first[[*of, "round"]], on=of, how="left")["round"].to_numpy()
+    last = rows.groupby(["method", "run"])["round"].transform("max")
+    return rows["round"] == pd.Series(best, index=rows.index).fillna(last)
+
+
+def in_validation(metric: str) -> str:
+    """The metric by which validation data chooses for another one."""
+    return "accuracy" if metric == REWEIGHTED else metric
+
+
 def final(rows: pd.DataFrame, metric: str, split: str = "test") -> pd.DataFrame:
-    """The rows of each run's last recorded round, one per client.
+    """The rows of each run's last recorded round, or of that in `SCORED`, one per client.
 
     The stage is ``personal`` where the run has it, else ``global``.
     """
@@ -29,6 +51,8 @@ def final(rows: pd.DataFrame, metric: str, split: str = "test") -> pd.DataFrame:
     run = [part["method"], part["run"]]
     personal = part["stage"] == PERSONAL
     part = part[personal == personal.groupby(run).transform("max")]
+    if SCORED in part:
+        return part[part[SCORED]]
     last = part.groupby(["method", "run"])["round"].transform("max")
     return part[part["round"] == last]
 
@@ -40,7 +64,7 @@ def points(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """
     table = runs
     for split in ("val", "test"):
-        shown = "accuracy" if (metric, split) == (REWEIGHTED, "val") else metric
+        shown = in_validation(metric) if split == "val" else metric
         scores = final(rows, shown, split).groupby(["method", "run"])["value"].mean()
         table = table.merge(scores.rename(split).reset_index(), on=["method", "run"], how="left")
     complete = table["state"] == COMPLETE

@@ -2,8 +2,9 @@
 
 The long table holds every recorded value of every finished run, in the columns of
 `fl.schema.RESULT_COLUMNS` and `POINT_COLUMNS`, with a column for each hyper-parameter that varies
-(`fl.results.varied`). It is the same, byte for byte, whenever the same runs give the same numbers;
-timings and machines are only in the runs table.
+(`fl.results.varied`), and where the best round of each client counts, which that is. It is the
+same, byte for byte, whenever the same runs give the same numbers; timings and machines are only in
+the runs table.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 from fl import files
 from fl.errors import DataError, Where
 from fl.results import computed, varied
-from fl.results.summaries import points, rising
+from fl.results.summaries import SCORED, best_rounds, points, rising
 from fl.schema import METRIC_COLUMNS, MISSING, RESULT_COLUMNS, SETTING
 from fl.store import run_check
 from fl.store.layout import METRICS, RECORD
@@ -57,6 +58,7 @@ RUN_COLUMNS = {
     "bytes_down": "float64",
     "bytes_up": "float64",
     "flops": "float64",
+    "flops_server": "float64",
     "state_client": "Int64",
     "state_server": "Int64",
 }
@@ -92,6 +94,8 @@ def collect(plan: Mapping[str, Any], store: Path) -> tuple[pd.DataFrame, pd.Data
     runs = pd.concat([runs, hyper], axis=1)
     by_run = {run: record for (_, run), record in zip(entries, records, strict=True)}
     rows, owner = _long(runs, Store(store), by_run)
+    if plan.get("scored") == "best":
+        rows[SCORED] = best_rounds(rows, plan["metric"])
     runs["selected"] = _selected(rows, runs, plan["metric"])
     about = runs[[*POINT_COLUMNS, *hyper]].iloc[owner].reset_index(drop=True)
     return pd.concat([rows, about], axis=1), runs

@@ -20,6 +20,7 @@ from fl.method import Attached, Method, Setting, declared
 from fl.network import Network
 from fl.simulation import modal, train_on
 from fl.simulation.evaluate import OWN, Held
+from fl.simulation.serving import serving
 from fl.simulation.simulate import DTYPES, Simulation
 from fl.task import Task
 from fl.tasks.classification import CLASSIFICATION
@@ -59,6 +60,7 @@ def assemble(
     alone = declared(parts.method.method).alone
     held = Held.of(table, spec.get("test", OWN), alone)
     check_validated(parts.method.method, held)
+    check_served(parts.method.method, held)
     classes = len(prepared.classes)
     arrays_of = _Reader(prepared, _labels(prepared, parts.task), training, device)
 
@@ -160,6 +162,8 @@ def _simulation(
         shapes=arrays.shapes,
         tokens=frozenset(kind.name for kind in parts.modalities if kind.tokens),
         lacking=tuple(modal.weights(network) - modal.weights(one.network) for one in modals),
+        # Where clients differ in modality, the server trains in that of each alone.
+        at_server=None if modals else serving(arrays, held, network, training, classes, seed),
     )
     method = build(parts.method, setting)
     if modals:
@@ -197,6 +201,15 @@ def check_validated(method: Any, held: Held) -> None:
             f"{declared(method).title}: no validation samples at {len(lacking)} of "
             f"{len(held.participants)} clients ({shown}); allowed: a partition with a val in which "
             "every client that takes part has some (min_samples, or a larger val)"
+        )
+
+
+def check_served(method: Any, held: Held) -> None:
+    """Refuse (`FedloomError`) a server without samples where a method trains on it."""
+    if declared(method).server_data and not len(held.server):
+        raise FedloomError(
+            f"{declared(method).title}: the server has no samples; allowed: a partition whose "
+            "share for it, `server`, is at least a sample of some client's"
         )
 
 

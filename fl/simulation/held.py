@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,7 @@ import pandas as pd
 
 from fl.data.modality import MODALITY
 from fl.method import REAL
-from fl.schema import UNSEEN
+from fl.schema import SERVER, UNSEEN
 
 NO_SAMPLES = np.zeros(0, np.int64)
 UNSEEN_VAL = "unseen-val"
@@ -33,12 +33,14 @@ class Held:
         everywhere: The test samples of all clients, where models are scored on them in addition to
             the client's own.
         modality: Of every client, int64 [clients], where they differ in it.
+        server: The samples that are the server's own, of which no client sees any, int64 [m].
     """
 
     samples: Mapping[str, list[np.ndarray]]
     away: tuple[int, ...] = ()
     everywhere: np.ndarray | None = None
     modality: np.ndarray | None = None
+    server: np.ndarray = field(default_factory=lambda: NO_SAMPLES)
 
     @classmethod
     def of(cls, table: pd.DataFrame, test: str = OWN, everybody: bool = False) -> Held:
@@ -59,6 +61,8 @@ class Held:
         by_split = {}
         for name, part in table.groupby(split, sort=True):
             by_split[str(name)] = _by_client(part, clients)
+        dealt = enumerate(by_split.pop(SERVER, ()))
+        served = [own for client, own in dealt if client not in away]
         union = np.sort(np.concatenate(by_split.get("test", [np.zeros(0, np.int64)])))
         if test == UNION:
             by_split["test"] = [union if len(own) else own for own in by_split["test"]]
@@ -66,7 +70,8 @@ class Held:
         modality = None
         if MODALITY in table:
             modality = table.groupby("client")[MODALITY].first().to_numpy(np.int64)
-        return cls(by_split, without, union if test == BOTH else None, modality)
+        server = np.sort(np.concatenate([NO_SAMPLES, *served]))
+        return cls(by_split, without, union if test == BOTH else None, modality, server)
 
     def of_splits(self, names: str, client: int) -> np.ndarray:
         """A client's samples of a split, or of several: ``train+val``."""

@@ -70,6 +70,7 @@ class _Costs:
     flops: NonNegative
     state_client: Size
     state_server: Size
+    flops_server: NonNegative = 0.0
 
 
 @dataclass(frozen=True)

@@ -151,6 +151,8 @@ class Study:
         test: Whose test samples a client's model is scored on. `own`: the client's. `global`: those
             of all clients that are trained on. `reweighted`: the client's, and in addition those of
             all clients by the metric `fl.schema.REWEIGHTED`.
+        scored: Which recorded round counts: the `last`; or `best`, of each client the first in
+            which its model does best on its own validation samples.
         max_runs: A study of more runs is refused as a mistake.
         grid: `published` takes hyper-parameters from ``best``, where it has them, instead of from
             the entries.
@@ -168,6 +170,7 @@ class Study:
     execution: dict[str, Any] = field(default_factory=dict)
     metric: str | None = None
     test: Literal["own", "global", "reweighted"] = "own"
+    scored: Literal["last", "best"] = "last"
     baseline: str | None = None
     keep_weights: bool = False
     max_runs: Count = 10_000

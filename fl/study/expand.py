@@ -118,6 +118,7 @@ def expand(
     analyses = choices("analysis", study.analyses, where / "analyses", most)
     task, metric = task_check.settled(study, datasets, analyses, where)
     study = replace(study, metric=metric)
+    task_check.check_named(analyses, study.methods)
     count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * entries.size
     if count > most:
         raise too_many(count, "runs", most, where)

@@ -76,10 +76,16 @@ class Entries:
             if len(found) > 1 and not partition_fit.validates(scheme.spec):
                 problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
+            if self._study.scored == "best" and not partition_fit.validates(scheme.spec):
+                problem = f"is best, but {scheme.text} has no validation samples to tell by"
+                raise ConfigError(self._where / "scored", problem, "last, or a val > 0")
             target = found[0].entry.target
             if declared(target).validates and not partition_fit.validates(scheme.spec):
                 problem = f"learns by validation samples, of which {scheme.text} has none"
                 raise ConfigError(at, problem, "a partition with val > 0")
+            if declared(target).server_data and not partition_fit.serves(scheme.spec):
+                problem = f"trains on the server, which holds no samples in {scheme.text}"
+                raise ConfigError(at, problem, "a partition with server > 0")
             self._check_task(label, task, dataset)
             modal_check.check_trained_on(self.train_on(label), held, at / "train_on")
             if held in modal_check.ALL:

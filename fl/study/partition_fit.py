@@ -11,6 +11,7 @@ from fl.code.registry import entry_of
 from fl.data import holdings
 from fl.errors import ConfigError, DataError, Where
 from fl.places import expand
+from fl.schema import SERVER
 
 Spec = Mapping[str, Any]
 """``{"name": ..., key: value, ...}`` of a partition scheme, or of a data set."""
@@ -23,6 +24,13 @@ def validates(scheme: Spec) -> bool:
     return bool(scheme.get("val", 0))
 
 
+def serves(scheme: Spec) -> bool:
+    """Whether a partition of that scheme has samples that are the server's own."""
+    if "path" in scheme:
+        return bool((holdings.brought(scheme)["split"] == SERVER).any())
+    return bool(scheme.get(SERVER, 0))
+
+
 def holds_out(scheme: Spec) -> bool:
     """Whether a partition of that scheme has clients that are held out of training."""
     if "path" in scheme:
@@ -32,7 +40,9 @@ def holds_out(scheme: Spec) -> bool:
 
 
 def share(scheme: Spec, split: str) -> float:
-    """The share of a client's samples in ``val`` or ``test``, as far as the scheme's keys tell."""
+    """The share of a client's samples in ``val``, ``test`` or ``server``, as far as the scheme's
+    keys tell.
+    """
     given = scheme.get(split, 0.0)
     return 0.0 if isinstance(given, str) else float(given)
 
@@ -57,6 +67,10 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
     if scheme.get("test", 0.5) in (0, 1) or share(scheme, "val") + share(scheme, "test") >= 1:
         problem = f"is {scheme['test']} beside val {scheme.get('val', 0)}"
         raise ConfigError(where / "test", problem, "test > 0 and val + test < 1")
+    shares = {split: share(scheme, split) for split in ("val", "test", SERVER)}
+    if sum(shares.values()) >= 1:
+        problem = f"is {scheme[SERVER]} beside val {shares['val']} and test {shares['test']}"
+        raise ConfigError(where / SERVER, problem, "val + test + server < 1, the rest is train")
     unseen = scheme.get("unseen", 0)
     if clients and not isinstance(unseen, str) and unseen >= clients:
         problem = f"is {unseen}, but there are {clients} clients"

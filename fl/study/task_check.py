@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fl.code import registry
 from fl.code.registry import Entry
@@ -52,6 +52,14 @@ def settled(
     for analysis in analyses:
         check(analysis.entry, tasks[0], datasets[0], analysis.at)
     return tasks[0], given or allowed[0]
+
+
+def check_named(analyses: Sequence[Choice], entries: Collection[str]) -> None:
+    """Refuse (`ConfigError`) an analysis whose key ``methods`` names what is no entry."""
+    for one in analyses:
+        for i, label in enumerate(one.values.get("methods", ())):
+            if label not in entries:
+                raise unknown(one.at / "methods" / i, "entry", label, entries)
 
 
 def _task(name: str) -> Task:

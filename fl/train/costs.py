@@ -1,4 +1,4 @@
-"""What a run costs: bytes between server and clients, operations of local work, and kept state.
+"""What a run costs: bytes between server and clients, operations of both, and kept state.
 
 Bytes are exactly those of the trees that are sent and received, without compression or protocol.
 Operations are those of matrix products and convolutions, forward and backward, as PyTorch counts
@@ -48,6 +48,8 @@ class Costs:
             participant receives and sends in each of them.
         bytes_down, bytes_up: Their means over rounds.
         flops: Floating-point operations, mean over clients and rounds.
+        flops_server: Those of the steps that the server computes (`fl.method.ServerWork`), mean
+            over rounds; not of means, nor of what methods do not declare.
         state_client: Bytes that a client keeps between rounds.
         state_server: Bytes that the server keeps, those for each client included.
     """
@@ -57,6 +59,7 @@ class Costs:
     bytes_down: float
     bytes_up: float
     flops: float
+    flops_server: float
     state_client: int
     state_server: int
 
@@ -91,9 +94,20 @@ def measure(simulation: Simulation, state: State) -> Costs:
         bytes_down=down,
         bytes_up=up,
         flops=flops,
+        flops_server=_of_server(simulation.method, state.server, rounds),
         state_client=client,
         state_server=trees.nbytes(state.server) + given,
     )
+
+
+def _of_server(method: Method, server: Tree, rounds: Sequence[int]) -> float:
+    """Operations of the server's own steps, mean over rounds; one step of each kind is taken."""
+    total = 0
+    for work in method.works:
+        with Operations() as counter:
+            work.step(server)
+        total += counter.total * sum(map(work.steps, rounds))
+    return total / len(rounds)
 
 
 def _over_modalities(simulation: Simulation, state: State) -> Costs:
@@ -118,6 +132,7 @@ def _over_modalities(simulation: Simulation, state: State) -> Costs:
         bytes_down=mean([one.bytes_down for one in found]),
         bytes_up=mean([one.bytes_up for one in found]),
         flops=mean([one.flops for one in found]),
+        flops_server=sum(one.flops_server for one in found),
         state_client=round(mean([one.state_client for one in found])),
         state_server=trees.nbytes(state.server),
     )

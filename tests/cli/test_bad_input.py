@@ -82,7 +82,7 @@ CASES = {
         {"partitions": [{"homogeneous": {"client": 3}}]},
         key="partitions.0.homogeneous.client",
         value="did you mean 'clients'?",
-        allowed="clients, modalities, seed, test, unseen, val",
+        allowed="clients, modalities, seed, server, test, unseen, val",
     ),
     "key of a model": Bad(
         {"models": [{"mlp": {"hiden": [3]}}]},
@@ -373,6 +373,18 @@ CASES = {
         value="is 3, but there are 3 clients",
         allowed="a share < 1, or at most 2",
     ),
+    "a best round that nobody can tell": Bad(
+        {"scored": "best", "partitions": [{"homogeneous": {"clients": 3, "val": 0.0}}]},
+        key="scored",
+        value="is best, but homogeneous(",
+        allowed="last, or a val > 0",
+    ),
+    "all samples for the server": Bad(
+        {"partitions": [{"homogeneous": {"clients": 3, "server": 0.7}}]},
+        key="partitions.0.homogeneous.server",
+        value="is 0.7 beside val 0.1 and test 0.2",
+        allowed="val + test + server < 1",
+    ),
     "a test split that is neither a share nor published": Bad(
         {"partitions": [{"natural": {"test": "publishd"}}]},
         key="partitions.0.natural.test",
@@ -546,6 +558,12 @@ CASES = {
         key="methods.l2p",
         value="with cnn: l2p: clients are held out of training",
         allowed="a partition without unseen clients",
+    ),
+    "a server that lacks what its method trains on": Bad(
+        {"methods": {"fediot": None}},
+        key="methods.fediot",
+        value="trains on the server, which holds no samples in dirichlet(",
+        allowed="a partition with server > 0",
     ),
     "a series that goes too far": Bad(
         {"methods": {"fedavg": None, "fedl2p": {"start": "fedavg", "psi": 1.5}}},

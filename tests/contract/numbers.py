@@ -31,6 +31,7 @@ from fl.network import Network
 from fl.simulation import simulate
 from fl.simulation.engine import State
 from fl.simulation.evaluate import Held
+from fl.simulation.serving import serving
 from fl.simulation.simulate import Simulation
 from fl.training import Training
 
@@ -66,26 +67,35 @@ def of(
     values: dict[str, Any] | None = None,
     make: Callable[[], nn.Module] = two_numbers,
     classes: int = 2,
+    server: Samples = (),
     **training: Any,
 ) -> Simulation:
-    """Clients that hold these (x, y) to train and to test on; a step is a client's whole data."""
+    """Clients that hold these (x, y) to train and to test on; a step is a client's whole data.
+
+    server: what it holds itself.
+    """
     where = Where("test")
     entry = registry.find("method", method, where)
     given = {"batch_size": 2, "lr": 0.1, "precision": "float64", **training}
     settled = Training(**Training.settle(fields.parse(Training, given, where), where))
     network = Network(make, torch.float64)
-    flat = [sample for samples in clients for sample in samples]
+    flat = [sample for samples in (*clients, server) for sample in samples]
     bounds = np.cumsum([0, *map(len, clients)])
-    held = [np.arange(a, b) for a, b in pairwise(bounds)]
+    own = [np.arange(a, b) for a, b in pairwise(bounds)]
+    held = Held({"train": own, "test": own}, server=np.arange(bounds[-1], len(flat)))
     x, y = (np.array(values) for values in zip(*flat, strict=True))
+    arrays = Arrays(x[:, None], y, IDENTITY, dtype=torch.float64)
+    setting = Setting(
+        *(network, settled, classes, len(clients)),
+        shape=(1,),
+        at_server=serving(arrays, held, network, settled, classes, seed=0),
+    )
     return Simulation(
-        method=entry.make(entry.parse(values, where)).build(
-            Setting(network, settled, classes, len(clients), shape=(1,))
-        ),
+        method=entry.make(entry.parse(values, where)).build(setting),
         network=network,
         training=settled,
-        arrays=Arrays(x[:, None], y, IDENTITY, dtype=torch.float64),
-        held=Held({"train": held, "test": held}),
+        arrays=arrays,
+        held=held,
         classes=classes,
         seed=0,
     )

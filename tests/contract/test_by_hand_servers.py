@@ -7,13 +7,25 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from contract.numbers import Samples, is_pair, of, s, stored, trained
+from contract.numbers import (
+    Samples,
+    body_and_head,
+    is_pair,
+    mean_g,
+    of,
+    s,
+    stored,
+    stored_two,
+    trained,
+)
 
 from fl import trees
 from fl.methods.fedamp import FedAMP, softmax_of_others
+from fl.parts import decoder
 from fl.parts.clusters import bipartition
 from fl.parts.path import started, stepped
 from fl.schema import GLOBAL, PERSONAL
+from fl.simulation import simulate
 
 ONE: list[Samples] = [[(1, 0)]]
 APART: list[Samples] = [[(1, 0)], [(1, 1)]]
@@ -193,3 +205,48 @@ def test_pfedhn_steps_along_the_vector_jacobian_product() -> None:
         total = trees.apply(torch.add, total, gradient)
     expected = trees.apply(lambda h, t: h - 0.5 * t / 2, hyper, total)
     assert worlds_agree(state.server["hyper"], expected)
+
+
+def test_fediot_encodes_on_clients_and_classifies_on_the_server() -> None:
+    """x = 2 comes back as c relu(a u x + b) + d; the classifier sees features u 3 and u -1.
+
+    With r the error, u moves by -.1 times 2 r c a x on the client, and the others likewise. Then
+    the server takes one step in each of two epochs, on the mean of both of its samples.
+    """
+    simulation = of(
+        "fediot",
+        [[(2, 1)]],
+        {"width": 1, "server_epochs": 2},
+        body_and_head,
+        server=[(3, 0), (-1, 1)],
+        rounds=1,
+        local_steps=1,
+    )
+    # Positive, so that the unit is at work.
+    begun = simulation.begin(stored_two(0.5, 0.2))
+    decoder = begun.server["decoders"]["x"]
+    for layer in decoder.values():
+        for name, leaf in layer.items():
+            layer[name] = leaf.abs()
+    a, b = (decoder["hidden"][name].item() for name in ("weight", "bias"))
+    c, d = (decoder["output"][name].item() for name in ("weight", "bias"))
+    error = c * (a * 0.5 * 2 + b) + d - 2
+    u = 0.5 - 0.1 * 2 * error * c * a * 2
+    w = 0.2
+    for _ in range(2):
+        w -= 0.1 * mean_g(w, [(3 * u, 0), (-u, 1)])
+    [done] = simulate.rounds(simulation, begun, 0, "stacked")
+    server = done.state.server
+    assert server["params"]["0.weight"].item() == pytest.approx(u, abs=1e-12)
+    assert is_pair(server["params"]["1.weight"], w)
+    moved = server["decoders"]["x"]
+    assert moved["output"]["bias"].item() == pytest.approx(d - 0.1 * 2 * error, abs=1e-12)
+    assert moved["hidden"]["weight"].item() == pytest.approx(a - 0.1 * 2 * error * c * 0.5 * 2)
+
+
+def test_a_decoder_of_tokens_says_which_there_are() -> None:
+    """Two of three tokens are equal: the best distribution has 2/3 and 1/3."""
+    found = decoder.missed(True, torch.tensor([[math.log(2), 0.0]]), torch.tensor([[0, 1, 0]]))
+    assert found.item() == pytest.approx(-(2 * math.log(2 / 3) + math.log(1 / 3)) / 3)
+    found = decoder.missed(False, torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 4.0]]))
+    assert found.item() == pytest.approx(2.5)

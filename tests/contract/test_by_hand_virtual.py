@@ -14,11 +14,12 @@ from torch import Tensor
 from fl import trees
 from fl.errors import FedloomError
 from fl.method import Setting
-from fl.methods.fedlgd import ANCHORS, FedLGD
+from fl.methods.fedlgd import FedLGD
 from fl.parts import matching, siamese, virtual
 from fl.parts.distillation import distribution_distance, gradient_distance
 from fl.parts.fresh import fresh
 from fl.parts.generator import generated
+from fl.parts.global_images import ANCHORS
 from fl.parts.harmony import mmd
 from fl.parts.losses import supervised_contrast
 from fl.parts.virtual import IMAGES, Matching
@@ -195,7 +196,7 @@ def test_what_is_matched_is_the_rounds_update_by_its_rate(monkeypatch: pytest.Mo
         seen.update(target=target, variables=variables, how=how)
         return images
 
-    monkeypatch.setattr("fl.methods.fedlgd.matched", spied)
+    monkeypatch.setattr("fl.parts.global_images.matched", spied)
     begun = simulation.begin()
     state, _ = engine.run_round(simulation.method, begun, simulation.plan(1), "loop")
     for name, old in begun.server["params"].items():

@@ -57,11 +57,11 @@ PICKY = {
 every_method = pytest.mark.parametrize("method", TAKES)
 
 
-def table() -> tuple[pd.DataFrame, int]:
-    """Who holds what, and of how many samples."""
+def table(served: bool = False) -> tuple[pd.DataFrame, int]:
+    """Who holds what, and of how many samples; ``served``: the server, too."""
     rows, first = [], 0
     for client, size in enumerate(worlds.SIZES):
-        for split, count in {"train": size, "val": 3, "test": 6}.items():
+        for split, count in {"train": size, "val": 3, "test": 6, "server": 3 * served}.items():
             rows += [(first + i, client, split) for i in range(count)]
             first += count
     return pd.DataFrame(rows, columns=["sample", "client", "split"]), first
@@ -94,7 +94,7 @@ def world(
         "training": Training.settle(fields.parse(Training, given, WHERE), WHERE),
         "seed": seed,
     }
-    held, count = table()
+    held, count = table(declared(found.target).server_data)
     draw = np.random.default_rng(2)
     y = draw.integers(0, 3, count)
     kinds = KINDS if model == "fusion" else TOKENS

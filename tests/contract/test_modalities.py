@@ -43,17 +43,17 @@ MODEL = {
 }
 ENTRIES = {one.name: one for one in registry.entries("method")}
 SHARED = [name for name, one in ENTRIES.items() if declared(one.target).modalities]
-APART = ["scaffold", "pfedgraph", "mrmtl", "feddyn"]
+APART = ["scaffold", "pfedgraph", "mrmtl", "feddyn", "fediot"]
 """Some of those whose server does more than average."""
 
 every_method = pytest.mark.parametrize("method", [*SHARED, *APART])
 
 
-def data(away: tuple[int, ...], classifier: str) -> tuple[Any, pd.DataFrame]:
-    """The arrays of a prepared set, and who holds what of it."""
+def data(away: tuple[int, ...], classifier: str, served: bool = False) -> tuple[Any, pd.DataFrame]:
+    """The arrays of a prepared set, and who holds what of it; ``served``: the server, too."""
     draw, rows, first = np.random.default_rng(2), [], 0
     for client, size in enumerate(SIZES):
-        for split, count in {"train": size, "val": 3, "test": 6}.items():
+        for split, count in {"train": size, "val": 3, "test": 6, "server": 3 * served}.items():
             rows += [(first + i, client, split) for i in range(count)]
             first += count
     table = pd.DataFrame(rows, columns=["sample", "client", "split"])
@@ -98,7 +98,7 @@ def world(
         "training": settled,
         "seed": seed,
     }
-    made, table = data(() if about.alone else away, shared)
+    made, table = data(() if about.alone else away, shared, about.server_data)
     parts = Parts(
         materials.entry_of("model", spec["model"])[1],
         specs.composed(spec),

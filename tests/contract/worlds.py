@@ -21,6 +21,7 @@ from fl.simulation import simulate
 from fl.simulation.assembly import computing
 from fl.simulation.engine import State
 from fl.simulation.evaluate import Held
+from fl.simulation.serving import serving
 from fl.simulation.simulate import DTYPES, Simulation
 from fl.study import specs
 from fl.training import Training
@@ -28,6 +29,9 @@ from fl.training import Training
 CLASSES = 3
 SIZES = (13, 5, 20, 9)
 """Training samples per client; batches have eight."""
+
+SERVED = 11
+"""Samples of a server that trains, too."""
 
 MODELS = {"mlp": {"hidden": [5], "norm": None}, "cnn": {"channels": [3, 4], "projection": None}}
 SHAPES = {"mlp": (6,), "cnn": (1, 4, 4)}
@@ -53,10 +57,10 @@ def entry(method: str) -> Entry:
 
 
 def data(
-    model: str, sizes: Sequence[int] = SIZES, validated: bool = False
+    model: str, sizes: Sequence[int] = SIZES, validated: bool = False, served: bool = False
 ) -> tuple[np.ndarray, np.ndarray, Held]:
     """Inputs, labels, and who holds which: the middle clients have no validation samples, unless
-    all are to be ``validated``.
+    all are to be ``validated``; the last samples are the server's, if it is ``served``.
 
     A client's samples do not depend on how many clients come after it.
     """
@@ -71,9 +75,13 @@ def data(
         y = draw.integers(0, CLASSES, sum(n.values()))
         xs.append(draw.normal(y[:, None] - client / 2, 1.5, (len(y), *[16])))
         ys.append(y)
+    server = np.arange(first, first + SERVED * served)
+    if served:
+        ys.append(draw.integers(0, CLASSES, SERVED))
+        xs.append(draw.normal(ys[-1][:, None], 1.5, (SERVED, 16)))
     shape = SHAPES[model]
     x = np.concatenate(xs)[:, : int(np.prod(shape))].reshape(-1, *shape)
-    return x, np.concatenate(ys), Held(splits)
+    return x, np.concatenate(ys), Held(splits, server=server)
 
 
 def module(model: str) -> nn.Module:
@@ -100,7 +108,8 @@ def world(
     short = declared(found.target).short
     given = {**TRAINING, **training}
     settled = Training(**Training.settle(fields.parse(Training, given, where), where))
-    x, y, held = data(model, sizes, declared(found.target).validates)
+    says = declared(found.target)
+    x, y, held = data(model, sizes, says.validates, says.server_data)
     spec = {
         "method": {"name": method, **found.parse({**short, **(values or {})}, where)},
         "terms": [
@@ -112,7 +121,11 @@ def world(
         ],
     }
     network = computing(lambda: module(model), settled)
-    setting = Setting(network, settled, CLASSES, held.clients, SHAPES[model], seed)
+    arrays = Arrays(x, y, NORMALISATION, device, DTYPES[settled.precision])
+    setting = Setting(
+        *(network, settled, CLASSES, held.clients, SHAPES[model], seed),
+        at_server=serving(arrays, held, network, settled, CLASSES, seed),
+    )
     try:
         built = specs.build(spec, setting)
     except FedloomError:
@@ -124,7 +137,7 @@ def world(
         method=built,
         network=network,
         training=settled,
-        arrays=Arrays(x, y, NORMALISATION, device, DTYPES[settled.precision]),
+        arrays=arrays,
         held=held,
         classes=CLASSES,
         seed=seed,

@@ -229,6 +229,17 @@ def trained(root: Path, folder: Path) -> pd.DataFrame:
     return pd.read_parquet(root / "results" / "tables" / "tiny.parquet")
 
 
+def test_the_server_classifies_what_clients_encode(tmp_path: Path) -> None:
+    own = {"image-text": {**MODEL["image-text"], "classifier": "own"}}
+    held = {"clients": 4, "modalities": [2, 2], "val": 0.0, "server": 0.2}
+    study = {"models": [own], "partitions": [{"homogeneous": held}], "methods": {"fediot": None}}
+    rows = trained(tmp_path, config(tmp_path, **study))
+    assert set(rows.loc[rows["split"] == "test", "client"]) == {0, 1, 2, 3}
+    assert rows["value"].notna().all()
+    [path] = (tmp_path / "results" / "partitions").glob("*/partition.parquet")
+    assert (holdings.read(path)["split"] == "server").any()
+
+
 def test_classifiers_of_their_own_let_any_method_in(tmp_path: Path) -> None:
     own = {"image-text": {**MODEL["image-text"], "classifier": "own"}}
     methods = {"pfedgraph": None, "feddyn": None}

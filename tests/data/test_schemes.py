@@ -14,6 +14,7 @@ from fl.data import partition
 from fl.data.split import take
 from fl.errors import ConfigError, DataError, Where
 from fl.fields import parse
+from fl.simulation.held import Held
 
 
 def test_every_scheme_is_here():
@@ -49,6 +50,37 @@ def test_keys_of_all_schemes(scheme):
         with pytest.raises(ConfigError, match=f"study.yaml.*{key}"):
             parse(getattr(partition, scheme), KEYS[scheme] | {key: value}, where)
     assert parse(partition.homogeneous, {"clients": 3, "unseen": 1}, where)["unseen"] == 1
+
+
+def rows(table, split):
+    return table[table["split"] == split].reset_index(drop=True)
+
+
+@pytest.mark.parametrize("scheme", KEYS)
+def test_the_server_gets_its_share_of_what_clients_would_train_on(scheme):
+    made, plain = make(scheme, server=0.25), make(scheme)
+    for split in ("val", "test"):
+        assert rows(made, split).equals(rows(plain, split))
+    kept = made[made["split"].isin(["train", "server"])].set_index("sample")["client"]
+    assert kept.sort_index().equals(
+        plain[plain["split"] == "train"].set_index("sample")["client"].sort_index()
+    )
+    for _, own in made.groupby("client"):
+        share = 0.25 * len(own)
+        assert (own["split"] == "server").sum() == pytest.approx(share, abs=0.5 + 1e-9)
+    partition.validate(made, LABELS, source=scheme)
+    held, before = Held.of(made), Held.of(plain)
+    assert len(before.server) == 0
+    assert held.server.tolist() == sorted(rows(made, "server")["sample"])
+    assert set(held.samples) == {"train", "val", "test"}
+
+
+def test_unseen_clients_give_the_server_nothing():
+    made = make("dirichlet", server=0.25, unseen=3)
+    seen = rows(made[~made["unseen"]], "server")
+    assert Held.of(made).server.tolist() == sorted(seen["sample"])
+    with pytest.raises(DataError, match=r"val \+ test \+ server is 1.3; allowed: a sum < 1"):
+        make("dirichlet", server=0.9, val=0.2)
 
 
 # Taking by shares

@@ -15,7 +15,7 @@ from fl.method import Setting
 from fl.methods.fedavg import FedAvg
 from fl.methods.perfedavg import PerFedAvg
 from fl.models.cifar_cnn import CifarCNN
-from fl.models.convnet import ConvNet
+from fl.models.convnet import ConvNet, Halving
 from fl.models.lenet import LeNet
 from fl.models.lstm import LSTM
 from fl.models.mobilenet_v3 import MobileNetV3
@@ -546,3 +546,14 @@ def test_a_small_residual_network_has_the_layers_of_its_paper():
     assert 0.27e6 < count(ResNetCifar(blocks=3), (3, 32, 32), 10) < 0.28e6
     sizes = shapes(network(ResNetCifar(width=4), (1, 8, 8)).init(0))
     assert list(sizes.values())[-2:] == [(10, 16), (10,)]
+
+
+def test_halving_is_average_pooling() -> None:
+    x = torch.randn(3, 2, 6, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x.requires_grad_()
+    found, expected = Halving()(x), torch.nn.functional.avg_pool2d(x, 2)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-15)
+    grads = [torch.autograd.grad(one.square().sum(), x)[0] for one in (found, expected)]
+    torch.testing.assert_close(*grads, rtol=0, atol=1e-15)
+    stacked = torch.func.vmap(Halving())(x.detach()[None])
+    assert stacked[0].equal(found)

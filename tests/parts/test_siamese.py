@@ -28,6 +28,19 @@ def test_colours() -> None:
     torch.testing.assert_close(changed("colour", 0.75, 0.25, 0.1)[1, 2], one)
 
 
+def test_groups_by_themselves_are_all_kinds_with_one_chosen() -> None:
+    x = X.repeat(6, 1, 1, 1, 1).clone().requires_grad_()
+    change = siamese.drawn(torch.arange(12))
+    assert len(set(change.kind.tolist())) > 3
+    found, whole = siamese.siamese(x, change), siamese._chosen(x, change)
+    torch.testing.assert_close(found, whole, rtol=0, atol=1e-12)
+    weight = torch.randn(x.shape, generator=DRAW, dtype=torch.float64)
+    grads = [torch.autograd.grad((one * weight).sum(), x)[0] for one in (found, whole)]
+    torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
+    stacked = torch.func.vmap(siamese.siamese)(x.detach()[None], Change(*(p[None] for p in change)))
+    assert stacked[0].equal(whole)
+
+
 def test_a_crop_shifts_and_leaves_zeros() -> None:
     # Sides 8 and 6 move by up to one pixel: draws 0 and .99 are -1 and +1.
     found = changed("crop", 0.0, 0.99)

@@ -181,6 +181,10 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
         ({"seeds": []}, "seeds: is empty; allowed: at least one"),
         ({"seeds": [0, 0]}, "seeds.1: 0 stands twice"),
         ({"seeds": [-1]}, "seeds.0: is -1; allowed: a whole number >= 0"),
+        (
+            {"analyses": [{"inversion": {"methods": ["local"]}}]},
+            "analyses.0.inversion.methods.0: unknown entry 'local'",
+        ),
         ({"baseline": "local"}, "baseline: unknown entry 'local'"),
         ({"models": ["cnn"]}, "models.0.cnn: cnn does not take the inputs of synthetic"),
         (

@@ -219,6 +219,10 @@ def test_costs_count_the_bytes_of_all_participants_and_of_the_start(tmp_path):
     assert 'title="40,000,000"' in everything[".html"]
     assert all("What it costs" in text and "40.0 MB" in text for text in everything.values())
     assert costs.costs_table(replace(facts, runs=facts.runs.drop(columns="traffic"))) is None
+    busy = facts.runs.assign(flops_server=[None, 4e12, None])
+    table = costs.costs_table(replace(facts, runs=busy))
+    assert table is not None and len(shown(table)["avg"]) == 7
+    assert "4.00 T" in shown(table)[busy["title"][1]]
 
 
 def test_sizes_read_with_three_digits():

@@ -96,6 +96,27 @@ def test_the_personal_stage_counts_where_both_are_recorded_in_the_last_round(tmp
     )
 
 
+def test_the_best_round_of_each_client_counts_where_it_is_asked_for(tmp_path):
+    """Client 0 does best in round 1, client 1 in 2 and again in 3: it counts at the first."""
+    metrics = []
+    for number, (val, test) in enumerate(
+        [([0.9, 0.1], [0.2, 0.3]), ([0.8, 0.5], [0.4, 0.5]), ([0.7, 0.5], [0.6, 0.7])], 1
+    ):
+        metrics += [*clients(val, split="val", round=number), *clients(test, round=number)]
+    write_run(tmp_path, "a0", metrics)
+    made = plan([entry("a0", "fedavg")])
+    last, runs = tables.collect(made, tmp_path)
+    assert row(summaries.summarise(last, runs, "accuracy"), "fedavg")["mean"] == pytest.approx(0.65)
+    rows, runs = tables.collect({**made, "scored": "best"}, tmp_path)
+    found = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
+    assert found["mean"] == pytest.approx((0.2 + 0.5) / 2)
+    assert summaries.points(rows, runs, "accuracy")["val"].item() == pytest.approx((0.9 + 0.5) / 2)
+    # Who cannot tell a best round is scored in the last one.
+    rows = rows[(rows["split"] == "test") | (rows["client"] == 1)].drop(columns=summaries.SCORED)
+    rows[summaries.SCORED] = summaries.best_rounds(rows, "accuracy")
+    assert summaries.final(rows, "accuracy")["value"].tolist() == [0.5, 0.6]
+
+
 def grid(store: Path, states: tuple[str, str] = ("complete", "complete"), val: bool = True) -> dict:
     """Two points: validation prefers the second, test the first."""
     scores = {"p": (0.6, 0.9), "q": (0.7, 0.5)}

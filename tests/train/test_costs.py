@@ -120,6 +120,17 @@ def test_operations_are_those_of_matrix_products_over_all_steps() -> None:
     assert found.flops == step * sum(steps) / len(steps)
 
 
+def test_the_servers_own_steps_are_counted_in_the_rounds_that_have_them() -> None:
+    rounds, every, steps = 5, 2, 3
+    keys: dict[str, Any] = {"images": 1, "real": 2, "warmup": 0, "initial": "noise", "every": every}
+    found = of("fedlgd", {**keys, "times": 2, "server_steps": steps}, rounds=rounds)
+    once = of("fedlgd", {**keys, "times": 1, "server_steps": 1}, rounds=1)
+    # Rounds 1 and 3 of five.
+    assert found.flops_server == pytest.approx(once.flops_server * steps * 2 / rounds)
+    assert once.flops_server > 0
+    assert of("fedavg").flops_server == 0
+
+
 def changed(simulation: Simulation, part: Pass, **choices: Any) -> Simulation:
     return replace(simulation, method=replace(simulation.method, passes=(part,), **choices))
 

@@ -1,0 +1,93 @@
+"""FedIoT: autoencoders without labels on the clients, a classifier with labels on the server.
+
+Zhao, Barnaghi, Haddadi. Multimodal Federated Learning on IoT Data. IoTDI 2022. arXiv:2109.04833.
+
+Clients train everything before the classifier as an encoder, with a decoder (`fl.parts.decoder`) of
+what they hold, and never look at labels. The server averages both by numbers of samples and then
+trains the classifier on samples of its own (a partition's ``server``), whose features the averaged
+encoder gives in evaluation mode; it goes on from the classifier of the last round. As in the
+released code the classifier is one linear layer, and an optimizer starts afresh in each round; it
+is the run's, as is its rate, where the code has Adam with a rate of its own.
+
+The paper's encoders and decoders are LSTMs over sensors; here the encoder is the study's model.
+Where clients differ in modality, each modality has an encoder and a classifier of its own, so that
+a model is to have nothing in common between them. Clients that hold several inputs of a sample
+reconstruct all of them from the features of all: the paper's split autoencoders do so from those of
+one input in turn, and its weight of 100 for such clients has no part here, where all are alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fl import trees
+from fl.fields import Count
+from fl.method import BESIDE, Averaging, Method, Setting, only
+from fl.parts.decoder import decoders, reconstruction
+from fl.parts.sending import all_but
+from fl.parts.server_head import head_pass
+from fl.recipe import Phase, recipe, select, shared, without
+from fl.schema import GLOBAL
+from fl.trees import Tree
+
+DECODERS = "decoders"
+
+
+@dataclass(frozen=True)
+class FedIoT:
+    """server_epochs: over the server's samples in each round.
+    width: between the two layers of a decoder.
+    """
+
+    server_epochs: Count = 5
+    width: Count = 256
+
+    title: ClassVar = "FedIoT"
+    stages: ClassVar = (GLOBAL,)
+    server_data: ClassVar = True
+    short: ClassVar[dict[str, Any]] = {"server_epochs": 2, "width": 4}
+
+    def build(self, setting: Setting) -> Method:
+        """FedAvg of autoencoders; ``aggregate`` trains the classifier."""
+        body, part = without(setting.network.head), head_pass(setting, self.server_epochs)
+        base = recipe(
+            setting,
+            terms=(reconstruction(setting),),
+            phases=(Phase(trains=body),),
+            beside=lambda variables: decoders(setting, self.width, variables["params"]),
+        )
+        local = only(base)
+
+        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            server, client = base.init(variables)
+            number = torch.zeros((), dtype=torch.int64)
+            return {**server, DECODERS: client.pop(BESIDE), "round": number}, client
+
+        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+            return local.begin(server, {**client, BESIDE: server[DECODERS]})
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+            kept, upload = local.end(server, client, work)
+            return all_but(BESIDE)(kept), {**select(upload, body), DECODERS: kept[BESIDE]}
+
+        def aggregate(
+            server: Tree, clients: Tree, uploads: Tree, n: Tensor
+        ) -> tuple[dict[str, Any], dict[str, Any]]:
+            assert setting.at_server is not None
+            number = server["round"] + 1
+            averaged = trees.overlaid(server, trees.mean(uploads, n))
+            found, _ = setting.at_server(part, shared(averaged, None), int(number))
+            return {**averaged, **found, "round": number}, dict(clients)
+
+        return replace(
+            base,
+            init=init,
+            passes=(replace(local, begin=begin, end=end),),
+            aggregate=Averaging(aggregate),
+            views={GLOBAL: shared},
+            send=all_but("round"),
+        )

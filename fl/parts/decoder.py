@@ -1,0 +1,87 @@
+"""Decoders: inputs again from the features that go into the classifier, for autoencoders.
+
+One for each input of a sample, of two linear layers with ReLU between them. Numbers are held to by
+the squared error. Of tokens a decoder says which there are, not where: it gives one distribution
+over all tokens for the whole text, held to by the cross-entropy of every place. (Places after a
+text's end are a token, too.)
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl import rng, trees
+from fl.method import Setting
+from fl.parts import heads
+from fl.parts.layers import linear
+from fl.task import weighted_mean
+from fl.term import Forward, Term
+from fl.trees import Tree
+
+ONLY = "x"
+"""The name of the input, where there is one."""
+
+
+def inputs(setting: Setting) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
+    """The shapes of a sample's inputs by name, and which of them are tokens."""
+    if setting.shapes:
+        return dict(setting.shapes), setting.tokens
+    return {ONLY: setting.shape}, frozenset([ONLY] if setting.network.of_tokens else [])
+
+
+def decoders(setting: Setting, width: int, params: Tree) -> dict[str, Any]:
+    """First weights of a decoder for each input, drawn by the run's seed.
+
+    Args:
+        width: Between its layers.
+        params: Of the network.
+    """
+    network, like = setting.network, trees.leaves(params)[0]
+    shapes, tokens = inputs(setting)
+    words = [len(params[f"{name}.weight"]) for name in network.layers(nn.Embedding)]
+    draw = torch.Generator().manual_seed(rng.torch_seed(setting.seed, "decoders"))
+    features = heads.width(network, params)
+    return {
+        name: {
+            "hidden": linear(draw, like, features, width),
+            "output": linear(draw, like, width, max(words) if name in tokens else prod(shape)),
+        }
+        for name, shape in shapes.items()
+    }
+
+
+def reconstruction(setting: Setting) -> Term:
+    """What a client's decoders, beside its network, miss of its samples: the sum over inputs."""
+    tokens = inputs(setting)[1]
+
+    def term(forward: Forward) -> Tensor:
+        features, x = forward.output.features.flatten(1), forward.batch["x"]
+        given = {ONLY: x} if isinstance(x, Tensor) else x
+        each = [
+            missed(name in tokens, decoded(own, features), given[name].flatten(1))
+            for name, own in forward.beside.items()
+        ]
+        return weighted_mean(torch.stack(each).sum(0), forward.batch)
+
+    return term
+
+
+def decoded(decoder: Tree, features: Tensor) -> Tensor:
+    """What a decoder gives for features [b, d]: numbers [b, size], or scores of tokens."""
+    inner, outer = decoder["hidden"], decoder["output"]
+    between = F.relu(F.linear(features, inner["weight"], inner["bias"]))
+    return F.linear(between, outer["weight"], outer["bias"])
+
+
+def missed(tokens: bool, found: Tensor, x: Tensor) -> Tensor:
+    """By sample, [b]: the mean squared error of numbers [b, size]; or the mean cross-entropy of
+    tokens [b, places] under one distribution by their scores, [b, different tokens].
+    """
+    if tokens:
+        return -found.log_softmax(1).gather(1, x).mean(1)
+    return (found - x).square().mean(1)

@@ -1,0 +1,41 @@
+"""The classifier, trained on the server's own labelled samples on a body that stands still."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fl.method import Draws, Pass, Setting
+from fl.parts.optimizers import optimizer
+from fl.protocols import Batch
+from fl.trees import Rate, Tree
+
+
+def head_pass(setting: Setting, epochs: int) -> Pass:
+    """A pass for `fl.method.Setting.at_server`, over a tree with ``params`` and ``buffers``.
+
+    The body is in evaluation mode. The optimizer is the run's and starts afresh.
+    """
+    network, steps = setting.network, optimizer(setting.training)
+
+    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        params = client["params"]
+        head = {name: leaf for name, leaf in params.items() if name in network.head}
+        body = {name: leaf for name, leaf in params.items() if name not in network.head}
+        work = {"params": head, "frozen": body, "buffers": client["buffers"]}
+        return {**work, "optimizer": steps.init(head)}
+
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        params = {**work["frozen"], **work["params"]}
+        outputs = network.eval(params, work["buffers"], batch["x"]).outputs
+        return setting.task.loss(outputs, batch), {}
+
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+        params, state = steps.step(work["params"], grads, work["optimizer"], lr)
+        return {**work, "params": params, "optimizer": state}
+
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {**client, "params": {**client["params"], **work["params"]}}, {}
+
+    return Pass(begin, loss, update, end, Draws(epochs=epochs))
