@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,10 @@ from fl.errors import Where
 
 # A plugin's own methods come under the contract: FEDLOOM_PLUGINS=mylab pytest tests/contract
 plugins.use(filter(None, os.environ.get("FEDLOOM_PLUGINS", "").split(os.pathsep)), Where("env"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # In the background a shell ignores Ctrl-C, for tests and what they start alike.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # On tensors as small as these, more threads only wait for one another.
 

@@ -20,13 +20,9 @@ from fl import fields
 def meanings(target: type | Callable[..., Any]) -> dict[str, str]:
     """By key, what the docstring of a dataclass or function says of it; unknown ones are left out.
 
-    A class need not repeat what the class says from which it has the key. Lines are joined, and the
-    full stop or semicolon at the end of a meaning is dropped.
+    Lines are joined, and the full stop or semicolon at the end of a meaning is dropped.
     """
-    keys, found = fields.fields(target), dict[str, str]()
-    for one in target.__mro__[:-1] if isinstance(target, type) else (target,):
-        found = {**parse(inspect.cleandoc(one.__doc__ or ""), keys), **found}
-    return found
+    return parse(inspect.getdoc(target) or "", fields.fields(target))
 
 
 def about(target: type | Callable[..., Any]) -> str:

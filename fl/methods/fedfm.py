@@ -50,8 +50,5 @@ class FedFM:
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term, and an exchange before it that renews the anchors."""
-        return anchored_before(self.guided(setting), setting, averaged(self.anchors), self.first)
-
-    def guided(self, setting: Setting) -> Method:
-        """FedAvg with the guiding loss, without anchors yet."""
-        return recipe(setting, terms=(cross_entropy, guide(self.lam, self.tau, self.loss)))
+        base = recipe(setting, terms=(cross_entropy, guide(self.lam, self.tau, self.loss)))
+        return anchored_before(base, setting, averaged(self.anchors), self.first)

@@ -9,19 +9,37 @@ anchors of one round guide in the next. Otherwise as `fl.methods.fedfm`.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from fl.fields import Count, NonNegative, Positive
 from fl.method import Method, Setting
-from fl.methods.fedfm import FedFM
 from fl.parts.anchored import anchored_after
-from fl.parts.anchors import averaged
+from fl.parts.anchors import Averaged, Guiding, averaged, guide
+from fl.parts.losses import cross_entropy
+from fl.recipe import recipe
+from fl.schema import GLOBAL
 
 
-class FedFMLite(FedFM):
-    """FedFM whose anchors are one round old."""
+@dataclass(frozen=True)
+class FedFMLite:
+    """lam: lambda, weight of the guiding loss.
+    tau: its temperature.
+    first: the first round that is guided.
+    loss, anchors: as in FedFM.
+    """
+
+    lam: NonNegative = 50.0
+    tau: Positive = 0.1
+    first: Count = 21
+    loss: Guiding = "contrastive"
+    anchors: Averaged = "weighted"
 
     title: ClassVar = "FedFM-Lite"
+    stages: ClassVar = (GLOBAL,)
+    short: ClassVar[dict[str, Any]] = {"first": 2, "lam": 1.0}
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term, whose clients send anchors beside their models."""
-        return anchored_after(self.guided(setting), setting, averaged(self.anchors), self.first)
+        base = recipe(setting, terms=(cross_entropy, guide(self.lam, self.tau, self.loss)))
+        return anchored_after(base, setting, averaged(self.anchors), self.first)

@@ -1,4 +1,4 @@
-"""ResNet-50, torchvision's, with its own stem or one for small images: 2,048 features.
+"""ResNet-50, torchvision's, with its own stem or one for small images.
 
 He, Zhang, Ren, Sun. Deep Residual Learning for Image Recognition. CVPR 2016. arXiv:1512.03385.
 
@@ -8,12 +8,32 @@ convolution of stride 1 in place of the 7x7 one of stride 2, and no max-pooling.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
 
-from fl.parts.resnets import ResNet
+from torch import nn
+
+from fl.fields import Count
+from fl.parts.normalisation import Norm
+from fl.parts.resnets import Stem, resnet
 
 
-class ResNet50(ResNet):
-    """The network of 50 layers."""
+@dataclass(frozen=True)
+class ResNet50:
+    """stem: `cifar` for images of about 32 pixels, `imagenet` for those of about 224.
+    weights: `imagenet` for torchvision's from the user's cache, a file of such, or nothing.
+    projection: width of a projection head before the classifier, as MOON has it (there 256), or
+        nothing.
+    norm: what normalises.
+    """
 
-    depth: ClassVar = 50
+    stem: Stem = "cifar"
+    weights: str | None = None
+    projection: Count | None = None
+    norm: Norm = "batch"
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Logits for images of shape (channels, height, width), from 2,048 features."""
+        from fl.pytorch.vision import torchvision
+
+        make, published = torchvision.models.resnet50, torchvision.models.ResNet50_Weights.DEFAULT
+        return resnet(make, published, self, shape, classes)

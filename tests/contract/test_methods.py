@@ -370,6 +370,7 @@ def test_resumed_is_undisturbed_to_the_bit(method: str, planned: Callable[..., P
         models=["cnn"],
         datasets=["digits"],
         partitions=[{"dirichlet": held}],
+        training={**planning.STUDY["training"], "lr": 0.02},
     )
     prepared_start(study, method, "whole", "broken")
     assert study.train(method, "whole") == 0
