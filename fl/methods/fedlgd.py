@@ -81,10 +81,7 @@ class FedLGD:
         **{"images": 1, "global_images": 2, "warmup": 2, "real": 4},
         **{"client_steps": 2, "server_steps": 2},
     }
-    short: ClassVar[dict[str, Any]] = {
-        **{"images": 1, "global_images": 2, "warmup": 2, "real": 4},
-        **{"every": 2, "client_steps": 2, "server_steps": 2, "lam": 0.5},
-    }
+    short: ClassVar[dict[str, Any]] = {**light, "every": 2, "lam": 0.5}
 
     def build(self, setting: Setting) -> Method:
         """FedAvg on virtual images, with distillation on both sides."""

@@ -53,9 +53,8 @@ def drawn(key: Tensor) -> Change:
 
 def siamese(x: Tensor, change: Change) -> Tensor:
     """Groups of images [g, n, channels, height, width], each group changed in one way."""
-    if private.is_batched(x) or private.is_batched(change.kind) or x.is_cuda:
-        return _chosen(x, change)
-    if torch.compiler.is_compiling():
+    batched = private.is_batched(x) or private.is_batched(change.kind)
+    if batched or x.is_cuda or torch.compiler.is_compiling():
         return _chosen(x, change)
     kinds = change.kind.tolist()
     done: list[Tensor] = []

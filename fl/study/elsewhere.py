@@ -41,7 +41,9 @@ class Elsewhere:
     scheme: Choice | None = None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], at: Where, settle: Callable[[Choice], Choice]) -> Any:
+    def of(
+        cls, given: Mapping[str, Any], at: Where, settle: Callable[[Choice], Choice]
+    ) -> Elsewhere:
         """What an entry says.
 
         Args:

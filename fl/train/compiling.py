@@ -30,12 +30,28 @@ step and took 47 s, W3 has 206 and took 203 s.
 """
 
 
+def foreseen(runs: Candidates, known: Measured, learnt: Learnt, steps: float) -> Measured:
+    """What is known, with what compiling is expected to take, if so many steps may be worth it."""
+    if known.expected or not runs.compilable or _work(known, steps) <= PAYS:
+        return known
+    found = replace(known, expected=expected(runs))
+    learnt.write(found)
+    return found
+
+
 def worth(runs: Candidates, known: Measured, steps: float) -> bool:
-    """Whether to try it for so many steps, the speed of the loop and of the stack being known."""
+    """Whether to try it for so many steps, by what is `foreseen`."""
+    work = _work(known, steps)
+    return work > PAYS and runs.compilable and known.expected < MOST * work
+
+
+def _work(known: Measured, steps: float) -> float:
+    """Seconds that so many steps take uncompiled; 0 where it is settled whether to compile, or
+    where the loop and the stack have not both been timed.
+    """
     if len(known.seconds) != 2 or known.refused:
-        return False
-    work = min(known.seconds.values()) * steps
-    return work > PAYS and runs.compilable and expected(runs) < MOST * work
+        return 0.0
+    return min(known.seconds.values()) * steps
 
 
 def expected(runs: Candidates) -> float:

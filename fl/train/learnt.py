@@ -43,11 +43,13 @@ class Measured:
         seconds: Of a step of all participants, by backend.
         compiling: Seconds that it took to compile, where that was tried.
         refused: Why they cannot be compiled; "" if nothing is known against it.
+        expected: Seconds that compiling is expected to take; 0 where that was not looked into.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     compiling: float = 0.0
     refused: str = ""
+    expected: float = 0.0
 
     def best(self, steps: float) -> str:
         """The backend that does so many steps soonest, compiled first if need be."""
@@ -192,14 +194,17 @@ def _measured(found: Mapping[str, Any]) -> Measured | None:
     """What a file says, if it can be: seconds are positive, and both uncompiled ways are there."""
     seconds, refused = found.get("seconds"), found.get("refused")
     spent: Any = found.get("compiling")
-    if not isinstance(seconds, dict) or not isinstance(refused, str) or not _number(spent):
+    expected: Any = found.get("expected", 0.0)
+    if not isinstance(seconds, dict) or not isinstance(refused, str):
+        return None
+    if not _number(spent) or not _number(expected):
         return None
     known = {"loop", "stacked"}
     if not known <= {*seconds} <= known | {"compiled"}:
         return None
     if not all(_number(value) and value > 0 for value in seconds.values()):
         return None
-    return Measured(dict(seconds), float(spent), refused)
+    return Measured(dict(seconds), float(spent), refused, float(expected))
 
 
 def _number(value: Any) -> bool:

@@ -97,6 +97,7 @@ def choose(
     if now is not known and len(now.seconds) > 1:
         learnt.write(now)
     steps = served * runs.steps
+    now = compiling.foreseen(runs, now, learnt, steps)
     if compiling.worth(runs, now, steps):
         now = compiling.done(runs, now, learnt, program, waiting)
     elif now.seconds and now.best(steps) == "compiled":

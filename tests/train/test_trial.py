@@ -178,6 +178,7 @@ def test_compiling_is_tried_only_where_the_work_of_the_study_is_worth_it(
 
 
 def test_a_program_that_takes_longer_to_compile_than_it_saves_is_not_compiled(
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compiled, "available", lambda device: True)
@@ -185,11 +186,15 @@ def test_a_program_that_takes_longer_to_compile_than_it_saves_is_not_compiled(
     plain = candidates(world("fedavg"))
     twice = candidates(world("perfedavg"))
     assert 0 < plain.calls < twice.calls, "its gradient is of two steps"
-    known = Measured({"loop": 2.0, "stacked": 1.0})
     for runs in (plain, twice):
+        kept = Learnt(tmp_path / str(runs.calls), subject())
+        known = compiling.foreseen(runs, Measured({"loop": 2.0, "stacked": 1.0}), kept, 1.0)
         enough = compiling.expected(runs) / compiling.MOST
         assert compiling.worth(runs, known, 1.01 * enough)
         assert not compiling.worth(runs, known, 0.99 * enough)
+        assert kept.read() == known, "the next job need not count"
+    monkeypatch.setattr(compiling, "expected", lambda runs: 1 / 0)
+    assert compiling.foreseen(runs, known, kept, 1.0) == known
 
 
 def test_a_trial_compiles_all_that_a_round_needs(
