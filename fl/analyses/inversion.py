@@ -306,9 +306,8 @@ def perceptual() -> tuple[Callable[[Tensor, Tensor], float] | None, str]:
     importlib.import_module("fl.pytorch.vision")  # Where torchvision alone cannot be imported.
     lpips: Any = importlib.import_module("lpips")
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", UserWarning
-        )  # Of old names that lpips calls torchvision by.
+        # They are of old names by which lpips calls torchvision.
+        warnings.simplefilter("ignore", UserWarning)
         try:
             network = lpips.LPIPS(net="alex", verbose=False).double()
         except Exception as error:
