@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from fl.alteration import STATES, Alteration
 from fl.errors import FedloomError
 from fl.fields import Share
 from fl.method import COUNTS, Averaging, Method, Setting, only
+from fl.network import Network
 from fl.parts.blank import blank_inputs
 from fl.parts.each_alike import parted, plain
 from fl.parts.feature_statistics import (
@@ -42,6 +44,9 @@ STATISTICS = "statistics"
 WHETHER, NOISE = range(2)
 """Streams of a layer's keys."""
 
+KNOWN: WeakKeyDictionary[Network, dict[tuple[str, ...], dict[str, int]]] = WeakKeyDictionary()
+"""What `channels` found, as a pass over large images takes a second."""
+
 Change = Callable[[Tensor, Tensor, Batch], Tensor]
 """(features [b, c, h, w], noise [2, b, c], batch) -> features."""
 
@@ -55,10 +60,19 @@ def channels(setting: Setting, layers: tuple[str, ...]) -> dict[str, int]:
         FedloomError: If there are no layers, or for a layer that the model does not have or use, or
             that gives no images.
     """
-    network, found = setting.network, dict[str, int]()
+    network = setting.network
     layers = layers or network.blocks
     if not layers:
         raise FedloomError("layers: is empty, and the model names no blocks; allowed: some layers")
+    known = KNOWN.setdefault(network, {})
+    if layers not in known:
+        known[layers] = _passed(setting, layers)
+    return known[layers]
+
+
+def _passed(setting: Setting, layers: tuple[str, ...]) -> dict[str, int]:
+    """`channels` of layers that are named, from a pass."""
+    network, found = setting.network, dict[str, int]()
 
     def note(layer: str, features: Tensor) -> Tensor:
         check_images(features, "layers", layer)

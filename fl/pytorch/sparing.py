@@ -65,18 +65,22 @@ def _convolved(
 ) -> Tensor | None:
     """Zeros shaped as the convolution of x, [b, c, ...], with weight, [d, c / groups, ...].
 
-    None for what is small, transposed, or not to be convolved: PyTorch says that best.
+    Transposed, weight is [c, d / groups, ...]. None for what is small, or not to be convolved:
+    PyTorch says that best.
     """
-    if transposed or x.shape[1] != weight.shape[1] * groups or x.dtype != weight.dtype:
+    first, second = len(weight), weight.shape[1] * groups
+    taken, given = (first, second) if transposed else (second, first)
+    if x.shape[1] != taken or x.dtype != weight.dtype:
         return None
-    sizes = [
-        (x.shape[2 + i] + 2 * _at(padding, i) - _at(dilation, i) * (side - 1) - 1) // _at(stride, i)
-        + 1
-        for i, side in enumerate(weight.shape[2:])
-    ]
+    sizes = []
+    for i, side in enumerate(weight.shape[2:]):
+        step, reach = _at(stride, i), _at(dilation, i) * (side - 1) + 1 - 2 * _at(padding, i)
+        long = x.shape[2 + i]
+        grown = (long - 1) * step + reach + _at(beyond, i)
+        sizes.append(grown if transposed else (long - reach) // step + 1)
     if min(sizes, default=0) < 1 or len(x) * prod(sizes) * weight.numel() < LEAST:
         return None
-    return x.new_zeros(len(x), len(weight), *sizes)
+    return x.new_zeros(len(x), given, *sizes)
 
 
 def _at(given: list[int], axis: int) -> int:

@@ -17,6 +17,13 @@ LAYERS = {
     "stride": (lambda: nn.Conv2d(16, 32, 3, stride=2, padding=1), (4, 16, 32, 32)),
     "groups": (lambda: nn.Conv2d(16, 32, 3, groups=2, padding="same"), (4, 16, 32, 32)),
     "one axis": (lambda: nn.Conv1d(16, 32, 5, dilation=2), (4, 16, 640)),
+    "upwards": (lambda: nn.ConvTranspose2d(16, 32, 2, stride=2), (4, 16, 32, 32)),
+    "upwards, unevenly": (
+        lambda: nn.ConvTranspose2d(
+            *(16, 32, 3), stride=2, padding=1, output_padding=1, groups=2, dilation=2
+        ),
+        (4, 16, 32, 32),
+    ),
     "linear": (lambda: nn.Linear(512, 256), (64, 512)),
     "bmm": (lambda: nn.MultiheadAttention(64, 2, batch_first=True), (4, 64, 64)),
 }
