@@ -340,12 +340,13 @@ def test_a_method_is_a_frozen_record_with_defaults(method: str) -> None:
 
 def study_of(method: str) -> dict[str, Any]:
     """The entries of a method and of what it starts from."""
+    # All are as long as the study, which a method may say otherwise.
+    few = {"rounds": planning.STUDY["training"]["rounds"]}
     if method in WITHOUT_START:
-        return {method: DECLARED[method].short or None}
-    # As long as what does not start from a model, which a method may say otherwise.
-    budget = {"rounds": planning.STUDY["training"]["rounds"], "local_epochs": 1}
+        return {method: {**few, **DECLARED[method].short}}
     start = start_of(method)
-    return {**study_of(start), method: {"start": start, **budget, **DECLARED[method].short}}
+    own = {"start": start, **few, "local_epochs": 1, **DECLARED[method].short}
+    return {**study_of(start), method: own}
 
 
 def start_of(method: str) -> str:
@@ -362,7 +363,7 @@ def prepared_start(planned: Planned, method: str, *stores: str) -> None:
 
 @every_trained_method
 def test_resumed_is_undisturbed_to_the_bit(method: str, planned: Callable[..., Planned]) -> None:
-    # On real images, so that a model with batch normalisation serves every method; few to train on.
+    # On real images, so that a model with batch normalisation serves every method; few steps.
     server = 0.1 * DECLARED[method].server_data
     held = {"clients": 4, "alpha": 0.5, "min_per_class": 15, "test": 0.4 - server, "server": server}
     study = planned(
@@ -370,6 +371,7 @@ def test_resumed_is_undisturbed_to_the_bit(method: str, planned: Callable[..., P
         models=["cnn"],
         datasets=["digits"],
         partitions=[{"dirichlet": held}],
+        training={**planning.STUDY["training"], "batch_size": 32},
     )
     prepared_start(study, method, "whole", "broken")
     assert study.train(method, "whole") == 0
