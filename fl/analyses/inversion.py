@@ -122,6 +122,8 @@ class Inversion:
         ]
         if not own:
             problem = f"client: is {client}, and the run has no such client"
+            if client > self.client:
+                problem = f"clients: is {self.clients}, and the run has no client {client}"
             raise FedloomError(f"{problem}; allowed: one of the clients that take part")
         return own[0]
 

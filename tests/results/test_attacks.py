@@ -301,6 +301,8 @@ def test_batches_that_nobody_has_and_inputs_that_are_no_images_are_refused() -> 
         Inversion(batch=3, steps=1).read([few])
     with pytest.raises(FedloomError, match="client: is 7, and the run has no such client"):
         Inversion(client=7, batch=1, steps=1).read([run])
+    with pytest.raises(FedloomError, match="clients: is 9, and the run has no client"):
+        Inversion(clients=9, batch=1, steps=1).read([run])
     flat = Arrays(np.zeros((40, 6), np.float32), np.zeros(40), None)
     simulation.arrays = flat
     with pytest.raises(FedloomError, match="inputs have shape \\(6,\\); allowed: images"):
