@@ -53,7 +53,7 @@ fedprox: $(VENV)/run.stamp ## figures 1 and 2 of FedProx on its synthetic sets: 
 	$(BIN)/python -m fl show fedprox-figure2
 
 fedsac: $(VENV)/run.stamp ## FedSaC and twelve other methods on digits: is complementarity worth anything?
-	$(BIN)/snakemake --config cluster=true studies=fedsac-digits,fedsac-digits-domains
+	$(BIN)/snakemake --config studies=fedsac-digits,fedsac-digits-domains
 	$(BIN)/python -m fl show fedsac-digits
 	$(BIN)/python -m fl show fedsac-digits-domains
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,25 +135,29 @@ def _long(
     order = runs.sort_values([*SETTING, "method", "seed", "run"], kind="stable")
     order = order[order["state"] != MISSING]
     places, order = order.index.to_numpy(), order.reset_index(drop=True)
-    parts = [_metrics(store, run, records[run]) for run in order["run"]]
-    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    values, owner = _metrics(store, list(order["run"]), records)
     columns = {c: order[c].take(owner).to_numpy() for c in RESULT_COLUMNS if c in order}
-    if parts:
-        values = pd.concat(parts, ignore_index=True)
-        columns |= {c: values[c].to_numpy() for c in METRIC_COLUMNS}
+    columns |= {c: values[c].to_numpy() for c in METRIC_COLUMNS}
     rows = pd.DataFrame(columns, columns=list(RESULT_COLUMNS)).astype(RESULT_COLUMNS)
     return rows, places[owner]
 
 
-def _metrics(store: Store, run: str, record: Mapping[str, Any]) -> pd.DataFrame:
-    frame = store.metrics(run)
+def _metrics(
+    store: Store, runs: Sequence[str], records: Mapping[str, Any]
+) -> tuple[pd.DataFrame, np.ndarray]:
+    """The rows of runs, one run after another, and by row the run's place among them."""
+    if not runs:
+        return pd.DataFrame(columns=list(METRIC_COLUMNS)), np.zeros(0, int)
+    parts = [store.metrics(run) for run in runs]
+    sources = [str(store.place(run) / METRICS) for run in runs]
     try:
-        run_check.check_metrics(frame, record, str(store.place(run) / METRICS))
+        rows = run_check.joined_metrics(parts, [records[run] for run in runs], sources)
     except DataError as error:
         remedy = "`python -m fl store verify --remove`, and train it again"
         raise DataError(f"{error}; {remedy}") from error
-    frame = frame[list(METRIC_COLUMNS)]
-    return frame.sort_values(["round", "client", "split", "stage", "metric"], kind="stable")
+    rows["owner"] = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    rows = rows.sort_values(["owner", *run_check.KEY], kind="stable", ignore_index=True)
+    return rows, rows["owner"].to_numpy()
 
 
 def write(plan: Mapping[str, Any], store: Path, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:

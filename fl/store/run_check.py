@@ -7,9 +7,9 @@ broken machine, and no table may contain its numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fl import fields
@@ -18,11 +18,18 @@ from fl.fields import Bound, Count, Index, NonNegative, Positive, Seed
 from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from torch import Tensor
 
 LARGEST = 2**31 - 1
 """Of rounds and clients: tables have 32 bits for them."""
+
+RANGES = {"round": (0, None), "client": (0, LARGEST), "n": (1, 2**63 - 1)}
+"""By column, its least and its largest number; None: the run's last round."""
+
+WORDS = {"split": (*SPLITS, UNSEEN), "stage": (GLOBAL, PERSONAL)}
+KEY = [name for name in METRIC_COLUMNS if name not in ("value", "n")]
 
 
 @dataclass(frozen=True)
@@ -157,34 +164,39 @@ def check_whole(record: Mapping[str, Any], where: Where) -> None:
 
 
 def check_metrics(rows: pd.DataFrame, record: Mapping[str, Any], source: str) -> None:
-    """Check that the rows are such as a run writes.
+    """Check that the rows are such as a run writes; raises as `joined_metrics`."""
+    joined_metrics([rows], [record], [source])
+
+
+def joined_metrics(
+    parts: Sequence[pd.DataFrame], records: Sequence[Mapping[str, Any]], sources: Sequence[str]
+) -> pd.DataFrame:
+    """The rows of one run or more, one run after another, if they are such as runs write.
 
     Checked in this order: columns, types, numbers out of range, unknown words, values that are not
-    finite or not shares, duplicate rows, rounds that are missing at the end.
+    finite or not shares, duplicate rows, rounds that are missing at the end. All runs are checked
+    at once, which for many short ones takes a tenth of the time.
 
     Raises:
-        DataError: For the first thing that is wrong; its message begins with ``source``.
+        DataError: For the first thing that is wrong; its message begins with the run's source.
     """
-    if not len(rows.columns) or not set(METRIC_COLUMNS) <= set(rows.columns):
-        found = ", ".join(map(str, rows.columns)) or "none"
-        raise _wrong(source, f"has the columns {found}", ", ".join(METRIC_COLUMNS))
-    _check_kinds(rows, source)
-    last = record["rounds"]
-    for name, low, high in (("round", 0, last), ("client", 0, LARGEST), ("n", 1, 2**63 - 1)):
-        bad = rows.loc[(rows[name] < low) | (rows[name] > high), name]
-        for value in bad.head(1):
-            raise _wrong(source, f"{name} is {value}", f"{low} to {high}")
-    words = {"split": (*SPLITS, UNSEEN), "stage": (GLOBAL, PERSONAL)}
-    for name, allowed in words.items():
-        for value in rows.loc[~rows[name].isin(allowed), name].head(1):
-            raise _wrong(source, f"{name} is {value!r}", ", ".join(allowed))
-    _check_values(rows, record["state"], source)
-    key = [name for name in METRIC_COLUMNS if name not in ("value", "n")]
-    for place in rows.index[rows.duplicated(key)][:1]:
-        row = ", ".join(f"{name} {value}" for name, value in rows.loc[place, key].items())
-        raise _wrong(source, f"has two rows of {row}", "one")
-    if rows["round"].max() != last:
-        raise _wrong(source, f"ends after round {rows['round'].max()}", f"round {last}, the last")
+    import numpy as np
+    import pandas as pd
+
+    for rows, source in zip(parts, sources, strict=True):
+        _check_kinds(rows, source)
+    rows = pd.concat([part[list(METRIC_COLUMNS)] for part in parts], ignore_index=True)
+    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    last = np.array([record["rounds"] for record in records])
+    diverged = np.array([record["state"] == "diverged" for record in records])
+    for bad, told in _faults(rows, owner, last[owner], diverged[owner]):
+        for place in np.flatnonzero(bad)[:1]:
+            whose = owner[place]
+            raise _wrong(sources[whose], *told(rows.loc[place], last[whose]))
+    ends = rows["round"].groupby(owner).max().to_numpy()
+    for i in np.flatnonzero(ends != last)[:1]:
+        raise _wrong(sources[i], f"ends after round {ends[i]}", f"round {last[i]}, the last")
+    return rows
 
 
 def check_traces(traces: Mapping[str, Tensor], record: Mapping[str, Any], source: str) -> None:
@@ -215,6 +227,9 @@ def check_traces(traces: Mapping[str, Tensor], record: Mapping[str, Any], source
 def _check_kinds(rows: pd.DataFrame, source: str) -> None:
     from pandas.api import types
 
+    if not len(rows.columns) or not set(METRIC_COLUMNS) <= set(rows.columns):
+        found = ", ".join(map(str, rows.columns)) or "none"
+        raise _wrong(source, f"has the columns {found}", ", ".join(METRIC_COLUMNS))
     kinds = {
         **dict.fromkeys(("round", "client", "n"), (types.is_integer_dtype, "whole numbers")),
         **dict.fromkeys(("split", "stage", "metric"), (types.is_string_dtype, "text")),
@@ -228,17 +243,43 @@ def _check_kinds(rows: pd.DataFrame, source: str) -> None:
         raise _wrong(source, "has no rows", "a row for each client, round and metric")
 
 
-def _check_values(rows: pd.DataFrame, state: str, source: str) -> None:
-    """Check values; only those of a diverged run may be infinite or NaN."""
+Told = Callable[["pd.Series[Any]", int], tuple[str, str]]
+"""From a row and its run's last round, what is wrong and what is allowed."""
+
+
+def _faults(
+    rows: pd.DataFrame, owner: np.ndarray, last: np.ndarray, diverged: np.ndarray
+) -> Iterator[tuple[pd.Series[bool], Told]]:
+    """Which rows have each kind of fault. By row: its run, that run's last round, whether it
+    diverged; only values of a diverged run may be infinite or NaN.
+    """
+    for name, (low, high) in RANGES.items():
+        over = rows[name] > (last if high is None else high)
+        yield over | (rows[name] < low), partial(_out_of_range, name)
+    for name, allowed in WORDS.items():
+        yield ~rows[name].isin(allowed), partial(_unknown, name)
     value, share = rows["value"], rows["metric"].isin(SHARES)
     infinite = value.isna() | value.abs().eq(float("inf"))
-    outside = share & ~value.between(0, 1)
-    bad = (outside & ~infinite) | (infinite & (state != "diverged"))
-    for place in rows.index[bad][:1]:
-        row = rows.loc[place]
-        said = f"{row['metric']} of client {row['client']} after round {row['round']}"
-        allowed = "0 to 1" if row["metric"] in SHARES else "a finite number"
-        raise _wrong(source, f"{said} is {row['value']}", allowed)
+    yield (share & ~value.between(0, 1) & ~infinite) | (infinite & ~diverged), _impossible
+    yield rows[KEY].assign(owner=owner).duplicated(), _twice
+
+
+def _out_of_range(name: str, row: pd.Series[Any], last: int) -> tuple[str, str]:
+    low, high = RANGES[name]
+    return f"{name} is {row[name]}", f"{low} to {last if high is None else high}"
+
+
+def _unknown(name: str, row: pd.Series[Any], last: int) -> tuple[str, str]:
+    return f"{name} is {row[name]!r}", ", ".join(WORDS[name])
+
+
+def _impossible(row: pd.Series[Any], last: int) -> tuple[str, str]:
+    said = f"{row['metric']} of client {row['client']} after round {row['round']}"
+    return f"{said} is {row['value']}", "0 to 1" if row["metric"] in SHARES else "a finite number"
+
+
+def _twice(row: pd.Series[Any], last: int) -> tuple[str, str]:
+    return f"has two rows of {', '.join(f'{name} {row[name]}' for name in KEY)}", "one"
 
 
 def _wrong(source: str, problem: str, allowed: str) -> DataError:
