@@ -38,7 +38,8 @@ class Forward:
     work: Tree
     batch: Batch
     beside: Tree = field(default_factory=dict)
-    task: Task = CLASSIFICATION
+    # A default that is no plain value is one that torch 2.11's compiler cannot name.
+    task: Task = field(default_factory=lambda: CLASSIFICATION)
 
 
 class Term(Protocol):
