@@ -74,6 +74,7 @@ class Job:
     id: str
     state: str
     memory: str
+    cpus: int
     gpus: str
     name: str
 
@@ -99,7 +100,8 @@ class Slurm:
         found = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in said.splitlines()]
         return [
             Job(
-                *(job["JobId"], job["JobState"], job["MinMemoryNode"], job.get("TresPerJob", "")),
+                *(job["JobId"], job["JobState"], job["MinMemoryNode"], int(job["NumCPUs"])),
+                gpus=job.get("TresPerJob", ""),
                 name=job["Comment"].rpartition("_")[2],
             )
             for job in sorted(found, key=lambda job: int(job.get("JobId", 0)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -64,6 +65,7 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
             "late": {**methods["late"], "execution": late},
             "hungry": {"megabytes": 1000, "execution": {"memory_mb": 1100}},
             "broken": None,
+            "fedprox": {"execution": {"partition": "cpu", "gpus": 0, "processes": 2}},
         },
     )
     settings = {"plugins": ["lab"], "execution": EXECUTION}
@@ -106,10 +108,15 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
 
     [plain] = clustered.jobs("fedavg 0")
     assert (plain.state, plain.gpus) == ("COMPLETED", ""), "on nodes without GPUs"
+    [several] = clustered.jobs("fedprox 0")
+    assert (several.state, several.cpus) == ("COMPLETED", 2), "a core for each of its processes"
+    record = clustered.root / "results" / "runs" / clustered.run("fedprox 0") / "run.json"
+    assert json.loads(record.read_text())["execution"]["processes"] == 2
+    assert clustered.metrics("fedprox 0") == clustered.undisturbed("fedprox 0")
     assert [job.state for job in clustered.jobs("broken 0")] == ["FAILED"] * 3
     assert str(clustered.log("broken 0").relative_to(clustered.root)) in said
     assert "this method has no luck" in said
-    done = {*slow, "fedavg", "hungry"}
+    done = {*slow, "fedavg", "hungry", "fedprox"}
     assert clustered.states() == {f"{name} 0": "complete" for name in done} | {
         "broken 0": "missing"
     }
