@@ -22,6 +22,7 @@ from fl.report.drawing import Picture
 from fl.report.facts import Facts
 from fl.report.figures import Figure, Panel
 from fl.results import derived
+from fl.results.partitions import Partition
 from fl.schema import StudySetting
 
 Block = Table | Figure
@@ -169,9 +170,15 @@ def _partitions(facts: Facts) -> Section:
     apart = [found for part in parts if (found := details.distances_table(part))]
     folds = [Fold("Distances between domains", tuple(apart))] if apart else []
     folds.append(Fold("Every client's share", tuple(map(details.holdings_table, parts))))
-    notes = tuple(f"{part.title}: {note}" for part in parts for note in part.notes)
+    notes = tuple(f"{part.title}: {note}" for part in parts for note in _noted(part))
     picture = Figure("partitions", caption, tuple(panels))
     return Section("partitions", "Partitions", (picture, table, *folds), notes)
+
+
+def _noted(part: Partition) -> list[str]:
+    """What a partition's table of clients does not tell."""
+    held = f"the server holds {part.at_server:,} labelled samples, which no client sees"
+    return [*part.notes, *([held] if part.at_server else [])]
 
 
 Draw = Callable[[Facts, StudySetting], tuple[Picture, str] | None]

@@ -11,6 +11,7 @@ import pandas as pd
 from fl import parquet
 from fl.errors import DataError
 from fl.files import parse_json
+from fl.schema import SERVER
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Partition:
     def by_class(self) -> bool:
         """Whether samples are counted by class; masks are not."""
         return len(self.classes) > 1
+
+    @property
+    def at_server(self) -> int:
+        """How many labelled samples the server has."""
+        return int(self.statistics.loc[self.statistics["split"] == SERVER, "n"].sum())
 
     def majority(self, together: bool = False) -> pd.Series:
         """Per trained client, the share of test samples in its most frequent training class.

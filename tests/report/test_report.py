@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -491,6 +492,19 @@ def test_a_thousand_clients_of_power_law_sizes_are_seen(tmp_path):
     # Two classes of ten each are a fifth of the picture; half of the clients hold ten samples.
     assert (alpha > 0.15).mean() == pytest.approx(0.2, abs=0.04)
     assert len(svg) < 40_000
+
+
+def test_what_the_server_holds_is_said(tmp_path):
+    results = tmp_path / "results"
+    write_plan(results, plan([entry("r1", "fedavg")]))
+    write_run(results / "runs", "r1", clients([0.5]))
+    counts = {"train": [[5, 1]], "test": [[2, 1]]}
+    write_partition(results, "part", counts, ["a", "b"])
+    assert "labelled samples" not in made(results)[0].text
+    shutil.rmtree(results / "partitions")
+    write_partition(results, "part", {**counts, "server": [[1, 1]]}, ["a", "b"])
+    said = "the server holds 2 labelled samples, which no client sees"
+    assert said in made(results)[0].text
 
 
 def test_distances_between_domains_are_a_table(tmp_path):
