@@ -28,7 +28,7 @@ print("declared" if vision._declared else "untouched")
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
 
 
 def test_models_datasets_and_transforms_work_and_nothing_is_done_without_need():

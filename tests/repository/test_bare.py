@@ -84,7 +84,7 @@ def test_a_bare_machine_trains_on_prepared_data(
         env=bare,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert job.returncode == 0, job.stderr
     assert study.store().runs() == sorted(study.runs("fedavg"))

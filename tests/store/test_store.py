@@ -337,7 +337,7 @@ def test_of_several_processes_one_computes(left: str, count: int, tmp_path: Path
         for _ in range(count):
             stack.enter_context(running(compete, tmp_path, start, answers))
         start.set()
-        got = [answers.get(timeout=120) for _ in range(count)]
+        got = [answers.get(timeout=600) for _ in range(count)]
     assert sorted(got) == [(False, True)] * (count - 1) + [(True, True)]
     is_whole(tmp_path)
     assert names(tmp_path) == [RUN]

@@ -53,7 +53,7 @@ def written(folder: Path) -> dict[str, int]:
 def test_a_bundle_is_trained_and_then_there(planned: Plan) -> None:
     study = planned(seeds=[0, 1], methods={"local": None})
     job = process(study, "local")
-    out, err = job.communicate(timeout=120)
+    out, err = job.communicate(timeout=600)
     assert job.returncode == 0, err
     assert out == ""
     assert "round 6/6" in err

@@ -60,7 +60,7 @@ def test_a_job_of_two_leaves_and_goes_on_as_one(study: Planned) -> None:
     started = job(study, "scaffold", "two")
     until(started, f"round {ROUNDS // 10}/{ROUNDS}")
     started.send_signal(signal.SIGTERM)
-    said = started.communicate(timeout=120)[1]
+    said = started.communicate(timeout=600)[1]
     assert started.returncode == 75, said
     assert re.search(r"left (in|after) round", said) and "Traceback" not in said
     [run, other] = study.runs("scaffold")
