@@ -85,6 +85,9 @@ def main(folder: str, how: str, *options: str) -> None:
     """Run PFLlib's main.py."""
     system = Path(folder) / "system"
     sys.path.insert(0, str(system))
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
+    # PFLlib imports torchvision, which this makes importable beside a torch without CUDA.
+    importlib.import_module("fl.pytorch.vision")
     if how == "lean":
         lean()
     from flcore.servers import serveravg, serverditto
