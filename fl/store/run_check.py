@@ -174,8 +174,8 @@ def joined_metrics(
     """The rows of one run or more, one run after another, if they are such as runs write.
 
     Checked in this order: columns, types, numbers out of range, unknown words, values that are not
-    finite or not shares, duplicate rows, rounds that are missing at the end. All runs are checked
-    at once, which for many short ones takes a tenth of the time.
+    finite or not shares, duplicate rows, rounds that are missing at the end. Runs are checked all
+    at once, as one after another takes several times as long where they are short.
 
     Raises:
         DataError: For the first thing that is wrong; its message begins with the run's source.

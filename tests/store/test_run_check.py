@@ -98,6 +98,17 @@ def test_a_run_that_says_it_diverged_may_have_grown_past_all_numbers() -> None:
         run_check.check_metrics(rows(value=5.0), record, "a")
 
 
+def test_of_many_runs_the_one_with_the_fault_is_named() -> None:
+    records = [{"state": "complete", "rounds": 50}, {"state": "complete", "rounds": 60}]
+    later = rows(round=60)
+    joined = run_check.joined_metrics([rows(), later], records, ["a", "b"])
+    assert joined["round"].tolist() == [50, 50, 60, 60]
+    faults = {"client is -1": later.assign(client=-1), "ends after round 50": rows()}
+    for problem, fault in faults.items():
+        with pytest.raises(FedloomError, match=f"^b: {problem}"):
+            run_check.joined_metrics([rows(), fault], records, ["a", "b"])
+
+
 SPEC = shelving.spec_of(0)
 COSTS: dict[str, Any] = {
     "participants": 2,
