@@ -22,6 +22,9 @@ from fl.trees import Tree
 HOLD = Path("hold")
 """The file, in the folder that the job runs in."""
 
+HOLDING = Path("holding")
+"""Is there once a process has waited."""
+
 
 @dataclass(frozen=True)
 class Held:
@@ -40,6 +43,7 @@ class Held:
         ) -> tuple[dict[str, Any], dict[str, Any]]:
             if next(calls) >= self.free:
                 while HOLD.exists():
+                    HOLDING.touch()
                     time.sleep(0.01)
             return base.aggregate(server, clients, uploads, n)
 
