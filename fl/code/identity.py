@@ -8,8 +8,6 @@ where names are imported from it. Hashes do not depend on the Python version.
 from __future__ import annotations
 
 import ast
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -17,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from fl.code import plugins
+from fl.code import plugins, syntax
+from fl.code.digest import digest as digest
 from fl.errors import ConfigError, Where
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,17 +45,6 @@ UNDECISIVE: Mapping[Path, str] = {
     ROOT / "simulation/midway.py": "where a round goes on, which has the bits of one never left",
 }
 """Code that decides no number though code that does imports it, and why it does not."""
-
-DECLARED = frozenset({"published_splits"})
-"""Attributes of classes that only checks of a config read, see `fl.data.Dataset`: no number follows
-from them, and to state one trains nothing again.
-"""
-
-
-def digest(payload: Any) -> str:
-    """16 hexadecimal digits of the SHA-256 of a JSON-like value; key order does not matter."""
-    text = json.dumps(payload, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def point(spec: Mapping[str, Any], code: Mapping[str, str]) -> str:
@@ -134,38 +122,17 @@ def _ledger() -> dict[str, dict[str, str]]:
 
 @cache
 def _read(path: Path) -> tuple[str, tuple[Path, ...]]:
-    tree = ast.parse(path.read_bytes(), filename=str(path))
-    imports = tuple(sorted(set(_imports(tree, path))))
-    return digest(_canonical(tree)), imports
+    """The hash of a file, and the files that it imports."""
+    found = syntax.read(path, _label(path))
+    imported = {file for module, name in found.imports for file in _imported(module, name)}
+    return found.code, tuple(sorted(imported))
 
 
-def _imports(tree: ast.Module, path: Path) -> Iterator[Path]:
-    for node in _walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _whole(alias.name)
-        elif isinstance(node, ast.ImportFrom):
-            package = _package(node, path)
-            for alias in node.names:
-                yield from _whole(f"{package}.{alias.name}") or _part(package, alias.name)
-
-
-def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """All syntax that is executed, in any order; imports for types alone are left out."""
-    waiting = [node]
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, ast.If) and _is_for_types(found.test):
-            waiting.extend(found.orelse)
-        elif not isinstance(found, ast.expr):  # Of which none holds an import.
-            yield found
-            waiting.extend(ast.iter_child_nodes(found))
-
-
-def _is_for_types(test: ast.expr) -> bool:
-    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
-        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
-    )
+def _imported(module: str, name: str) -> list[Path]:
+    """The files behind an import, see `syntax.Syntax`."""
+    if not name:
+        return _whole(module)
+    return _whole(f"{module}.{name}") or _part(module, name)
 
 
 def _whole(name: str) -> list[Path]:
@@ -201,13 +168,6 @@ def _names(node: ast.Assign) -> list[str]:
     return [target.id for target in node.targets if isinstance(target, ast.Name)]
 
 
-def _package(node: ast.ImportFrom, path: Path) -> str:
-    if not node.level:
-        return node.module or ""
-    parts = Path(_label(path)).parts[: -node.level]
-    return ".".join([*parts, *filter(None, [node.module])])
-
-
 def _module(name: str) -> list[Path]:
     """The file of a module; nothing for packages of others and for names inside a module."""
     first, *rest = name.split(".")
@@ -216,37 +176,6 @@ def _module(name: str) -> list[Path]:
         return []
     stem = root.joinpath(*rest)
     return [p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()][:1]
-
-
-def _canonical(node: Any) -> Any:
-    """Syntax as nested lists. Empty fields are left out: newer Pythons add new, empty ones."""
-    if isinstance(node, ast.AST):
-        body: list[Any] = [type(node).__name__]
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if isinstance(value, list):
-                value = [item for item in value if not _is_text(item) and not _declares(item)]
-            if value not in (None, []) and name not in ("kind", "type_comment"):
-                body.append([name, _canonical(value)])
-        return body
-    if isinstance(node, list):
-        return [_canonical(item) for item in node]
-    return [type(node).__name__, repr(node)]
-
-
-def _is_text(node: Any) -> bool:
-    """A string that stands alone: the docstring of a module, class, function or name."""
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
-
-
-def _declares(node: Any) -> bool:
-    """One of `DECLARED`: ``published_splits: ClassVar = ("test",)``."""
-    target = node.target if isinstance(node, ast.AnnAssign) else None
-    return isinstance(target, ast.Name) and target.id in DECLARED
 
 
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], at: str = "") -> Iterator[str]:

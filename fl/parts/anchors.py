@@ -16,6 +16,7 @@ from fl.errors import FedloomError
 from fl.network import Network
 from fl.parts.heads import width
 from fl.parts.losses import weighted_mean
+from fl.tasks.classification import cross_entropy
 from fl.term import Batch, Forward, Term
 from fl.trees import Tree
 
@@ -99,7 +100,7 @@ def guiding(features: Tensor, labels: Tensor, anchors: Tensor, tau: float) -> Te
     similarity = F.normalize(features, dim=-1) @ F.normalize(anchors, dim=-1).T / tau
     # Finite, so that a sample without an anchor gives no infinity whose gradient is not a number.
     similarity = torch.where(there, similarity, torch.finfo(similarity.dtype).min / 2)
-    losses = F.cross_entropy(similarity, labels, reduction="none")
+    losses = cross_entropy(similarity, labels)
     return torch.where(there[labels], losses, 0)
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fl.code import identity, registry
+from fl.code import identity, registry, syntax
 from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
 from fl.errors import ConfigError, DataError, Where
@@ -70,7 +70,7 @@ def make(
 ) -> Plan:
     """The plan of the studies that a config folder or ``studies`` names.
 
-    It writes nothing but, where there is a ``<results>/plan``, what was tried.
+    It writes nothing but, where there is a ``<results>/plan``, what was tried and which code read.
 
     Args:
         checked: Whether models and methods are tried, where that was not done before; it needs
@@ -81,12 +81,15 @@ def make(
         ConfigError: For anything in the config that is wrong.
     """
     settings, wanted, where = asked_for(folder, studies)
+    place = Path(settings.results) / "plan"
+    syntax.recall(place)
     own = Own(Path(settings.data), settings.sources, folder / LOCK)
-    known = known or Tried(Path(settings.results) / "plan" / TRIED)
+    known = known or Tried(place / TRIED)
     expansions = [
         expand(folder, name, where, settings.execution, own, known, checked) for name in wanted
     ]
     known.save()
+    syntax.keep(place)
     runs = {run.id: run for e in expansions for run in e.runs}
     starts = {run.start for run in runs.values()}
     kept = {run.id for e in expansions if e.needs_weights for run in e.runs}
@@ -256,6 +259,7 @@ def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, 
             write(home / kind / f"{name}.json", content)
     write(home / served.FILE, served.programs(plan.bundles))
     known.save()  # Before, there may have been no folder.
+    syntax.keep(home)
     return plan, dict(write(home / "plan.json", _summary(plan, key)))
 
 

@@ -298,7 +298,8 @@ def _differentiable(work: Tree) -> dict[str, Any]:
 def _gradients(work: Tree, losses: Tensor) -> dict[str, Any]:
     """Of the sum of the losses, by the tree's ``params``."""
     params = work["params"]
-    found = torch.autograd.grad(losses, trees.leaves(params), torch.ones_like(losses))
+    # Given the gradient of the losses instead, PyTorch loads SymPy, for half a second.
+    found = torch.autograd.grad(losses.sum(), trees.leaves(params))
     return trees.unflatten(params, found)
 
 

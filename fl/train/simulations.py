@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 
-from fl.code import plugins
+from fl.code import plugins, syntax
 from fl.errors import DataError, Where
 from fl.planning.bundle import Bundle, Member
 from fl.schema import PERSONAL
@@ -20,6 +21,7 @@ from fl.train import allocator, programs
 def settle(bundle: Bundle, store: Store) -> None:
     """Make this process one that computes the runs of a bundle."""
     plugins.use(bundle.plugins, Where(f"bundle {bundle.bundle}") / "plugins")
+    syntax.recall(Path(bundle.results) / "plan")
     torch.set_num_threads(bundle.execution.threads)
     allocator.keep()
     programs.keep_beside(store.root)

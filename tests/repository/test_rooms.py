@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fl.code import identity
+from fl.code import identity, syntax
 
 
 def arrows(types: bool) -> Iterator[tuple[Path, Path]]:
@@ -18,9 +18,10 @@ def arrows(types: bool) -> Iterator[tuple[Path, Path]]:
         tree = ast.parse(path.read_bytes())
         if types:
             for node in ast.walk(tree):
-                if isinstance(node, ast.If) and identity._is_for_types(node.test):
+                if isinstance(node, ast.If) and syntax.is_for_types(node.test):
                     node.test = ast.Constant(True)
-        for other in set(identity._imports(tree, path)):
+        named = syntax.imports(tree, identity._label(path))
+        for other in {file for one in named for file in identity._imported(*one)}:
             if other != path:
                 yield path.relative_to(identity.ROOT), other.relative_to(identity.ROOT)
 

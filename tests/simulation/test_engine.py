@@ -203,7 +203,7 @@ def test_debug_names_the_place_of_any_error() -> None:
     simulation, place = spoilt(y=7)
     with pytest.raises(FedloomError) as caught:
         engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), "debug")
-    assert str(caught.value).startswith(f"{place}: IndexError: ")
+    assert str(caught.value).startswith(f"{place}: RuntimeError: index 7 is out of bounds")
 
 
 # Refreshes

@@ -1,0 +1,13 @@
+"""Hashes that names are made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+
+def digest(payload: Any) -> str:
+    """16 hexadecimal digits of the SHA-256 of a JSON-like value; key order does not matter."""
+    text = json.dumps(payload, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
