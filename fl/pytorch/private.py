@@ -6,6 +6,9 @@ each says what it is used for, and what does the same by public names alone, if 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
 from torch import nn
 from torch._C import _functorch
@@ -81,3 +84,13 @@ def slots(layer: nn.Module) -> tuple[dict[str, object], dict[str, object]]:
 def by_batch(layer: nn.Module) -> bool:
     """Whether a layer normalises by the batch in evaluation mode too: it has no running mean."""
     return isinstance(layer, _BatchNorm) and layer.running_mean is None
+
+
+def compiled(function: Callable[..., Any], options: Mapping[str, bool]) -> Callable[..., Any]:
+    """A function as a program of `torch.compile` with options of its compiler, for
+    `fl.simulation.compiled`. Shapes and numbers are constants.
+
+    Without the setting, a number makes PyTorch trace the function a second time.
+    """
+    torch._dynamo.config.specialize_float = True
+    return torch.compile(function, dynamic=False, options=dict(options))

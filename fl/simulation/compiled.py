@@ -1,7 +1,8 @@
 """The stacked step, compiled: several steps of all clients in one program of `torch.compile`.
 
 Shapes never change, so it is compiled once: the stack keeps its width, the number of steps is
-padded to whole chunks, and a client without a step left keeps its tree unchanged.
+padded to whole chunks, and a client without a step left keeps its tree unchanged. On a CPU a
+program is one C++ file: kernels that Python calls one by one are compiled and called one by one.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from torch.func import grad_and_value, vmap
 from fl import trees
 from fl.data.batches import Arrays, Schedule
 from fl.method import Pass
+from fl.pytorch import private
 from fl.simulation.loader import Batches, ask
 from fl.simulation.midway import STEP, UNWATCHED, Midway, moved
 from fl.trees import Rate, Tree
 
 logger = logging.getLogger(__name__)
 
-CHUNK = 8
-"""Steps in one program: calling it costs as much as several steps of a small model."""
+CHUNK = 4
+"""Steps in one program: calling it costs as much as a step of a small model, and compiling it takes
+longer with each of them.
+"""
 
 
 def available(device: torch.device) -> bool:
@@ -64,26 +68,23 @@ def train(
         The work tree after the last step, and each client's summed loss, [K].
     """
     schedule = _padded(schedule)
-    real = torch.from_numpy(np.arange(schedule.index.shape[1]) < schedule.steps[:, None])
-    active = real.to(arrays.device)
+    longest = schedule.index.shape[1]
+    active = torch.from_numpy(np.arange(longest)[:, None] < schedule.steps).to(arrays.device)
     work = trees.apply(torch.Tensor.contiguous, work)
 
     def models(row: int) -> tuple[Tree, Tree]:
         return (trees.take(server, row) if several else server), trees.take(work, row)
 
     batches = Batches(part, schedule, arrays, models)
+    advance = _program(part, several, arrays.device.type == "cpu")
     total = torch.zeros(len(schedule.steps), dtype=torch.float64, device=arrays.device)
     lr = torch.tensor(lr, dtype=torch.float64, device=arrays.device)
     if midway.begun:
         work, total = moved(midway.begun["work"], total.device), midway.begun["totals"].to(total)
     with torch.no_grad():
-        for begin in range(midway.first(STEP), real.shape[1], CHUNK):
+        for begin in range(midway.first(STEP), longest, CHUNK):
             now = slice(begin, begin + CHUNK)
-            masked = not bool(real[:, now].all())
-            advance = _program(part, several, masked)
-            work, losses = advance(
-                server, work, batches.at(slice(None), now), active[:, now].contiguous(), lr
-            )
+            work, losses = advance(server, work, batches.apart(now), list(active[now]), lr)
             total += losses
             if midway.due():
                 done = torch.tensor(begin + CHUNK)
@@ -102,8 +103,15 @@ def _padded(schedule: Schedule) -> Schedule:
 
 
 @cache
-def _program(part: Pass, several: bool, masked: bool) -> Any:
-    """The compiled chunk of a pass; it has no mask where every client has all steps."""
+def _program(part: Pass, several: bool, whole: bool) -> Any:
+    """The compiled chunk of a pass: (server, work, batches, active, lr) -> (work, losses).
+
+    Batches and who is active come step by step, each in memory of its own: so the code of a step is
+    that of the next one.
+
+    Args:
+        whole: Whether a program is one file.
+    """
     dims = (0 if several else None, 0, 0)
     reference = part.reference and vmap(part.reference, in_dims=dims)
 
@@ -118,24 +126,22 @@ def _program(part: Pass, several: bool, masked: bool) -> Any:
             return losses.sum(), (losses, aux)
 
         grads, (_, (losses, aux)) = grad_and_value(total, has_aux=True)(work["params"])
-        after = part.update(server, work, grads, aux, lr)
-        if masked:
-            after = trees.apply(
-                lambda new, old: torch.where(trees.align(active, new), new, old), after, work
-            )
-            losses = torch.where(active, losses, 0)
-        return after, losses
+        after = trees.apply(
+            lambda new, old: torch.where(trees.align(active, new), new, old),
+            part.update(server, work, grads, aux, lr),
+            work,
+        )
+        return after, torch.where(active, losses, 0)
 
     def chunk(
-        server: Tree, work: Tree, batch: Tree, active: Tensor, lr: Rate
+        server: Tree, work: Tree, batches: list[Tree], active: list[Tensor], lr: Rate
     ) -> tuple[Tree, Tensor]:
-        total = torch.zeros(len(active), dtype=torch.float64, device=active.device)
-        for i in range(CHUNK):
-            now = trees.unflatten(batch, [leaf[:, i] for leaf in trees.leaves(batch)])
-            work, losses = step(server, work, now, active[:, i], lr)
+        total = torch.zeros_like(active[0], dtype=torch.float64)
+        for batch, now in zip(batches, active, strict=True):
+            work, losses = step(server, work, batch, now, lr)
             total = total + losses
         # Else what a chunk gives lies otherwise than what it was given, and the next is compiled
         # once more for that.
         return trees.apply(torch.Tensor.contiguous, work), total
 
-    return torch.compile(chunk, dynamic=False)
+    return private.compiled(chunk, {"cpp_wrapper": whole})

@@ -76,6 +76,11 @@ class Batches:
             for place, count in enumerate(still[now]):
                 yield count, trees.take(trees.take(batch, place), slice(0, count))
 
+    def apart(self, steps: slice) -> list[Batch]:
+        """The batches of all clients at each of some steps, leaves [K, b, ...]."""
+        batch = self._gathered(partial(_by_step, slice(None), steps))
+        return [trees.take(batch, place) for place in range(steps.stop - steps.start)]
+
     def extra(self, number: int, refresh: Refresh, row: int, step: int) -> Batch:
         """All samples of a client's refresh after ``step``, as one batch, not augmented."""
         time = (step + 1 - refresh.first) // refresh.every

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fl import trees
-from fl.data.batches import Schedule
 from fl.method import COUNTS, Averaging, Method, Pass, Refresh, Sweep
 from fl.pytorch.operations import Operations
 from fl.simulation import compiled, engine
@@ -107,15 +106,6 @@ class Candidates:
         state, plan = _alone(state, plan.take(rows.tolist()))
         return Candidates(self.methods[:1], [state], [plan], self.rounds)
 
-    def uneven(self) -> Candidates:
-        """The same with a client that lacks a step, if that will occur in training."""
-        schedules = [s for plan in self.plans for s in plan.schedules if s is not None]
-        if all(
-            (s.steps == s.steps[0]).all() and not s.steps[0] % compiled.CHUNK for s in schedules
-        ):
-            return self
-        return replace(self, plans=[_lacking(plan) for plan in self.plans])
-
     @property
     def calls(self) -> int:
         """Operations on tensors that the stack computes for one more step."""
@@ -139,19 +129,6 @@ def _alone(state: State, plan: Plan) -> tuple[State, Plan]:
     clients = trees.take(state.clients, plan.clients)
     rows = torch.arange(len(plan.clients))
     return State(state.server, clients), replace(plan, clients=rows, before=(), everyone=None)
-
-
-def _lacking(plan: Plan) -> Plan:
-    """The plan of a first chunk, whose first participant has a step less."""
-
-    def short(schedule: Schedule | None) -> Schedule | None:
-        if schedule is None:
-            return None
-        steps = np.minimum(schedule.steps, compiled.CHUNK)
-        steps[0] = max(0, steps[0] - 1)
-        return replace(schedule, steps=steps)
-
-    return replace(plan, schedules=tuple(map(short, plan.schedules)))
 
 
 def _refreshes(part: Pass | Sweep) -> tuple[Refresh, ...]:

@@ -18,15 +18,15 @@ from fl.train.learnt import Learnt, Measured
 
 logger = logging.getLogger(__name__)
 
-PAYS = 600.0
+PAYS = 120.0
 """Seconds of work from which compiling, which takes tens of seconds, is worth a try."""
 
 MOST = 1 / 3
 """Of that work, what compiling is expected to take at most."""
 
-SECONDS = 9e-5
+SECONDS = 1e-4
 """Of compiling, by the square of the calls in a program: W1 of `bench.local_steps` has 90 calls a
-step and took 47 s, W3 has 206 and took 203 s.
+step and took 27 s, W3 has 206 and took 70 s.
 """
 
 
@@ -102,8 +102,6 @@ def _compile(runs: Candidates) -> tuple[float, float]:
     """The seconds that compiling took, and those of a step afterwards."""
     begun = time.perf_counter()
     runs.seconds("compiled", compiled.CHUNK)
-    # The program for a chunk in which some client has no step left is another one.
-    runs.uneven().seconds("compiled", compiled.CHUNK)
     spent = time.perf_counter() - begun
     step = runs.seconds("compiled", 3 * compiled.CHUNK, tries=2)
-    return max(0.0, spent - 2 * compiled.CHUNK * step), step
+    return max(0.0, spent - compiled.CHUNK * step), step
