@@ -69,7 +69,7 @@ fixtures-demo: $(VENV)/run.stamp ## a tiny study over generated files of every p
 
 test: $(VENV)/test.stamp ## lint, type-check and run every test
 	$(MAKE) --no-print-directory check
-	@echo 'Running every test: about twenty minutes on 2 cores.'
+	@echo 'Running every test: about a quarter of an hour on 2 cores.'
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 test-fast: $(VENV)/test.stamp ## lint, types and the tests of what differs from main (BASE=branch), in about a minute
