@@ -6,7 +6,7 @@ import platform
 
 import torch
 
-from fl.train import allocator
+from fl.pytorch import allocator
 
 
 def begin(what: str = "", device: str = "cpu") -> str:

@@ -24,6 +24,7 @@ from fl.planning.analyses import planned
 from fl.planning.bundle import Bundle
 from fl.planning.captions import told
 from fl.planning.published_cells import published_cells
+from fl.pytorch import allocator
 from fl.study import config
 from fl.study.config import Settings
 from fl.study.expand import Expansion, Run, expand
@@ -85,9 +86,10 @@ def make(
     syntax.recall(place)
     own = Own(Path(settings.data), settings.sources, folder / LOCK)
     known = known or Tried(place / TRIED)
-    expansions = [
-        expand(folder, name, where, settings.execution, own, known, checked) for name in wanted
-    ]
+    with allocator.kept():
+        expansions = [
+            expand(folder, name, where, settings.execution, own, known, checked) for name in wanted
+        ]
     known.save()
     syntax.keep(place)
     runs = {run.id: run for e in expansions for run in e.runs}

@@ -10,12 +10,13 @@ import torch
 from fl.code import plugins, syntax
 from fl.errors import DataError, Where
 from fl.planning.bundle import Bundle, Member
+from fl.pytorch import allocator
 from fl.schema import PERSONAL
 from fl.simulation import assembly, train_on
 from fl.simulation.simulate import Simulation
 from fl.store.store import Store
 from fl.study import specs
-from fl.train import allocator, programs
+from fl.train import programs
 
 
 def settle(bundle: Bundle, store: Store) -> None:

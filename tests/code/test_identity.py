@@ -226,7 +226,7 @@ APART = {
     """,
     "what there is to do, and makes what runs read under its name": "planning data/materials",
     "computes runs and keeps them as they were computed": """
-        train store pytorch/memory pytorch/operations pytorch/tensorboard
+        train store pytorch/allocator pytorch/memory pytorch/operations pytorch/tensorboard
     """,
     "shows what was computed": """
         __main__ analyses analysis cli data/distance report results units version
