@@ -1,4 +1,4 @@
-"""Convolutions and matrix products that are not computed, where only shapes are asked for."""
+"""The operations of large layers that are not computed, where only shapes are asked for."""
 
 from __future__ import annotations
 
@@ -24,9 +24,18 @@ FACTORS = {
 }
 """By matrix product, where among its arguments the two factors begin."""
 
+ALIKE = (aten.relu.default, aten.gelu.default, aten.silu.default, aten.leaky_relu.default)
+"""Operations that leave shapes as they are."""
+
+IN_PLACE = (aten.relu_.default, aten.silu_.default, aten.leaky_relu_.default)
+
+LARGE = LEAST // 16
+"""Numbers from which on an operation that takes each a few times is not computed."""
+
 
 class Sparing(DispatchMode):
-    """While it is active, large convolutions and matrix products give zeros of the right shape.
+    """While it is active, large convolutions, matrix products and pools give zeros of the right
+    shape; large batch normalisations and activations give what they are given.
 
     Everything else is computed. They take most of the time of a large model's pass.
     """
@@ -47,6 +56,14 @@ class Sparing(DispatchMode):
         elif func in FACTORS:
             at = FACTORS[func]
             found = _product(args[at], args[at + 1])
+        elif func in ALIKE and args[0].numel() > LARGE:
+            found = args[0].view(args[0].shape)
+        elif func in IN_PLACE and args[0].numel() > LARGE:
+            found = args[0]
+        elif func is aten.native_batch_norm.default and args[0].numel() > LARGE:
+            found = _normalised(args[0], training=args[5])
+        elif func is aten.max_pool2d_with_indices.default and args[0].numel() > LARGE:
+            found = _pooled(func, *args)
         if found is not None:
             return found
         return func(*args, **kwargs) if kwargs else func(*args)
@@ -94,6 +111,20 @@ def _gradients(args: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
         given.new_zeros(shape) if asked else None
         for shape, asked in zip(shapes, wanted, strict=True)
     )
+
+
+def _normalised(x: Tensor, training: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """x, [b, c, ...], as if normalised, and the statistics that are kept for the gradient."""
+    kept = x.new_zeros(x.shape[1] if training else 0)
+    return x.view(x.shape), kept, kept.clone()
+
+
+def _pooled(func: Callable[..., Any], x: Tensor, *how: Any) -> tuple[Tensor, ...] | None:
+    """Zeros shaped as what a pool makes of x, [b, c, ...]: as one channel shows."""
+    if x.dim() < 4 or not len(x):
+        return None
+    lead = x.shape[:2]
+    return tuple(one.new_zeros(*lead, *one.shape[2:]) for one in func(x[:1, :1], *how))
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor | None:

@@ -370,10 +370,10 @@ def test_resumed_is_undisturbed_to_the_bit(method: str, planned: Callable[..., P
     held = {"clients": 4, "alpha": 0.5, "min_per_class": 15, "test": 0.4 - server, "server": server}
     study = planned(
         methods=study_of(method),
-        models=["cnn"],
+        models=[{"cnn": {"channels": [4, 8]}}],
         datasets=["digits"],
         partitions=[{"dirichlet": held}],
-        training={**planning.STUDY["training"], "batch_size": 32},
+        training={**planning.STUDY["training"], "batch_size": 64},
     )
     prepared_start(study, method, "whole", "broken")
     assert study.train(method, "whole") == 0

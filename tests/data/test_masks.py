@@ -23,9 +23,7 @@ STUDY: dict[str, Any] = {
     "training": {"rounds": 1, "local_steps": 1, "batch_size": 4, "optimizer": "adamw", "lr": 0.001},
     "methods": {
         "fedavg": None,
-        "fedbn": None,
         "ditto": None,
-        "fedfa-plus": None,
         "mixup": {"method": "fedavg", "features": {"mixup": {}}},
     },
 }

@@ -24,6 +24,12 @@ LAYERS = {
         ),
         (4, 16, 32, 32),
     ),
+    "normalised": (lambda: nn.BatchNorm2d(16, track_running_stats=False), (4, 16, 64, 64)),
+    "normalised as it was": (lambda: nn.BatchNorm2d(16).eval(), (4, 16, 64, 64)),
+    "each alone": (lambda: nn.InstanceNorm2d(16, affine=True), (4, 16, 64, 64)),
+    "pooled": (lambda: nn.MaxPool2d(3, 2, padding=1, ceil_mode=True), (4, 16, 64, 64)),
+    "activated": (nn.ReLU, (4, 16, 64, 64)),
+    "activated in place": (lambda: nn.Sequential(nn.LeakyReLU(), nn.ReLU(True)), (4, 16, 64, 64)),
     "linear": (lambda: nn.Linear(512, 256), (64, 512)),
     "bmm": (lambda: nn.MultiheadAttention(64, 2, batch_first=True), (4, 64, 64)),
 }
@@ -33,18 +39,19 @@ LAYERS = {
 def test_what_is_spared_has_the_shape_of_what_is_computed(name: str) -> None:
     make, shape = LAYERS[name]
     layer, x = make(), torch.randn(shape, requires_grad=True)
-    given = (x, x, x) if name == "bmm" else (x,)
 
-    def look(variables: dict[str, torch.Tensor]) -> torch.Tensor:
+    def look(variables: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        given = (x, x, x) if name == "bmm" else (x + 0.0,)
         found = functional_call(layer, variables, given)
         return found[0] if isinstance(found, tuple) else found
 
     own = dict(layer.named_parameters())
-    real = look(own)
+    real = look(own, x)
     with Sparing():
-        spared = look(own)
+        spared = look(own, x)
         gradients = torch.autograd.grad(spared.sum(), [x, *own.values()], allow_unused=True)
-        both = vmap(look)({key: torch.stack([value, value]) for key, value in own.items()})
+        stacked = {key: torch.stack([value, value]) for key, value in own.items()}
+        both = vmap(look)(stacked, torch.stack([x, x]))
     assert spared.shape == real.shape and spared.requires_grad
     assert not torch.equal(spared, real), "it was not computed"
     for leaf, gradient in zip([x, *own.values()], gradients, strict=True):
