@@ -78,7 +78,8 @@ def train(
     batches = Batches(part, schedule, arrays, models)
     advance = _program(part, several, arrays.device.type == "cpu")
     total = torch.zeros(len(schedule.steps), dtype=torch.float64, device=arrays.device)
-    lr = torch.tensor(lr, dtype=torch.float64, device=arrays.device)
+    # Not a scalar, which the compiler would try as a constant first, and then trace anew.
+    lr = torch.tensor([lr], dtype=torch.float64, device=arrays.device)
     if midway.begun:
         work, total = moved(midway.begun["work"], total.device), midway.begun["totals"].to(total)
     with torch.no_grad():
@@ -138,7 +139,7 @@ def _program(part: Pass, several: bool, whole: bool) -> Any:
     ) -> tuple[Tree, Tensor]:
         total = torch.zeros_like(active[0], dtype=torch.float64)
         for batch, now in zip(batches, active, strict=True):
-            work, losses = step(server, work, batch, now, lr)
+            work, losses = step(server, work, batch, now, lr[0])
             total = total + losses
         # Else what a chunk gives lies otherwise than what it was given, and the next is compiled
         # once more for that.
