@@ -95,5 +95,5 @@ def compiled(function: Callable[..., Any], options: Mapping[str, bool]) -> Calla
     understood; every compiler that takes PyTorch's headers understands them.
     """
     torch._dynamo.config.specialize_float = True
-    chosen = {"cpp.vec_isa_ok": True, **options}
+    chosen: dict[str, Any] = {"cpp.vec_isa_ok": True, **options}
     return torch.compile(function, dynamic=False, options=chosen)

@@ -135,7 +135,7 @@ def _program(part: Pass, several: bool, whole: bool) -> Any:
         return after, torch.where(active, losses, 0)
 
     def chunk(
-        server: Tree, work: Tree, batches: list[Tree], active: list[Tensor], lr: Rate
+        server: Tree, work: Tree, batches: list[Tree], active: list[Tensor], lr: Tensor
     ) -> tuple[Tree, Tensor]:
         total = torch.zeros_like(active[0], dtype=torch.float64)
         for batch, now in zip(batches, active, strict=True):
