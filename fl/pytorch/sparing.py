@@ -28,6 +28,7 @@ ALIKE = (aten.relu.default, aten.gelu.default, aten.silu.default, aten.leaky_rel
 """Operations that leave shapes as they are."""
 
 IN_PLACE = (aten.relu_.default, aten.silu_.default, aten.leaky_relu_.default)
+"""Operations that give what they are given, changed."""
 
 LARGE = LEAST // 16
 """Numbers from which on an operation that takes each a few times is not computed."""

@@ -18,15 +18,15 @@ from fl.train.learnt import Learnt, Measured
 
 logger = logging.getLogger(__name__)
 
-PAYS = 120.0
+PAYS = 60.0
 """Seconds of work from which compiling, which takes tens of seconds, is worth a try."""
 
 MOST = 1 / 3
 """Of that work, what compiling is expected to take at most."""
 
-SECONDS = 1e-4
+SECONDS = 8e-5
 """Of compiling, by the square of the calls in a program: W1 of `bench.local_steps` has 90 calls a
-step and took 27 s, W3 has 206 and took 70 s.
+step and took 20 s, W3 has 206 and took 54 s.
 """
 
 
