@@ -90,9 +90,9 @@ def compiled(function: Callable[..., Any], options: Mapping[str, bool]) -> Calla
     """A function as a program of `torch.compile` with options of its compiler, for
     `fl.simulation.compiled`. Shapes and numbers are constants.
 
-    Without the setting, a number makes PyTorch trace the function a second time. Without
+    Without ``specialize_float``, a number makes PyTorch trace the function a second time. Without
     ``cpp.vec_isa_ok``, three test programs are compiled first, to see whether vectors are
-    understood; every compiler that takes PyTorch's headers understands them.
+    understood. A compiler that understands none fails later, and `auto` does without it.
     """
     torch._dynamo.config.specialize_float = True
     chosen: dict[str, Any] = {"cpp.vec_isa_ok": True, **options}

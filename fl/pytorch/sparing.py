@@ -16,20 +16,6 @@ aten = torch.ops.aten
 LEAST = 10**6
 """Multiplications from which on an operation is not computed."""
 
-FACTORS = {
-    aten.mm.default: 0,
-    aten.bmm.default: 0,
-    aten.addmm.default: 1,
-    aten.baddbmm.default: 1,
-}
-"""By matrix product, where among its arguments the two factors begin."""
-
-ALIKE = (aten.relu.default, aten.gelu.default, aten.silu.default, aten.leaky_relu.default)
-"""Operations that leave shapes as they are."""
-
-IN_PLACE = (aten.relu_.default, aten.silu_.default, aten.leaky_relu_.default)
-"""Operations that give what they are given, changed."""
-
 LARGE = LEAST // 16
 """Numbers from which on an operation that takes each a few times is not computed."""
 
@@ -49,22 +35,7 @@ class Sparing(DispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """An operation below autograd and vmap."""
-        found: Tensor | tuple[Tensor | None, ...] | None = None
-        if func is aten.convolution.default:
-            found = _convolved(*args[:9])
-        elif func is aten.convolution_backward.default and args[0].numel() > LEAST // 64:
-            found = _gradients(args)
-        elif func in FACTORS:
-            at = FACTORS[func]
-            found = _product(args[at], args[at + 1])
-        elif func in ALIKE and args[0].numel() > LARGE:
-            found = args[0].view(args[0].shape)
-        elif func in IN_PLACE and args[0].numel() > LARGE:
-            found = args[0]
-        elif func is aten.native_batch_norm.default and args[0].numel() > LARGE:
-            found = _normalised(args[0], training=args[5])
-        elif func is aten.max_pool2d_with_indices.default and args[0].numel() > LARGE:
-            found = _pooled(func, *args)
+        found = SPARED[func](func, args) if func in SPARED else None
         if found is not None:
             return found
         return func(*args, **kwargs) if kwargs else func(*args)
@@ -105,7 +76,9 @@ def _at(given: list[int], axis: int) -> int:
     return given[axis] if len(given) > 1 else given[0]
 
 
-def _gradients(args: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
+def _gradients(args: tuple[Any, ...]) -> tuple[Tensor | None, ...] | None:
+    if args[0].numel() <= LEAST // 64:
+        return None
     given, x, weight, sizes, wanted = *args[:4], args[-1]
     shapes = (x.shape, weight.shape, sizes)
     return tuple(
@@ -134,3 +107,31 @@ def _product(left: Tensor, right: Tensor) -> Tensor | None:
     if not fits or left.dtype != right.dtype or left.numel() * right.shape[-1] < LEAST:
         return None
     return left.new_zeros(*left.shape[:-1], right.shape[-1])
+
+
+def _if_large(
+    spared: Callable[[Any, tuple[Any, ...]], Any],
+) -> Callable[[Any, tuple[Any, ...]], Any]:
+    """What is done in place of an operation on many numbers, and None for one on few."""
+    return lambda func, args: spared(func, args) if args[0].numel() > LARGE else None
+
+
+SPARED: dict[Any, Callable[[Any, tuple[Any, ...]], Any]] = {
+    aten.convolution.default: lambda _, args: _convolved(*args[:9]),
+    aten.convolution_backward.default: lambda _, args: _gradients(args),
+    **dict.fromkeys((aten.mm.default, aten.bmm.default), lambda _, args: _product(*args[:2])),
+    **dict.fromkeys(
+        (aten.addmm.default, aten.baddbmm.default), lambda _, args: _product(*args[1:3])
+    ),
+    **dict.fromkeys(
+        (aten.relu.default, aten.gelu.default, aten.silu.default, aten.leaky_relu.default),
+        _if_large(lambda _, args: args[0].view(args[0].shape)),
+    ),
+    **dict.fromkeys(
+        (aten.relu_.default, aten.silu_.default, aten.leaky_relu_.default),
+        _if_large(lambda _, args: args[0]),
+    ),
+    aten.native_batch_norm.default: _if_large(lambda _, args: _normalised(args[0], args[5])),
+    aten.max_pool2d_with_indices.default: _if_large(lambda func, args: _pooled(func, *args)),
+}
+"""By operation, what is given in its place, of it and its arguments; None: it is computed."""

@@ -21,7 +21,6 @@ from fl.pytorch import tensorboard
 from fl.study import specs
 from fl.study.expand import expand
 from fl.study.grids import grid
-from fl.study.tried import Tried
 
 STUDY: dict[str, Any] = {
     "datasets": [{"synthetic": {"clients": 3, "samples": 30}}],
@@ -698,19 +697,14 @@ CONFIG = Path(__file__).parents[2] / "config"
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in (CONFIG / "studies").glob("*.yaml")))
-def test_every_study_that_comes_along_can_be_planned(
-    name: str, tmp_path_factory: pytest.TempPathFactory
-):
+def test_every_study_that_comes_along_can_be_planned(name: str):
     """But those that want ImageNet's weights, which say where to put them."""
-    # What one process of pytest has tried, the others need not try again.
-    tried = Tried(tmp_path_factory.getbasetemp().parent / "tried.json")
     try:
-        found = expand(CONFIG, name, plan.asked_for(CONFIG, [name])[2], known=tried)
+        found = expand(CONFIG, name, plan.asked_for(CONFIG, [name])[2])
     except ConfigError as error:
         assert "weights: " in str(error) and "is not there; fetch https://" in str(error)
     else:
         assert found.runs
-        tried.save()
 
 
 def test_titles_decide_no_identity(config: Path):
