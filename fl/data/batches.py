@@ -213,6 +213,16 @@ def _class_batches(
     return index.reshape(len(index), -1), weight.reshape(len(index), -1)
 
 
+def steps_of(sizes: np.ndarray, training: Training) -> np.ndarray:
+    """Local steps in a round of clients with so many samples each, by the settings alone."""
+    if training.local_steps is not None:
+        return np.where(sizes > 0, training.local_steps, 0)
+    whole = sizes // training.batch_size
+    cut = np.logical_and(training.drop_last, whole > 0)
+    epoch = np.where(cut, whole, -(-sizes // training.batch_size))
+    return (training.local_epochs or 1) * epoch
+
+
 def _epoch(
     held: np.ndarray, training: Training, draw: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:

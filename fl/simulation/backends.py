@@ -34,7 +34,7 @@ class Cohort:
 
     clients: their trees, stacked; ids: their numbers, [m]; server: its tree, or where ``several``
     runs are trained together a stack with the server's tree of each client's run; schedule: the
-    clients' batches.
+    clients' batches; usual: see `fl.simulation.state.Plan`.
     """
 
     clients: dict[str, Any]
@@ -45,6 +45,7 @@ class Cohort:
     arrays: Arrays
     round: int
     lr: float
+    usual: np.ndarray | None = None
 
     @property
     def dims(self) -> tuple[int | None, int]:
@@ -260,8 +261,9 @@ def compiled_stack(part: Pass, cohort: Cohort, midway: Midway = UNWATCHED) -> Tr
         return stacked(part, cohort, midway)
     schedule, server = cohort.schedule, cohort.server
     work = trees.vmap(part.begin, cohort.dims)(server, cohort.clients)
+    width = compiled.width(len(schedule.steps), cohort.usual)
     work, totals = compiled.train(
-        part, server, cohort.several, work, cohort.arrays, schedule, cohort.lr, midway
+        part, server, cohort.several, work, cohort.arrays, schedule, cohort.lr, width, midway
     )
     kept, uploads = trees.vmap(part.end, (*cohort.dims, 0))(server, cohort.clients, work)
     taken = torch.from_numpy(schedule.steps.clip(min=1)).to(totals.device)

@@ -1,8 +1,9 @@
 """The stacked step, compiled: several steps of all clients in one program of `torch.compile`.
 
-Shapes never change, so it is compiled once: the stack keeps its width, the number of steps is
-padded to whole chunks, and a client without a step left keeps its tree unchanged. On a CPU a
-program is one C++ file: kernels that Python calls one by one are compiled and called one by one.
+Shapes never change, so it is compiled once: the stack keeps its width, clients take turns in its
+rows (`fl.simulation.turns`), the number of steps is padded to whole chunks, and a client without a
+step left keeps its tree unchanged. On a CPU a program is one C++ file: kernels that Python calls
+one by one are compiled and called one by one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from fl import trees
 from fl.data.batches import Arrays, Schedule
 from fl.method import Pass
 from fl.pytorch import private
+from fl.simulation import turns
 from fl.simulation.loader import Batches, ask
 from fl.simulation.midway import STEP, UNWATCHED, Midway, moved
 from fl.trees import Rate, Tree
@@ -49,6 +50,19 @@ def _say(text: str) -> None:
     logger.info(text)
 
 
+def width(clients: int, usual: np.ndarray | None) -> int:
+    """How many clients are trained at once, see `fl.simulation.turns.width`.
+
+    Args:
+        usual: Steps of all clients from whom they come, `fl.simulation.state.Plan`.
+    """
+    return clients if usual is None else turns.width(clients, _chunks(usual))
+
+
+def _chunks(steps: np.ndarray) -> np.ndarray:
+    return -(-steps // CHUNK)
+
+
 def train(
     part: Pass,
     server: Tree,
@@ -57,20 +71,18 @@ def train(
     arrays: Arrays,
     schedule: Schedule,
     lr: Rate,
+    width: int,
     midway: Midway = UNWATCHED,
 ) -> tuple[dict[str, Any], Tensor]:
-    """All steps of a stack.
+    """All steps of some clients.
 
     Args:
         several: Whether ``server`` is a stack too, see `fl.simulation.backends.Cohort`.
+        width: How many of them are trained at once.
 
     Returns:
-        The work tree after the last step, and each client's summed loss, [K].
+        Their work trees after the last step, stacked, and each one's summed loss, [K].
     """
-    schedule = _padded(schedule)
-    longest = schedule.index.shape[1]
-    active = torch.from_numpy(np.arange(longest)[:, None] < schedule.steps).to(arrays.device)
-    work = trees.apply(torch.Tensor.contiguous, work)
 
     def models(row: int) -> tuple[Tree, Tree]:
         return (trees.take(server, row) if several else server), trees.take(work, row)
@@ -80,27 +92,30 @@ def train(
     total = torch.zeros(len(schedule.steps), dtype=torch.float64, device=arrays.device)
     # Not a scalar, which the compiler would try as a constant first, and then trace anew.
     lr = torch.tensor([lr], dtype=torch.float64, device=arrays.device)
+    order = turns.turns(_chunks(schedule.steps), width)
+    first = midway.first(STEP) // CHUNK
     if midway.begun:
         work, total = moved(midway.begun["work"], total.device), midway.begun["totals"].to(total)
+    now, rows, sent = np.zeros(0), torch.arange(0, device=total.device), server
+    at_work: Tree = {}
     with torch.no_grad():
-        for begin in range(midway.first(STEP), longest, CHUNK):
-            now = slice(begin, begin + CHUNK)
-            work, losses = advance(server, work, batches.apart(now), list(active[now]), lr)
-            total += losses
+        for time, (clients, done) in enumerate(zip(*order, strict=True)):
+            if time < first:
+                continue
+            if not np.array_equal(clients, now):
+                work = trees.put(work, rows, at_work) if at_work else work
+                now, rows = clients, torch.from_numpy(clients).to(total.device)
+                at_work = trees.apply(Tensor.contiguous, trees.take(work, rows))
+                sent = trees.take(server, rows) if several else server
+            steps = CHUNK * done + np.arange(CHUNK)[:, None]
+            active = torch.from_numpy(steps < schedule.steps[clients]).to(total.device)
+            at_work, losses = advance(sent, at_work, batches.apart(rows, steps), list(active), lr)
+            total.index_add_(0, rows, losses)
             if midway.due():
-                done = torch.tensor(begin + CHUNK)
-                midway.keep({STEP: done, "work": work, "totals": total})
-    return dict(work), total
-
-
-def _padded(schedule: Schedule) -> Schedule:
-    """The schedule with steps of zeros at the end, up to whole chunks."""
-    longest = int(schedule.steps.max())
-
-    def whole(array: np.ndarray) -> np.ndarray:
-        return np.pad(array[:, :longest], [(0, 0), (0, -longest % CHUNK), (0, 0)])
-
-    return replace(schedule, index=whole(schedule.index), weight=whole(schedule.weight))
+                kept = trees.put(work, rows, at_work)
+                step = torch.tensor(CHUNK * (time + 1))
+                midway.keep({STEP: step, "work": kept, "totals": total})
+    return (trees.put(work, rows, at_work) if at_work else dict(work)), total
 
 
 @cache

@@ -331,4 +331,5 @@ def _cohort(
         arrays=first.arrays,
         round=first.round,
         lr=first.lr,
+        usual=first.usual,
     )

@@ -50,7 +50,7 @@ class Batches:
         self._extra = [torch.from_numpy(index).to(arrays.device) for index in schedule.extra]
         self._known = _remember(part, schedule, arrays, models)
 
-    def at(self, rows: int | slice, steps: int | slice) -> Batch:
+    def at(self, rows: int | slice | Tensor, steps: int | slice | Tensor) -> Batch:
         """The batches of some clients and steps; leaves are [b, ...] after the chosen axes."""
         return self._gathered(lambda t: t[rows, steps])
 
@@ -76,10 +76,13 @@ class Batches:
             for place, count in enumerate(still[now]):
                 yield count, trees.take(trees.take(batch, place), slice(0, count))
 
-    def apart(self, steps: slice) -> list[Batch]:
-        """The batches of all clients at each of some steps, leaves [K, b, ...]."""
-        batch = self._gathered(partial(_by_step, slice(None), steps))
-        return [trees.take(batch, place) for place in range(steps.stop - steps.start)]
+    def apart(self, rows: Tensor, steps: np.ndarray) -> list[Batch]:
+        """The batches of some clients at some of their steps, [times, clients]: leaves [clients, b,
+        ...] for each time. After a client's last step that is any of its batches.
+        """
+        last = max(0, self._index.shape[1] - 1)
+        batch = self.at(rows, torch.from_numpy(steps.clip(max=last)).to(rows.device))
+        return [trees.take(batch, place) for place in range(len(steps))]
 
     def extra(self, number: int, refresh: Refresh, row: int, step: int) -> Batch:
         """All samples of a client's refresh after ``step``, as one batch, not augmented."""

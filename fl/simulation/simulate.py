@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fl import rng, trees
-from fl.data.batches import Arrays, Schedule, schedule, sweeping
+from fl.data.batches import Arrays, Schedule, schedule, steps_of, sweeping
 from fl.data.stragglers import shares, stragglers
 from fl.errors import FedloomError
 from fl.method import Exchange, Method, Pass, Sweep
@@ -119,6 +120,7 @@ class Simulation:
             "arrays": self.arrays,
             "lr": learning_rate(self.training, round_),
             "group": self.group,
+            "usual": self._usual,
         }
 
     def _planned(self, clients: np.ndarray, work: Work, round_: int) -> Plan:
@@ -146,6 +148,11 @@ class Simulation:
         """Training samples of some clients."""
         held = [len(self.held.samples["train"][k]) for k in clients]
         return torch.tensor(held, dtype=torch.float64, device=self.arrays.device)
+
+    @cached_property
+    def _usual(self) -> np.ndarray:
+        held = [len(self.held.samples["train"][k]) for k in self.held.participants]
+        return steps_of(np.array(held), self.training)
 
     def _schedules(
         self, exchange: Exchange, clients: np.ndarray, work: Work, round_: int, where: str

@@ -60,7 +60,8 @@ class Plan:
     samples, [m]; schedules: their batches in each pass, rows in the same order; before: those of
     the exchanges before, None where one is not due. modals: where clients differ in modality, the
     plan of each one's participants, None where there are none; the schedules are theirs alone.
-    group: the processes that share the work; None: this one does all of it.
+    group: the processes that share the work; None: this one does all of it. usual: local steps in a
+    round of everybody who can take part, by their settings, int64; None: not known.
     """
 
     round: int
@@ -73,6 +74,7 @@ class Plan:
     modals: tuple[Plan | None, ...] = ()
     everyone: tuple[Tensor, Tensor] | None = None
     group: Group | None = None
+    usual: np.ndarray | None = None
 
     def of(self, exchange: Exchange) -> Plan:
         """The plan with those who take part in one of its exchanges."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fl import trees
+from fl.data.batches import Schedule
 from fl.method import COUNTS, Averaging, Method, Pass, Refresh, Sweep
 from fl.pytorch.operations import Operations
 from fl.simulation import compiled, engine
@@ -68,6 +69,11 @@ class Candidates:
         return sum(len(plan.clients) for plan in self.plans)
 
     @property
+    def work(self) -> int:
+        """Steps of all participants of a round, over all runs."""
+        return sum(int(_taken(plan).sum()) for plan in self.plans)
+
+    @property
     def batches(self) -> list[list[int]]:
         """Of each pass that trains: samples of a batch, and the steps that a try takes of it."""
         found = [s for s in self.plans[0].schedules if s is not None]
@@ -80,6 +86,7 @@ class Candidates:
         return {
             "runs": len(self.plans),
             "clients": self.participants,
+            "rows": compiled.width(self.participants, plan.usual),
             "batches": self.batches,
             "sample": {k: list(v) for k, v in plan.arrays.shapes.items()} or [*plan.arrays.shape],
             "classes": counts.shape[-1],
@@ -99,10 +106,7 @@ class Candidates:
     def few(self) -> Candidates:
         """Some of the first run's participants, those with most steps."""
         state, plan = self.states[0], self.plans[0]
-        taken = np.zeros(len(plan.clients), np.int64)
-        for schedule in plan.schedules:
-            taken += 0 if schedule is None else schedule.steps
-        rows = np.argsort(-taken, kind="stable")[:FEW]
+        rows = np.argsort(-_taken(plan), kind="stable")[:FEW]
         state, plan = _alone(state, plan.take(rows.tolist()))
         return Candidates(self.methods[:1], [state], [plan], self.rounds)
 
@@ -150,6 +154,14 @@ def _unchanged(server: Any, clients: Any, uploads: Any, n: Tensor) -> tuple[Any,
     return server, clients
 
 
+def _taken(plan: Plan) -> np.ndarray:
+    """How many steps each participant takes in the passes of a round, [m]."""
+    found = np.zeros(len(plan.clients), np.int64)
+    for schedule in plan.schedules:
+        found += 0 if schedule is None else schedule.steps
+    return found
+
+
 def _steps(plan: Plan) -> int:
     """How many steps the longest participant takes in the passes of a round."""
     return sum(int(s.steps.max(initial=0)) for s in plan.schedules if s)
@@ -166,13 +178,16 @@ def seconds_a_step(
     """Seconds that a step of all participants takes: the shortest of some tries.
 
     The first try also warms up, and compiles.
+
+    Args:
+        steps: Of the participant with most; others take fewer in proportion.
     """
     refreshes = [_refreshes(part) for part in methods[0].passes]
     trials = [
         replace(
             plan,
             schedules=tuple(
-                s and s.begin(steps, r) for s, r in zip(plan.schedules, refreshes, strict=True)
+                s and _begun(s, steps, r) for s, r in zip(plan.schedules, refreshes, strict=True)
             ),
         )
         for plan in plans
@@ -184,3 +199,11 @@ def seconds_a_step(
         sum(losses.sum().item() for _, losses in done)
         times.append(time.perf_counter() - begun)
     return min(times) / max(1, _steps(trials[0]))
+
+
+def _begun(schedule: Schedule, steps: int, refreshes: Sequence[Refresh]) -> Schedule:
+    """So many first steps of who takes most, and as large a share of everyone else's."""
+    begun, longest = schedule.begin(steps, refreshes), int(schedule.steps.max(initial=0))
+    if longest <= steps:
+        return begun
+    return replace(begun, steps=-(-schedule.steps * steps // longest))

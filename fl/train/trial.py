@@ -57,7 +57,7 @@ def measure(runs: Candidates) -> Measured:
     if ahead < LEAST or runs.participants < 2:
         return Measured()
     few = runs.few()
-    of_all = runs.participants / max(1, len(few.plans[0].clients))
+    of_all = runs.work / max(1, few.work)
     turns: dict[str, Callable[[], float]] = {
         "stacked": lambda: runs.seconds("stacked", STEPS),
         "loop": lambda: of_all * few.seconds("loop", STEPS),

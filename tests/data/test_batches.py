@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fl.data.batches import Arrays, Schedule, schedule
+from fl.data.batches import Arrays, Schedule, schedule, steps_of
 from fl.training import Training
 
 HELD = [np.arange(100, 123), np.arange(5), np.arange(40, 80)]
@@ -96,6 +96,16 @@ def test_local_steps_cut_the_epochs_that_they_need(steps: int) -> None:
     epochs = of(batches(local_epochs=7), 0)
     for some, whole in zip(of(found, 0), epochs, strict=True):
         assert np.array_equal(some, whole[:steps])
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"local_epochs": 3}, {"local_steps": 5}, {"local_epochs": 2, "drop_last": True}]
+)
+def test_steps_of_a_round_are_known_without_drawing_its_batches(settings: dict[str, Any]) -> None:
+    training = Training(batch_size=4, **settings)
+    held = [np.arange(count) for count in range(13)]
+    drawn = schedule(held, range(13), training, 0, 1)
+    assert steps_of(np.arange(13), training).tolist() == drawn.steps.tolist()
 
 
 def test_the_order_is_keyed_by_seed_client_and_round() -> None:

@@ -136,17 +136,18 @@ def test_a_client_in_the_middle_goes_on_alone(backend: str, tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.parametrize(
+    "clients", [{}, {"sizes": (24, 4, 4, 4), "participation": 1.0}], ids=["alike", "turns"]
+)
 def test_programs_go_on_after_the_steps_that_they_are_made_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clients: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where three small clients take turns beside a large one."""
     monkeypatch.setattr(torch, "compile", lambda program, **_: program)
     monkeypatch.setattr(compiled, "available", lambda _: True)
     monkeypatch.setattr(compiled, "CHUNK", 2)
-    assert check({5: world("scaffold", **ONCE)}, "compiled", tmp_path) == [
-        "step 2",
-        "step 4",
-        "step 6",
-    ]
+    simulation = world("scaffold", **clients, **ONCE)
+    assert check({5: simulation}, "compiled", tmp_path) == ["step 2", "step 4", "step 6"]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
