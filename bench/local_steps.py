@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,14 +40,11 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "W1": lambda: MLP((20,)).build(WORKLOADS["W1"].shape, CLASSES),
     "W2": lambda: LeNet().build(WORKLOADS["W2"].shape, CLASSES),
     "W3": lambda: CNN().build(WORKLOADS["W3"].shape, CLASSES),
+    "W3-plain": lambda: nn.Sequential(
+        *(layer for layer in MODELS["W3"]().children() if not isinstance(layer, nn.BatchNorm2d))
+    ),
     "W4": lambda: MLP((200, 200)).build(WORKLOADS["W4"].shape, CLASSES),
 }
-PLAINER = {
-    "W3": lambda: nn.Sequential(
-        *(layer for layer in MODELS["W3"]().children() if not isinstance(layer, nn.BatchNorm2d))
-    )
-}
-"""Without batch normalisation, as fedjax has it."""
 
 
 def simulation(
@@ -136,13 +133,12 @@ def measure(
     repeats: int,
     workload: Callable[[str], Workload] = WORKLOADS.__getitem__,
     backends: tuple[str, ...] = ("loop", "stacked", "compiled"),
-    models: Mapping[str, Callable[[], nn.Module]] = MODELS,
 ) -> dict[str, float]:
     """Seconds a local step of one client, by side; ``compiling`` is in seconds.
 
     Where clients take unequal numbers of steps, the mean over all steps.
     """
-    work, model = workload(name), models[name]
+    work, model = workload(name), MODELS[name]
     run = simulation(work, model, device)
     plan, state, times = run.plan(1), run.begin(), {}
     whole = int(plan.schedules[0].steps.max())
@@ -178,28 +174,19 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=400, help="steps of each client, at most")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--plain", action="store_true", help="W3 without batch normalisation")
     parser.add_argument("--uncompiled", action="store_true", help="leave the compiled backend out")
     asked = parser.parse_args()
     machine.begin("microseconds a local step of a client", asked.device)
     head = ("bare loop", "loop", "stacked", "compiled", "by hand")
     backends = ("loop", "stacked", "compiled")[: 2 if asked.uncompiled else 3]
-    models = {**MODELS, **(PLAINER if asked.plain else {})}
     print(f"| | {' | '.join(head)} | fastest against bare | compiling, s |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in asked.workloads:
-        times = measure(
-            name, asked.device, asked.steps, asked.repeats, backends=backends, models=models
-        )
+        times = measure(name, asked.device, asked.steps, asked.repeats, backends=backends)
         shown = " | ".join(f"{1e6 * times[side]:,.1f}" if side in times else "-" for side in head)
         ratio = times["bare loop"] / min(times[side] for side in backends)
-        title = WORKLOADS[name].title
-        if models[name] is not MODELS[name]:
-            title = title.replace("with batch", "without batch")
-        print(
-            f"| {name}: {title} | {shown} | {ratio:.1f}x | {times.get('compiling', 0):.0f} |",
-            flush=True,
-        )
+        title, compiling = WORKLOADS[name].title, times.get("compiling", 0)
+        print(f"| {name}: {title} | {shown} | {ratio:.1f}x | {compiling:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

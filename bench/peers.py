@@ -27,20 +27,23 @@ PEERS: dict[str, ModuleType] = {"fedjax": peers_fedjax, "pfl": peers_pfl}
 
 def total(name: str, peer: str, weights: list[np.ndarray]) -> float:
     """The sum of the weights, which must be as many as the workload's network has."""
-    count = sum(w.size for w in weights) + PEERS[peer].LACKING.get(name, 0)
+    count = sum(w.size for w in weights)
     assert count == WORKLOADS[name].weights, f"{peer}: another network in {name}, {count} weights"
     return sum(float(w.sum()) for w in weights)
 
 
 def measure(name: str, limit: int, repeats: int) -> dict[str, float]:
-    """Seconds a local step of one client, by package; ``compiling`` is in seconds, of fedjax."""
+    """Seconds a local step of one client, by package that has the network; ``compiling`` is in
+    seconds, of fedjax.
+    """
     work = WORKLOADS[name]
     steps = work.steps(limit)
     before = peers_fedjax.compiling()
-    rounds = {peer: module.begin(name, work, steps) for peer, module in PEERS.items()}
+    able = {peer: module for peer, module in PEERS.items() if name in module.NETS}
+    rounds = {peer: module.begin(name, work, steps) for peer, module in able.items()}
     sums = {peer: total(name, peer, train()) for peer, train in rounds.items()}
     compiled = peers_fedjax.compiling()
-    times = dict.fromkeys(PEERS, math.inf)
+    times = dict.fromkeys(able, math.inf)
     for _ in range(repeats):
         for peer, train in rounds.items():
             begun = time.perf_counter()
@@ -71,11 +74,11 @@ def main() -> None:
     print("|---|---:|---:|---:|")
     for name in asked.workloads:
         found = measure(name, asked.steps, asked.repeats)
-        shown = " | ".join(f"{1e6 * step:,.1f}" for step in map(found.get, PEERS))
+        shown = " | ".join(f"{1e6 * found[p]:,.1f}" if p in found else "-" for p in PEERS)
         print(
             f"| {name}: {WORKLOADS[name].title} | {shown} | {found['compiling']:.1f} |", flush=True
         )
-    print("\nfedjax trains W3 without batch normalisation: its models have no state to keep it in.")
+    print("\nfedjax has no batch normalisation: its models have no state to keep it in.")
     print("pfl does not shuffle: a client's batches are the same in every epoch.")
 
 

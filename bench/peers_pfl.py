@@ -23,8 +23,6 @@ from torch import Tensor, nn
 
 from bench.workloads import CLASSES, LR, MOMENTUM, Workload
 
-LACKING: dict[str, int] = {}
-
 
 class Net(nn.Sequential):
     """Layers with what pfl asks for beside: a loss, and metrics, of which nothing is wanted."""
@@ -63,7 +61,12 @@ def cnn() -> list[nn.Module]:
     return [*layers, nn.Flatten(), nn.Linear(32 * 2 * 2, CLASSES)]
 
 
-NETS = {"W1": mlp, "W2": lenet, "W3": cnn}
+def plain() -> list[nn.Module]:
+    """As in `fl.models.cnn`, without batch normalisation."""
+    return [layer for layer in cnn() if not isinstance(layer, nn.BatchNorm2d)]
+
+
+NETS = {"W1": mlp, "W2": lenet, "W3": cnn, "W3-plain": plain}
 
 
 def begin(name: str, work: Workload, steps: int) -> Callable[[], list[np.ndarray]]:

@@ -64,6 +64,11 @@ WORKLOADS = {
         *(100, 50, (1, 8, 8), 10, 5),
         weights=6_138,
     ),
+    "W3-plain": Workload(
+        "100 clients x 50 of 1x8x8, CNN 16-32 without batch normalisation, batch 10",
+        *(100, 50, (1, 8, 8), 10, 5),
+        weights=6_042,
+    ),
     "W4": Workload(
         "10 clients of 8 to 30 steps on 64, 64-200-200-10 ReLU net, batch 16, plain SGD",
         *(10, 480, (64,), 16, 1),

@@ -99,7 +99,8 @@ def test_local_steps_cut_the_epochs_that_they_need(steps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"local_epochs": 3}, {"local_steps": 5}, {"local_epochs": 2, "drop_last": True}]
+    "settings",
+    [{}, {"local_epochs": 3}, {"local_steps": 5}, {"local_epochs": 2, "drop_last": True}],
 )
 def test_steps_of_a_round_are_known_without_drawing_its_batches(settings: dict[str, Any]) -> None:
     training = Training(batch_size=4, **settings)

@@ -210,7 +210,7 @@ def test_a_trial_compiles_all_that_a_round_needs(
     monkeypatch.setattr(compiled, "available", lambda device: True)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     monkeypatch.setattr(compiling, "PAYS", 0.0)
-    monkeypatch.setattr(compiling, "SECONDS", 0.0)
+    monkeypatch.setattr(compiling, "expected", lambda runs: 0.0)
     torch._dynamo.reset()
     counters.clear()
     simulation = world("fedavg", rounds=100, participation=1.0)
@@ -252,7 +252,7 @@ def test_what_cannot_be_compiled_is_not_compiled_by_the_next_job(
 
     monkeypatch.setattr(compiled, "available", lambda device: True)
     monkeypatch.setattr(compiling, "PAYS", 0.0)
-    monkeypatch.setattr(compiling, "SECONDS", 0.0)
+    monkeypatch.setattr(compiling, "expected", lambda runs: 0.0)
     monkeypatch.setattr(compiling, "_compile", compile_)
     runs, kept = candidates(world("fedavg", rounds=100)), Learnt(tmp_path, subject())
     names = [trial.choose(runs, kept).backend for _ in range(3)]
