@@ -40,6 +40,22 @@ is_batched = _functorch.is_batchedtensor
 Without it: the backends say whether they stack.
 """
 
+unwrap_batched = _functorch._unwrap_batched
+is_wrapped = _functorch.is_functorch_wrapped_tensor
+
+
+def innermost_vmap() -> int | None:
+    """The level of the innermost transform of `torch.func`, if that is vmap.
+
+    ``unwrap_batched(tensor, level)`` is the stack of which a tensor is one element there, and the
+    dimension that is stacked, None where none is; ``is_wrapped`` says whether another transform
+    still sees the stack as something else. They are for `fl.pytorch.folding`. Without them: the
+    rules that vmap has for these layers, which on a CPU take up to twice as long.
+    """
+    found = _functorch.peek_interpreter_stack()
+    return found.level() if found and found.key() == _functorch.TransformType.Vmap else None
+
+
 innermost_transform = _functorch.peek_interpreter_stack
 """The transform of `torch.func` that is at work, or None, for the check of a network's draws.
 

@@ -1,0 +1,125 @@
+"""Layers for images that work on each channel alone, or on groups of them: to these a stack of
+clients is one model of more channels.
+
+`torch.func.vmap` folds clients into the channels of a convolution, too, but it scales and shifts
+what batch normalisation gives in further passes over memory, and puts clients first before it
+pools. Here they stay folded from layer to layer, on a CPU with channels last, which suits all of
+these layers where there are many (docs/benchmarks.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl.pytorch import private
+
+LAST = (torch.float32, torch.bfloat16)
+"""What PyTorch computes by a library that knows channels last."""
+
+
+def fold(module: nn.Module) -> None:
+    """Let the layers of a module that can be folded be so wherever they see a stack."""
+    for layer in module.modules():
+        for kinds, forward in FOLDED.items():
+            if type(layer) in kinds:
+                layer.forward = partial(forward, layer)
+
+
+def _convolved(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    plain = layer.padding_mode == "zeros" and x.dim() == 4
+    found = _stack(x, layer.weight, layer.bias) if plain else None
+    if found is None:
+        return nn.Conv2d.forward(layer, x)
+    level, (x, weight, bias) = found
+    clients = len(weight)
+    given: Any = layer.stride, layer.padding, layer.dilation, layer.groups * clients
+    folded = F.conv2d(_images(x), _flat(weight), _flat(bias), *given)
+    return _unfolded(folded, clients, level)
+
+
+def _pooled(layer: nn.MaxPool2d, x: Tensor) -> Any:
+    found = _stack(x) if x.dim() == 4 else None
+    if found is None:
+        return nn.MaxPool2d.forward(layer, x)
+    level, (x,) = found
+    pooled = nn.MaxPool2d.forward(layer, x.flatten(1, 2))
+    if layer.return_indices:
+        return tuple(_unfolded(part, x.shape[1], level) for part in pooled)
+    return _unfolded(pooled, x.shape[1], level)
+
+
+def _normalised(x: Tensor, *given: Any) -> Tensor:
+    """As `torch.nn.functional.batch_norm`; given: running statistics, weight, bias, and more."""
+    found = _stack(x, *given[:4])
+    # Running statistics move in place.
+    if found is None or not all(t is None or t.is_contiguous() for t in found[1][1:3]):
+        return F.batch_norm(x, *given)
+    level, (x, *others) = found
+    folded = F.batch_norm(x.flatten(1, 2), *map(_flat, others), *given[4:])
+    return _unfolded(folded, x.shape[1], level)
+
+
+def _flat(stack: Any) -> Any:
+    """[clients, channels, ...] as [clients channels, ...]; None stays None."""
+    return stack if stack is None else stack.flatten(0, 1)
+
+
+def _stack(x: Tensor, *others: Tensor | None) -> tuple[int, list[Any]] | None:
+    """The level of vmap that is innermost, and what it stacks: x [b, clients, channels, ...], the
+    others [clients, ...]. None where it does not stack all of them, or is not the only transform.
+    """
+    level = None if torch.compiler.is_compiling() else private.innermost_vmap()
+    if level is None:
+        return None
+    found: list[Tensor | None] = []
+    for tensor in (x, *others):
+        if tensor is None:
+            found.append(None)
+            continue
+        whole, dim = private.unwrap_batched(tensor, level)
+        if dim is None or private.is_wrapped(whole):
+            return None
+        place = 0 if found else 1
+        found.append(whole if dim == place else whole.movedim(dim, place))
+    return level, found
+
+
+def _images(x: Tensor) -> Tensor:
+    """[b, clients, channels, ...] as [b, clients channels, ...], channels last on a CPU."""
+    if x.device.type != "cpu" or x.dtype not in LAST:
+        return x.flatten(1, 2)
+    if x.stride(1) != x.shape[2] * x.stride(2):  # Else there is one copy at most.
+        x = x.movedim((1, 2), (-2, -1)).contiguous().movedim((-2, -1), (1, 2))
+    return x.flatten(1, 2).contiguous(memory_format=torch.channels_last)
+
+
+def _unfolded(x: Tensor, clients: int, level: int) -> Tensor:
+    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        # So its gradient, which is copied where it comes from a layer of another kind, has channels
+        # last, too.
+        x = x.movedim(1, -1).unflatten(-1, (clients, -1)).movedim((-2, -1), (1, 2))
+    else:
+        x = x.unflatten(1, (clients, -1))
+    return private.add_batch_dim(x, 1, level)
+
+
+def _calling(method: Callable[..., Any], **functions: Callable[..., Any]) -> FunctionType:
+    """A method of PyTorch's in which functions of `torch.nn.functional` are others."""
+    names = {**method.__globals__, "F": SimpleNamespace(**functions)}
+    return FunctionType(method.__code__, names, method.__name__, method.__defaults__)
+
+
+FOLDED: dict[tuple[type[nn.Module], ...], Callable[..., Any]] = {
+    (nn.Conv2d,): _convolved,
+    (nn.MaxPool2d,): _pooled,
+    (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d): _calling(
+        private.BatchNorm.forward, batch_norm=_normalised
+    ),
+}

@@ -1,0 +1,181 @@
+"""Layers folded in a stack of clients are those that clients have, and take fewer passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fl import trees
+from fl.network import Network
+from fl.pytorch.folding import fold
+from fl.trees import Tree
+
+CLIENTS, BATCH = 3, 4
+LIMITS = {torch.float64: 1e-12, torch.float32: 1e-4}
+
+IMAGES = (4, 6, 6)
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "convolution": (lambda: nn.Conv2d(4, 6, 3, stride=2, dilation=2, padding=1), IMAGES),
+    "without a bias": (lambda: nn.Conv2d(4, 6, 3, padding="same", bias=False), IMAGES),
+    "by group": (lambda: nn.Conv2d(4, 8, 3, groups=2), IMAGES),
+    "reflecting": (lambda: nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect"), IMAGES),
+    "one channel": (lambda: nn.Conv2d(1, 1, 1), (1, 3, 3)),
+    "pool": (lambda: nn.MaxPool2d(3, 2, padding=1, ceil_mode=True), IMAGES),
+    "normalised numbers": (lambda: nn.BatchNorm1d(5), (5,)),
+    "normalised series": (lambda: nn.BatchNorm1d(5), (5, 7)),
+    "normalised images": (lambda: nn.BatchNorm2d(4), IMAGES),
+    "normalised volumes": (lambda: nn.BatchNorm3d(4), (4, 2, 3, 2)),
+    "nothing learnt": (lambda: nn.BatchNorm2d(4, affine=False), IMAGES),
+    "no statistics": (lambda: nn.BatchNorm2d(4, track_running_stats=False), IMAGES),
+    "all of them": (
+        lambda: nn.Sequential(
+            *(nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 5)),
+        ),
+        IMAGES,
+    ),
+}
+
+
+def world(name: str, dtype: torch.dtype = torch.float64) -> tuple[Network, dict[str, Any], Tensor]:
+    """The network of some layers, variables of clients that differ, and a batch of each."""
+    make, shape = LAYERS[name]
+    network = Network(make, dtype)
+    variables = trees.stack([network.init(seed) for seed in range(CLIENTS)])
+    draw = torch.Generator().manual_seed(1)
+    return network, variables, torch.randn(CLIENTS, BATCH, *shape, dtype=dtype, generator=draw)
+
+
+def passed(network: Network, training: bool) -> Callable[..., dict[str, Any]]:
+    """A pass, and the gradients of what it gives."""
+    run = network.train if training else network.eval
+
+    def whole(variables: Tree, batch: Tree) -> dict[str, Any]:
+        out = run(variables["params"], variables["buffers"], batch["x"])
+        return {"outputs": out.outputs, "buffers": out.buffers}
+
+    return whole
+
+
+def with_gradients(
+    call: Callable[..., Any], variables: Tree, x: Tensor
+) -> tuple[dict[str, Any], list[Tensor]]:
+    params = trees.apply(lambda t: t.clone().requires_grad_(), variables["params"])
+    x = x.clone().requires_grad_()
+    found = call({**variables, "params": params}, {"x": x})
+    value = (found["outputs"] ** 2).sin().sum()
+    return found, list(torch.autograd.grad(value, [*trees.leaves(params), x]))
+
+
+def equal(stacked: Any, one_by_one: list[Any], dtype: torch.dtype) -> None:
+    for many, *each in zip(stacked, *one_by_one, strict=True):
+        expected = torch.stack(each).to(many.dtype)
+        limit = LIMITS[dtype] * (1 + float(expected.detach().abs().max()))
+        torch.testing.assert_close(many, expected, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_stack_gives_what_its_clients_give(name: str, dtype: torch.dtype, training: bool) -> None:
+    network, variables, x = world(name, dtype)
+    call = passed(network, training)
+    stacked, slopes = with_gradients(trees.vmap(call, (0, 0)), variables, x)
+    alone = [with_gradients(call, trees.take(variables, k), x[k]) for k in range(CLIENTS)]
+    equal(trees.leaves(stacked), [trees.leaves(found) for found, _ in alone], dtype)
+    equal(slopes, [own for _, own in alone], dtype)
+    if training and variables["buffers"] and "statistics" not in name:
+        before = [t for t in trees.leaves(variables["buffers"]) if t.is_floating_point()]
+        after = [t for t in trees.leaves(stacked["buffers"]) if t.is_floating_point()]
+        assert all((a != b).any() for a, b in zip(after, before, strict=True))
+
+
+PASSES = ("mul", "clone", "convolution", "native_batch_norm", "max_pool2d_with_indices")
+
+
+class Seen(TorchDispatchMode):
+    """What some operations are given, and whether it has channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, tuple[int, ...], bool]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in PASSES and args[0].dim() > 3:
+            last = args[0].is_contiguous(memory_format=torch.channels_last)
+            self.found.append((name, tuple(args[0].shape), last))
+        return func(*args, **(kwargs or {}))
+
+
+def test_from_the_first_convolution_on_clients_stay_in_the_channels() -> None:
+    network, variables, x = world("all of them", torch.float32)
+    call = trees.vmap(passed(network, True), (0, 0))
+    call(variables, {"x": x})  # What the first pass looks up.
+    with Seen() as seen:
+        call(variables, {"x": x})
+    copied = [shape for name, shape, _ in seen.found if name == "clone"]
+    assert copied[0] == (BATCH, 6, 6, CLIENTS, 4) and len(copied) <= 2, "in front, and at the end"
+    assert [(name, shape, last) for name, shape, last in seen.found if name != "clone"] == [
+        ("convolution", (BATCH, 12, 6, 6), True),
+        ("native_batch_norm", (BATCH, 18, 6, 6), True),
+        ("max_pool2d_with_indices", (BATCH, 18, 6, 6), True),
+        ("convolution", (BATCH, 18, 3, 3), True),
+        ("native_batch_norm", (BATCH, 9, 1, 1), True),
+    ]
+
+
+@pytest.mark.parametrize("name", ["convolution", "pool", "nothing learnt", "all of them"])
+def test_one_model_on_the_batches_of_all_clients(name: str) -> None:
+    network, variables, x = world(name)
+    one = trees.take(variables, 0)
+    call = passed(network, False)
+    stacked = trees.vmap(call, (None, 0))(one, {"x": x})
+    alone = [call(one, {"x": x[k]}) for k in range(CLIENTS)]
+    equal([stacked["outputs"]], [[found["outputs"]] for found in alone], torch.float64)
+
+
+@pytest.mark.parametrize("name", ["convolution", "normalised images", "all of them"])
+def test_within_other_transforms_nothing_is_folded(name: str) -> None:
+    network, variables, x = world(name)
+    call = passed(network, False)
+
+    def value(x: Tensor, variables: Tree) -> Tensor:
+        return (call(variables, {"x": x})["outputs"] ** 2).sum()
+
+    slopes = vmap(grad(value))(x, variables)
+    alone = [grad(value)(x[k], trees.take(variables, k)) for k in range(CLIENTS)]
+    equal([slopes], [[own] for own in alone], torch.float64)
+    twice = vmap(vmap(value, (0, None)), (None, 0))(x, variables)
+    each = [vmap(value, (0, None))(x, trees.take(variables, k)) for k in range(CLIENTS)]
+    equal([twice], [[own] for own in each], torch.float64)
+
+
+def test_places_of_maxima_are_those_of_each_client() -> None:
+    _, _, x = world("pool")
+    layer = nn.MaxPool2d(2, return_indices=True)
+    fold(layer)
+    stacked = vmap(layer)(x)
+    equal(
+        stacked, [nn.MaxPool2d(2, return_indices=True)(x[k]) for k in range(CLIENTS)], torch.float64
+    )
+
+
+def test_a_layer_of_ones_own_is_left_alone() -> None:
+    class Own(nn.Conv2d):
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward(input) + 1
+
+    network = Network(lambda: Own(1, 2, 1), torch.float64)
+    variables = trees.stack([network.init(seed) for seed in range(CLIENTS)])
+    x = torch.ones(CLIENTS, 1, 1, 2, 2, dtype=torch.float64)
+    call = passed(network, True)
+    stacked = trees.vmap(call, (0, 0))(variables, {"x": x})["outputs"]
+    each = [call(trees.take(variables, k), {"x": x[k]})["outputs"] for k in range(CLIENTS)]
+    equal([stacked], [[own] for own in each], torch.float64)
