@@ -23,6 +23,11 @@ from fl.pytorch import private
 LAST = (torch.float32, torch.bfloat16)
 """What PyTorch computes by a library that knows channels last."""
 
+MANY = 8
+"""Of so many weights for each number of the images it takes longer to put their channels last than
+that saves.
+"""
+
 
 def fold(module: nn.Module) -> None:
     """Let the layers of a module that can be folded be so wherever they see a stack."""
@@ -40,17 +45,19 @@ def _convolved(layer: nn.Conv2d, x: Tensor) -> Tensor:
     level, (x, weight, bias) = found
     clients = len(weight)
     given: Any = layer.stride, layer.padding, layer.dilation, layer.groups * clients
-    folded = F.conv2d(_images(x), _flat(weight), _flat(bias), *given)
+    few = weight.numel() < MANY * x.numel()
+    folded = F.conv2d(_images(x, few), _flat(weight), _flat(bias), *given)
     return _unfolded(folded, clients, level)
 
 
-def _pooled(layer: nn.MaxPool2d, x: Tensor) -> Any:
+def _pooled(layer: nn.Module, x: Tensor) -> Any:
+    own = type(layer).forward
     found = _stack(x) if x.dim() == 4 else None
     if found is None:
-        return nn.MaxPool2d.forward(layer, x)
+        return own(layer, x)
     level, (x,) = found
-    pooled = nn.MaxPool2d.forward(layer, x.flatten(1, 2))
-    if layer.return_indices:
+    pooled = own(layer, x.flatten(1, 2))
+    if isinstance(pooled, tuple):
         return tuple(_unfolded(part, x.shape[1], level) for part in pooled)
     return _unfolded(pooled, x.shape[1], level)
 
@@ -91,10 +98,14 @@ def _stack(x: Tensor, *others: Tensor | None) -> tuple[int, list[Any]] | None:
     return level, found
 
 
-def _images(x: Tensor) -> Tensor:
-    """[b, clients, channels, ...] as [b, clients channels, ...], channels last on a CPU."""
+def _images(x: Tensor, last: bool) -> Tensor:
+    """[b, clients, channels, ...] as [b, clients channels, ...]; ``last``: on a CPU with channels
+    last.
+    """
     if x.device.type != "cpu" or x.dtype not in LAST:
         return x.flatten(1, 2)
+    if not last:
+        return x.flatten(1, 2).contiguous()
     if x.stride(1) != x.shape[2] * x.stride(2):  # Else there is one copy at most.
         x = x.movedim((1, 2), (-2, -1)).contiguous().movedim((-2, -1), (1, 2))
     return x.flatten(1, 2).contiguous(memory_format=torch.channels_last)
@@ -118,7 +129,7 @@ def _calling(method: Callable[..., Any], **functions: Callable[..., Any]) -> Fun
 
 FOLDED: dict[tuple[type[nn.Module], ...], Callable[..., Any]] = {
     (nn.Conv2d,): _convolved,
-    (nn.MaxPool2d,): _pooled,
+    (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d): _pooled,
     (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d): _calling(
         private.BatchNorm.forward, batch_norm=_normalised
     ),

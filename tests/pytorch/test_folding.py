@@ -27,6 +27,11 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "reflecting": (lambda: nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect"), IMAGES),
     "one channel": (lambda: nn.Conv2d(1, 1, 1), (1, 3, 3)),
     "pool": (lambda: nn.MaxPool2d(3, 2, padding=1, ceil_mode=True), IMAGES),
+    "mean pool": (lambda: nn.AvgPool2d(2, 1, count_include_pad=False, padding=1), IMAGES),
+    "whole pool": (
+        lambda: nn.Sequential(nn.Conv2d(4, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        IMAGES,
+    ),
     "normalised numbers": (lambda: nn.BatchNorm1d(5), (5,)),
     "normalised series": (lambda: nn.BatchNorm1d(5), (5, 7)),
     "normalised images": (lambda: nn.BatchNorm2d(4), IMAGES),
@@ -157,14 +162,13 @@ def test_within_other_transforms_nothing_is_folded(name: str) -> None:
     equal([twice], [[own] for own in each], torch.float64)
 
 
-def test_places_of_maxima_are_those_of_each_client() -> None:
+@pytest.mark.parametrize("kind", [nn.MaxPool2d, nn.AdaptiveMaxPool2d])
+def test_places_of_maxima_are_those_of_each_client(kind: Any) -> None:
     _, _, x = world("pool")
-    layer = nn.MaxPool2d(2, return_indices=True)
+    layer = kind(2, return_indices=True)
     fold(layer)
     stacked = vmap(layer)(x)
-    equal(
-        stacked, [nn.MaxPool2d(2, return_indices=True)(x[k]) for k in range(CLIENTS)], torch.float64
-    )
+    equal(stacked, [kind(2, return_indices=True)(x[k]) for k in range(CLIENTS)], torch.float64)
 
 
 def test_a_layer_of_ones_own_is_left_alone() -> None:
