@@ -15,7 +15,7 @@ from torch.func import functional_call
 from fl.errors import FedloomError
 from fl.pytorch import private
 from fl.pytorch.draws import ALLOWED, Draws, culprit, drawn_since, streams
-from fl.pytorch.folding import fold
+from fl.pytorch.folding import fold, prefers_last
 from fl.pytorch.functions import calls, draws_numbers, replaced
 from fl.trees import Inputs, Tree, each
 
@@ -79,8 +79,9 @@ class Network:
     a pass in training mode draws random numbers (dropout, stochastic depth): what its layers tell,
     and after `probe` what it does. of_tokens: whether inputs are whole numbers that it looks up.
     of_batches: whether a pass in evaluation mode normalises by the batch, having no running
-    statistics, so that a sample's outputs depend on those beside it. blocks: layers that the module
-    names as its stages, by an attribute ``blocks``; mostly none.
+    statistics, so that a sample's outputs depend on those beside it. folds: whether a stack of it
+    has channels last on a CPU, as compiled programs do not. blocks: layers that the module names as
+    its stages, by an attribute ``blocks``; mostly none.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Network:
         self._mixed, self._channels_last = mixed, channels_last
         self._module = make()
         fold(self._module)
+        self.folds = prefers_last(self._module)
         self._slots = _slots(self._module)
         self._own = [(kept, k, kept[k]) for slots in self._slots.values() for kept, k in slots]
         self.names = {

@@ -29,6 +29,11 @@ that saves.
 """
 
 
+def prefers_last(module: nn.Module) -> bool:
+    """Whether a stack of a module is computed with channels last on a CPU."""
+    return any(type(layer) is nn.Conv2d for layer in module.modules())
+
+
 def fold(module: nn.Module) -> None:
     """Let the layers of a module that can be folded be so wherever they see a stack."""
     for layer in module.modules():

@@ -31,21 +31,26 @@ FEW = 2
 class Candidates:
     """The runs that would be trained together, as a trial sees them: their first round, with those
     alone who take part in it. Where clients differ in modality: that with most participants.
+
+    Attributes:
+        folds: Of their network, see `fl.network.Network`.
     """
 
     methods: list[Method]
     states: list[State]
     plans: list[Plan]
     rounds: int
+    folds: bool = False
 
     @classmethod
     def of(cls, simulations: Sequence[Simulation], states: Sequence[State]) -> Candidates:
         """The runs, before their first round; nothing of them is changed."""
         methods, plans = [one.method for one in simulations], [one.plan(1) for one in simulations]
-        states = list(states)
+        states, network = list(states), simulations[0].network
         if methods[0].modals:
             sizes = [0 if own is None else len(own.clients) for own in plans[0].modals]
             most = sizes.index(max(sizes))
+            network = simulations[0].modals[most].network
             found = [
                 (method.modals[most], state, own)
                 for method, state, plan in zip(methods, states, plans, strict=True)
@@ -61,6 +66,7 @@ class Candidates:
             states=[state for state, _ in chosen],
             plans=[plan for _, plan in chosen],
             rounds=simulations[0].training.rounds,
+            folds=network.folds,
         )
 
     @property
@@ -99,9 +105,13 @@ class Candidates:
 
     @property
     def compilable(self) -> bool:
-        """Whether steps are all that a pass does, and there is a compiler."""
-        simple = not any(_refreshes(part) for part in self.methods[0].passes)
-        return simple and compiled.available(self.plans[0].arrays.device)
+        """Whether steps are all that a pass does, there is a compiler, and a program may be faster
+        than the stack: one of convolutions on a CPU is not (docs/benchmarks.md).
+        """
+        device = self.plans[0].arrays.device
+        if any(map(_refreshes, self.methods[0].passes)) or (self.folds and device.type == "cpu"):
+            return False
+        return compiled.available(device)
 
     def few(self) -> Candidates:
         """Some of the first run's participants, those with most steps."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import planning
@@ -180,6 +181,17 @@ def test_compiling_is_tried_only_where_the_work_of_the_study_is_worth_it(
     worth = ahead * share > 1000
     assert any(name == "compiled" for name, *_ in clock) == worth
     assert chosen.backend == ("compiled" if worth else "stacked")
+
+
+@pytest.mark.parametrize(("model", "device"), [("mlp", "cpu"), ("cnn", "cpu"), ("cnn", "cuda")])
+def test_on_a_cpu_no_program_of_convolutions_is_tried(
+    model: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "available", lambda device: True)
+    runs = candidates(world("fedavg", model))
+    arrays = SimpleNamespace(device=torch.device(device))
+    plans: Any = [replace(plan, arrays=arrays) for plan in runs.plans]
+    assert replace(runs, plans=plans).compilable == ((model, device) != ("cnn", "cpu"))
 
 
 def test_a_program_that_takes_longer_to_compile_than_it_saves_is_not_compiled(
