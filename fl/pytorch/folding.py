@@ -3,8 +3,8 @@ clients is one model of more channels.
 
 `torch.func.vmap` folds clients into the channels of a convolution, too, but it scales and shifts
 what batch normalisation gives in further passes over memory, and puts clients first before it
-pools. Here they stay folded from layer to layer, on a CPU with channels last, which suits all of
-these layers where there are many (docs/benchmarks.md).
+pools. Here they stay folded from layer to layer, and in plain models on a CPU with channels last,
+which suits all of these layers where there are many (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -23,26 +23,42 @@ from fl.pytorch import private
 LAST = (torch.float32, torch.bfloat16)
 """What PyTorch computes by a library that knows channels last."""
 
+POOLS = {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d}
+NORMS = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
+POINTWISE = {nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid}
+PLAIN = {
+    *(nn.Sequential, nn.Conv2d, nn.Linear, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d),
+    *(POOLS | NORMS | POINTWISE),
+}
+"""Of such layers alone a plain model consists."""
+
 MANY = 8
 """Of so many weights for each number of the images it takes longer to put their channels last than
 that saves.
 """
 
 
-def prefers_last(module: nn.Module) -> bool:
-    """Whether a stack of a module is computed with channels last on a CPU."""
-    return any(type(layer) is nn.Conv2d for layer in module.modules())
+def puts_last(module: nn.Module) -> bool:
+    """Whether a stack of a module has channels last on a CPU: it has convolutions, and nothing that
+    might not understand what vmap then shows it, as group normalisation does not (torch 2.13).
+    """
+    kinds = {type(layer) for layer in module.modules()}
+    return nn.Conv2d in kinds and kinds <= PLAIN
 
 
 def fold(module: nn.Module) -> None:
     """Let the layers of a module that can be folded be so wherever they see a stack."""
+    last = puts_last(module)
     for layer in module.modules():
-        for kinds, forward in FOLDED.items():
-            if type(layer) in kinds:
-                layer.forward = partial(forward, layer)
+        if type(layer) is nn.Conv2d:
+            layer.forward = partial(_convolved, layer, last)  # type: ignore[method-assign]
+        elif type(layer) in POOLS:
+            layer.forward = partial(_pooled, layer)
+        elif type(layer) in NORMS:
+            layer.forward = partial(_NORMALISING, layer)
 
 
-def _convolved(layer: nn.Conv2d, x: Tensor) -> Tensor:
+def _convolved(layer: nn.Conv2d, last: bool, x: Tensor) -> Tensor:
     plain = layer.padding_mode == "zeros" and x.dim() == 4
     found = _stack(x, layer.weight, layer.bias) if plain else None
     if found is None:
@@ -51,7 +67,7 @@ def _convolved(layer: nn.Conv2d, x: Tensor) -> Tensor:
     clients = len(weight)
     given: Any = layer.stride, layer.padding, layer.dilation, layer.groups * clients
     few = weight.numel() < MANY * x.numel()
-    folded = F.conv2d(_images(x, few), _flat(weight), _flat(bias), *given)
+    folded = F.conv2d(_images(x, last and few), _flat(weight), _flat(bias), *given)
     return _unfolded(folded, clients, level)
 
 
@@ -132,10 +148,4 @@ def _calling(method: Callable[..., Any], **functions: Callable[..., Any]) -> Fun
     return FunctionType(method.__code__, names, method.__name__, method.__defaults__)
 
 
-FOLDED: dict[tuple[type[nn.Module], ...], Callable[..., Any]] = {
-    (nn.Conv2d,): _convolved,
-    (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d): _pooled,
-    (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d): _calling(
-        private.BatchNorm.forward, batch_norm=_normalised
-    ),
-}
+_NORMALISING = _calling(private.BatchNorm.forward, batch_norm=_normalised)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -172,14 +173,47 @@ def test_places_of_maxima_are_those_of_each_client(kind: Any) -> None:
 
 
 def test_a_layer_of_ones_own_is_left_alone() -> None:
-    class Own(nn.Conv2d):
+    class OneMore(nn.Conv2d):
         def forward(self, input: Tensor) -> Tensor:
             return super().forward(input) + 1
 
-    network = Network(lambda: Own(1, 2, 1), torch.float64)
+    network = Network(lambda: OneMore(1, 2, 1), torch.float64)
     variables = trees.stack([network.init(seed) for seed in range(CLIENTS)])
     x = torch.ones(CLIENTS, 1, 1, 2, 2, dtype=torch.float64)
     call = passed(network, True)
     stacked = trees.vmap(call, (0, 0))(variables, {"x": x})["outputs"]
     each = [call(trees.take(variables, k), {"x": x[k]})["outputs"] for k in range(CLIENTS)]
     equal([stacked], [[own] for own in each], torch.float64)
+
+
+class Own(nn.Module):
+    """Plain layers in a forward of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(4, 6, 3, padding=1), nn.MaxPool2d(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(self.layers(x), 1).flatten(1)
+
+
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "by group": lambda: nn.Sequential(
+        nn.Conv2d(4, 6, 3, padding=1), nn.GroupNorm(2, 6), nn.ReLU(), nn.Conv2d(6, 4, 3)
+    ),
+    "own": Own,
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", OTHERS)
+def test_where_a_layer_might_not_understand_it_channels_are_not_last(name: str) -> None:
+    network = Network(OTHERS[name])
+    assert not network.folds and Network(LAYERS["all of them"][0]).folds
+    variables = trees.stack([network.init(seed) for seed in range(CLIENTS)])
+    x = torch.randn(CLIENTS, BATCH, *IMAGES, generator=torch.Generator().manual_seed(1))
+    call = passed(network, True)
+    stacked, slopes = with_gradients(trees.vmap(call, (0, 0)), variables, x)
+    alone = [with_gradients(call, trees.take(variables, k), x[k]) for k in range(CLIENTS)]
+    equal([stacked["outputs"]], [[found["outputs"]] for found, _ in alone], torch.float32)
+    equal(slopes, [own for _, own in alone], torch.float32)
