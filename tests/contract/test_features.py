@@ -117,6 +117,15 @@ def test_stacked_is_loop_to_rounding(which: int) -> None:
     assert worlds.rows_agree(stacked_rows, rows, 1e-10)
 
 
+@every_kind
+def test_channels_may_come_last(which: int) -> None:
+    """As in a stack of plain layers in float32."""
+    simulation = simulations(rounds=1, precision="float32")[which]
+    assert simulation.network.folds
+    ends = [worlds.tree(worlds.run(simulation, name)[0]) for name in ("stacked", "loop")]
+    assert worlds.distance(*ends) < 1e-3
+
+
 @pytest.mark.parametrize("base", BASES)
 @every
 def test_any_base_takes_it_and_trains_otherwise_for_it(name: str, base: str) -> None:
