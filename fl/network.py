@@ -15,7 +15,7 @@ from torch.func import functional_call
 from fl.errors import FedloomError
 from fl.pytorch import private
 from fl.pytorch.draws import ALLOWED, Draws, culprit, drawn_since, streams
-from fl.pytorch.folding import fold, puts_last
+from fl.pytorch.folding import fold
 from fl.pytorch.functions import calls, draws_numbers, replaced
 from fl.trees import Inputs, Tree, each
 
@@ -95,8 +95,7 @@ class Network:
         self._make, self._dtype = make, dtype
         self._mixed, self._channels_last = mixed, channels_last
         self._module = make()
-        fold(self._module)
-        self.folds = puts_last(self._module)
+        self.folds = fold(self._module)
         self._slots = _slots(self._module)
         self._own = [(kept, k, kept[k]) for slots in self._slots.values() for kept, k in slots]
         self.names = {

@@ -38,17 +38,15 @@ that saves.
 """
 
 
-def puts_last(module: nn.Module) -> bool:
-    """Whether a stack of a module has channels last on a CPU: it has convolutions, and nothing that
-    might not understand what vmap then shows it, as group normalisation does not (torch 2.13).
+def fold(module: nn.Module) -> bool:
+    """Let the layers of a module that can be folded be so wherever they see a stack.
+
+    Returns:
+        Whether a stack of it has channels last on a CPU: it has convolutions, and nothing that
+        might not understand what vmap then shows it, as group normalisation does not (torch 2.13).
     """
     kinds = {type(layer) for layer in module.modules()}
-    return nn.Conv2d in kinds and kinds <= PLAIN
-
-
-def fold(module: nn.Module) -> None:
-    """Let the layers of a module that can be folded be so wherever they see a stack."""
-    last = puts_last(module)
+    last = nn.Conv2d in kinds and kinds <= PLAIN
     for layer in module.modules():
         if type(layer) is nn.Conv2d:
             layer.forward = partial(_convolved, layer, last)  # type: ignore[method-assign]
@@ -56,6 +54,7 @@ def fold(module: nn.Module) -> None:
             layer.forward = partial(_pooled, layer)
         elif type(layer) in NORMS:
             layer.forward = partial(_NORMALISING, layer)
+    return last
 
 
 def _convolved(layer: nn.Conv2d, last: bool, x: Tensor) -> Tensor:
@@ -123,9 +122,7 @@ def _images(x: Tensor, last: bool) -> Tensor:
     """[b, clients, channels, ...] as [b, clients channels, ...]; ``last``: on a CPU with channels
     last.
     """
-    if x.device.type != "cpu" or x.dtype not in LAST:
-        return x.flatten(1, 2)
-    if not last:
+    if not last or x.device.type != "cpu" or x.dtype not in LAST:
         return x.flatten(1, 2).contiguous()
     if x.stride(1) != x.shape[2] * x.stride(2):  # Else there is one copy at most.
         x = x.movedim((1, 2), (-2, -1)).contiguous().movedim((-2, -1), (1, 2))
