@@ -81,7 +81,21 @@ def repeat(tree: Tree, count: int) -> dict[str, Any]:
 
 def take(tree: Tree, index: int | slice | Tensor) -> dict[str, Any]:
     """From a stack: one client (an integer) or a smaller stack (a slice or an index tensor)."""
+    if isinstance(index, Tensor):
+        return apply(lambda t: rows(t, index), tree)
     return apply(lambda t: t[index], tree)
+
+
+def rows(tensor: Tensor, index: Tensor) -> Tensor:
+    """``tensor[index]``, which for rows of many numbers takes several times as long.
+
+    Args:
+        index: Row numbers of any shape, or for each row whether it is wanted.
+    """
+    if index.dtype == torch.bool:
+        return tensor[index]
+    found = tensor.index_select(0, index.reshape(-1).to(tensor.device))
+    return found.reshape((*index.shape, *tensor.shape[1:]))
 
 
 def put(tree: Tree, index: Tensor, values: Tree) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl import rng
+from fl import rng, trees
 from fl.data import augment
 from fl.data.stragglers import WHOLE, shortened
 from fl.method import Draws, Refresh
@@ -310,7 +310,7 @@ class Arrays:
         """
         flat = index.reshape(-1)
         if self._x is not None:
-            x = self._x[flat]
+            x = self._x.index_select(0, flat)
         else:
             x = torch.from_numpy(self._map[flat.cpu().numpy()]).to(self.device)
         if self._augment is not None and key is not None:
@@ -339,7 +339,7 @@ class Arrays:
 
     def labels(self, index: Tensor) -> Tensor:
         """Labels, int64: of the shape of ``index``, or masks [*index.shape, height, width]."""
-        return self._y[index].long()
+        return trees.rows(self._y, index).long()
 
     def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> dict[str, Any]:
         """The batch at ``index`` [..., b], see `fl.term.Batch`."""

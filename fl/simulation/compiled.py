@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -93,29 +94,27 @@ def train(
     # Not a scalar, which the compiler would try as a constant first, and then trace anew.
     lr = torch.tensor([lr], dtype=torch.float64, device=arrays.device)
     order = turns.turns(_chunks(schedule.steps), width)
+    steps = CHUNK * order.done[:, None] + np.arange(CHUNK)[:, None]
+    active = torch.from_numpy(steps < schedule.steps[order.clients][:, None]).to(total.device)
     first = midway.first(STEP) // CHUNK
     if midway.begun:
         work, total = moved(midway.begun["work"], total.device), midway.begun["totals"].to(total)
-    now, rows, sent = np.zeros(0), torch.arange(0, device=total.device), server
-    at_work: Tree = {}
     with torch.no_grad():
-        for time, (clients, done) in enumerate(zip(*order, strict=True)):
-            if time < first:
-                continue
-            if not np.array_equal(clients, now):
-                work = trees.put(work, rows, at_work) if at_work else work
-                now, rows = clients, torch.from_numpy(clients).to(total.device)
-                at_work = trees.apply(Tensor.contiguous, trees.take(work, rows))
-                sent = trees.take(server, rows) if several else server
-            steps = CHUNK * done + np.arange(CHUNK)[:, None]
-            active = torch.from_numpy(steps < schedule.steps[clients]).to(total.device)
-            at_work, losses = advance(sent, at_work, batches.apart(rows, steps), list(active), lr)
-            total.index_add_(0, rows, losses)
-            if midway.due():
-                kept = trees.put(work, rows, at_work)
-                step = torch.tensor(CHUNK * (time + 1))
-                midway.keep({STEP: step, "work": kept, "totals": total})
-    return (trees.put(work, rows, at_work) if at_work else dict(work)), total
+        for begin, end, clients in turns.spells(order, first):
+            rows = torch.from_numpy(clients).to(total.device)
+            at_work = trees.apply(Tensor.contiguous, trees.take(work, rows))
+            sent = trees.take(server, rows) if several else server
+            given = batches.apart(rows, steps[begin:end].reshape(-1, len(rows)))
+            for time in range(begin, end):
+                now = list(islice(given, CHUNK)), list(active[time])
+                at_work, losses = advance(sent, at_work, *now, lr)
+                total.index_add_(0, rows, losses)
+                if midway.due():
+                    kept = trees.put(work, rows, at_work)
+                    step = torch.tensor(CHUNK * (time + 1))
+                    midway.keep({STEP: step, "work": kept, "totals": total})
+            work = trees.put(work, rows, at_work)
+    return dict(work), total
 
 
 @cache

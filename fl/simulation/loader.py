@@ -67,8 +67,7 @@ class Batches:
         with most steps come first.
         """
         still = (self._steps > np.arange(self._steps.max())[:, None]).sum(1).tolist()
-        one = trees.nbytes(self.at(slice(0, 1), 0)) * len(self._steps) if still else 1
-        many = max(1, AHEAD // one)
+        many = self._at_once(len(self._steps)) if still else 1
         for begin in range(first, len(still), many):
             # Steps before clients, so that the batches of a step lie together.
             rows, now = slice(0, still[begin]), slice(begin, begin + many)
@@ -76,13 +75,21 @@ class Batches:
             for place, count in enumerate(still[now]):
                 yield count, trees.take(trees.take(batch, place), slice(0, count))
 
-    def apart(self, rows: Tensor, steps: np.ndarray) -> list[Batch]:
-        """The batches of some clients at some of their steps, [times, clients]: leaves [clients, b,
-        ...] for each time. After a client's last step that is any of its batches.
+    def apart(self, rows: Tensor, steps: np.ndarray) -> Iterator[Batch]:
+        """For each time the batches of some clients, each at a step of its own, [times, clients];
+        leaves are [clients, b, ...]. After a client's last step that is any of its batches.
         """
         last = max(0, self._index.shape[1] - 1)
-        batch = self.at(rows, torch.from_numpy(steps.clip(max=last)).to(rows.device))
-        return [trees.take(batch, place) for place in range(len(steps))]
+        wanted, many = torch.from_numpy(steps.clip(max=last)), self._at_once(len(rows))
+        for now in wanted.to(rows.device).split(many):
+            batch = self.at(rows, now)
+            for place in range(len(now)):
+                yield trees.take(batch, place)
+
+    def _at_once(self, clients: int) -> int:
+        """For how many steps the batches of so many clients are gathered at once."""
+        one = trees.nbytes(self.at(slice(0, 1), 0))
+        return max(1, AHEAD // (one * clients))
 
     def extra(self, number: int, refresh: Refresh, row: int, step: int) -> Batch:
         """All samples of a client's refresh after ``step``, as one batch, not augmented."""

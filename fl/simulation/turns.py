@@ -6,6 +6,7 @@ with most steps has. So there are fewer rows, and one that becomes free goes to 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,22 @@ class Turns(NamedTuple):
 
     clients: np.ndarray
     done: np.ndarray
+
+
+class Spell(NamedTuple):
+    """Times, [begin, end), at which the same clients are in all rows, int64 [width]."""
+
+    begin: int
+    end: int
+    clients: np.ndarray
+
+
+def spells(turns: Turns, first: int = 0) -> list[Spell]:
+    """All of them from a time on, one after another."""
+    changes = (turns.clients[1:] != turns.clients[:-1]).any(1)
+    ends = [*(np.flatnonzero(changes) + 1).tolist(), len(turns.clients)]
+    bounds = pairwise([first, *(end for end in ends if end > first)])
+    return [Spell(begin, end, turns.clients[begin]) for begin, end in bounds]
 
 
 def width(clients: int, work: np.ndarray) -> int:

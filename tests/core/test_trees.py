@@ -53,6 +53,15 @@ def test_a_stack_has_its_clients_in_front() -> None:
     assert is_tree(trees.take(stacked, tensor([1, 0, 1])), trees.stack([B, A, B]))
 
 
+@pytest.mark.parametrize(
+    "index",
+    [tensor(2), tensor([3, 0, 0]), tensor([[1, 2], [0, 3]]), tensor([True, False, True, False])],
+)
+def test_rows_are_what_an_index_gives(index: torch.Tensor) -> None:
+    for table in (torch.arange(4), torch.rand(4, 3, 2), torch.zeros(4, 0)):
+        assert torch.equal(trees.rows(table, index), table[index])
+
+
 def test_concatenate_joins_stacks_in_order() -> None:
     joined = trees.concatenate([trees.stack([A]), trees.stack([B, A])])
     assert is_tree(joined, trees.stack([A, B, A]))

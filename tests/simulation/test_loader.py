@@ -10,6 +10,7 @@ import torch
 from contract import worlds
 from contract.worlds import world
 
+from fl import trees
 from fl.data.batches import Arrays, Schedule
 from fl.method import Batch, Pass, Refresh
 from fl.simulation import loader
@@ -84,6 +85,27 @@ def test_every_batch_finds_its_own_samples() -> None:
     by = torch.tensor([2.0, -3.0], dtype=torch.float64)[:, None, None, None]
     assert both["x"].shape == (2, 4, 8, 2)
     assert torch.equal(both["reference"]["times"]["it"], by * both["x"])
+
+
+@pytest.mark.parametrize("ahead", [1, 2000, loader.AHEAD])
+def test_however_many_steps_are_gathered_at_once_batches_are_the_same(
+    ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "AHEAD", ahead)
+    given = schedule(epochs=3)
+    found = batches([], given)
+    longest, shortest = given.steps
+    assert [count for count, _ in found.each(5)] == [2] * (shortest - 5) + [1] * (
+        longest - shortest
+    )
+    for step, (count, batch) in enumerate(found.each(5), 5):
+        assert worlds.same(batch, found.at(slice(0, count), step))
+    steps = np.array([[7, 1], [8, 2], [longest, 3], [longest + 1, 4], [0, 5]])
+    apart = list(found.apart(torch.tensor([0, 1]), steps))
+    assert len(apart) == len(steps)
+    for batch, now in zip(apart, steps.clip(max=longest - 1), strict=True):
+        for row, step in enumerate(now):
+            assert worlds.same(trees.take(batch, row), found.at(row, int(step)))
 
 
 def test_nothing_is_looked_up_where_it_does_not_pay_or_fit_or_batches_change(
