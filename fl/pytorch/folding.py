@@ -50,6 +50,8 @@ def fold(module: nn.Module) -> bool:
     for layer in module.modules():
         if type(layer) is nn.Conv2d:
             layer.forward = partial(_convolved, layer, last)  # type: ignore[method-assign]
+        elif type(layer) is nn.Linear:
+            layer.forward = partial(_linear, layer)  # type: ignore[method-assign]
         elif type(layer) in POOLS:
             layer.forward = partial(_pooled, layer)
         elif type(layer) in NORMS:
@@ -68,6 +70,18 @@ def _convolved(layer: nn.Conv2d, last: bool, x: Tensor) -> Tensor:
     few = weight.numel() < MANY * x.numel()
     folded = F.conv2d(_images(x, last and few), _flat(weight), _flat(bias), *given)
     return _unfolded(folded, clients, level)
+
+
+def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    found = _stack(x, layer.weight, layer.bias, at=0) if x.dim() == 2 else None
+    if found is None:
+        return nn.Linear.forward(layer, x)
+    level, (x, weight, bias) = found
+    if bias is None:
+        out = torch.bmm(x, weight.mT)
+    else:
+        out = torch.baddbmm(bias.unsqueeze(-2), x, weight.mT)
+    return private.add_batch_dim(out, 0, level)
 
 
 def _pooled(layer: nn.Module, x: Tensor) -> Any:
@@ -98,9 +112,10 @@ def _flat(stack: Any) -> Any:
     return stack if stack is None else stack.flatten(0, 1)
 
 
-def _stack(x: Tensor, *others: Tensor | None) -> tuple[int, list[Any]] | None:
-    """The level of vmap that is innermost, and what it stacks: x [b, clients, channels, ...], the
-    others [clients, ...]. None where it does not stack all of them, or is not the only transform.
+def _stack(x: Tensor, *others: Tensor | None, at: int = 1) -> tuple[int, list[Any]] | None:
+    """The level of vmap that is innermost, and what it stacks: x [b, clients, channels, ...], or
+    with clients at another place, the others [clients, ...]. None where it does not stack all of
+    them, or is not the only transform.
     """
     level = None if torch.compiler.is_compiling() else private.innermost_vmap()
     if level is None:
@@ -113,7 +128,7 @@ def _stack(x: Tensor, *others: Tensor | None) -> tuple[int, list[Any]] | None:
         whole, dim = private.unwrap_batched(tensor, level)
         if dim is None or private.is_wrapped(whole):
             return None
-        place = 0 if found else 1
+        place = 0 if found else at
         found.append(whole if dim == place else whole.movedim(dim, place))
     return level, found
 

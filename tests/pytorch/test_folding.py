@@ -37,6 +37,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "normalised series": (lambda: nn.BatchNorm1d(5), (5, 7)),
     "normalised images": (lambda: nn.BatchNorm2d(4), IMAGES),
     "normalised volumes": (lambda: nn.BatchNorm3d(4), (4, 2, 3, 2)),
+    "linear": (lambda: nn.Linear(5, 3), (5,)),
+    "linear without a bias": (lambda: nn.Linear(5, 3, bias=False), (5,)),
+    "linear series": (lambda: nn.Linear(5, 3), (7, 5)),
     "nothing learnt": (lambda: nn.BatchNorm2d(4, affine=False), IMAGES),
     "no statistics": (lambda: nn.BatchNorm2d(4, track_running_stats=False), IMAGES),
     "all of them": (
@@ -106,29 +109,43 @@ PASSES = ("mul", "clone", "convolution", "native_batch_norm", "max_pool2d_with_i
 
 
 class Seen(TorchDispatchMode):
-    """What some operations are given, and whether it has channels last."""
+    """What operations are given as many dimensions, and whether it has channels last."""
 
-    def __init__(self) -> None:
+    def __init__(self, dims: int) -> None:
         super().__init__()
+        self.dims = dims
         self.found: list[tuple[str, tuple[int, ...], bool]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        if name in PASSES and args[0].dim() > 3:
-            last = args[0].is_contiguous(memory_format=torch.channels_last)
+        if args and isinstance(args[0], Tensor) and args[0].dim() >= self.dims:
+            last = args[0].dim() == 4 and args[0].is_contiguous(memory_format=torch.channels_last)
             self.found.append((name, tuple(args[0].shape), last))
         return func(*args, **(kwargs or {}))
+
+
+VIEWS = ("transpose", "unsqueeze", "alias", "view", "detach")
+
+
+def test_a_linear_layer_is_one_product_for_all_clients() -> None:
+    network, variables, x = world("linear")
+    call = trees.vmap(passed(network, True), (0, 0))
+    call(variables, {"x": x})  # What the first pass looks up.
+    with Seen(dims=2) as seen:
+        call(variables, {"x": x})
+    assert [name for name, *_ in seen.found if name not in VIEWS] == ["baddbmm"]
 
 
 def test_from_the_first_convolution_on_clients_stay_in_the_channels() -> None:
     network, variables, x = world("all of them", torch.float32)
     call = trees.vmap(passed(network, True), (0, 0))
     call(variables, {"x": x})  # What the first pass looks up.
-    with Seen() as seen:
+    with Seen(dims=4) as seen:
         call(variables, {"x": x})
-    copied = [shape for name, shape, _ in seen.found if name == "clone"]
+    found = [(name, shape, last) for name, shape, last in seen.found if name in PASSES]
+    copied = [shape for name, shape, _ in found if name == "clone"]
     assert copied[0] == (BATCH, 6, 6, CLIENTS, 4) and len(copied) <= 2, "in front, and at the end"
-    assert [(name, shape, last) for name, shape, last in seen.found if name != "clone"] == [
+    assert [(name, shape, last) for name, shape, last in found if name != "clone"] == [
         ("convolution", (BATCH, 12, 6, 6), True),
         ("native_batch_norm", (BATCH, 18, 6, 6), True),
         ("max_pool2d_with_indices", (BATCH, 18, 6, 6), True),
@@ -137,7 +154,7 @@ def test_from_the_first_convolution_on_clients_stay_in_the_channels() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["convolution", "pool", "nothing learnt", "all of them"])
+@pytest.mark.parametrize("name", ["convolution", "linear", "pool", "nothing learnt", "all of them"])
 def test_one_model_on_the_batches_of_all_clients(name: str) -> None:
     network, variables, x = world(name)
     one = trees.take(variables, 0)
@@ -147,7 +164,7 @@ def test_one_model_on_the_batches_of_all_clients(name: str) -> None:
     equal([stacked["outputs"]], [[found["outputs"]] for found in alone], torch.float64)
 
 
-@pytest.mark.parametrize("name", ["convolution", "normalised images", "all of them"])
+@pytest.mark.parametrize("name", ["convolution", "linear", "normalised images", "all of them"])
 def test_within_other_transforms_nothing_is_folded(name: str) -> None:
     network, variables, x = world(name)
     call = passed(network, False)
