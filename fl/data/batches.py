@@ -310,7 +310,7 @@ class Arrays:
         """
         flat = index.reshape(-1)
         if self._x is not None:
-            x = self._x.index_select(0, flat)
+            x = trees.rows(self._x, flat)
         else:
             x = torch.from_numpy(self._map[flat.cpu().numpy()]).to(self.device)
         if self._augment is not None and key is not None:

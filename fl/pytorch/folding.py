@@ -1,10 +1,11 @@
-"""Layers for images that work on each channel alone, or on groups of them: to these a stack of
-clients is one model of more channels.
+"""Layers that see a whole stack of clients, and not one client, as `torch.func.vmap` shows it.
 
-`torch.func.vmap` folds clients into the channels of a convolution, too, but it scales and shifts
+Layers for images work on each channel alone, or on groups of them: to these a stack is one model of
+more channels. vmap folds clients into the channels of a convolution, too, but it scales and shifts
 what batch normalisation gives in further passes over memory, and puts clients first before it
 pools. Here they stay folded from layer to layer, and in plain models on a CPU with channels last,
-which suits all of these layers where there are many (docs/benchmarks.md).
+which suits all of these layers where there are many. A linear layer is one product that begins with
+the bias, where vmap multiplies first and adds then (docs/benchmarks.md).
 """
 
 from __future__ import annotations
