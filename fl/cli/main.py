@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl.cli import scaffold, store_commands
+from fl.cli.loading import loading
 from fl.cli.printing import say
 from fl.errors import LEFT, FedloomError, Where
 from fl.files import check_writable
@@ -140,14 +141,15 @@ def _plan(parsed: argparse.Namespace) -> None:
 
 
 def _train(parsed: argparse.Namespace) -> int:
-    from fl.planning import bundle, jobs
-    from fl.train import launch
+    with loading():
+        from fl.planning import bundle, jobs
+        from fl.train import launch
 
     bundles = [bundle.read(path) for path in parsed.specs]
     store = Store(parsed.store or Path(config.settings(parsed.config).store))
     if launch.member():
-        from fl.train import ranks
-
+        with loading():
+            from fl.train import ranks
         return ranks.run(bundles, store, partial(_trained, bundles, store))
     lacking = [one for one in bundles if jobs.lacks(one, store)]
     if not lacking:
@@ -164,8 +166,9 @@ def _train(parsed: argparse.Namespace) -> int:
 
 def _trained(bundles: Sequence[Bundle], store: Store, team: Team | None = None) -> int:
     """Train what is lacking, and say what failed."""
-    from fl.train.job import train_bundle  # imports torch, which takes seconds
-    from fl.train.leaving import Interrupted
+    with loading():
+        from fl.train.job import train_bundle  # imports torch, which takes seconds
+        from fl.train.leaving import Interrupted
 
     try:
         failed = [line for one in bundles for line in train_bundle(one, store, team)]
