@@ -114,9 +114,11 @@ def _flat(stack: Any) -> Any:
 
 
 def _stack(x: Tensor, *others: Tensor | None, at: int = 1) -> tuple[int, list[Any]] | None:
-    """The level of vmap that is innermost, and what it stacks: x [b, clients, channels, ...], or
-    with clients at another place, the others [clients, ...]. None where it does not stack all of
-    them, or is not the only transform.
+    """The level of vmap that is innermost, and what it stacks: x [b, clients, channels, ...], the
+    others [clients, ...]. None where it does not stack all of them, or is not the only transform.
+
+    Args:
+        at: Which dimension of x is that of the clients.
     """
     level = None if torch.compiler.is_compiling() else private.innermost_vmap()
     if level is None:
