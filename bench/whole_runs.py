@@ -154,9 +154,12 @@ def _last_number(said: str) -> float:
 
 def inside(bundle: str, store: str) -> None:
     """Train a bundle and print the processor's seconds of that alone."""
-    from fl.planning.bundle import read
-    from fl.store.store import Store
-    from fl.train import job
+    from fl.cli.loading import loading
+
+    with loading():  # As the command does, which is not collecting garbage either then.
+        from fl.planning.bundle import read
+        from fl.store.store import Store
+        from fl.train import job
 
     begun = time.process_time()
     failed = job.train_bundle(read(Path(bundle)), Store(Path(store)))

@@ -3,17 +3,19 @@
 Trees are those of `fl.trees`: nested dicts of tensors. *For ONE client* means that no leaf has a
 client dimension; the engine may still call the function under `torch.func.vmap`, for all clients at
 once, so it must not read a tensor's value into Python. *Stacked* means that every leaf begins with
-a dimension of clients. No function changes what it is given.
+a dimension of clients. No function changes what it is given, but see `spends`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from fl.trees import Rate, Tree
+
+Made = TypeVar("Made")
 
 Batch = Mapping[str, Any]
 """One client's batch: ``x`` [b, ...] (by name, where samples have several inputs), ``y`` [b]
@@ -74,6 +76,19 @@ class Update(Protocol):
         grads: of the loss, shaped as ``work["params"]``; aux: what the loss gave beside its scalar;
         lr: the round's learning rate, a number or a scalar tensor. Gives the next work tree.
         """
+
+
+def spends(update: Made) -> Made:
+    """Mark an update that is the last to read the gradients: it gets them as `fl.trees.Scratch`, so
+    that the weights it gives may lie in their memory.
+    """
+    setattr(update, "spends", True)  # noqa: B010 - functions have no such attribute of their own
+    return update
+
+
+def is_spending(update: Update) -> bool:
+    """Whether an update is marked so; one that calls a marked one is not."""
+    return getattr(update, "spends", False)
 
 
 class End(Protocol):

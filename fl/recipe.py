@@ -17,7 +17,7 @@ from fl.method import BESIDE, KINDS, Averaging, Draws, Method, Pass, Refresh, Se
 from fl.network import Network, Output
 from fl.parts.losses import task_loss
 from fl.parts.optimizers import Optimizer, optimizer
-from fl.protocols import Start
+from fl.protocols import Start, spends
 from fl.schema import GLOBAL, PERSONAL
 from fl.task import Task
 from fl.term import SHARED, Adaptive, Batch, Beside, Forward, Periodic, Reference, Term
@@ -192,6 +192,7 @@ class _Parts:
             values.append(value)
         return reduce(add, values), {"buffers": output.buffers, "seen": seen, "met": met}
 
+    @spends
     def update(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
         params, state = self.optimizer.step(work["params"], grads, work["optimizer"], lr)
         for term in self.adaptive:

@@ -71,10 +71,10 @@ def weighted_mean(values: Tensor, batch: Mapping[str, Any]) -> Tensor:
     """sum_i w_i v_i / sum_i w_i over the batch; 0 if nothing has a weight.
 
     Args:
-        values: v, one for each sample, [b].
+        values: v, one for each sample, [..., b].
     """
-    total = batch["weight"].sum()
-    mean: Tensor = (values * batch["weight"]).sum() / (total + (total == 0))
+    total = batch["weight"].sum(-1)
+    mean: Tensor = (values * batch["weight"]).sum(-1) / (total + (total == 0))
     return mean
 
 

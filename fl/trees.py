@@ -1,14 +1,14 @@
 """Trees: nested dicts of tensors, the only form that state takes.
 
 Models, optimizers, servers and clients are trees. They are passed in and returned, never changed in
-place. So one piece of code runs for one client or for a stack of them, and state can be saved as it
-stands and resumed to the same bits. A *stacked* tree has one leading client dimension on every
-leaf.
+place (but see `Scratch`). So one piece of code runs for one client or for a stack of them, and
+state can be saved as it stands and resumed to the same bits. A *stacked* tree has one leading
+client dimension on every leaf.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,19 @@ Tree = Mapping[str, Any]
 
 Inputs = Tensor | Mapping[str, Tensor]
 """What a model gets: a tensor [b, ...], or by name one for each of several inputs."""
+
+
+class Scratch(dict[str, Any]):
+    """A tree that nobody reads any more: who gets it may write into the memory of its leaves."""
+
+    @classmethod
+    def of(cls, tree: Tree) -> Tree:
+        """The tree as scratch, or as it is where numbers share their memory."""
+        found = leaves(tree)
+        apart = len({leaf.data_ptr() for leaf in found}) == len(found)
+        dense = all(leaf.is_contiguous() or 0 not in leaf.stride() for leaf in found)
+        return cls(tree) if apart and dense else tree
+
 
 Rate = float | Tensor
 """A learning rate. Compiled programs get it as a tensor, so that a schedule does not recompile."""
@@ -70,7 +83,9 @@ def stack(trees: Sequence[Tree]) -> dict[str, Any]:
 
 
 def concatenate(trees: Sequence[Tree]) -> dict[str, Any]:
-    """Stacked trees joined along the client dimension."""
+    """Stacked trees joined along the client dimension; a single one is given back as it is."""
+    if len(trees) == 1:
+        return dict(trees[0])
     return apply(lambda *tensors: torch.cat(tensors), trees[0], *trees[1:])
 
 
@@ -129,15 +144,23 @@ def to(tree: Tree, device: torch.device | str) -> dict[str, Any]:
 def laid_out(tree: Tree, models: Tree) -> dict[str, Any]:
     """The tree, in which a leaf with the key and the shape of one of ``models``, at any depth, lies
     in memory as that one does. Values stay.
+
+    Of several such models one that is not contiguous counts: where gradients are added up, one that
+    is may only have taken after the weights.
     """
-    return _arranged(tree, _named(models))
-
-
-def _named(tree: Tree) -> dict[tuple[str, torch.Size], Tensor]:
     found: dict[tuple[str, torch.Size], Tensor] = {}
+    for key, leaf in _named(models):
+        if (key, leaf.shape) not in found or not leaf.is_contiguous():
+            found[key, leaf.shape] = leaf
+    return _arranged(tree, found)
+
+
+def _named(tree: Tree) -> Iterator[tuple[str, Tensor]]:
     for key, leaf in tree.items():
-        found |= {(key, leaf.shape): leaf} if isinstance(leaf, Tensor) else _named(leaf)
-    return found
+        if isinstance(leaf, Tensor):
+            yield key, leaf
+        else:
+            yield from _named(leaf)
 
 
 def _arranged(tree: Tree, models: Mapping[tuple[str, torch.Size], Tensor]) -> dict[str, Any]:

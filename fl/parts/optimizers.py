@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fl import trees
@@ -18,7 +19,10 @@ Leaves = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Optimizer:
-    """``init(params) -> state`` and ``step(params, grads, state, lr) -> (params, state)``."""
+    """``init(params) -> state`` and ``step(params, grads, state, lr) -> (params, state)``.
+
+    What a step gives may lie where the gradients were, if they are `fl.trees.Scratch`.
+    """
 
     init: Callable[[Tree], dict[str, Any]]
     step: Callable[[Tree, Tree, Tree, Rate], tuple[dict[str, Any], dict[str, Any]]]
@@ -37,14 +41,15 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
         params: Tree, grads: Tree, state: Tree, lr: Rate
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         weights, direction = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
+        free = _free(grads)
         if weight_decay:
-            direction = private.add_each(direction, weights, alpha=weight_decay)
+            direction = _sum(direction, weights, weight_decay, free)
         new_state = {}
         if momentum:
             velocity = tuple(trees.leaves(state["momentum"]))
-            direction = private.add_each(direction, velocity, alpha=momentum)
-            new_state = {"momentum": trees.unflatten(params, direction)}
-        return trees.unflatten(params, _down(weights, direction, lr)), new_state
+            direction = _sum(direction, velocity, momentum, free)
+            new_state, free = {"momentum": trees.unflatten(params, direction)}, None
+        return trees.unflatten(params, _down(weights, direction, lr, free=free)), new_state
 
     return Optimizer(init, step)
 
@@ -85,7 +90,7 @@ def adamw(
         )
         if weight_decay:
             weights = private.multiply_each(weights, 1 - lr * weight_decay)
-        return trees.unflatten(params, _down(weights, mean, lr, below)), {
+        return trees.unflatten(params, _down(weights, mean, lr, below, _free(grads))), {
             "mean": trees.unflatten(params, mean),
             "square": trees.unflatten(params, square),
             "steps": steps,
@@ -94,15 +99,50 @@ def adamw(
     return Optimizer(init, step)
 
 
-def _down(weights: Leaves, direction: Leaves, lr: Rate, below: Leaves | None = None) -> Leaves:
+def _free(grads: Tree) -> Leaves | None:
+    """Memory for what a step gives: that of the gradients, if nobody reads them any more.
+
+    They are still in the processor's cache, where fresh memory is not. On a GPU that matters less
+    than one kernel for all leaves does.
+    """
+    found = tuple(trees.leaves(grads)) if isinstance(grads, trees.Scratch) else ()
+    return found if found and found[0].device.type == "cpu" else None
+
+
+def _down(
+    weights: Leaves,
+    direction: Leaves,
+    lr: Rate,
+    below: Leaves | None = None,
+    free: Leaves | None = None,
+) -> Leaves:
     """w - lr d, or w - lr d / below, in one pass over memory where the rate is a number."""
     if below and not isinstance(lr, Tensor):
+        if free:
+            return _written(free, torch.addcdiv, weights, direction, below, value=-lr)
         return private.addcdiv_each(weights, direction, below, value=-lr)
     if below:
         direction = private.divide_each(direction, below)
     if isinstance(lr, Tensor):
         return private.add_each(weights, private.multiply_each(direction, -lr))
-    return private.add_each(weights, direction, alpha=-lr)
+    return _sum(weights, direction, -lr, free)
+
+
+def _sum(first: Leaves, second: Leaves, alpha: float, free: Leaves | None) -> Leaves:
+    """first + alpha second."""
+    if free:
+        return _written(free, torch.add, first, second, alpha=alpha)
+    return private.add_each(first, second, alpha=alpha)
+
+
+def _written(
+    free: Leaves, function: Callable[..., Tensor], *operands: Leaves, **options: float
+) -> Leaves:
+    """What a function gives of leaves, in free memory where that is laid out as the first one."""
+    return tuple(
+        function(*leaves, **options, out=place if place.stride() == leaves[0].stride() else None)
+        for place, *leaves in zip(free, *operands, strict=True)
+    )
 
 
 def optimizer(training: Training) -> Optimizer:

@@ -8,9 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from fl.method import Averaging, Method, Pass, Refresh, View, only
+from fl.protocols import is_spending, spends
 from fl.schema import GLOBAL, PERSONAL
 from fl.term import Batch
-from fl.trees import Rate, Tree
+from fl.trees import Rate, Scratch, Tree
 
 BASE, OWN = "base", "own"
 
@@ -60,12 +61,16 @@ def _both(first: Pass, second: Pass) -> Pass:
         return found[BASE][0] + found[OWN][0], {key: aux for key, (_, aux) in found.items()}
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+        as_scratch = Scratch if isinstance(grads, Scratch) else dict
         return _joined(
             {
-                key: p.update(server, _half(work, key), grads[key], aux[key], lr)
+                key: p.update(server, _half(work, key), as_scratch(grads[key]), aux[key], lr)
                 for key, p in passes.items()
             }
         )
+
+    if all(is_spending(p.update) for p in passes.values()):
+        update = spends(update)
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
         kept, upload = first.end(server, client[BASE], _half(work, BASE))

@@ -5,7 +5,9 @@ more channels. vmap folds clients into the channels of a convolution, too, but i
 what batch normalisation gives in further passes over memory, and puts clients first before it
 pools. Here they stay folded from layer to layer, and in plain models on a CPU with channels last,
 which suits all of these layers where there are many. A linear layer is one product that begins with
-the bias, where vmap multiplies first and adds then (docs/benchmarks.md).
+the bias, where vmap multiplies first and adds then, and its gradient lies in memory as its weights
+do, where PyTorch's is transposed: whatever reads one across the other takes several times as long
+(docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -60,6 +62,17 @@ def fold(module: nn.Module) -> bool:
     return last
 
 
+def whole(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """A function of tensors; where all of them are stacked it is called with the stacks, and so
+    must take what has further dimensions in front.
+    """
+    found = _stack(*tensors, at=0)
+    if found is None:
+        return function(*tensors)
+    level, stacks = found
+    return private.add_batch_dim(private.outside(function, *stacks), 0, level)
+
+
 def _convolved(layer: nn.Conv2d, last: bool, x: Tensor) -> Tensor:
     plain = layer.padding_mode == "zeros" and x.dim() == 4
     found = _stack(x, layer.weight, layer.bias) if plain else None
@@ -77,12 +90,38 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     found = _stack(x, layer.weight, layer.bias, at=0) if x.dim() == 2 else None
     if found is None:
         return nn.Linear.forward(layer, x)
-    level, (x, weight, bias) = found
+    level, tensors = found
+    # Autocast chooses types for each operation, backward as well.
+    product = _product if torch.is_autocast_enabled(x.device.type) else _Product.apply
+    return private.add_batch_dim(private.outside(product, *tensors), 0, level)
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W' + b of each client, from x [clients, b, in], W [clients, out, in], b [clients, out]."""
     if bias is None:
-        out = torch.bmm(x, weight.mT)
-    else:
-        out = torch.baddbmm(bias.unsqueeze(-2), x, weight.mT)
-    return private.add_batch_dim(out, 0, level)
+        return torch.bmm(x, weight.mT)
+    return torch.baddbmm(bias.unsqueeze(-2), x, weight.mT)
+
+
+class _Product(torch.autograd.Function):
+    """`_product`, whose gradients lie as what they are of."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The product."""
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        """What it gives can be differentiated again."""
+        x, weight = ctx.saved_tensors
+        by_x, by_weight, by_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(slope, weight) if by_x else None,
+            torch.bmm(slope.mT, x) if by_weight else None,
+            slope.sum(-2) if by_bias else None,
+        )
 
 
 def _pooled(layer: nn.Module, x: Tensor) -> Any:
@@ -114,13 +153,13 @@ def _flat(stack: Any) -> Any:
 
 
 def _stack(x: Tensor, *others: Tensor | None, at: int = 1) -> tuple[int, list[Any]] | None:
-    """The level of vmap that is innermost, and what it stacks: x [b, clients, channels, ...], the
-    others [clients, ...]. None where it does not stack all of them, or is not the only transform.
+    """The level of vmap, and what it stacks: x [b, clients, channels, ...], the others [clients,
+    ...]. None where it does not stack all of them, or is not the only transform.
 
     Args:
         at: Which dimension of x is that of the clients.
     """
-    level = None if torch.compiler.is_compiling() else private.innermost_vmap()
+    level = None if torch.compiler.is_compiling() else private.only_vmap()
     if level is None:
         return None
     found: list[Tensor | None] = []
@@ -129,7 +168,7 @@ def _stack(x: Tensor, *others: Tensor | None, at: int = 1) -> tuple[int, list[An
             found.append(None)
             continue
         whole, dim = private.unwrap_batched(tensor, level)
-        if dim is None or private.is_wrapped(whole):
+        if dim is None:
             return None
         place = 0 if found else at
         found.append(whole if dim == place else whole.movedim(dim, place))

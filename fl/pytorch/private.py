@@ -41,19 +41,32 @@ Without it: the backends say whether they stack.
 """
 
 unwrap_batched = _functorch._unwrap_batched
-is_wrapped = _functorch.is_functorch_wrapped_tensor
 
 
-def innermost_vmap() -> int | None:
-    """The level of the innermost transform of `torch.func`, if that is vmap.
+def only_vmap() -> int | None:
+    """The level of vmap, if that is the one transform of `torch.func` at work.
 
     ``unwrap_batched(tensor, level)`` is the stack of which a tensor is one element there, and the
-    dimension that is stacked, None where none is; ``is_wrapped`` says whether another transform
-    still sees the stack as something else. They are for `fl.pytorch.folding`. Without them: the
-    rules that vmap has for these layers, which on a CPU take up to twice as long.
+    dimension that is stacked, None where none is. They are for `fl.pytorch.folding`. Without them:
+    the rules that vmap has for these layers, which on a CPU take up to twice as long.
     """
     found = _functorch.peek_interpreter_stack()
-    return found.level() if found and found.key() == _functorch.TransformType.Vmap else None
+    if found is None or found.level() > 1 or found.key() != _functorch.TransformType.Vmap:
+        return None
+    return found.level()
+
+
+def outside(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function gives outside of all transforms of `torch.func`, for whole stacks: autograd
+    functions refuse to be called with these inside, and other operations are told of vmap in vain.
+
+    Without it: PyTorch's own rules for a stack, see `only_vmap`.
+    """
+    transforms = _functorch.pop_dynamic_layer_stack()
+    try:
+        return function(*arguments)
+    finally:
+        _functorch.push_dynamic_layer_stack(transforms)
 
 
 innermost_transform = _functorch.peek_interpreter_stack

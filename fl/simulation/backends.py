@@ -21,6 +21,7 @@ from fl import trees
 from fl.data.batches import Arrays, Schedule
 from fl.errors import FedloomError
 from fl.method import Pass, Refresh
+from fl.protocols import is_spending
 from fl.simulation import compiled
 from fl.simulation.loader import Batches, ask
 from fl.simulation.midway import STEP, UNWATCHED, Midway, listed, moved, unlisted
@@ -308,5 +309,7 @@ def _gradients(work: Tree, losses: Tensor) -> dict[str, Any]:
 def _moved(
     part: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float
 ) -> dict[str, Any]:
+    if is_spending(part.update):
+        grads = trees.Scratch.of(grads)
     with torch.no_grad():
         return part.update(server, work, grads, trees.apply(Tensor.detach, aux), lr)

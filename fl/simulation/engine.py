@@ -153,7 +153,7 @@ class Gathered:
     n: list[Tensor] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
 
-    def add(self, trained: Trained, n: Tensor, own: Tensor, averaging: bool) -> None:
+    def add(self, trained: Trained, n: Tensor, own: slice | Tensor, averaging: bool) -> None:
         """A group, of which the rows ``own`` are this run's; n: of all the group's clients.
 
         averaging: its uploads are averaged with those before at once, and what its clients keep
@@ -216,9 +216,14 @@ def trained(
         inner = midway.within("group", place, partial(_gathered, found))
         done = _worked(exchange, cohort, schedules, rows, backend, inner)
         for run in np.unique(runs):
-            own = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
-            found[run].add(done, n[rows], own, averaging)
+            own = runs == run
+            chosen = slice(None) if own.all() else _places(own).to(n.device)
+            found[run].add(done, n[rows], chosen, averaging)
     return found
+
+
+def _places(chosen: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.flatnonzero(chosen))
 
 
 def over(

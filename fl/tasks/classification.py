@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.mixed_labels import MIXED, mixed_labels
+from fl.pytorch.folding import whole
 from fl.task import DEFAULT, Task, means, of_one, weighted_mean
 
 
@@ -27,20 +28,24 @@ def loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
     if mixes := batch.get(MIXED):
         shares = mixed_labels(batch["y"], outputs, mixes)
         return weighted_mean(F.cross_entropy(outputs, shares, reduction="none"), batch)
-    return weighted_mean(cross_entropy(outputs, batch["y"]), batch)
+    return whole(_mean, outputs, batch["y"], batch["weight"])
+
+
+def _mean(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+    return weighted_mean(cross_entropy(outputs, labels), {"weight": weight})
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """-log softmax(z)_y of each sample, [b].
+    """-log softmax(z)_y of each sample, [..., b].
 
     To the bit what PyTorch's own function gives, which in a stack of clients loads SymPy and looks
     at each step for labels to ignore.
 
     Args:
-        outputs: z, [b, classes].
-        labels: y, [b].
+        outputs: z, [..., b, classes].
+        labels: y, [..., b].
     """
-    return -outputs.log_softmax(-1).gather(-1, labels[:, None]).squeeze(-1)
+    return -outputs.log_softmax(-1).gather(-1, labels[..., None]).squeeze(-1)
 
 
 def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -67,6 +67,27 @@ def test_concatenate_joins_stacks_in_order() -> None:
     assert is_tree(joined, trees.stack([A, B, A]))
 
 
+def test_a_single_stack_is_not_copied() -> None:
+    stacked = trees.stack([A, B])
+    assert trees.concatenate([stacked])["w"] is stacked["w"]
+
+
+def test_scratch_has_memory_of_its_own_for_each_leaf() -> None:
+    one, view = torch.zeros(2), torch.zeros(2, 3).T
+    assert isinstance(trees.Scratch.of({"a": one, "inner": {"b": view}}), trees.Scratch)
+    assert not isinstance(trees.Scratch.of({"a": one, "inner": {"b": one}}), trees.Scratch)
+    assert not isinstance(trees.Scratch.of({"a": one[:1].expand(2)}), trees.Scratch)
+
+
+def test_a_leaf_is_laid_out_as_the_model_that_chose_its_layout() -> None:
+    tree = {"own": {"w": torch.arange(6.0).reshape(2, 3)}, "v": torch.ones(2, 3)}
+    turned = torch.zeros(3, 2).T
+    for models in ({"w": turned}, {"base": {"w": turned}, "own": {"w": torch.zeros(2, 3)}}):
+        found = trees.laid_out(tree, models)
+        assert found["own"]["w"].stride() == (1, 2) and found["v"] is tree["v"]
+        assert found["own"]["w"].tolist() == tree["own"]["w"].tolist()
+
+
 def test_repeat_makes_copies_of_their_own() -> None:
     copies = trees.repeat(A, 3)
     assert is_tree(copies, trees.stack([A, A, A]))

@@ -93,6 +93,32 @@ def test_nothing_is_changed_in_place(name: str) -> None:
     assert all(not leaf.any() for leaf in trees.leaves(state))
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_that_nobody_reads_any_more_give_their_memory(name: str) -> None:
+    made, _ = CASES[name]
+    before, state = ours(made, params(0), 3)
+    expected = made.step(before, gradient(before, 3), state, 0.1)
+    grads = trees.Scratch(gradient(before, 3))
+    places = {leaf.data_ptr() for leaf in grads.values()}
+    found = made.step(before, grads, state, 0.1)
+    for one, other in zip(found, expected, strict=True):
+        pairs = zip(trees.leaves(one), trees.leaves(other), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+    assert places <= {leaf.data_ptr() for tree in found for leaf in trees.leaves(tree)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_keep_their_place_in_memory(name: str) -> None:
+    """Also where a gradient lies otherwise."""
+    made, _ = CASES[name]
+    before, grads = params(0), gradient(params(0), 0)
+    expected, _ = made.step(before, grads, made.init(before), 0.1)
+    turned = {**grads, "w": grads["w"].T.contiguous().T}
+    after, _ = made.step(before, trees.Scratch(turned), made.init(before), 0.1)
+    for key, leaf in after.items():
+        assert torch.equal(leaf, expected[key]) and leaf.stride() == before[key].stride()
+
+
 def test_the_training_settings_choose() -> None:
     cases = {
         "both": Training(optimizer="sgd", momentum=0.9, weight_decay=0.2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl import trees
 from fl.network import Network
-from fl.pytorch.folding import fold
+from fl.pytorch.folding import fold, whole
 from fl.trees import Tree
 
 CLIENTS, BATCH = 3, 4
@@ -134,6 +135,41 @@ def test_a_linear_layer_is_one_product_for_all_clients() -> None:
     with Seen(dims=2) as seen:
         call(variables, {"x": x})
     assert [name for name, *_ in seen.found if name not in VIEWS] == ["baddbmm"]
+
+
+def test_slopes_by_a_linear_layers_weights_lie_as_they_do() -> None:
+    network, variables, x = world("linear")
+    _, slopes = with_gradients(trees.vmap(passed(network, True), (0, 0)), variables, x)
+    assert all(slope.is_contiguous() for slope in slopes)
+
+
+@pytest.mark.parametrize("name", ["linear", "linear without a bias"])
+def test_a_linear_layer_can_be_differentiated_twice(name: str) -> None:
+    network, variables, x = world(name)
+    call = trees.vmap(passed(network, True), (0, 0))
+    names, params = zip(*variables["params"].items(), strict=True)
+
+    def outputs(x: Tensor, *params: Tensor) -> Tensor:
+        named = {**variables, "params": dict(zip(names, params, strict=True))}
+        given: Tensor = call(named, {"x": x})["outputs"]
+        return given.sin()
+
+    leaves = [leaf.clone().requires_grad_() for leaf in (x, *params)]
+    assert torch.autograd.gradgradcheck(outputs, leaves)
+
+
+def test_a_function_sees_whole_stacks_where_all_it_takes_is_stacked() -> None:
+    seen = []
+
+    def total(x: Tensor, y: Tensor) -> Tensor:
+        seen.append(x.dim())
+        return (x * y).sum(-1)
+
+    x, y = torch.arange(6.0).reshape(3, 2), torch.ones(3, 2)
+    assert vmap(partial(whole, total))(x, y).tolist() == [1, 5, 9]
+    assert vmap(partial(whole, total), (0, None))(x, y[0]).tolist() == [1, 5, 9]
+    assert whole(total, x[1], y[1]) == 5 and vmap(grad(partial(whole, total)))(x, y).equal(y)
+    assert seen == [2, 1, 1, 1]
 
 
 def test_from_the_first_convolution_on_clients_stay_in_the_channels() -> None:

@@ -15,6 +15,7 @@ from fl.data.batches import Arrays, Schedule, schedule
 from fl.errors import FedloomError
 from fl.method import Method, Pass, Refresh, Setting
 from fl.network import Network
+from fl.protocols import is_spending
 from fl.simulation import engine
 from fl.simulation.engine import Plan, State
 from fl.simulation.simulate import Simulation
@@ -92,6 +93,26 @@ def test_the_stack_shrinks_as_clients_finish() -> None:
     stacks: list[int] = []
     engine.run_round(counter(stacks), state, plan, "stacked")
     assert stacks == [4, 3, 3, 1, 1]
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked"])
+def test_an_update_that_reads_gradients_after_one_that_spends_them_finds_them(backend: str) -> None:
+    simulation = world("fedavg", "mlp")
+    spending = simulation.method.passes[0]
+    wide = []
+
+    def update(server: Any, work: Any, grads: Any, aux: Any, lr: float) -> dict[str, Any]:
+        before = trees.apply(Tensor.clone, grads)
+        after = spending.update(server, work, grads, aux, lr)
+        pairs = zip(trees.leaves(grads), trees.leaves(before), strict=True)
+        wide.append(all(torch.equal(a, b) for a, b in pairs))
+        return after
+
+    reading = replace(simulation.method, passes=(replace(spending, update=update),))
+    found, _ = worlds.run(replace(simulation, method=reading), backend)
+    expected, _ = worlds.run(simulation, backend)
+    assert wide and all(wide) and is_spending(spending.update) and not is_spending(update)
+    assert worlds.distance(worlds.tree(found), worlds.tree(expected)) == 0
 
 
 def test_a_single_client_is_a_stack_of_one() -> None:
