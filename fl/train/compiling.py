@@ -95,7 +95,7 @@ def _with_compiled(runs: Candidates, known: Measured, waiting: Callable[[], None
         logger.warning("not compiled (%s)", reason)
         # A full disk or memory is no property of the code, and the next job may have more luck.
         return replace(known, refused="" if isinstance(error, OSError | MemoryError) else reason)
-    return Measured({**known.seconds, "compiled": step}, spent)
+    return replace(known, seconds={**known.seconds, "compiled": step}, compiling=spent)
 
 
 def _compile(runs: Candidates) -> tuple[float, float]:

@@ -14,7 +14,7 @@ import math
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,14 @@ class Measured:
         compiling: Seconds that it took to compile, where that was tried.
         refused: Why they cannot be compiled; "" if nothing is known against it.
         expected: Seconds that compiling is expected to take; 0 where that was not looked into.
+        turns: How often the loop and the stack were timed, by all jobs together.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     compiling: float = 0.0
     refused: str = ""
     expected: float = 0.0
+    turns: int = 0
 
     def best(self, steps: float) -> str:
         """The backend that does so many steps soonest, compiled first if need be."""
@@ -58,7 +60,7 @@ class Measured:
 
     def uncompiled(self) -> Measured:
         """Without the compiled stack."""
-        return Measured({k: v for k, v in self.seconds.items() if k != "compiled"})
+        return replace(self, seconds={k: v for k, v in self.seconds.items() if k != "compiled"})
 
 
 @dataclass(frozen=True)
@@ -197,14 +199,15 @@ def _measured(found: Mapping[str, Any]) -> Measured | None:
     expected: Any = found.get("expected", 0.0)
     if not isinstance(seconds, dict) or not isinstance(refused, str):
         return None
-    if not _number(spent) or not _number(expected):
+    turns: Any = found.get("turns", 1)
+    if not all(map(_number, (spent, expected, turns))):
         return None
     known = {"loop", "stacked"}
     if not known <= {*seconds} <= known | {"compiled"}:
         return None
     if not all(_number(value) and value > 0 for value in seconds.values()):
         return None
-    return Measured(dict(seconds), float(spent), refused, float(expected))
+    return Measured(dict(seconds), float(spent), refused, float(expected), int(turns))
 
 
 def _number(value: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,9 +24,13 @@ LEAST = 400
 """Steps ahead from which a trial is begun: what it takes at least is worth about ten of them."""
 
 TURNS = 3
-"""How often each backend has its turn at most: so a moment in which the machine is busy does not
-decide.
+"""How often each backend has its turn: so a moment in which the machine is busy does not decide. A
+job that cannot afford them all leaves the rest to later ones.
 """
+
+
+NOTHING = Measured()
+"""Before the first job."""
 
 
 @dataclass(frozen=True)
@@ -47,35 +51,42 @@ class Choice:
         return f"{self.backend} ({self.why or f'a step of all participants: {timed}'})"
 
 
-def measure(runs: Candidates) -> Measured:
+def measure(runs: Candidates, known: Measured = NOTHING) -> Measured:
     """The loop and the stack, as long as it takes at most `SHARE` of the work ahead.
 
+    Args:
+        known: By earlier jobs, which is where this one goes on.
+
     Returns:
-        Nothing, or only the stack, where that is too little to tell.
+        What was known, nothing, or only the stack, where that is too little to tell.
     """
     ahead = runs.steps
     if ahead < LEAST or runs.participants < 2:
-        return Measured()
+        return known
     few = runs.few()
     of_all = runs.work / max(1, few.work)
     turns: dict[str, Callable[[], float]] = {
         "stacked": lambda: runs.seconds("stacked", STEPS),
         "loop": lambda: of_all * few.seconds("loop", STEPS),
     }
+    found = {name: known.seconds[name] for name in turns if name in known.seconds}
+    took = {name: STEPS * found.get(name, 0.0) for name in turns}
     for name in turns:
         few.seconds(name, 1)  # What the first step ever needs, the run needs too.
-    found: dict[str, float] = {}
-    took = dict.fromkeys(turns, 0.0)
     begun = time.perf_counter()
-    for _ in range(TURNS):
-        for name, turn in turns.items():
+    for turn in range(known.turns, TURNS):
+        for name, seconds in turns.items():
             now = time.perf_counter()
             most = SHARE * ahead * min(found.values(), default=np.inf)
             if now - begun + took[name] > most:
-                return Measured(found)
-            found[name] = min(turn(), found.get(name, np.inf))
+                return _with(known, found, turn)
+            found[name] = min(seconds(), found.get(name, np.inf))
             took[name] = time.perf_counter() - now
-    return Measured(found)
+    return _with(known, found, TURNS)
+
+
+def _with(known: Measured, found: dict[str, float], turns: int) -> Measured:
+    return replace(known, seconds={**known.seconds, **found}, turns=turns)
 
 
 def choose(
@@ -92,9 +103,10 @@ def choose(
         served: How many times this job's work that program would serve.
         waiting: Called while it waits; raises if the process was asked to leave.
     """
-    known = learnt.read()
-    now = known or measure(runs)
-    if now is not known and len(now.seconds) > 1:
+    known = learnt.read() or NOTHING
+    now = known if known.turns >= TURNS else measure(runs, known)
+    told = now.turns == known.turns and len(known.seconds) > 1
+    if not told and len(now.seconds) > 1:
         learnt.write(now)
     steps = served * runs.steps
     now = compiling.foreseen(runs, now, learnt, steps)
@@ -106,6 +118,6 @@ def choose(
         usual = learnt.usual()
         why = "as for other methods here" if usual else "too little work to try others"
         return Choice(usual or ("stacked" if runs.participants > 1 else "loop"), why)
-    if known and {*now.seconds} <= {*known.seconds}:
+    if told and {*now.seconds} <= {*known.seconds}:
         return Choice(now.best(steps), "known from an earlier job")
     return Choice(now.best(steps), "", now.seconds)

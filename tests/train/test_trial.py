@@ -243,7 +243,8 @@ def test_what_is_known_to_be_fastest_compiled_is_compiled_before_it_is_needed(
     made = []
     monkeypatch.setattr(compiling, "_compile", lambda runs: made.append(1) or (1.0, 0.1))
     runs, kept = candidates(world("fedavg", rounds=100)), Learnt(tmp_path, subject())
-    kept.write(Measured({"loop": 3.0, "stacked": 2.0, "compiled": 0.1}, compiling=1.0))
+    seconds = {"loop": 3.0, "stacked": 2.0, "compiled": 0.1}
+    kept.write(Measured(seconds, compiling=1.0, turns=trial.TURNS))
     monkeypatch.setattr(compiled, "available", lambda device: False)
     assert trial.choose(runs, kept, "p").backend == "stacked", "no compiler here"
     monkeypatch.setattr(compiled, "available", lambda device: True)
@@ -287,9 +288,9 @@ def test_the_second_job_makes_no_trial_and_another_model_does(
     tried = []
     measure = trial.measure
 
-    def counting(runs: Candidates) -> Measured:
+    def counting(runs: Candidates, known: Measured) -> Measured:
         tried.append(1)
-        return measure(runs)
+        return measure(runs, known)
 
     monkeypatch.setattr(trial, "measure", counting)
     monkeypatch.setattr(trial, "LEAST", 1)
@@ -318,6 +319,25 @@ def test_the_second_job_makes_no_trial_and_another_model_does(
     assert study.train("fedavg", "wider") == 0
     assert tried == [1, 1]
     assert len(list((study.root / "results" / "trials").iterdir())) == 2
+
+
+def test_what_one_moment_said_is_asked_again_by_later_jobs(
+    tmp_path: Path, clock: list[tuple[str, int, int]]
+) -> None:
+    """As long as it takes its share of the work, and no more often than one job would."""
+    runs, kept = candidates(world("fedavg", rounds=1000)), Learnt(tmp_path, subject())
+    kept.write(Measured({"loop": 2.4, "stacked": 20.0, "compiled": 9.0}, compiling=5.0, turns=1))
+    little = replace(runs, rounds=trial.LEAST // runs.steps * runs.rounds)
+    assert trial.choose(little, kept).why and not [one for one in clock if one[2] > 1]
+    chosen = trial.choose(runs, kept)
+    assert (chosen.backend, chosen.why) == ("stacked", "")
+    first = [name for name, _, steps in clock if steps > 1]
+    assert first == ["stacked", "loop"] * (trial.TURNS - 1)
+    known = kept.read()
+    assert known is not None and known.turns == trial.TURNS and known.compiling == 5.0
+    assert known.seconds == {"loop": 2.4, "stacked": 2.0, "compiled": 9.0}
+    clock.clear()
+    assert trial.choose(runs, kept).why == "known from an earlier job" and not clock
 
 
 KNOWN = Measured({"loop": 1.0, "stacked": 2.0})
