@@ -15,8 +15,9 @@ from torch.func import functional_call
 from fl.errors import FedloomError
 from fl.pytorch import private
 from fl.pytorch.draws import ALLOWED, Draws, culprit, drawn_since, streams
-from fl.pytorch.folding import fold
+from fl.pytorch.folding import fold, stacks
 from fl.pytorch.functions import calls, draws_numbers, replaced
+from fl.pytorch.sequences import Sequence
 from fl.trees import Inputs, Tree, each
 
 NOTHING: Mapping[str, Tensor] = {}
@@ -96,6 +97,7 @@ class Network:
         self._mixed, self._channels_last = mixed, channels_last
         self._module = make()
         self.folds = fold(self._module)
+        self._sequence = Sequence.of(self._module, self.folds)
         self._slots = _slots(self._module)
         self._own = [(kept, k, kept[k]) for slots in self._slots.values() for kept, k in slots]
         self.names = {
@@ -208,7 +210,9 @@ class Network:
         # First whether it is compiled, so that a program does not depend on what was probed.
         if not torch.compiler.is_compiling() and not self._probed and _outside():
             self.probe(x)
-        moved = {name: b.clone() for name, b in buffers.items()}
+        # Contiguous, as parts of a view that is none would move where nobody sees it.
+        whole = torch.contiguous_format
+        moved = {name: b.clone(memory_format=whole) for name, b in buffers.items()}
         self._mode(True)
         if not self._replace and not nested:
             return self._run({**params, **moved}, moved, x, _Call(alter, around))
@@ -278,6 +282,8 @@ class Network:
         with self._computing(first.device):
             if torch.compiler.is_compiling():
                 outputs = functional_call(self._module, dict(variables), (x,))
+            elif (found := self._at_once(variables, x, call)) is not None:
+                outputs = found
             else:
                 with self._in_place(variables):
                     outputs = self._module(x)
@@ -287,6 +293,26 @@ class Network:
         # Tensors of a vmapped call must not outlive it.
         self._call = IDLE
         return Output(outputs, features, buffers, taps)
+
+    def _at_once(self, variables: Tree, x: Inputs, call: _Call) -> Tensor | None:
+        """The outputs for a whole stack, where the module is a sequence of layers; None where it is
+        not, where nothing is stacked, or where something is to be done between layers.
+        """
+        sequence = None if self._watched or self._surrounded else self._sequence
+        if sequence is None or not isinstance(x, Tensor):
+            return None
+        found = stacks(x, *variables.values(), at=0)
+        if found is None:
+            return None
+        level, (inputs, *given) = found
+        whole = sequence.variables(inputs, dict(zip(variables, given, strict=True)))
+        if whole is None:
+            return None
+        with self._in_place(whole):
+            outputs, features = private.outside(sequence, inputs)
+        if features is not None:
+            call.into_head.append(private.add_batch_dim(features, 0, level))
+        return private.add_batch_dim(outputs, 0, level)
 
     def _computing(self, device: torch.device) -> AbstractContextManager[object]:
         return torch.autocast(device.type, torch.bfloat16) if self._mixed else nullcontext()

@@ -23,9 +23,6 @@ from torch import Tensor, nn
 
 from fl.pytorch import private
 
-LAST = (torch.float32, torch.bfloat16)
-"""What PyTorch computes by a library that knows channels last."""
-
 POOLS = {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d}
 NORMS = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
 POINTWISE = {nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid}
@@ -66,45 +63,51 @@ def whole(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """A function of tensors; where all of them are stacked it is called with the stacks, and so
     must take what has further dimensions in front.
     """
-    found = _stack(*tensors, at=0)
+    found = stacks(*tensors, at=0)
     if found is None:
         return function(*tensors)
-    level, stacks = found
-    return private.add_batch_dim(private.outside(function, *stacks), 0, level)
+    level, whole_stacks = found
+    return private.add_batch_dim(private.outside(function, *whole_stacks), 0, level)
 
 
 def _convolved(layer: nn.Conv2d, last: bool, x: Tensor) -> Tensor:
     plain = layer.padding_mode == "zeros" and x.dim() == 4
-    found = _stack(x, layer.weight, layer.bias) if plain else None
+    found = stacks(x, layer.weight, layer.bias) if plain else None
     if found is None:
         return nn.Conv2d.forward(layer, x)
     level, (x, weight, bias) = found
     clients = len(weight)
     given: Any = layer.stride, layer.padding, layer.dilation, layer.groups * clients
     few = weight.numel() < MANY * x.numel()
-    folded = F.conv2d(_images(x, last and few), _flat(weight), _flat(bias), *given)
+    folded = F.conv2d(images(x, last and few), _flat(weight), _flat(bias), *given)
     return _unfolded(folded, clients, level)
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    found = _stack(x, layer.weight, layer.bias, at=0) if x.dim() == 2 else None
+    found = stacks(x, layer.weight, layer.bias, at=0) if x.dim() == 2 else None
     if found is None:
         return nn.Linear.forward(layer, x)
     level, tensors = found
-    # Autocast chooses types for each operation, backward as well.
-    product = _product if torch.is_autocast_enabled(x.device.type) else _Product.apply
     return private.add_batch_dim(private.outside(product, *tensors), 0, level)
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x W' + b of each client, from x [clients, b, in], W [clients, out, in], b [clients, out]."""
+    if torch.is_autocast_enabled(x.device.type):
+        # Which chooses types for each operation, backward as well.
+        return _product(x, weight, bias)
+    found: Tensor = _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
         return torch.bmm(x, weight.mT)
     return torch.baddbmm(bias.unsqueeze(-2), x, weight.mT)
 
 
 class _Product(torch.autograd.Function):
-    """`_product`, whose gradients lie as what they are of."""
+    """`product`, whose gradients lie as what they are of."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -126,7 +129,7 @@ class _Product(torch.autograd.Function):
 
 def _pooled(layer: nn.Module, x: Tensor) -> Any:
     own = type(layer).forward
-    found = _stack(x) if x.dim() == 4 else None
+    found = stacks(x) if x.dim() == 4 else None
     if found is None:
         return own(layer, x)
     level, (x,) = found
@@ -138,9 +141,8 @@ def _pooled(layer: nn.Module, x: Tensor) -> Any:
 
 def _normalised(x: Tensor, *given: Any) -> Tensor:
     """As `torch.nn.functional.batch_norm`; given: running statistics, weight, bias, and more."""
-    found = _stack(x, *given[:4])
-    # Running statistics move in place.
-    if found is None or not all(t is None or t.is_contiguous() for t in found[1][1:3]):
+    found = stacks(x, *given[:4])
+    if found is None:
         return F.batch_norm(x, *given)
     level, (x, *others) = found
     folded = F.batch_norm(x.flatten(1, 2), *map(_flat, others), *given[4:])
@@ -152,7 +154,7 @@ def _flat(stack: Any) -> Any:
     return stack if stack is None else stack.flatten(0, 1)
 
 
-def _stack(x: Tensor, *others: Tensor | None, at: int = 1) -> tuple[int, list[Any]] | None:
+def stacks(x: Tensor, *others: Tensor | None, at: int = 1) -> tuple[int, list[Any]] | None:
     """The level of vmap, and what it stacks: x [b, clients, channels, ...], the others [clients,
     ...]. None where it does not stack all of them, or is not the only transform.
 
@@ -175,25 +177,35 @@ def _stack(x: Tensor, *others: Tensor | None, at: int = 1) -> tuple[int, list[An
     return level, found
 
 
-def _images(x: Tensor, last: bool) -> Tensor:
+def images(x: Tensor, last: bool) -> Tensor:
     """[b, clients, channels, ...] as [b, clients channels, ...]; ``last``: on a CPU with channels
     last.
     """
-    if not last or x.device.type != "cpu" or x.dtype not in LAST:
+    if not last or not last_is_known(x):
         return x.flatten(1, 2).contiguous()
     if x.stride(1) != x.shape[2] * x.stride(2):  # Else there is one copy at most.
         x = x.movedim((1, 2), (-2, -1)).contiguous().movedim((-2, -1), (1, 2))
     return x.flatten(1, 2).contiguous(memory_format=torch.channels_last)
 
 
-def _unfolded(x: Tensor, clients: int, level: int) -> Tensor:
+def last_is_known(x: Tensor) -> bool:
+    """Whether PyTorch computes with such images by a library that knows channels last, on a CPU."""
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16)
+
+
+def apart(x: Tensor, clients: int) -> Tensor:
+    """[b, clients channels, ...] as [b, clients, channels, ...]."""
     if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
         # So its gradient, which is copied where it comes from a layer of another kind, has channels
         # last, too.
-        x = x.movedim(1, -1).unflatten(-1, (clients, -1)).movedim((-2, -1), (1, 2))
-    else:
-        x = x.unflatten(1, (clients, -1))
-    return private.add_batch_dim(x, 1, level)
+        last: Tensor = x.movedim(1, -1).unflatten(-1, (clients, -1))
+        return last.movedim((-2, -1), (1, 2))
+    found: Tensor = x.unflatten(1, (clients, -1))
+    return found
+
+
+def _unfolded(x: Tensor, clients: int, level: int) -> Tensor:
+    return private.add_batch_dim(apart(x, clients), 1, level)
 
 
 def _calling(method: Callable[..., Any], **functions: Callable[..., Any]) -> FunctionType:

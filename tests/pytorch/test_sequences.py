@@ -1,0 +1,123 @@
+"""Sequences of layers give a whole stack at once what its clients give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pytorch.test_folding import CLIENTS, IMAGES, LAYERS, equal, passed, with_gradients
+from torch import Tensor, nn
+
+from fl import trees
+from fl.network import Network
+from fl.pytorch.sequences import Sequence
+
+Make = Callable[[], nn.Module]
+
+
+def twice() -> nn.Module:
+    layer = nn.Linear(5, 5)
+    return nn.Sequential(layer, nn.Tanh(), layer)
+
+
+SEQUENCES: dict[str, tuple[Make, tuple[int, ...]]] = {
+    "all of them": LAYERS["all of them"],
+    "numbers": (lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), (5,)),
+    "without a bias": (lambda: nn.Sequential(nn.Linear(5, 4, bias=False), nn.ELU()), (5,)),
+    "one layer twice": (twice, (5,)),
+    "series": (lambda: nn.Sequential(nn.Linear(5, 4), nn.Flatten(), nn.Linear(12, 2)), (3, 5)),
+    "in place": (lambda: nn.Sequential(nn.Conv2d(4, 2, 3), nn.ReLU(inplace=True)), IMAGES),
+    "pool first": (
+        lambda: nn.Sequential(nn.AvgPool2d(2), nn.Identity(), nn.Conv2d(4, 2, 1), nn.Sigmoid()),
+        IMAGES,
+    ),
+    "normalised first": (
+        lambda: nn.Sequential(nn.BatchNorm2d(4), nn.Sequential(nn.Conv2d(4, 4, 1, groups=2))),
+        IMAGES,
+    ),
+    "rows of images": (
+        lambda: nn.Sequential(nn.Conv2d(4, 2, 1), nn.Linear(6, 3), nn.MaxPool2d(2)),
+        IMAGES,
+    ),
+    "images as numbers": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 3)), IMAGES),
+}
+
+OTHERS: dict[str, Make] = {
+    "no sequence": lambda: nn.Linear(5, 3),
+    "one of its own": lambda: type("Own", (nn.Sequential,), {})(nn.Linear(5, 3)),
+    "dropout": lambda: nn.Sequential(nn.Linear(5, 3), nn.Dropout()),
+    "reflecting": lambda: nn.Sequential(nn.Conv2d(4, 2, 3, padding=1, padding_mode="reflect")),
+    "a mean of all steps": lambda: nn.Sequential(nn.BatchNorm2d(4, momentum=None)),
+    "groups": lambda: nn.Sequential(nn.Conv2d(4, 2, 1), nn.GroupNorm(1, 2)),
+    "places": lambda: nn.Sequential(nn.MaxPool2d(2, return_indices=True)),
+    "flat in part": lambda: nn.Sequential(nn.Flatten(1, 2)),
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_a_sequence_gives_what_its_clients_give(
+    name: str, dtype: torch.dtype, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, shape = SEQUENCES[name]
+    network = Network(make, dtype)
+    variables = trees.stack([network.init(seed) for seed in range(CLIENTS)])
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(CLIENTS, 4, *shape, dtype=dtype, generator=draw)
+    call = passed(network, training)
+    alone = [with_gradients(call, trees.take(variables, k), x[k]) for k in range(CLIENTS)]
+    monkeypatch.setattr(nn.Sequential, "forward", lambda *_: pytest.fail("layer by layer"))
+    stacked, slopes = with_gradients(trees.vmap(call, (0, 0)), variables, x)
+    equal(trees.leaves(stacked), [trees.leaves(found) for found, _ in alone], dtype)
+    equal(slopes, [own for _, own in alone], dtype)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_more_than_a_sequence_is_none(name: str) -> None:
+    assert Sequence.of(OTHERS[name](), last=True) is None
+
+
+def network_and_stack() -> tuple[Network, dict[str, Any], Tensor]:
+    network = Network(SEQUENCES["numbers"][0], torch.float64)
+    variables = trees.stack([network.init(seed) for seed in range(CLIENTS)])
+    return network, variables, torch.randn(CLIENTS, 4, 5, dtype=torch.float64)
+
+
+def test_features_are_what_goes_into_the_last_linear_layer() -> None:
+    network, variables, x = network_and_stack()
+
+    def features(variables: trees.Tree, batch: trees.Tree) -> dict[str, Any]:
+        return {"f": network.eval(variables["params"], variables["buffers"], batch["x"]).features}
+
+    stacked = trees.vmap(features, (0, 0))(variables, {"x": x})["f"]
+    alone = [features(trees.take(variables, k), {"x": x[k]})["f"] for k in range(CLIENTS)]
+    equal([stacked], [[own] for own in alone], torch.float64)
+    assert stacked.shape == (CLIENTS, 4, 4)
+
+
+def test_what_is_to_be_done_between_layers_is_done() -> None:
+    network, variables, x = network_and_stack()
+    network.alter(["1"])
+
+    def outputs(variables: trees.Tree, batch: trees.Tree) -> dict[str, Any]:
+        found = network.train(variables["params"], {}, batch["x"], alter={"1": lambda y: 0 * y})
+        return {"outputs": found.outputs}
+
+    given = trees.vmap(outputs, (0, 0))(variables, {"x": x})["outputs"]
+    torch.testing.assert_close(given, variables["params"]["2.bias"][:, None].expand_as(given))
+
+
+def test_running_statistics_move_however_they_lie() -> None:
+    network = Network(SEQUENCES["normalised first"][0], torch.float64)
+    variables = trees.stack([network.init(seed) for seed in range(CLIENTS)])
+    x = torch.randn(CLIENTS, 4, *IMAGES, dtype=torch.float64)
+    turned = trees.apply(lambda t: t.T.contiguous().T if t.dim() == 2 else t, variables["buffers"])
+    call = trees.vmap(passed(network, True), (0, 0))
+    found = call({**variables, "buffers": turned}, {"x": x})["buffers"]
+    expected = call(variables, {"x": x})["buffers"]
+    assert (expected["0.running_mean"] != 0).all()
+    for one, other in zip(trees.leaves(found), trees.leaves(expected), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
