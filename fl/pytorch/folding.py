@@ -23,6 +23,9 @@ from torch import Tensor, nn
 
 from fl.pytorch import private
 
+LAST = (torch.float32, torch.bfloat16)
+"""What PyTorch computes by a library that knows channels last."""
+
 POOLS = {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d}
 NORMS = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
 POINTWISE = {nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid}
@@ -77,10 +80,17 @@ def _convolved(layer: nn.Conv2d, last: bool, x: Tensor) -> Tensor:
         return nn.Conv2d.forward(layer, x)
     level, (x, weight, bias) = found
     clients = len(weight)
-    given: Any = layer.stride, layer.padding, layer.dilation, layer.groups * clients
+    given = convolution(layer, last, x, _flat(weight), _flat(bias), clients)
+    return _unfolded(given, clients, level)
+
+
+def convolution(
+    layer: nn.Conv2d, last: bool, x: Tensor, weight: Tensor, bias: Tensor | None, clients: int
+) -> Tensor:
+    """What the layer gives of `images`, folded as its weight and bias are."""
     few = weight.numel() < MANY * x.numel()
-    folded = F.conv2d(images(x, last and few), _flat(weight), _flat(bias), *given)
-    return _unfolded(folded, clients, level)
+    given: Any = layer.stride, layer.padding, layer.dilation, layer.groups * clients
+    return F.conv2d(images(x, last and few), weight, bias, *given)
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
@@ -178,19 +188,17 @@ def stacks(x: Tensor, *others: Tensor | None, at: int = 1) -> tuple[int, list[An
 
 
 def images(x: Tensor, last: bool) -> Tensor:
-    """[b, clients, channels, ...] as [b, clients channels, ...]; ``last``: on a CPU with channels
-    last.
+    """[b, clients, channels, height, width], or folded already, as [b, clients channels, ...].
+
+    Args:
+        last: With channels last, on a CPU and where PyTorch has a library that knows them.
     """
-    if not last or not last_is_known(x):
-        return x.flatten(1, 2).contiguous()
-    if x.stride(1) != x.shape[2] * x.stride(2):  # Else there is one copy at most.
+    last = last and x.device.type == "cpu" and x.dtype in LAST
+    # There is one copy at most.
+    if x.dim() == 5 and last and x.stride(1) != x.shape[2] * x.stride(2):
         x = x.movedim((1, 2), (-2, -1)).contiguous().movedim((-2, -1), (1, 2))
-    return x.flatten(1, 2).contiguous(memory_format=torch.channels_last)
-
-
-def last_is_known(x: Tensor) -> bool:
-    """Whether PyTorch computes with such images by a library that knows channels last, on a CPU."""
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16)
+    chosen = torch.channels_last if last else torch.contiguous_format
+    return (x.flatten(1, 2) if x.dim() == 5 else x).contiguous(memory_format=chosen)
 
 
 def apart(x: Tensor, clients: int) -> Tensor:

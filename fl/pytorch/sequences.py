@@ -7,13 +7,10 @@ next one what it gives as one client sees it. That takes as long as a small laye
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.pytorch.folding import MANY, POINTWISE, POOLS, apart, images, last_is_known, product
+from fl.pytorch.folding import POINTWISE, POOLS, apart, convolution, images, product
 
 FOLDED = {nn.Conv2d, nn.BatchNorm2d} | POOLS
 """Layers to which a stack of images is one of more channels."""
@@ -66,19 +63,12 @@ class Sequence:
             if kind is nn.Flatten:
                 x = x.flatten(2)
             elif isinstance(layer, nn.Conv2d):
-                x = self._convolved(layer, x, clients)
+                x = convolution(layer, self._last, x, layer.weight, layer.bias, clients)
             elif isinstance(layer, nn.Linear):
                 features, x = x, _linear(layer, x)
             else:
                 x = kind.forward(layer, x)
         return apart(x, clients).movedim(1, 0) if folded else x, features
-
-    def _convolved(self, layer: nn.Conv2d, x: Tensor, clients: int) -> Tensor:
-        few = layer.weight.numel() < MANY * x.numel()
-        last = self._last and few and last_is_known(x)
-        chosen = torch.channels_last if last else torch.contiguous_format
-        given: Any = layer.stride, layer.padding, layer.dilation, layer.groups * clients
-        return F.conv2d(x.contiguous(memory_format=chosen), layer.weight, layer.bias, *given)
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
