@@ -194,7 +194,7 @@ def images(x: Tensor, last: bool) -> Tensor:
         last: With channels last, on a CPU and where PyTorch has a library that knows them.
     """
     last = last and x.device.type == "cpu" and x.dtype in LAST
-    # There is one copy at most.
+    # So there is one copy at most.
     if x.dim() == 5 and last and x.stride(1) != x.shape[2] * x.stride(2):
         x = x.movedim((1, 2), (-2, -1)).contiguous().movedim((-2, -1), (1, 2))
     chosen = torch.channels_last if last else torch.contiguous_format

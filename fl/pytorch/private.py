@@ -115,6 +115,15 @@ def by_batch(layer: nn.Module) -> bool:
     return isinstance(layer, _BatchNorm) and layer.running_mean is None
 
 
+def hooked(layer: nn.Module) -> bool:
+    """Whether something is called before or after a layer, forward or backward.
+
+    Without it: every model is called layer by layer (`fl.pytorch.sequences`).
+    """
+    forward = layer._forward_pre_hooks or layer._forward_hooks
+    return bool(forward or layer._backward_pre_hooks or layer._backward_hooks)
+
+
 def compiled(function: Callable[..., Any], options: Mapping[str, bool]) -> Callable[..., Any]:
     """A function as a program of `torch.compile` with options of its compiler, for
     `fl.simulation.compiled`. Shapes and numbers are constants.

@@ -1,7 +1,7 @@
 """Models that are plain layers one after another, called once with a whole stack of clients.
 
 Layer by layer (`fl.pytorch.folding`) each would find out anew what is stacked, and would show the
-next one what it gives as one client sees it. That takes as long as a small layer does.
+next one what it gives as one client sees it. Here clients are folded once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 
+from fl.pytorch import private
 from fl.pytorch.folding import POINTWISE, POOLS, apart, convolution, images, product
 
 FOLDED = {nn.Conv2d, nn.BatchNorm2d} | POOLS
@@ -40,7 +41,7 @@ class Sequence:
     @classmethod
     def of(cls, module: nn.Module, last: bool) -> Sequence | None:
         """None for a module that is more than a sequence, or that has another layer."""
-        plain = type(module) is nn.Sequential and all(map(_plain, _layers(module)))
+        plain = isinstance(module, nn.Sequential) and all(map(_plain, _layers(module)))
         return cls(module, last) if plain else None
 
     def variables(self, x: Tensor, stacks: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
@@ -79,7 +80,7 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    if type(module) is not nn.Sequential:
+    if type(module) is not nn.Sequential or private.hooked(module):
         yield module
         return
     for layer in module:
@@ -87,10 +88,13 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _plain(layer: nn.Module) -> bool:
+    """Whether a layer does nothing but what `Sequence` does in its place."""
+    if type(layer) not in KINDS or private.hooked(layer):
+        return False
     if isinstance(layer, nn.Conv2d):
-        return type(layer) is nn.Conv2d and layer.padding_mode == "zeros"
+        return layer.padding_mode == "zeros"
     if isinstance(layer, nn.BatchNorm2d):
-        return type(layer) is nn.BatchNorm2d and layer.momentum is not None
+        return layer.momentum is not None
     if isinstance(layer, nn.Flatten):
         return (layer.start_dim, layer.end_dim) == (1, -1)
-    return type(layer) in KINDS and not getattr(layer, "return_indices", False)
+    return not getattr(layer, "return_indices", False)

@@ -58,7 +58,7 @@ def measure(runs: Candidates, known: Measured = NOTHING) -> Measured:
         known: By earlier jobs, which is where this one goes on.
 
     Returns:
-        What was known, nothing, or only the stack, where that is too little to tell.
+        What was known where no turn of both can be afforded.
     """
     ahead = runs.steps
     if ahead < LEAST or runs.participants < 2:
@@ -75,11 +75,11 @@ def measure(runs: Candidates, known: Measured = NOTHING) -> Measured:
         few.seconds(name, 1)  # What the first step ever needs, the run needs too.
     begun = time.perf_counter()
     for turn in range(known.turns, TURNS):
+        most = SHARE * ahead * min(found.values(), default=np.inf)
+        if time.perf_counter() - begun + sum(took.values()) > most:
+            return _with(known, found, turn)
         for name, seconds in turns.items():
             now = time.perf_counter()
-            most = SHARE * ahead * min(found.values(), default=np.inf)
-            if now - begun + took[name] > most:
-                return _with(known, found, turn)
             found[name] = min(seconds(), found.get(name, np.inf))
             took[name] = time.perf_counter() - now
     return _with(known, found, TURNS)
@@ -105,8 +105,8 @@ def choose(
     """
     known = learnt.read() or NOTHING
     now = known if known.turns >= TURNS else measure(runs, known)
-    told = now.turns == known.turns and len(known.seconds) > 1
-    if not told and len(now.seconds) > 1:
+    told = now == known
+    if not told:
         learnt.write(now)
     steps = served * runs.steps
     now = compiling.foreseen(runs, now, learnt, steps)

@@ -44,6 +44,16 @@ SEQUENCES: dict[str, tuple[Make, tuple[int, ...]]] = {
     "images as numbers": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 3)), IMAGES),
 }
 
+
+def hooked(whole: bool) -> nn.Module:
+    """A layer whose weight a hook makes before each call, or a sequence that is looked at."""
+    layer = nn.Linear(5, 3) if whole else nn.utils.weight_norm(nn.Linear(5, 3))
+    made = nn.Sequential(layer)
+    if whole:
+        made.register_forward_hook(lambda *_: None)
+    return made
+
+
 OTHERS: dict[str, Make] = {
     "no sequence": lambda: nn.Linear(5, 3),
     "one of its own": lambda: type("Own", (nn.Sequential,), {})(nn.Linear(5, 3)),
@@ -52,6 +62,9 @@ OTHERS: dict[str, Make] = {
     "a mean of all steps": lambda: nn.Sequential(nn.BatchNorm2d(4, momentum=None)),
     "groups": lambda: nn.Sequential(nn.Conv2d(4, 2, 1), nn.GroupNorm(1, 2)),
     "places": lambda: nn.Sequential(nn.MaxPool2d(2, return_indices=True)),
+    "flat in a way of its own": lambda: nn.Sequential(type("Flat", (nn.Flatten,), {})()),
+    "hooks of a layer": lambda: hooked(whole=False),
+    "hooks of a sequence": lambda: hooked(whole=True),
     "flat in part": lambda: nn.Sequential(nn.Flatten(1, 2)),
 }
 
@@ -75,6 +88,7 @@ def test_a_sequence_gives_what_its_clients_give(
     equal(slopes, [own for _, own in alone], dtype)
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_more_than_a_sequence_is_none(name: str) -> None:
     assert Sequence.of(OTHERS[name](), last=True) is None

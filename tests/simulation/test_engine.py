@@ -99,19 +99,19 @@ def test_the_stack_shrinks_as_clients_finish() -> None:
 def test_an_update_that_reads_gradients_after_one_that_spends_them_finds_them(backend: str) -> None:
     simulation = world("fedavg", "mlp")
     spending = simulation.method.passes[0]
-    wide = []
+    intact = []
 
     def update(server: Any, work: Any, grads: Any, aux: Any, lr: float) -> dict[str, Any]:
         before = trees.apply(Tensor.clone, grads)
         after = spending.update(server, work, grads, aux, lr)
         pairs = zip(trees.leaves(grads), trees.leaves(before), strict=True)
-        wide.append(all(torch.equal(a, b) for a, b in pairs))
+        intact.append(all(torch.equal(a, b) for a, b in pairs))
         return after
 
     reading = replace(simulation.method, passes=(replace(spending, update=update),))
     found, _ = worlds.run(replace(simulation, method=reading), backend)
     expected, _ = worlds.run(simulation, backend)
-    assert wide and all(wide) and is_spending(spending.update) and not is_spending(update)
+    assert intact and all(intact) and is_spending(spending.update) and not is_spending(update)
     assert worlds.distance(worlds.tree(found), worlds.tree(expected)) == 0
 
 
