@@ -1,15 +1,17 @@
-"""Kernel weights of MK-MMD, beside a loop over clients, in one run: ``python -m bench.kernels``.
+"""What fits kernels, beside a loop over clients, in one run: ``python -m bench.kernels``.
 
-An update of the weights is m-hat and Q of every kernel of the full grid and the quadratic program,
-for 8 clients. The straightforward side is what one would write by hand: client after client, kernel
-after kernel, then cvxpy. Both sides run on one thread, in turn, ``--repeats`` times; the shortest
-time of each counts. Ratios, not times, are what compares between machines.
+An update of MK-MMD's weights is m-hat and Q of every kernel of the full grid and the quadratic
+program, for 8 clients. A step of MMD-D's kernel is the gradient of equation 3 by its parameters.
+The straightforward side is what one would write by hand: client after client; kernel after kernel,
+then cvxpy; automatic differentiation. Both sides run on one thread, in turn, ``--repeats`` times;
+the shortest time of each counts. Ratios, not times, are what compares between machines.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable, Sequence
 
 import cvxpy
 import numpy as np
@@ -18,6 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench import machine
+from fl import trees
+from fl.parts.deep_kernel import DeepKernel
+from fl.parts.distances import three_distances
 from fl.parts.mmd import GRID, kernel_statistics, optimal_kernel_weights
 
 CLIENTS, RIDGE = 8, 1e-3
@@ -64,9 +69,66 @@ def plain_client(x: Tensor, y: Tensor) -> Tensor:
     return torch.from_numpy(weights / weights.sum())
 
 
-def shortest(x: Tensor, y: Tensor, repeats: int) -> list[float]:
-    """The shortest time of `plain` and of `batched`, in milliseconds; the first is not counted."""
-    sides = (plain, batched)
+def slopes(x: Tensor, y: Tensor) -> Tensor:
+    """The gradient of equation 3 by the parameters of all clients' deep kernels, [K, p]."""
+    _, found = DeepKernel(_kernels(x)).ascent(x, y, plain=three_distances(x, y))
+    return torch.cat([leaf.flatten(1) for leaf in _stacked(found)], dim=1)
+
+
+def plain_slopes(x: Tensor, y: Tensor) -> Tensor:
+    """The same, written plainly, with automatic differentiation."""
+    kernels = _kernels(x)
+    return torch.stack([_plain_slope(trees.take(kernels, i), x[i], y[i]) for i in range(CLIENTS)])
+
+
+def _kernels(x: Tensor) -> trees.Tree:
+    # Wide enough for many pairs to be near, as they are after some training.
+    start = DeepKernel.start(x.shape[-1], seed=0)
+    kernel = {**start, "phi": start["phi"] * 3}
+    return trees.stack([trees.apply(lambda leaf: leaf.to(x.dtype), kernel)] * CLIENTS)
+
+
+def _stacked(found: trees.Tree) -> list[Tensor]:
+    return [leaf[:, None] if leaf.dim() == 1 else leaf for leaf in trees.leaves(found)]
+
+
+def _plain_slope(kernel: trees.Tree, x: Tensor, y: Tensor) -> Tensor:
+    leaves = [leaf.detach().requires_grad_() for leaf in trees.leaves(kernel)]
+    params = trees.unflatten(kernel, leaves)
+
+    def phi(z: Tensor) -> Tensor:
+        *layers, last = params["featurizer"].values()
+        for layer in layers:
+            z = F.softplus(F.linear(z, layer["weight"], layer["bias"]))
+        return F.linear(z, last["weight"], last["bias"])
+
+    epsilon = params["epsilon"].sigmoid()
+
+    def k(a: Tensor, b: Tensor) -> Tensor:
+        deep = torch.exp(-_squares(phi(a), phi(b)) / params["phi"].square())
+        return ((1 - epsilon) * deep + epsilon) * torch.exp(-_squares(a, b) / params["q"].square())
+
+    h, n = k(x, x) + k(y, y) - k(x, y) - k(x, y).T, len(x)
+    mmd2 = (h.sum() - h.diagonal().sum()) / (n * (n - 1))
+    variance = 4 * (h.mean(1).square().mean() - h.mean().square()) + 1e-8
+    found = torch.autograd.grad(mmd2 / variance.sqrt(), leaves, allow_unused=True)
+    return torch.cat(
+        [
+            torch.zeros_like(w).flatten() if g is None else g.flatten()
+            for g, w in zip(found, leaves, strict=True)
+        ]
+    )
+
+
+def _squares(a: Tensor, b: Tensor) -> Tensor:
+    return a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T
+
+
+Side = Callable[[Tensor, Tensor], Tensor]
+
+
+def shortest(sides: Sequence[Side], x: Tensor, y: Tensor, repeats: int) -> list[float]:
+    """The shortest time of each side, in milliseconds; the first is not counted."""
     times = [float("inf")] * len(sides)
     for turn in range(repeats + 1):
         for i, side in enumerate(sides):
@@ -78,7 +140,7 @@ def shortest(x: Tensor, y: Tensor, repeats: int) -> list[float]:
 
 
 def main() -> None:
-    """Print the table in Markdown."""
+    """Print the tables in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
     parser.add_argument("--repeats", type=int, default=10)
@@ -90,9 +152,23 @@ def main() -> None:
         title, rows, width = WORKLOADS[name]
         x, y = features(rows, width)
         apart = (plain(x, y) - batched(x, y)).abs().max().item()
-        slow, fast = shortest(x, y, asked.repeats)
+        slow, fast = shortest((plain, batched), x, y, asked.repeats)
         shown = f"{slow / CLIENTS:.2f} | {fast / CLIENTS:.3f} | {slow / fast:.1f}x | {apart:.0e}"
         print(f"| {title} | {shown} |", flush=True)
+    print("\n| MMD-D's kernel | straightforward | at once | ratio | errors of both |")
+    print("|---|---:|---:|---:|---:|")
+    for name in asked.workloads:
+        title, rows, width = WORKLOADS[name]
+        x, y = features(rows, width)
+        exact = slopes(x.double(), y.double())
+        errors = [_error(side(x, y), exact) for side in (plain_slopes, slopes)]
+        slow, fast = shortest((plain_slopes, slopes), x, y, asked.repeats)
+        shown = f"{slow / CLIENTS:.2f} | {fast / CLIENTS:.3f} | {slow / fast:.1f}x"
+        print(f"| {title} | {shown} | {errors[0]:.0e}, {errors[1]:.0e} |", flush=True)
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    return float((found - exact).norm() / exact.norm())
 
 
 if __name__ == "__main__":

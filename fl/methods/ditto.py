@@ -37,7 +37,7 @@ class Ditto:
 
     def build(self, setting: Setting) -> Method:
         """FedAvg paired with Local under a proximal term."""
-        terms = (task_loss, proximal(self.lam))
+        terms = (task_loss, proximal(self.lam)) if self.lam else (task_loss,)
         return pair(
             recipe(replace(setting, terms=()), keep_optimizer=self.keep_optimizer),
             recipe(setting, terms=terms, local=everything, keep_optimizer=self.keep_optimizer),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fl import trees
 from fl.parts.distances import squared_distances, three_distances
-from fl.parts.kernel_ratio import Inputs, moved_apart, ratio, two_kernels
+from fl.parts.kernel_ratio import Inputs, moved_apart, ratio
 from fl.trees import Tree
 
 HIDDEN, FEATURES = 10, 50
@@ -84,7 +84,7 @@ class DeepKernel:
         """MMD-D^2 / sigma, what training the kernel maximises (equation 3).
 
         sigma^2 = 4 (mean_s r_s^2 - (mean_s r_s)^2) + 1e-8, where r_s is the mean of h(s, t) over
-        all t. The samples are constants: no gradient flows to them.
+        all t.
 
         Args:
             shift: By how many places the rows of y are moved, as by `torch.roll`, before they are
@@ -92,30 +92,69 @@ class DeepKernel:
             plain: `fl.parts.distances.three_distances` of x and y (unshifted), where the caller has
                 them already.
         """
+        return self.ascent(x, y, shift=shift, plain=plain)[0]
+
+    def ascent(
+        self, x: Tensor, y: Tensor, *, shift: int = 0, plain: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """`objective` and its gradient by the parameters, for each of the leading dimensions.
+
+        The gradient is written out (see `fl.parts.kernel_ratio`), and the samples are constants.
+        """
         x, y = x.detach(), y.detach()
         plain = three_distances(x, y) if plain is None else plain.detach()
         apart = moved_apart(x, y, shift).square().sum(-1)
         lead, weight = x.shape[:-2], self.params["featurizer"][LAST]["weight"]
         weight = weight.expand(*lead, *weight.shape[-2:])
         phi, q, epsilon = (scale.expand(lead) for scale in self._scales())
-        hidden = self._hidden(x), self._hidden(y)
+        # Stacked, not joined: rows that are alike then are so behind the layers, to the last bit.
+        layers = self._layers(torch.stack([x, y], -3))
+        hidden_x, hidden_y = layers[-1].mT.unbind(-3)
         product = self.form == "product"
-        return ratio(Inputs(*hidden, weight, phi, q, epsilon, plain, apart, shift, product))
+        value, by = ratio(
+            Inputs(hidden_x, hidden_y, weight, phi, q, epsilon, plain, apart, shift, product)
+        )
+        return value, {
+            "featurizer": self._backward(layers, torch.stack([by.x, by.y], -3), by.weight),
+            "epsilon": by.epsilon * epsilon * (1 - epsilon),
+            "phi": 2 * self.params["phi"] * by.phi,
+            "q": 2 * self.params["q"] * by.q,
+        }
 
-    def featurize(self, x: Tensor) -> Tensor:
-        """phi(x), ``[..., n, 50]``."""
-        return _linear(self.params["featurizer"][LAST], self._hidden(x))
+    def _features(self, samples: Tensor) -> Tensor:
+        """phi of several samples of a client, ``[..., samples, n, 50]``."""
+        last = self.params["featurizer"][LAST]
+        weight, bias = last["weight"].unsqueeze(-3), last["bias"][..., None, None, :]
+        return self._layers(samples)[-1].mT @ weight.mT + bias
 
-    def _hidden(self, x: Tensor) -> Tensor:
-        """What the last layer of phi takes, ``[..., n, 10]``."""
+    def _layers(self, samples: Tensor) -> list[Tensor]:
+        """What each layer of phi takes, ``[..., samples, width, n]``: few rows, as their products
+        are faster than those of few columns.
+        """
+        found = [samples.mT]
         for name, layer in self.params["featurizer"].items():
             if name != LAST:
-                x = F.softplus(_linear(layer, x))
-        return x
+                weight, bias = layer["weight"].unsqueeze(-3), layer["bias"][..., None, :, None]
+                found.append(F.softplus(weight @ found[-1] + bias))
+        return found
+
+    def _backward(self, layers: list[Tensor], by: Tensor, by_weight: Tensor) -> dict[str, Any]:
+        """The gradient by the layers of phi, from that by what the last one takes, ``[..., 2, n,
+        10]``, and by its weight. Its bias moves all features alike, so no distance depends on it.
+        """
+        params, found, by = self.params["featurizer"], {}, by.mT
+        steps = zip([name for name in params if name != LAST], pairwise(layers), strict=True)
+        for name, (before, after) in reversed(list(steps)):
+            by = -by * torch.expm1(-after)  # The slope of a = softplus(z) is 1 - exp(-a).
+            found[name] = {"weight": (by @ before.mT).sum(-3), "bias": by.sum((-3, -1))}
+            by = params[name]["weight"].mT.unsqueeze(-3) @ by
+        found[LAST] = {"weight": by_weight, "bias": torch.zeros_like(by_weight[..., 0])}
+        return {name: found[name] for name in params}
 
     def _terms(self, x: Tensor, y: Tensor) -> Tensor:
         """h(s, t), ``[..., n, n]``."""
-        deep = squared_distances(self.featurize(x), self.featurize(y))
+        of_x, of_y = self._features(torch.stack([x, y], -3)).unbind(-3)
+        deep = squared_distances(of_x, of_y)
         within_x, within_y, there, back = self._kernels(deep, squared_distances(x, y)).unbind(-3)
         return (within_x - there) + (within_y - back)
 
@@ -124,16 +163,15 @@ class DeepKernel:
         dimensions.
         """
         phi, q, epsilon = (trees.align(scale, deep) for scale in self._scales())
-        return torch.lerp(*two_kernels(deep, plain, phi, q, self.form == "product"), epsilon)
+        near, far = deep / -phi, plain / -q
+        if self.form == "product":
+            near = near + far
+        return torch.lerp(near.expm1(), far.expm1(), epsilon)
 
     def _scales(self) -> tuple[Tensor, Tensor, Tensor]:
         """Bandwidths s_phi and s_q, and eps, each ``[...]``."""
         params = self.params
         return params["phi"].square(), params["q"].square(), params["epsilon"].sigmoid()
-
-
-def _linear(layer: Tree, x: Tensor) -> Tensor:
-    return x @ layer["weight"].mT + layer["bias"].unsqueeze(-2)
 
 
 def _off_diagonal_mean(square: Tensor) -> Tensor:

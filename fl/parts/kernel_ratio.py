@@ -10,7 +10,8 @@ W'W, which has fewer dimensions than there are features.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ RIDGE = 1e-8
 
 AT_ONCE = 2**20
 """Entries of kernels that are worked on at once, so that a cache holds them."""
+
+LOG2_E = math.log2(math.e)
 
 
 class Inputs(NamedTuple):
@@ -46,29 +49,45 @@ class Inputs(NamedTuple):
     product: bool
 
 
-SLOPES = 6
-"""By how many of the first inputs there is a gradient: the samples themselves are constants."""
+class Slopes(NamedTuple):
+    """A gradient by the first of the inputs; the samples themselves are constants."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    phi: Tensor
+    q: Tensor
+    epsilon: Tensor
 
 
-def two_kernels(
+def ratio(inputs: Inputs) -> tuple[Tensor, Slopes]:
+    """MMD^2 / sigma, ``[...]``, and its gradient, see `fl.parts.deep_kernel.DeepKernel.ascent`."""
+    *tensors, shift, product = inputs
+    lead, n = inputs.x.shape[:-2], inputs.x.shape[-2]
+    size = max(1, AT_ONCE // (3 * n * n))
+    if lead.numel() <= size:
+        return _evaluated(inputs)
+    groups = zip(*(t.flatten(0, len(lead) - 1).split(size) for t in tensors), strict=True)
+    parts = [_evaluated(Inputs._make((*group, shift, product))) for group in groups]
+    value = torch.cat([value for value, _ in parts]).unflatten(0, lead)
+    slopes = zip(*(slopes for _, slopes in parts), strict=True)
+    return value, Slopes._make(torch.cat(found).unflatten(0, lead) for found in slopes)
+
+
+def _two_kernels(
     deep: Tensor, plain: Tensor, phi: Tensor, q: Tensor, product: bool
 ) -> tuple[Tensor, Tensor]:
-    """A - 1 and B - 1, where B = exp(-plain / q), and A = exp(-deep / phi), times B for a product.
+    """A - 1 and B - 1, where B = exp(-plain / q), and A = exp(-deep / phi), times B for a product;
+    ``deep`` is used up.
 
-    Less one, kernels are small where rows are near, so that differences lose no digits.
+    Less one, kernels are small where rows are near, so that their sums lose no digits. Powers of
+    two take a fifth of the time of expm1. A single entry is then less precise, but each by a
+    rounding error of its own, of which nothing is left in sums over rows (docs/benchmarks.md).
     """
-    further = plain / -q
-    nearer = torch.addcmul(further, deep, -1 / phi) if product else deep / -phi
-    return nearer.expm1_(), further.expm1_()
-
-
-def ratio(inputs: Inputs) -> Tensor:
-    """MMD^2 / sigma, ``[...]``, see `fl.parts.deep_kernel.DeepKernel.objective`.
-
-    It can be differentiated once.
-    """
-    value: Tensor = _Ratio.apply(*inputs)[0]  # type: ignore[no-untyped-call]
-    return value
+    far, near = plain * (-LOG2_E / q), deep.mul_(-LOG2_E / phi)
+    if product:
+        near.add_(far)
+    return near.exp2_().sub_(1), far.exp2_().sub_(1)
 
 
 def moved_apart(x: Tensor, y: Tensor, shift: int) -> Tensor:
@@ -76,42 +95,8 @@ def moved_apart(x: Tensor, y: Tensor, shift: int) -> Tensor:
     return x - y.roll(shift, -2)
 
 
-class _Ratio(torch.autograd.Function):
-    """`ratio`, whose gradient is computed with it, as each step wants it."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        """The value and its gradient by each of the first inputs."""
-        inputs = Inputs(*arguments)
-        *tensors, shift, product = inputs
-        lead, n = inputs.x.shape[:-2], inputs.x.shape[-2]
-        size = max(1, AT_ONCE // (3 * n * n))
-        if lead.numel() <= size:
-            return _evaluated(inputs)
-        groups = zip(*(t.flatten(0, len(lead) - 1).split(size) for t in tensors), strict=True)
-        parts = [_evaluated(Inputs._make((*group, shift, product))) for group in groups]
-        return tuple(torch.cat(found).unflatten(0, lead) for found in zip(*parts, strict=True))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, by: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        """That gradient, times the one by the value."""
-        none = (None,) * (len(Inputs._fields) - SLOPES)
-        if by is None:
-            return *(None,) * SLOPES, *none
-        slopes = ctx.saved_tensors
-        return *(by.reshape(by.shape + (1,) * (s.dim() - by.dim())) * s for s in slopes), *none
-
-
-def _evaluated(inputs: Inputs) -> tuple[Tensor, ...]:
-    """The value and its gradient by each of the first inputs.
+def _evaluated(inputs: Inputs) -> tuple[Tensor, Slopes]:
+    """The same of all clients at once.
 
     Of a kernel k between rows, the value is differentiated first by the sums over t of k(x_s, x_t)
     - k(x_s, y_t), u, and of k(y_s, y_t) - k(x_t, y_s), v, and by k(x_s, y_s), p. The gradient by
@@ -121,8 +106,8 @@ def _evaluated(inputs: Inputs) -> tuple[Tensor, ...]:
     x, y, weight, phi, q, epsilon, plain, apart, shift, product = inputs
     metric, gap = weight.mT @ weight, moved_apart(x, y, shift)
     deep, deep_apart = three_distances(x, y, metric), (gap @ metric * gap).sum(-1)
-    near, far = two_kernels(deep, plain, _over(phi, 3), _over(q, 3), product)
-    near_apart, far_apart = two_kernels(deep_apart, apart, _over(phi, 1), _over(q, 1), product)
+    near, far = _two_kernels(deep, plain, _over(phi, 3), _over(q, 3), product)
+    near_apart, far_apart = _two_kernels(deep_apart, apart, _over(phi, 1), _over(q, 1), product)
     near_sums, far_sums = _row_sums(near), _row_sums(far)
     value, slope, p = _objective(
         torch.lerp(near_sums, far_sums, _over(epsilon, 2)),
@@ -134,23 +119,18 @@ def _evaluated(inputs: Inputs) -> tuple[Tensor, ...]:
         return (slope * sums).sum((-2, -1)) + p * pairs.sum(-1)
 
     by_epsilon = against(far_sums - near_sums, far_apart - near_apart)
-    far_apart, near_apart = far_apart + 1, near_apart + 1
-    by_q = epsilon * against(_row_sums(far.mul_(plain).add_(plain)), far_apart * apart)
-    weights = _outer(slope)
-    weighted = torch.addcmul(weights, weights, near)
-    if product:
-        pairs = _whole(torch.linalg.vecdot(weighted.flatten(-2), plain.flatten(-2)))
-        by_q = by_q + (1 - epsilon) * (pairs + p * (near_apart * apart).sum(-1))
+    by_q = against(*_times_plain(inputs, near, far, near_apart, far_apart))
+    del far  # Memory that is used again is still in a cache.
+    near, near_apart = near.add_(1), near_apart + 1
+    weighted = near.mul_(_outer(slope))
+    centre = x.mean(-2, keepdim=True)
+    x, y = x - centre, y - centre
     pull_x, pull_y = _pull(weighted, x, y)
     alone = _over(p, 2) * near_apart[..., None] * gap
     pull_x, pull_y = pull_x + alone, pull_y - alone.roll(-shift, -2)
-    centre = x.mean(-2, keepdim=True)
-    by_metric = _over((epsilon - 1) / phi, 2) * (
-        (x - centre).mT @ pull_x + (y - centre).mT @ pull_y
-    )
+    by_metric = _over((epsilon - 1) / phi, 2) * (x.mT @ pull_x + y.mT @ pull_y)
     outward = _over(2 * (epsilon - 1) / phi, 2) * metric
-    return (
-        value,
+    return value, Slopes(
         pull_x @ outward,
         pull_y @ outward,
         weight @ (by_metric + by_metric.mT),
@@ -158,6 +138,21 @@ def _evaluated(inputs: Inputs) -> tuple[Tensor, ...]:
         by_q / q.square(),
         by_epsilon,
     )
+
+
+def _times_plain(
+    inputs: Inputs, near: Tensor, far: Tensor, near_apart: Tensor, far_apart: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What q divides in exponents times what it does so in: row sums, and of the pairs; ``far`` is
+    used up.
+    """
+    plain, apart, epsilon = inputs.plain, inputs.apart, inputs.epsilon
+    if not inputs.product:
+        sums = _row_sums(far.add_(1).mul_(plain))
+        return _over(epsilon, 2) * sums, _over(epsilon, 1) * (far_apart + 1) * apart
+    both = far.sub_(near).mul_(_over(epsilon, 3)).add_(near)
+    both_apart = torch.lerp(near_apart, far_apart, _over(epsilon, 1))
+    return _row_sums(both.add_(1).mul_(plain)), (both_apart + 1) * apart
 
 
 def _objective(sums: Tensor, apart: Tensor, shift: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -196,9 +191,9 @@ def _outer(slope: Tensor) -> Tensor:
 
 
 def _pull(a: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """sum_t a_st (z_s - z_t) over all rows z_t of both samples, for the rows of x and of y."""
-    centre = x.mean(-2, keepdim=True)
-    x, y = x - centre, y - centre
+    """sum_t a_st (z_s - z_t) over all rows z_t of both samples, for the rows of x and of y, which
+    should not be far from 0.
+    """
     # Transposed, as few rows times a wide matrix are faster than a wide matrix times few columns.
     ahead = (torch.stack([x, y, y], -3).mT @ a.mT).mT
     back = (x.mT @ a.select(-3, 2)).mT
@@ -209,11 +204,3 @@ def _pull(a: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         of_x - ahead.select(-3, 0) - ahead.select(-3, 2),
         of_y - ahead.select(-3, 1) - back,
     )
-
-
-def _whole(sums: Tensor) -> Tensor:
-    """The sum over all pairs, from sums over the pairs of each block; pairs within a sample count
-    once.
-    """
-    within_x, within_y, between = sums.unbind(-1)
-    return (within_x + within_y) / 2 + between

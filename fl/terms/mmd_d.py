@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from fl import rng, trees
 from fl.fields import Count, NonNegative, Positive
@@ -23,6 +22,7 @@ from fl.parts.distances import three_distances
 from fl.parts.drift import Drift, check_batch, in_groups, where_apart, widths
 from fl.parts.mmd import DeepKernel
 from fl.parts.optimizers import adamw
+from fl.pytorch.folding import whole
 from fl.task import ANY
 from fl.term import Adaptive, Forward, Periodic
 from fl.trees import Tree
@@ -80,12 +80,15 @@ class MMDD:
                 state[name] = {"kernel": kernel, "optimizer": optimizer.init(kernel)}
             return state
 
+        def squared(kernel: Tree, two: Tree) -> Tensor:
+            def mmd2(x: Tensor, y: Tensor, *leaves: Tensor) -> Tensor:
+                return DeepKernel(trees.unflatten(kernel, leaves), self.form).mmd2(x, y)
+
+            return whole(mmd2, two["own"], two["shared"], *trees.leaves(kernel))
+
         def term(forward: Forward, state: Tree) -> tuple[Tensor, dict[str, Any]]:
             seen = drift.features(forward)
-            parts = [
-                DeepKernel(state[name]["kernel"], self.form).mmd2(two["own"], two["shared"])
-                for name, two in seen.items()
-            ]
+            parts = [squared(state[name]["kernel"], two) for name, two in seen.items()]
             return self.mu * torch.stack(parts).sum(), dict(seen)
 
         def trained(state: Tree, two: Tree) -> dict[str, Any]:
@@ -93,12 +96,10 @@ class MMDD:
             kernel, moments, x, y = state["kernel"], state["optimizer"], two["own"], two["shared"]
             plain = three_distances(x, y)
             for shift in range(1, self.steps + 1):
-
-                def loss(params: Tree, shift: int = shift) -> Tensor:
-                    deep = DeepKernel(params, self.form)
-                    return -deep.objective(x, y, shift=shift, plain=plain).sum()
-
-                kernel, moments = optimizer.step(kernel, grad(loss)(kernel), moments, self.lr)
+                _, up = DeepKernel(kernel, self.form).ascent(x, y, shift=shift, plain=plain)
+                kernel, moments = optimizer.step(
+                    kernel, trees.apply(torch.neg, up), moments, self.lr
+                )
             return where_apart({"kernel": kernel, "optimizer": moments}, state, two)
 
         def adapt(state: Tree, seen: Tree) -> dict[str, Any]:
