@@ -7,6 +7,7 @@ S. Ayromlou, D. B. Emerson. Adaptive Latent-Space Constraints in Personalized FL
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl import trees
-from fl.parts.distances import squared_distances, three_distances
+from fl.parts.distances import three_distances
 from fl.parts.kernel_ratio import Inputs, moved_apart, ratio
 from fl.trees import Tree
 
@@ -48,6 +49,10 @@ class DeepKernel:
     params: Tree
     form: Form = "product"
 
+    def having(self, leaves: Sequence[Tensor]) -> DeepKernel:
+        """The kernel of other parameters, in the order of `fl.trees.leaves`."""
+        return DeepKernel(trees.unflatten(self.params, leaves), self.form)
+
     @staticmethod
     def start(width: int, seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
         """Parameters to begin with, on the CPU; the same for the same seed.
@@ -74,9 +79,35 @@ class DeepKernel:
     def mmd2(self, x: Tensor, y: Tensor) -> Tensor:
         """MMD-D^2: the mean of h(s, t) over different rows s and t (Liu et al. 2020, equation 2).
 
-        It is unbiased and may be negative; for one row it is 0.
+        It is unbiased and may be negative; for one row it is 0. It can be differentiated by x, any
+        number of times; y and the parameters are constants.
         """
-        return _off_diagonal_mean(self._terms(x, y))
+        leaves = [leaf.detach() for leaf in trees.leaves(self.params)]
+        value: Tensor = _MMD2.apply(x, y.detach(), self, *leaves)[0]  # type: ignore[no-untyped-call]
+        return value
+
+    def mmd2_and_slope(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """`mmd2` and its gradient by x, written out."""
+        layers = self._layers(torch.stack([x, y], -3))
+        hidden_x, hidden_y = layers[-1].mT.unbind(-3)
+        weight, n = self.params["featurizer"][LAST]["weight"], x.shape[-2]
+        metric, lead = weight.mT @ weight, x.shape[:-2]
+        deep, plain = three_distances(hidden_x, hidden_y, metric), three_distances(x, y)
+        s_phi, s_q, epsilon = (s.expand(lead)[..., None, None, None] for s in self._scales())
+        near, far = -deep / s_phi, -plain / s_q
+        if self.form == "product":
+            near = near + far
+        near, far = near.expm1(), far.expm1()
+        within_x, within_y, between = torch.lerp(near, far, epsilon).unbind(-3)
+        apart = (1 - torch.eye(n, dtype=x.dtype, device=x.device)) / max(n * (n - 1), 1)
+        value = (apart * ((within_x - between) + (within_y - between))).sum((-2, -1))
+        near, far = (1 - epsilon) * apart * (near + 1), epsilon * apart * (far + 1)
+        by_hidden = _slope(near / -s_phi, hidden_x, hidden_y) @ metric
+        further = near + far if self.form == "product" else far
+        by_x = _slope(further / -s_q, x, y)
+        of_x = [layer.narrow(-3, 0, 1) for layer in layers]
+        _, through = self._slopes(of_x, by_hidden.mT.unsqueeze(-3))
+        return value, by_x + through.squeeze(-3).mT
 
     def objective(
         self, x: Tensor, y: Tensor, *, shift: int = 0, plain: Tensor | None = None
@@ -121,52 +152,44 @@ class DeepKernel:
             "q": 2 * self.params["q"] * by.q,
         }
 
-    def _features(self, samples: Tensor) -> Tensor:
-        """phi of several samples of a client, ``[..., samples, n, 50]``."""
-        last = self.params["featurizer"][LAST]
-        weight, bias = last["weight"].unsqueeze(-3), last["bias"][..., None, None, :]
-        return self._layers(samples)[-1].mT @ weight.mT + bias
-
     def _layers(self, samples: Tensor) -> list[Tensor]:
         """What each layer of phi takes, ``[..., samples, width, n]``: few rows, as their products
         are faster than those of few columns.
         """
         found = [samples.mT]
-        for name, layer in self.params["featurizer"].items():
-            if name != LAST:
-                weight, bias = layer["weight"].unsqueeze(-3), layer["bias"][..., None, :, None]
-                found.append(F.softplus(weight @ found[-1] + bias))
+        for layer in self._first_layers():
+            weight, bias = layer["weight"].unsqueeze(-3), layer["bias"][..., None, :, None]
+            found.append(F.softplus(weight @ found[-1] + bias))
         return found
+
+    def _slopes(self, layers: list[Tensor], by: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The gradient by what each layer but the last gives before its softplus, and by the
+        samples, from that by what the last one takes.
+
+        Args:
+            layers: As `_layers` gives them.
+        """
+        found: list[Tensor] = []
+        for layer, after in zip(reversed(self._first_layers()), reversed(layers), strict=False):
+            found.append(-by * torch.expm1(-after))  # a = softplus(z) has the slope 1 - exp(-a).
+            by = layer["weight"].mT.unsqueeze(-3) @ found[-1]
+        return found[::-1], by
 
     def _backward(self, layers: list[Tensor], by: Tensor, by_weight: Tensor) -> dict[str, Any]:
         """The gradient by the layers of phi, from that by what the last one takes, ``[..., 2, n,
         10]``, and by its weight. Its bias moves all features alike, so no distance depends on it.
         """
-        params, found, by = self.params["featurizer"], {}, by.mT
-        steps = zip([name for name in params if name != LAST], pairwise(layers), strict=True)
-        for name, (before, after) in reversed(list(steps)):
-            by = -by * torch.expm1(-after)  # The slope of a = softplus(z) is 1 - exp(-a).
-            found[name] = {"weight": (by @ before.mT).sum(-3), "bias": by.sum((-3, -1))}
-            by = params[name]["weight"].mT.unsqueeze(-3) @ by
-        found[LAST] = {"weight": by_weight, "bias": torch.zeros_like(by_weight[..., 0])}
-        return {name: found[name] for name in params}
+        slopes, _ = self._slopes(layers, by.mT)
+        found = [
+            {"weight": (slope @ before.mT).sum(-3), "bias": slope.sum((-3, -1))}
+            for slope, before in zip(slopes, layers, strict=False)
+        ]
+        last = {"weight": by_weight, "bias": torch.zeros_like(by_weight[..., 0])}
+        return dict(zip(self.params["featurizer"], [*found, last], strict=True))
 
-    def _terms(self, x: Tensor, y: Tensor) -> Tensor:
-        """h(s, t), ``[..., n, n]``."""
-        of_x, of_y = self._features(torch.stack([x, y], -3)).unbind(-3)
-        deep = squared_distances(of_x, of_y)
-        within_x, within_y, there, back = self._kernels(deep, squared_distances(x, y)).unbind(-3)
-        return (within_x - there) + (within_y - back)
-
-    def _kernels(self, deep: Tensor, plain: Tensor) -> Tensor:
-        """k - 1 from squared distances of features and of samples, both ``[...]`` and more
-        dimensions.
-        """
-        phi, q, epsilon = (trees.align(scale, deep) for scale in self._scales())
-        near, far = deep / -phi, plain / -q
-        if self.form == "product":
-            near = near + far
-        return torch.lerp(near.expm1(), far.expm1(), epsilon)
+    def _first_layers(self) -> list[Tree]:
+        """The layers of phi but the last."""
+        return [layer for name, layer in self.params["featurizer"].items() if name != LAST]
 
     def _scales(self) -> tuple[Tensor, Tensor, Tensor]:
         """Bandwidths s_phi and s_q, and eps, each ``[...]``."""
@@ -174,7 +197,41 @@ class DeepKernel:
         return params["phi"].square(), params["q"].square(), params["epsilon"].sigmoid()
 
 
-def _off_diagonal_mean(square: Tensor) -> Tensor:
-    n = square.shape[-1]
-    total = square.sum(dim=(-2, -1)) - square.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-    return total / max(n * (n - 1), 1)
+class _MMD2(torch.autograd.Function):
+    """`DeepKernel.mmd2`: automatic differentiation takes almost twice as long."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, kernel: DeepKernel, *leaves: Tensor) -> tuple[Tensor, Tensor]:
+        """The value, and its gradient by x."""
+        return kernel.having(leaves).mmd2_and_slope(x, y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, y, ctx.kernel, *leaves = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, y, output[1], *leaves)
+
+    @staticmethod
+    def backward(ctx: Any, by: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        """That gradient, times the one by the value."""
+        x, y, slope, *leaves = ctx.saved_tensors
+        none = (None,) * (2 + len(leaves))
+        if by is None:
+            return None, *none
+        if torch.is_grad_enabled():  # So that it can be differentiated again.
+            _, slope = ctx.kernel.having(leaves).mmd2_and_slope(x, y)
+        return by[..., None, None] * slope, *none
+
+
+def _slope(weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The gradient by x of sum_st a_st |x_s - x_t|^2 - 2 b_st |x_s - y_t|^2, where the first of
+    weights is a, symmetric, and the last one b, ``[..., 3, n, n]``.
+
+    Where y is near x, a is near b, so that differences are taken of these first.
+    """
+    b = weights.select(-3, 2)
+    drift = weights.select(-3, 0) - b
+    return 4 * (drift.sum(-1, keepdim=True) * x - drift @ x + b @ (y - x))

@@ -49,11 +49,13 @@ def three_distances(x: Tensor, y: Tensor, metric: Tensor | None = None) -> Tenso
     length = (measured_centred * centred).sum(dim=-1)
     growth = (measured_moves * (moves + 2 * centred)).sum(dim=-1)
     left = [measured_centred, measured_moves, measured_centred]
-    right = [centred, moves, moves]
+    right = [centred, centred + moves, moves]
     found = (-2 * torch.stack(left, dim=-3)) @ torch.stack(right, dim=-3).mT
     still, moved, there = (found.select(-3, block) for block in range(3))
     still.add_(length[..., None]).add_(length[..., None, :])
     there.add_(growth[..., None, :])
-    moved.add_(there).add_(there.mT).add_(still)
+    # Of |y_s - y_t|^2 the product has what |x_s - y_t|^2 lacks but for one growth, so that nothing
+    # is read across rows.
+    moved.add_(there).add_(growth[..., None]).add_(still)
     there.add_(still)
     return found.relu_()

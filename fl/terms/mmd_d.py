@@ -82,7 +82,7 @@ class MMDD:
 
         def squared(kernel: Tree, two: Tree) -> Tensor:
             def mmd2(x: Tensor, y: Tensor, *leaves: Tensor) -> Tensor:
-                return DeepKernel(trees.unflatten(kernel, leaves), self.form).mmd2(x, y)
+                return DeepKernel(kernel, self.form).having(leaves).mmd2(x, y)
 
             return whole(mmd2, two["own"], two["shared"], *trees.leaves(kernel))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, vmap
 
 from fl import trees
@@ -491,6 +491,21 @@ def test_the_gradient_of_the_objective_is_that_by_differences(form: Any) -> None
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("form", ["product", "sum"])
+def test_the_deep_kernels_mmd_is_differentiated_once_and_twice(form: Any) -> None:
+    x, y = samples(2, 4, 3)
+    stack = trees.stack([trained(0), trained(1)])
+
+    def value(own: Tensor) -> Tensor:
+        return DeepKernel(stack, form).mmd2(own, y)
+
+    own = x.requires_grad_()
+    assert gradcheck(value, own)
+    assert gradgradcheck(value, own)
+    each = vmap(grad(lambda p, a, b: DeepKernel(p, form).mmd2(a, b), argnums=1))(stack, x, y)
+    torch.testing.assert_close(each, torch.autograd.grad(value(own).sum(), own)[0])
+
+
 def test_clients_worked_on_one_after_another_are_those_worked_on_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -546,7 +561,7 @@ def test_training_the_deep_kernel_tells_samples_apart() -> None:
 def test_the_deep_kernel_has_finite_gradients_where_all_is_alike() -> None:
     x, y = samples(5, 3)
     kernel = DeepKernel(trained(0))
-    assert gradcheck(kernel.mmd2, (x.clone().requires_grad_(), y.clone().requires_grad_()))
+    assert gradcheck(lambda own: kernel.mmd2(own, x), x.clone().requires_grad_())
     _, same = kernel.ascent(x, x)
     assert all(leaf.isfinite().all() for leaf in trees.leaves(same))
     assert kernel.objective(x, x).item() == 0
