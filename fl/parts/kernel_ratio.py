@@ -81,8 +81,9 @@ def _two_kernels(
     ``deep`` is used up.
 
     Less one, kernels are small where rows are near, so that their sums lose no digits. Powers of
-    two take a fifth of the time of expm1. A single entry is then less precise, but each by a
-    rounding error of its own, of which nothing is left in sums over rows (docs/benchmarks.md).
+    two take a quarter of the time of expm1. Where rows are near a single entry is then less
+    precise, but its rounding error is its own, so that little of it is left in sums over rows
+    (docs/benchmarks.md).
     """
     far, near = plain * (-LOG2_E / q), deep.mul_(-LOG2_E / phi)
     if product:

@@ -531,6 +531,20 @@ def test_clients_worked_on_one_after_another_are_those_worked_on_at_once(
     torch.testing.assert_close(found, state["a"] + x.sum((-2, -1)))
 
 
+@pytest.mark.parametrize("apart", [1e-1, 1e-2, 1e-3])
+def test_a_kernels_gradient_keeps_its_digits_where_rows_are_near(apart: float) -> None:
+    x, y = samples(100, 3, apart=apart)
+    params = {**DeepKernel.start(3, 0, torch.float64), "phi": torch.tensor(1.0).double()}
+
+    def slopes(dtype: torch.dtype) -> Tensor:
+        kernel = DeepKernel(trees.apply(lambda leaf: leaf.to(dtype), params))
+        _, found = kernel.ascent(x.to(dtype), y.to(dtype), shift=1)
+        return torch.cat([leaf.flatten() for leaf in trees.leaves(found)]).double()
+
+    exact = slopes(torch.float64)
+    assert (slopes(torch.float32) - exact).norm() < 3e-4 * exact.norm()
+
+
 def test_a_metric_measures_as_the_map_that_makes_it() -> None:
     x, y = samples(2, 5, 3)
     weight = torch.randn(2, 4, 3, dtype=x.dtype, generator=torch.Generator().manual_seed(0))
