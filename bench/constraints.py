@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bench import machine
 from bench.kernels import plain_client
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.method import Setting
 from fl.methods.ditto import Ditto
 from fl.models.cifar_cnn import CifarCNN

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from bench import machine
 from fl import trees
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.method import Setting, Sweep
 from fl.methods.fedsac import FedSaC
 from fl.models.lenet import LeNet

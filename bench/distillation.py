@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bench import machine
 from fl import trees
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.method import REAL, Setting
 from fl.methods.warm_up import WarmUp
 from fl.models.convnet import ConvNet, Halving

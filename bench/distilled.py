@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from fl.method import Pass
-from fl.planning import plan
+from fl.planning import plan_files
 from fl.schema import PERSONAL
 from fl.simulation import simulate
 from fl.simulation.simulate import Simulation
@@ -33,7 +33,7 @@ SCALE, GAP, WHITE = 3, 6, 255
 
 def simulated(results: Path, run: dict[str, Any]) -> Simulation:
     """The run's simulation."""
-    bundle = plan.bundle(results / "plan", run["bundle"])
+    bundle = plan_files.bundle(results / "plan", run["bundle"])
     return specs.assemble(bundle.runs[0].spec, bundle.folders, torch.device("cpu"))
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from bench import machine
 from bench.local_steps import MODELS, PLAIN
 from bench.workloads import CLASSES, LR, MOMENTUM, WORKLOADS
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.method import Setting
 from fl.methods.ditto import Ditto
 from fl.methods.fedavg import FedAvg

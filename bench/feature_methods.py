@@ -14,7 +14,7 @@ import numpy as np
 
 from bench import machine
 from bench.workloads import CLASSES, LR, MOMENTUM, Workload
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.method import Setting
 from fl.methods.fedavg import FedAvg
 from fl.methods.fedfa import FedFA

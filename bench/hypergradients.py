@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from bench import machine
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.method import COUNTS, Method, Pass, Setting
 from fl.methods.fedavg import FedAvg
 from fl.methods.fedl2p import FedL2P

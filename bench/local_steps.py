@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from bench import machine
 from bench.workloads import CLASSES, LR, WORKLOADS, Workload
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.method import Setting
 from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN

@@ -14,7 +14,7 @@ import numpy as np
 
 from bench import machine
 from fl import trees
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.method import Setting
 from fl.methods.fedbn import FedBN
 from fl.models.resnet18 import ResNet18

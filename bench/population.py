@@ -21,7 +21,7 @@ import numpy as np
 
 from bench import machine
 from bench.workloads import CLASSES
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.method import Setting
 from fl.methods.ditto import Ditto
 from fl.methods.fedavg import FedAvg

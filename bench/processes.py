@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from bench import local_steps, machine
 from bench.workloads import WORKLOADS
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.method import Setting
 from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN

@@ -315,6 +315,6 @@ def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: dict[st
 
 
 def _planned(results: Path, kind: str, name: str) -> dict[str, Any]:
-    from fl.planning import plan
+    from fl.planning import plan_files
 
-    return plan.part(results / "plan", kind, name)
+    return plan_files.part(results / "plan", kind, name)

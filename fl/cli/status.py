@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fl.errors import DataError
-from fl.planning import plan
+from fl.planning import plan_files
 from fl.planning.bundle import Bundle
 from fl.planning.estimate import Rates
 from fl.store import lease
@@ -52,10 +52,10 @@ class Standing:
 def bundles(results: Path) -> list[Bundle]:
     """The bundles of the plan in ``<results>/plan``, as Snakemake goes by it."""
     home = results / "plan"
-    found = plan.summary(home)
+    found = plan_files.summary(home)
     if not found:
         raise DataError(f"{home}: there is no plan yet; make one: python -m fl plan --write")
-    return [plan.bundle(home, name) for name in found["bundles"]]
+    return [plan_files.bundle(home, name) for name in found["bundles"]]
 
 
 def look(planned: Sequence[Bundle], store: Store) -> list[Standing]:

@@ -243,9 +243,9 @@ def _planned(folder: Path) -> set[str]:
 
 
 def _plan(folder: Path) -> dict[str, Any]:
-    from fl.planning import plan
+    from fl.planning import plan_files
 
-    return plan.summary(Path(config.settings(folder).results) / "plan")
+    return plan_files.summary(Path(config.settings(folder).results) / "plan")
 
 
 def _tell(moved: Iterable[Moved]) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.data.modality import Modality
 
 IMAGE = 3

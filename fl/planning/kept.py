@@ -18,7 +18,7 @@ from typing import Any
 from fl.code import identity
 from fl.errors import FedloomError
 from fl.files import write_bytes
-from fl.planning import fingerprint, plan
+from fl.planning import fingerprint, plan, plan_files
 from fl.planning.plan import Plan
 from fl.study import config
 from fl.study.config import Settings
@@ -91,7 +91,7 @@ def runs(folder: Path, studies: Sequence[str]) -> dict[str, list[str] | FedloomE
 
 def _names(path: Path) -> dict[str, dict[str, Any]]:
     """What `runs` kept, by study; nothing if it is absent or damaged."""
-    found = plan.read(path)
+    found = plan_files.read(path)
     known = found.get("studies", {})
     return dict(known) if found.get("digest") == identity.digest(known) else {}
 
@@ -100,13 +100,13 @@ def study(folder: Path, name: str) -> dict[str, Any]:
     """A study, for the config as it is now, read from ``<results>/plan`` if it is there."""
     settings = config.settings(folder)
     if name in settings.studies and plan.still(folder):
-        return plan.part(Path(settings.results) / "plan", "studies", name)
+        return plan_files.part(Path(settings.results) / "plan", "studies", name)
     return asked(folder, [name]).studies[name]
 
 
 def _read(path: Path, key: str, settings: Settings) -> Plan | None:
     """What is kept, unless it is for another config, damaged, or absent."""
-    found = plan.read(path)
+    found = plan_files.read(path)
     parts = found.get("parts")
     if found.get("key") != key or not isinstance(parts, dict) or {*parts} != {*PARTS}:
         return None

@@ -1,15 +1,13 @@
 """What a config means, written to files: the runs, the bundles that train them, and what they need.
 
 Snakemake parses `current`. It is kept in ``<results>/plan/`` and made again only when config or
-code changed, so that reading it does not wait for the expansion. Its files are
-rewritten only when their content changes, because the graph goes by their times.
+code changed, so that reading it does not wait for the expansion.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,9 @@ from fl.code import identity, registry, syntax
 from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
 from fl.errors import ConfigError, DataError, Where
-from fl.files import check_writable, disk_errors, parse_json, sha256, write_json
-from fl.planning import fingerprint, plan_check, room, served
+from fl.files import check_writable, sha256
+from fl.planning import fingerprint, plan_check, plan_files, room, served
 from fl.planning.analyses import planned
-from fl.planning.bundle import Bundle
 from fl.planning.captions import told
 from fl.planning.published_cells import published_cells
 from fl.pytorch import allocator
@@ -234,7 +231,7 @@ def still(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
     settings, wanted, _ = asked_for(folder, studies)
     home = Path(settings.results) / "plan"
     try:
-        known = summary(home)
+        known = plan_files.summary(home)
     except DataError:
         known = {}
     watched = known.get("watched", {})
@@ -258,11 +255,11 @@ def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, 
     plan = make(folder, studies, known=known)
     for kind, parts in plan.kinds.items():
         for name, content in parts.items():
-            write(home / kind / f"{name}.json", content)
-    write(home / served.FILE, served.programs(plan.bundles))
+            plan_files.write(home / kind / f"{name}.json", content)
+    plan_files.write(home / served.FILE, served.programs(plan.bundles))
     known.save()  # Before, there may have been no folder.
     syntax.keep(home)
-    return plan, dict(write(home / "plan.json", _summary(plan, key)))
+    return plan, dict(plan_files.write(home / "plan.json", _summary(plan, key)))
 
 
 def _whole(home: Path, known: Mapping[str, Any]) -> bool:
@@ -304,53 +301,3 @@ def _summary(plan: Plan, key: str) -> dict[str, Any]:
 def stands(watched: Mapping[str, str]) -> bool:
     """Whether the user's files are unchanged."""
     return all(stamp([Path(path)]) == was for path, was in watched.items())
-
-
-def write(path: Path, content: Any) -> Any:
-    """Write ``content`` unless the file has it already; returns it as it will be read."""
-    plain = json.loads(json.dumps(content))
-    if read(path) != plain:
-        with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, plain)
-    return plain
-
-
-def summary(home: Path) -> dict[str, Any]:
-    """``plan.json`` of a folder, empty where there is none; `DataError` if it is none."""
-    path = home / "plan.json"
-    return _checked(path, plan_check.check_summary)[0] if path.exists() else {}
-
-
-def part(home: Path, kind: str, name: str) -> dict[str, Any]:
-    """A study, bundle, data set or partition of the plan, read from its file, or `DataError`."""
-    return _checked(home / kind / f"{name}.json", plan_check.KINDS[kind])[0]
-
-
-def bundle(home: Path, name: str) -> Bundle:
-    """A bundle of the plan, or `DataError`."""
-    found: Bundle = _checked(home / "bundles" / f"{name}.json", Bundle.of)[1]
-    return found
-
-
-def _checked(path: Path, check: Callable[[Any, Where], Any]) -> tuple[dict[str, Any], Any]:
-    """What a file says, and what the check makes of it."""
-    try:
-        found = parse_json(path.read_bytes())
-        made = check(found, Where(str(path)))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path}: cannot be read ({error}); plan first: python -m fl plan --write"
-        ) from None
-    except ConfigError as error:
-        raise DataError(f"{error}; plan again: python -m fl plan --write") from None
-    return dict(found), made
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A file of the plan, whatever the config says now; empty if there is none."""
-    try:
-        found = parse_json(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

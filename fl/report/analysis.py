@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fl.planning import plan
+from fl.planning import plan_files
 from fl.report.facts import read_plan
 from fl.results import result_files, summaries
 from fl.schema import SETTING, UNSEEN
@@ -58,7 +58,7 @@ def load(
     """
     results = Path(results)
     planned = read_plan(study, results)
-    known = plan.read(results / "plan" / "plan.json").get("settings", {})
+    known = plan_files.read(results / "plan" / "plan.json").get("settings", {})
     store = Path(store or known.get("store", results / "runs"))
     rows, runs = result_files.read(planned, store, results)
     split = UNSEEN if unseen else "test"

@@ -16,7 +16,7 @@ from fl import files
 from fl.analysis import Result
 from fl.code import identity, registry
 from fl.errors import DataError, FedloomError
-from fl.planning import plan
+from fl.planning import plan_files
 from fl.planning.analyses import PAGE, RECORD, TABLE, place
 from fl.results import partitions, tables
 from fl.schema import COMPLETE, MISSING, StudySetting
@@ -134,7 +134,7 @@ class _Stored:
 
         name = self.planned["bundle"]
         if name not in self.shared:
-            bundle = plan.bundle(self.results / "plan", name)
+            bundle = plan_files.bundle(self.results / "plan", name)
             spec = bundle.runs[0].spec
             self.shared.clear()  # One at a time, as each holds its data.
             self.shared[name] = specs.assemble(spec, bundle.folders, torch.device(self.device))
@@ -148,7 +148,7 @@ class _Stored:
         return counts
 
     def domains(self) -> list[str]:
-        bundle = plan.bundle(self.results / "plan", self.planned["bundle"])
+        bundle = plan_files.bundle(self.results / "plan", self.planned["bundle"])
         return specs.domains_of(bundle.runs[0].spec, bundle.folders)
 
     @cached_property

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fl.files import disk_errors
-from fl.planning import analyses, jobs, plan
+from fl.planning import analyses, jobs, plan_files
 from fl.planning.jobs import gpus as gpus
 from fl.planning.jobs import threads as threads
 from fl.planning.sharing import Machine
@@ -57,7 +57,7 @@ def settle(planned: Mapping[str, Any], merge: bool | Machine = False) -> dict[st
         home |= dict.fromkeys(job["bundles"], job["job"])
         with disk_errors(results / "markers"):
             marker(results, job["job"]).unlink(missing_ok=True)
-        plan.write(results / "plan" / "jobs" / f"{job['job']}.json", job)
+        plan_files.write(results / "plan" / "jobs" / f"{job['job']}.json", job)
     return home
 
 
@@ -92,7 +92,7 @@ def _jobs(
 ) -> Iterator[dict[str, Any]]:
     settings = planned["settings"]
     home = Path(settings["results"]) / "plan"
-    bundles = {name: plan.bundle(home, name) for name in lacking}
+    bundles = {name: plan_files.bundle(home, name) for name in lacking}
     nodes = [config.Node(**node) for node in settings["nodes"]]
     store = Store(Path(settings["store"]))
     for job in jobs.form(bundles, store, merge, jobs.readers(planned["studies"])):

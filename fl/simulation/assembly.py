@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.data.modality import Modality, groups, kinds_of, named
 from fl.data.several import SeveralArrays, augmented
 from fl.errors import DataError, FedloomError

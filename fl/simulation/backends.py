@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from fl import trees
-from fl.data.batches import Arrays, Schedule
+from fl.data.arrays import Arrays
+from fl.data.batches import Schedule
 from fl.errors import FedloomError
 from fl.method import Pass, Refresh
 from fl.protocols import is_spending

@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from fl import trees
-from fl.data.batches import Arrays, Schedule
+from fl.data.arrays import Arrays
+from fl.data.batches import Schedule
 from fl.method import Pass
 from fl.pytorch import private
 from fl.simulation import turns

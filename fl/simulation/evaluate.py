@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 
 from fl import trees
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.method import Method
 from fl.network import Network
 from fl.schema import PERSONAL, REWEIGHTED, UNSEEN

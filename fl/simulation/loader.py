@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from fl import trees
-from fl.data.batches import Arrays, Schedule
+from fl.data.arrays import Arrays
+from fl.data.batches import Schedule
 from fl.method import Pass, Refresh
 from fl.protocols import Batch, ReferenceModels
 from fl.trees import Tree

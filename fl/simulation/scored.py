@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fl import trees
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.method import Predictor, View
 from fl.network import Network
 from fl.simulation.engine import State

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from fl import trees
-from fl.data.batches import Arrays, schedule
+from fl.data.arrays import Arrays
+from fl.data.batches import schedule
 from fl.method import Pass
 from fl.network import Network
 from fl.protocols import Serve

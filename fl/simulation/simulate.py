@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from fl import rng, trees
-from fl.data.batches import Arrays, Schedule, schedule, steps_of, sweeping
+from fl.data.arrays import Arrays
+from fl.data.batches import Schedule, schedule, steps_of, sweeping
 from fl.data.stragglers import shares, stragglers
 from fl.errors import FedloomError
 from fl.method import Exchange, Method, Pass, Sweep

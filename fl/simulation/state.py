@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fl import trees
-from fl.data.batches import Arrays, Schedule
+from fl.data.arrays import Arrays
+from fl.data.batches import Schedule
 from fl.method import Exchange
 from fl.simulation.clients import Clients
 from fl.simulation.processes import Group

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fl import trees
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.errors import FedloomError
 from fl.method import Sweep
 from fl.simulation.backends import TOGETHER, Cohort

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fl import rng
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.errors import FedloomError
 from fl.method import REAL
 from fl.simulation.simulate import Simulation

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from fl.data.batches import Arrays, schedule
+from fl.data.arrays import Arrays
+from fl.data.batches import schedule
 from fl.data.modality import Modality
 from fl.data.several import SeveralArrays, augmented
 from fl.errors import FedloomError

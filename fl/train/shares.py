@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fl import trees
-from fl.data.batches import Arrays, Schedule
+from fl.data.arrays import Arrays
+from fl.data.batches import Schedule
 from fl.method import Averaging, Exchange
 from fl.simulation import engine
 from fl.simulation.engine import Gathered, Plan, State

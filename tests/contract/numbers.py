@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fl import fields
 from fl.code import registry
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.errors import Where
 from fl.method import Setting
 from fl.network import Network

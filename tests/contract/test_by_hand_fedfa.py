@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.errors import FedloomError, Where
 from fl.fields import parse
 from fl.method import COUNTS, Setting

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fl import fields, trees
 from fl.code import registry
 from fl.data import materials
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.data.modality import Modality
 from fl.data.several import SeveralArrays, augmented
 from fl.errors import FedloomError, Where

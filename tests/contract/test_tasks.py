@@ -11,7 +11,7 @@ from contract import worlds
 
 from fl import fields
 from fl.code import registry
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.errors import Where
 from fl.method import Setting, declared
 from fl.mixed_labels import MIXED

@@ -15,7 +15,7 @@ from contract.worlds import world
 
 from fl import fields, trees
 from fl.code import registry
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.errors import FedloomError, Where
 from fl.simulation import engine, simulate
 from fl.simulation.simulate import Simulation

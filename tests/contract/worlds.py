@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fl import fields, trees
 from fl.code import registry
 from fl.code.registry import Entry, find
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.errors import FedloomError, Where
 from fl.method import Setting, declared
 from fl.schema import METRIC_COLUMNS

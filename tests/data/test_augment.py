@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fl.data.arrays import Arrays
 from fl.data.augment import PAD, crop_flip
-from fl.data.batches import Arrays
 
 DRAW = np.random.default_rng(0)
 IMAGES = DRAW.integers(1, 256, (400, 3, 6, 8), dtype=np.uint8)

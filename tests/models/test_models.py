@@ -9,7 +9,8 @@ import yaml
 
 from fl import trees
 from fl.code import registry
-from fl.data.batches import Arrays, schedule
+from fl.data.arrays import Arrays
+from fl.data.batches import schedule
 from fl.errors import ConfigError, FedloomError, Where
 from fl.method import Setting
 from fl.methods.fedavg import FedAvg

@@ -16,7 +16,7 @@ import yaml
 from fl.cli import main
 from fl.errors import ConfigError
 from fl.fields import Count, Field
-from fl.planning import fingerprint, plan
+from fl.planning import fingerprint, plan, plan_files
 from fl.pytorch import tensorboard
 from fl.study import specs
 from fl.study.expand import expand
@@ -333,7 +333,7 @@ def test_files_are_rewritten_only_when_their_content_changes(config: Path):
 def test_a_job_of_a_running_plan_keeps_to_it(config: Path):
     planned = plan.current(config)
     study(config, seeds=[5])
-    assert plan.read(Path("results/plan/plan.json")) == planned
+    assert plan_files.read(Path("results/plan/plan.json")) == planned
     assert plan.current(config)["runs"] != planned["runs"]
 
 
@@ -383,7 +383,7 @@ def test_a_plan_is_made_once_to_be_written_and_shown(
     assert main.main(["plan", "--write"]) == 0
     assert len(makings) == 1
     assert "2 runs in 1 bundles; 2 to train" in capsys.readouterr().out
-    assert plan.current(config) == plan.read(Path("results/plan/plan.json"))
+    assert plan.current(config) == plan_files.read(Path("results/plan/plan.json"))
     assert len(makings) == 1
 
 

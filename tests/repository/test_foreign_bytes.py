@@ -36,7 +36,7 @@ from fl.data import holdings
 from fl.data.prepared import Writer
 from fl.errors import FedloomError, Where
 from fl.planning import bundle as bundles
-from fl.planning import jobs, plan
+from fl.planning import jobs, plan, plan_files
 from fl.simulation.evaluate import as_rows
 from fl.store import checkpoint, maintenance, run_check, tree_file
 from fl.store.store import Store
@@ -392,7 +392,7 @@ def planned_study(root: Path) -> Reader:
     plan.written(folder)
     home = root / "results" / "plan"
     path = home / "studies" / "tiny.json"
-    return json_reader(path, lambda: plan.part(home, "studies", "tiny"))
+    return json_reader(path, lambda: plan_files.part(home, "studies", "tiny"))
 
 
 def description(root: Path) -> Reader:

@@ -19,7 +19,7 @@ from torch import nn
 
 from fl.analyses import complementarity, cooperation, features, strategies
 from fl.cli import main
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.network import Network
 from fl.planning import plan
 from fl.results import markers

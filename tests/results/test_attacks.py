@@ -19,7 +19,7 @@ from fl.analyses import inversion, membership
 from fl.analyses.inversion import Inversion
 from fl.analyses.membership import Membership
 from fl.code import registry
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.errors import ConfigError, FedloomError, Where
 from fl.network import Network
 from fl.simulation.evaluate import Held

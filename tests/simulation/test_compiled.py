@@ -14,7 +14,8 @@ from contract import worlds
 from contract.worlds import world
 from torch._dynamo.utils import counters
 
-from fl.data.batches import Arrays, schedule
+from fl.data.arrays import Arrays
+from fl.data.batches import schedule
 from fl.method import Setting
 from fl.methods.fedavg import FedAvg
 from fl.models.lstm import LSTM

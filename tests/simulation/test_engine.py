@@ -11,7 +11,8 @@ from contract.worlds import world
 from torch import Tensor, nn
 
 from fl import trees
-from fl.data.batches import Arrays, Schedule, schedule
+from fl.data.arrays import Arrays
+from fl.data.batches import Schedule, schedule
 from fl.errors import FedloomError
 from fl.method import Method, Pass, Refresh, Setting
 from fl.network import Network

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.method import Method, Predictor
 from fl.network import Network
 from fl.pytorch.private import is_batched

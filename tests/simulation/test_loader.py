@@ -11,7 +11,8 @@ from contract import worlds
 from contract.worlds import world
 
 from fl import trees
-from fl.data.batches import Arrays, Schedule
+from fl.data.arrays import Arrays
+from fl.data.batches import Schedule
 from fl.method import Batch, Pass, Refresh
 from fl.simulation import loader
 from fl.simulation.loader import Batches

@@ -10,7 +10,7 @@ from contract import worlds
 from contract.worlds import world
 
 from fl import trees
-from fl.data.batches import Arrays
+from fl.data.arrays import Arrays
 from fl.simulation import simulate
 
 
