@@ -14,6 +14,8 @@ from fl.store.run_check import shaped
 from fl.store.store import Store
 from fl.study import specs
 
+NO_WEIGHTS = ", without the final weights that are asked for now: it is trained once more for them"
+
 
 @dataclass(frozen=True)
 class _Told:
@@ -55,7 +57,10 @@ def explain(
         )
     [run] = matching
     own = _facts(run, planned, store)
-    yield f"run {run}: {own['state']}"
+    bare = (
+        planned.get(run, {}).get("keep_weights") and store.has(run) and not store.has_weights(run)
+    )
+    yield f"run {run}: {own['state']}{NO_WEIGHTS if bare else ''}"
     yield json.dumps(own["spec"], indent=2)
     others = dict(_others(run, planned, store))
     if not others:

@@ -36,6 +36,9 @@ KINDS = {
 }
 """The commands that list what there is, and the kinds of things that they list."""
 
+CHATTY = ("torch", "fontTools")
+"""Packages that log what nobody asked for: a compiler's statistics, how a figure's font is cut."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status.
@@ -45,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
-    logging.getLogger("torch").setLevel(logging.WARNING)  # or its compiler's statistics end a log
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
     parsed = _parser().parse_args(arguments)
     try:
         return int(parsed.run(parsed) or 0)

@@ -76,6 +76,15 @@ class Watch(threading.Thread):
             self.join()
 
 
+def failures(settings: Mapping[str, Any]) -> list[str]:
+    """What to say of runs that failed: which, and why."""
+    store = Store(Path(settings["store"]))
+    try:
+        return list(status.failures(status.look(status.bundles(Path(settings["results"])), store)))
+    except (OSError, FedloomError) as error:
+        return [f"  {error}"]
+
+
 class Stop:
     """Ctrl-C, which a terminal sends to Snakemake and to its jobs alike: one sentence.
 

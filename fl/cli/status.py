@@ -24,6 +24,9 @@ from fl.units import duration
 
 STATES = ("done", "running", "failed", "interrupted", "waiting")
 
+FEW = 5
+"""Failed runs that are named where something else was asked for."""
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -116,9 +119,20 @@ def lines(standings: Sequence[Standing], results: Path, rates: Rates) -> Iterato
     for state in STATES[1:4]:
         for one in standings:
             if one.state == state:
-                rounds = f"round {one.round} of {one.spec['training']['rounds']}"
-                note = f", {one.note}" if one.note else ""
-                yield f"{state:12} {one.run}  {one.title}: {rounds}{note}"
+                yield f"{state:12} {_told(one)}"
                 if state == "failed":
                     yield f"{'':12} {results / 'logs' / 'runs' / one.run}.jsonl"
     yield line(standings, rates)
+
+
+def failures(standings: Sequence[Standing]) -> Iterator[str]:
+    """A line for each run that failed, of the first few."""
+    failed = [one for one in standings if one.state == "failed"]
+    yield from (f"  {_told(one)}" for one in failed[:FEW])
+    if len(failed) > FEW:
+        yield f"  and {len(failed) - FEW} more: python -m fl status"
+
+
+def _told(one: Standing) -> str:
+    rounds = f"round {one.round} of {one.spec['training']['rounds']}"
+    return f"{one.run}  {one.title}: {rounds}{f', {one.note}' if one.note else ''}"

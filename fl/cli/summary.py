@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from fl.results.summaries import gaps
 from fl.store.store import Store
 from fl.units import duration
 
+KEPT = "final weights that are asked for"
+"""What a run that is there may lack: by an analysis, by what starts from it, or by the study."""
+
 
 def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     """One line per method and setting of each study, then the totals.
@@ -27,6 +30,10 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     A run that two studies ask for is counted once in the totals.
     """
     members = {one["run"] for bundle in plan.bundles.values() for one in bundle["runs"]}
+    bundles = {name: Bundle.of(one, Where(name)) for name, one in plan.bundles.items()}
+    lacking = {name: bundle for name, bundle in bundles.items() if jobs.lacks(bundle, store)}
+    missing = [m for bundle in lacking.values() for m in jobs.lacks(bundle, store)]
+    again = {member.run for member in missing if store.has(member.run)}
     for name, study in plan.studies.items():
         yield f"{name}: {study['title']}"
         groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
@@ -35,17 +42,18 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             groups.setdefault(key, []).append(run)
         for (method, *place), runs in groups.items():
             there = sum(store.has(run["run"]) for run in runs)
-            yield f"  {method:16} {there:4} of {len(runs):4} runs there   {' / '.join(place)}"
+            bare = sum(run["run"] in again for run in runs)
+            note = f" ({bare} without {KEPT})" if bare else ""
+            yield f"  {method:16} {there:4} of {len(runs):4} runs there{note}   {' / '.join(place)}"
             if every_run:
-                yield from (f"    {_run_line(run, store)}" for run in runs)
+                yield from (f"    {_run_line(run, store, again)}" for run in runs)
         for one in study.get("analyses", ()):
             made = analyses.there(Path(plan.settings.results), one["analysis"])
             state = "there" if made else "to be made"
             yield f"  analysis {one['title'] or one['text']}: {state}   {one['analysis']}"
-    bundles = {name: Bundle.of(one, Where(name)) for name, one in plan.bundles.items()}
-    lacking = {name: bundle for name, bundle in bundles.items() if jobs.lacks(bundle, store)}
-    missing = [m for bundle in lacking.values() for m in jobs.lacks(bundle, store)]
-    yield f"{len(members)} runs in {len(plan.bundles)} bundles; {len(missing)} to train"
+    note = f", {len(again)} of them again, for {KEPT}" if again else ""
+    counts = f"{_counted(len(members), 'run')} in {_counted(len(plan.bundles), 'bundle')}"
+    yield f"{counts}; {len(missing)} to train{note}"
     if missing:
         yield _cost([member.spec for member in missing], store)
         yield _starts(plan, lacking, store)
@@ -68,9 +76,9 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def _run_line(run: dict[str, Any], store: Store) -> str:
+def _run_line(run: dict[str, Any], store: Store, again: Collection[str]) -> str:
     point = ", ".join(f"{key}={value}" for key, value in run["point"].items())
-    state = "there" if store.has(run["run"]) else "to train"
+    state = "there" if store.has(run["run"]) and run["run"] not in again else "to train"
     return f"{run['run']}  seed {run['seed']:<6} {state:9} {point}".rstrip()
 
 

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from fl import fields
-from fl.code import plugins
+from fl.code import faults, plugins
 from fl.code.declared import dataclass_of, function_of
 from fl.errors import ConfigError, Where, unknown
 
@@ -167,7 +167,7 @@ def _said(kind: str, name: str, file: Path, docstring: str | None) -> Said:
 
 
 def _broken(where: Where, module: str, error: Exception) -> ConfigError:
-    problem = f"{module} cannot be imported ({type(error).__name__}: {error})"
+    problem = f"{module} cannot be imported ({faults.told(error)})"
     return ConfigError(where, problem)
 
 

@@ -49,7 +49,8 @@ def remark(row: pd.Series) -> str:
 
 def unsettled(facts: Facts, summary: pd.DataFrame) -> str:
     """A sentence for a caption on methods whose grid lacks runs; "" if none does."""
-    lacking = set(summary.loc[summary["n_points_there"] < summary["n_points"], "method"])
+    grids = summary[summary["n_points"] > 1]
+    lacking = set(grids.loc[grids["n_points_there"] < grids["n_points"], "method"])
     if not lacking:
         return ""
     named = ", ".join(name for method, name in facts.methods.items() if method in lacking)

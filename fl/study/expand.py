@@ -42,7 +42,8 @@ class Run:
     Attributes:
         label: The study's name for its method entry.
         title: The entry's name in print.
-        grid: The entry's grid values.
+        grid: The grid values of the entry, and as ``start.<key>`` those of what it starts from, as
+            ``train_on.<key>`` those of what made its samples.
         execution: How to compute it; no part of its identity.
         start: The run whose model it starts from.
     """
@@ -201,7 +202,9 @@ class _Place:
             parents = list(self.runs(start, seed))
         elif isinstance(on, str):
             parents = list(self.runs(on, self.seed))
+        of = "start" if start is not None else "train_on"
         for method, parent in itertools.product(self.entries.points[label], parents):
+            before = {f"{of}.{key}": value for key, value in parent.grid.items()} if parent else {}
             spec: dict[str, Any] = {
                 "dataset": site.dataset.spec,
                 "partition": site.scheme.spec,
@@ -227,7 +230,7 @@ class _Place:
                 code=code,
                 label=label,
                 title=self.entries.title(label),
-                grid={**(parent.grid if parent else {}), **method.grid},
+                grid={**before, **method.grid},
                 dataset=site.dataset,
                 partition=site.scheme,
                 model=self.model,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fl import fields
-from fl.code import registry
+from fl.code import faults, registry
 from fl.code.registry import Entry
 from fl.declaration import declared
 from fl.errors import ConfigError, FedloomError, Where, unknown
@@ -21,7 +21,7 @@ from fl.study.config import Execution, Study
 from fl.study.elsewhere import Elsewhere, Site, check_start
 from fl.study.points import ADDED, Point, points
 from fl.study.rehearsed import Rehearsed
-from fl.study.tried import TooFew, told
+from fl.study.tried import TooFew
 from fl.task import Task
 from fl.training import WEIGHTS, Training
 
@@ -60,6 +60,7 @@ class Entries:
         for label in self._given:
             self._check_ancestors(label)
             self._check_precision(label)
+        self._check_titles()
         for label in study.best.rows if study.best else ():
             if label not in self._given:
                 raise unknown(where / "best" / "rows" / label, "entry", label, self._given)
@@ -159,7 +160,9 @@ class Entries:
         except Exception as error:
             problem = f"{point.entry.name} cannot train {model.text} on {dataset.text}"
             allowed = "a method, terms and training keys that fit this model and its inputs"
-            raise ConfigError(at, f"{problem} ({told(error)})", allowed) from None
+            mine = faults.own_line(error)
+            told = f"{problem} ({faults.told(error)})"
+            raise ConfigError(at, told, "" if mine else allowed) from None
 
     def _check_task(self, label: str, task: Task, dataset: Choice) -> None:
         """Whether a method, and what is added to it, goes with the labels of a data set."""
@@ -250,6 +253,15 @@ class Entries:
         target = self._entry(label).target
         name = str(getattr(target, "title", target.__name__))
         return name if given.get("method", label) == label else label
+
+    def _check_titles(self) -> None:
+        named: dict[str, str] = {}
+        for label in self._given:
+            title = self.title(label)
+            if named.setdefault(title, label) != label:
+                at = self._where / "methods" / label / "title"
+                problem = f"is {title!r}, what tables call {named[title]} already"
+                raise ConfigError(at, problem, "a title of its own")
 
     def _check_ancestors(self, label: str) -> None:
         seen = [label]

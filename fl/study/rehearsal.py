@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from fl.code import faults
 from fl.data.arrays import Arrays
 from fl.data.batches import schedule
 from fl.data.modality import Modality
@@ -30,7 +31,7 @@ from fl.simulation.assembly import Composed, build
 from fl.simulation.loader import ask
 from fl.study.added import Added
 from fl.study.components import Inputs
-from fl.study.tried import ENOUGH, TooFew, told
+from fl.study.tried import ENOUGH, TooFew
 from fl.task import Task
 from fl.trees import Tree, apply
 
@@ -95,7 +96,7 @@ class Stage:
                 return
         for more in range(size + 1, ENOUGH + 1):
             if not self._trouble(method, setting, more):
-                raise TooFew(trouble if isinstance(trouble, str) else told(trouble), more)
+                raise TooFew(trouble if isinstance(trouble, str) else faults.told(trouble), more)
         if isinstance(trouble, Exception):
             raise trouble
 

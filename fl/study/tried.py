@@ -132,8 +132,3 @@ def like_training(training: Mapping[str, Any]) -> dict[str, Any]:
     """As `like`, of training settings; of how long something is done it only remains that it is."""
     found = {key: one is None if key in LENGTHS else like(one) for key, one in training.items()}
     return {**found, "batch_size": min(training["batch_size"], ENOUGH)}
-
-
-def told(error: Exception) -> str:
-    """An exception in a line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

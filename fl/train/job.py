@@ -150,16 +150,19 @@ class _Job:
 
     def _start(self, simulations: Mapping[str, Simulation], weights: Mapping[str, Any]) -> None:
         """Begin and train runs together, or one by one if they cannot begin together."""
+        stack = None
         try:
             stack = self._begin(simulations, weights)
         except Exception:
             if len(simulations) == 1:
                 raise
-            for run in simulations:
-                with self._runs.failing(run):
-                    self._start({run: simulations[run]}, {run: weights[run]})
+        if stack is not None:
+            self._attempt(stack)
             return
-        self._attempt(stack)
+        # Not within `except`, or the one error would be told as the cause of the next.
+        for run in simulations:
+            with self._runs.failing(run):
+                self._start({run: simulations[run]}, {run: weights[run]})
 
     def _begin(self, simulations: Mapping[str, Simulation], weights: Mapping[str, Any]) -> Stack:
         backend: str = self._runs.bundle.execution.backend
@@ -179,15 +182,16 @@ class _Job:
                 with self._runs.failing(*one.members):
                     follow(self._runs, one)
             return
+        left: list[str] = []
         try:
             follow(self._runs, stack)
         except Exception:
-            mine = [run for run in stack.members if run in self._runs.workspaces]
-            if len(mine) == 1:
+            left = [run for run in stack.members if run in self._runs.workspaces]
+            if len(left) == 1:
                 raise
-            logger.warning("a stack of %d runs failed; trained one by one:", len(mine))
-            for run in mine:
-                with self._runs.failing(run):
-                    simulation = stack.simulations[run]
-                    weights = self._weights(run, simulation.arrays.device)
-                    follow(self._runs, self._begin({run: simulation}, {run: weights}))
+            logger.warning("a stack of %d runs failed; trained one by one:", len(left))
+        for run in left:
+            with self._runs.failing(run):
+                simulation = stack.simulations[run]
+                weights = self._weights(run, simulation.arrays.device)
+                follow(self._runs, self._begin({run: simulation}, {run: weights}))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fl.code import faults
 from fl.errors import FedloomError
 from fl.planning.bundle import Bundle, Member
 from fl.pytorch.memory import exhausted
@@ -39,6 +40,7 @@ class Runs:
         self.logs = {run: EventLog(Path(bundle.results), run) for run in self.members}
         self.failed: list[str] = []
         self.costs: dict[str, Any] | None = None
+        self._traces: set[str] = set()
 
     def name(self, run: str) -> str:
         """A run's name in messages."""
@@ -54,7 +56,7 @@ class Runs:
             if exhausted(error):
                 error = FedloomError(memory.told(error))
             known = isinstance(error, FedloomError)
-            text = str(error) if known else f"{type(error).__name__}: {error}"
+            text = str(error) if known else faults.told(error)
             for run in runs:
                 self.failed.append(f"{self.name(run)}: {text}")
                 self.logs[run].ended("failed", error=text)
@@ -64,7 +66,12 @@ class Runs:
             if known:
                 logger.error("%s: %s", names, error)
             else:
-                logger.error("%s failed:\n%s", names, traceback.format_exc())
+                self._trace(names, traceback.format_exc())
+
+    def _trace(self, names: str, trace: str) -> None:
+        """Log where an error came from, once for all runs that it ended."""
+        logger.error("%s failed%s", names, " likewise" if trace in self._traces else f":\n{trace}")
+        self._traces.add(trace)
 
     def curves(self, run: str) -> Path | None:
         """The run's folder of TensorBoard files, if the config asks for them."""

@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 
+from fl.code import faults
 from fl.errors import FedloomError
 from fl.pytorch.memory import exhausted
 from fl.simulation.midway import INNER, Midway, listed
@@ -286,4 +287,4 @@ class Member:
         if isinstance(error, FedloomError):
             return str(error)
         logger.exception("process %d failed:", dist.get_rank())
-        return f"{type(error).__name__}: {error}"
+        return faults.told(error)

@@ -691,7 +691,7 @@ def test_the_config_that_the_others_spoil_is_right(
     config = planning.write_config(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     assert main.main(["plan", "--config", str(config)]) == 0
-    assert "1 runs in 1 bundles; 1 to train" in capsys.readouterr().out
+    assert "1 run in 1 bundle; 1 to train" in capsys.readouterr().out
     assert sorted(tmp_path.rglob("*")) == before, "planning starts nothing"
 
 

@@ -1,11 +1,14 @@
-"""What `fl show` prints of a study."""
+"""What `fl show` and `fl plan` print of a study."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import planning
 import pytest
 from make_results import clients, entry, plan, write_plan, write_run
+from planning import Planned
 
 from fl.cli import main
 
@@ -44,3 +47,26 @@ def test_a_grid_that_is_half_trained_is_marked(tmp_path: Path, capsys):
     for run in ("r1", "r3"):
         write_run(tmp_path / "runs", run, clients([0.4]) + clients([0.7], split="val"))
     assert shown(tmp_path, capsys)[3] == "fedprox 40.0 - 40.0 1"
+
+
+def test_a_run_that_lacks_weights_is_told_of_as_one_to_train(
+    planned: Callable[..., Planned], capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned(seeds=[0, 1])
+    assert study.train("fedavg") == 0
+    run, _ = study.runs("fedavg")
+
+    def told(*words: str) -> str:
+        capsys.readouterr()
+        assert main.main([*words, "--config", str(study.root / "config")]) == 0
+        return capsys.readouterr().out
+
+    assert "2 runs in 1 bundle; 0 to train\n" in told("plan", "--runs")
+    assert f"run {run}: complete\n" in told("explain", run)
+    planning.write_study(study.root, {"seeds": [0, 1], "keep_weights": True})
+    said = told("plan", "--runs")
+    asked = "final weights that are asked for"
+    assert f"2 of    2 runs there (2 without {asked})" in said
+    assert f"2 runs in 1 bundle; 2 to train, 2 of them again, for {asked}\n" in said
+    assert f"{run}  seed 0      to train" in said
+    assert f"run {run}: complete, without the {asked} now: it is trained" in told("explain", run)

@@ -108,7 +108,7 @@ def test_after_an_edit_everything_is_made_anew_from_the_new_file(
     for sign in (1, -1):
         (project / "own.csv").write_text(rows(sign))
         assert main.main(["plan", "--write"]) == 0
-        assert "1 runs in 1 bundles; 1 to train" in capsys.readouterr().out
+        assert "1 run in 1 bundle; 1 to train" in capsys.readouterr().out
         [bundle] = names()["bundles"]
         assert train(bundle) == 0
         [dataset] = names()["datasets"]

@@ -94,8 +94,14 @@ def write_config(
     base = {"studies": ["tiny"], "execution": EXECUTION}
     base.update({key: str(path) for key, path in places.items()})
     (config / "config.yaml").write_text(yaml.safe_dump({**base, **(settings or {})}))
-    (config / "studies" / "tiny.yaml").write_text(yaml.safe_dump({**STUDY, **(study or {})}))
+    write_study(root, study or {})
     return config
+
+
+def write_study(root: Path, study: Mapping[str, Any]) -> None:
+    """The study ``tiny``, with these keys changed."""
+    path = root / "config" / "studies" / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**STUDY, **study}))
 
 
 def make(root: Path, execution: Mapping[str, Any] | None = None, **study: Any) -> Planned:

@@ -382,7 +382,7 @@ def test_a_plan_is_made_once_to_be_written_and_shown(
 ):
     assert main.main(["plan", "--write"]) == 0
     assert len(makings) == 1
-    assert "2 runs in 1 bundles; 2 to train" in capsys.readouterr().out
+    assert "2 runs in 1 bundle; 2 to train" in capsys.readouterr().out
     assert plan.current(config) == plan_files.read(Path("results/plan/plan.json"))
     assert len(makings) == 1
 

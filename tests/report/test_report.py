@@ -300,6 +300,7 @@ def test_grids_show_validation_and_test_of_every_point(tmp_path):
 
 def test_a_grid_that_is_half_trained_is_marked_in_all_three_forms(tmp_path):
     runs = [entry(f"r{mu}", "prox", point={"mu": mu}, title="FedProx") for mu in (1, 2)]
+    runs += [entry("b", "local", title="Local")]  # It has no grid, and no run that is there.
     small(tmp_path, *runs, entry("a", "fedavg", title="FedAvg"), baseline="fedavg")
     for run in ("r1", "a"):
         write_run(tmp_path / "runs", run, [*clients([0.5]), *clients([0.6], split="val")])

@@ -85,3 +85,32 @@ def test_the_second_of_two_equal_values_is_found() -> None:
     assert second([1, 2, 1.0]) == 2
     assert second([[1, [2]], [1], [1, [2]]]) == 2
     assert second([{"a": [1]}, {"a": [2]}, {"a": [1]}]) == 2
+
+
+def test_the_grid_of_what_an_entry_starts_from_keeps_its_names(tmp_path: Path) -> None:
+    methods = {
+        "fedavg": None,
+        "ft": {"method": "finetune", "start": "fedavg"},
+        "fixed": {"method": "finetune", "start": "fedavg", "lr": 0.5},
+        "fedl2p": {"start": "fedavg"},
+        "finetune-l2p": {"start": "fedl2p", "lr": 0.5},
+    }
+    study = {"training": {**planning.STUDY["training"], "lr": [0.01, 0.1]}, "methods": methods}
+    study["partitions"] = [{"natural": {"val": 0.2}}]
+    config = planning.write_config(tmp_path, study)
+    runs = plan.make(config, checked=False).studies["tiny"]["runs"]
+    points = {label: [r["point"] for r in runs if r["method"] == label] for label in methods}
+    both = [(own, before) for own in (0.01, 0.1) for before in (0.01, 0.1)]
+    assert points["fedavg"] == [{"lr": 0.01}, {"lr": 0.1}]
+    assert points["ft"] == [{"start.lr": before, "lr": own} for own, before in both]
+    assert points["fixed"] == [{"start.lr": 0.01}, {"start.lr": 0.1}]
+    assert points["finetune-l2p"] == [{"start.start.lr": 0.01}, {"start.start.lr": 0.1}]
+    for label, own in points.items():
+        named = {r["run"]: str(r["point"]) for r in runs if r["method"] == label}
+        assert len(set(named.values())) == len(named) == len(own)
+
+
+def test_two_entries_of_one_title_are_refused(tmp_path: Path) -> None:
+    methods = {"a": {"method": "fedavg", "title": "Same"}, "b": {"method": "local", "title": "Same"}}
+    with pytest.raises(ConfigError, match=r"methods\.b\.title: is 'Same', .* call a already; allow"):
+        plan.make(planning.write_config(tmp_path, {"methods": methods}))

@@ -492,6 +492,26 @@ def test_a_failing_run_leaves_the_others(planned: Plan, capsys: pytest.CaptureFi
     assert study.files(first) == before
 
 
+def test_one_cause_of_many_failures_is_traced_once(
+    planned: Plan, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*given: Any, **how: Any) -> None:
+        raise ZeroDivisionError("in every run")
+
+    study = planned(seeds=[0, 1, 2])
+    monkeypatch.setattr("fl.simulation.modal.run_rounds", broken)
+    assert study.train("fedavg") == 1
+    told = [record.message for record in caplog.records if "failed" in record.message]
+    stack, first, *others = told
+    assert stack == "a stack of 3 runs failed; trained one by one:"
+    assert first.count("Traceback") == 1, "of this error alone"
+    assert first.count("ZeroDivisionError: in every run") == 1
+    for run, line in zip(study.runs("fedavg")[1:], others, strict=True):
+        assert line.startswith(run)
+        assert line.endswith("failed likewise")
+        assert study.store().failure(run) == "ZeroDivisionError: in every run"
+
+
 def test_what_cannot_fit_into_memory_is_named_before_it_is_begun(
     planned: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:
