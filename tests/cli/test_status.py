@@ -105,6 +105,10 @@ def test_a_failed_run_is_told_until_it_is_tried_again(planned: Plan, capsys) -> 
     [found] = standings(study, "fedavg").values()
     assert found.state == "failed"
     assert "the code of its method changed after it was planned" in found.note
+    [line] = status.failures([found])
+    assert line == f"  {run}  {found.title}: round 0 of 6, {found.note}"
+    *named, more = status.failures([found] * 8)
+    assert (named, more) == ([line] * 5, "  and 3 more: python -m fl status")
     assert events(study, run)[-1]["event"] == "failed"
     assert events(study, run)[-1]["error"] == found.note
     with study.store().open(run):

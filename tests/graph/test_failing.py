@@ -29,6 +29,10 @@ def test_failing_and_diverged_runs_are_named_and_take_nothing_with_them(copied: 
     log = copied.log("brittle 1")
     assert str(log.relative_to(copied.root)) in output
     assert "this seed has no luck" in output
+    end = output[output.index("Some jobs failed.") :]
+    assert re.search(rf"{copied.run('brittle 1')} .*, seed 1: round 0 of \d+, .*no luck", end)
+    assert "The reports in results/report show what is there" in end
+    assert "pruned" not in output, "what cuts a figure's font tells it to nobody"
     assert "Traceback" in log.read_text()
     states = dict.fromkeys(copied.names().values(), "complete")
     states |= {"fedprox 0": "diverged", "fedprox 1": "diverged", "brittle 1": "missing"}
