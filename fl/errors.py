@@ -15,6 +15,9 @@ LEFT = 75
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as a shell gives it."""
 
+MANY, FEW = 100, 10
+"""Names that are too many for a message, and how many of them are named then."""
+
 
 class FedloomError(Exception):
     """Something the user can mend: a config, a file, a full disk."""
@@ -50,8 +53,14 @@ class ConfigError(FedloomError):
 
 
 def unknown(where: Where, kind: str, name: object, names: Iterable[str]) -> ConfigError:
-    """The error for a name that is not among ``names``, with the nearest one suggested."""
+    """The error for a name that is not among ``names``, with the nearest one suggested; of very
+    many names those alone that are near are listed.
+    """
     known = sorted(names)
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return ConfigError(where, f"unknown {kind} {name!r}{hint}", ", ".join(known) or "none")
+    allowed = ", ".join(known) or "none"
+    if len(known) > MANY:
+        listed = difflib.get_close_matches(str(name), known, n=FEW, cutoff=0.0)
+        allowed = f"{', '.join(listed)} and {len(known) - len(listed)} others"
+    return ConfigError(where, f"unknown {kind} {name!r}{hint}", allowed)
