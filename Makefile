@@ -17,7 +17,7 @@ define install
 endef
 
 help: ## what can be made
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 demo: $(VENV)/run.stamp ## run the study quickstart and show its result
 	@echo 'Running the study quickstart, 15 runs: about a minute where cores are free.'

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from bench import machine
+from bench.asked import one_of
 from bench.local_steps import MODELS, simulation
 from bench.workloads import CLASSES, WORKLOADS, Workload
 from fl.models.cifar_cnn import CifarCNN
@@ -54,7 +55,7 @@ def measure(name: str, device: str, backend: str, steps: int, tries: int) -> dic
 def main() -> None:
     """Print the table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sides", nargs="*", default=list(SIDES))
+    parser.add_argument("sides", nargs="*", type=one_of(SIDES), default=list(SIDES))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--backend", default="loop")
     parser.add_argument("--steps", type=int, default=5, help="steps of each client")

@@ -34,6 +34,7 @@ import sources  # noqa: E402
 from sources.packing import encoded, tarred  # noqa: E402
 from sources.speech_commands import wav  # noqa: E402
 
+from bench.asked import one_of  # noqa: E402
 from fl import data  # noqa: E402
 from fl.code import registry  # noqa: E402
 from fl.data import Supply  # noqa: E402
@@ -221,7 +222,10 @@ def line(name: str, found: dict[str, float]) -> str:
 def main() -> None:
     """Print the tables in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sets", nargs="*", help="beside cifar10: " + ", ".join([*SIZES, *WHOLE]))
+    sets = [*SIZES, *WHOLE]
+    parser.add_argument(
+        "sets", nargs="*", type=one_of(sets), help="beside cifar10: " + ", ".join(sets)
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--prepare", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()

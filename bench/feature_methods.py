@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bench import machine
+from bench.asked import one_of
 from bench.workloads import CLASSES, LR, MOMENTUM, Workload
 from fl.data.arrays import Arrays
 from fl.method import Setting
@@ -67,7 +68,7 @@ def measure(title: str, backend: str, tries: int) -> tuple[float, float]:
 def main() -> None:
     """Print the table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sides", nargs="*", default=list(SIDES))
+    parser.add_argument("sides", nargs="*", type=one_of(SIDES), default=list(SIDES))
     parser.add_argument("--backends", nargs="*", default=["loop", "stacked"])
     parser.add_argument("--tries", type=int, default=3)
     asked = parser.parse_args()

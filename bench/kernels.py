@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench import machine
+from bench.asked import one_of
 from fl import trees
 from fl.parts.deep_kernel import DeepKernel
 from fl.parts.distances import three_distances
@@ -142,7 +143,7 @@ def shortest(sides: Sequence[Side], x: Tensor, y: Tensor, repeats: int) -> list[
 def main() -> None:
     """Print the tables in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
+    parser.add_argument("workloads", nargs="*", type=one_of(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--repeats", type=int, default=10)
     asked = parser.parse_args()
     machine.begin(f"milliseconds a client of {CLIENTS}")

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import machine
+from bench.asked import one_of
 from bench.workloads import CLASSES, LR, WORKLOADS, Workload
 from fl.data.arrays import Arrays
 from fl.method import Setting
@@ -170,7 +171,7 @@ def measure(
 def main() -> None:
     """Print the table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
+    parser.add_argument("workloads", nargs="*", type=one_of(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=400, help="steps of each client, at most")
     parser.add_argument("--repeats", type=int, default=3)

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from bench import peers_fedjax, peers_pfl
+from bench.asked import one_of
 from bench.workloads import WORKLOADS
 
 PEERS: dict[str, ModuleType] = {"fedjax": peers_fedjax, "pfl": peers_pfl}
@@ -59,7 +60,10 @@ def main() -> None:
     """Print the table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "workloads", nargs="*", default=[n for n in WORKLOADS if WORKLOADS[n].least is None]
+        "workloads",
+        nargs="*",
+        type=one_of(WORKLOADS),
+        default=[n for n in WORKLOADS if WORKLOADS[n].least is None],
     )
     parser.add_argument("--steps", type=int, default=50, help="steps of each client, at most")
     parser.add_argument("--repeats", type=int, default=3)

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from bench import local_steps, machine
+from bench.asked import one_of
 from bench.workloads import WORKLOADS
 from fl.data.arrays import Arrays
 from fl.method import Setting
@@ -114,7 +115,7 @@ def make(asked: Mapping[str, Any], device: torch.device) -> dict[str, Simulation
 def main() -> int:
     """Print the table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workloads", nargs="*", default=list(MADE))
+    parser.add_argument("workloads", nargs="*", type=one_of(MADE), default=list(MADE))
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--backends", nargs="+", default=list(BACKENDS))
     parser.add_argument("--repeats", type=int, default=3)

@@ -19,6 +19,7 @@ from pathlib import Path
 from torch import nn
 
 from bench import machine
+from bench.asked import one_of
 from bench.local_steps import MODELS, simulation
 from bench.workloads import WORKLOADS, Workload
 from fl.models.cnn import CNN
@@ -93,7 +94,7 @@ def _choose(run: Simulation, kept: Learnt) -> trial.Choice:
 def main() -> None:
     """Print the table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sides", nargs="*", default=list(SIDES))
+    parser.add_argument("sides", nargs="*", type=one_of(SIDES), default=list(SIDES))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=20, help="rounds that are timed, at most")
     asked = parser.parse_args()

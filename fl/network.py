@@ -157,11 +157,12 @@ class Network:
         return around[name](layer, own, x) if name in around else own(x)
 
     def _watch(self, layers: Iterable[str]) -> None:
-        there = [name for name, _ in self._module.named_modules() if name]
+        there = {name: layer for name, layer in self._module.named_modules() if name}
         for name in [name for name in layers if name not in self._watched]:
             if name not in there:
+                kinds = [f"{one!r} ({type(layer).__name__})" for one, layer in there.items()]
                 raise FedloomError(
-                    f"layers: the model has no layer {name!r}; allowed: {', '.join(there)}"
+                    f"layers: the model has no layer {name!r}; allowed: {', '.join(kinds)}"
                 )
             self._module.get_submodule(name).register_forward_hook(partial(self._passed, name))
             self._watched.add(name)

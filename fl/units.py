@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def counted(count: int, what: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def duration(seconds: float) -> str:
     """``95 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
     if seconds < 100:

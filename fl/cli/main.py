@@ -171,11 +171,13 @@ def _train(parsed: argparse.Namespace) -> int:
 def _trained(bundles: Sequence[Bundle], store: Store, team: Team | None = None) -> int:
     """Train what is lacking, and say what failed."""
     with loading():
+        from fl.planning import jobs
         from fl.train.job import train_bundle  # imports torch, which takes seconds
         from fl.train.leaving import Interrupted
 
     try:
-        failed = [line for one in bundles for line in train_bundle(one, store, team)]
+        turns = jobs.turns(bundles, store)
+        failed = [line for one in turns for line in train_bundle(one, store, team)]
     except Interrupted as error:
         say(f"stopped: {error}", file=sys.stderr)
         return LEFT

@@ -17,8 +17,6 @@ from fl.errors import DataError
 from fl.planning import plan_files
 from fl.planning.bundle import Bundle
 from fl.planning.estimate import Rates
-from fl.store import lease
-from fl.store.layout import LEASE
 from fl.store.store import Store
 from fl.units import duration
 
@@ -78,8 +76,7 @@ def _bundle(bundle: Bundle, store: Store, there: set[str]) -> Iterator[Standing]
         if {run, f"{run}.old"} & there and complete(run):
             yield Standing(run, seed, member.spec, "done")
             continue
-        path = store.partial(run) / LEASE
-        holder = lease.living(path, store.patience) if run in begun else None
+        holder = store.holder(run) if run in begun else None
         error = store.failure(run) if run in begun else None
         if holder is not None:
             # Runs of a stack have one checkpoint, with the first of them.

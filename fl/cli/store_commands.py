@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from fl.store.import_export import BUSY, CONFLICT, NEW, THERE, Moved
 from fl.store.maintenance import DAMAGED, StoredRun, amount
 from fl.store.store import Store
 from fl.study import config
+from fl.units import counted
 
 
 def add(commands: Any) -> None:
@@ -98,7 +99,7 @@ def _row(entry: StoredRun) -> tuple[str, ...]:
         entry.run,
         entry.state,
         str(spec["seed"]),
-        maintenance.text(spec["method"]),
+        " + ".join([maintenance.text(spec["method"]), *_added(spec)]),
         str(spec["training"]["lr"]),
         str(spec["training"]["rounds"]),
         str(spec["dataset"]["name"]),
@@ -108,9 +109,14 @@ def _row(entry: StoredRun) -> tuple[str, ...]:
     )
 
 
+def _added(spec: Mapping[str, Any]) -> list[str]:
+    """The names of what a study added to a method."""
+    return [one["name"] for one in (*spec["terms"], *spec.get("features", ()))]
+
+
 def _verify(parsed: argparse.Namespace) -> int:
     store = _place(parsed)
-    there = store.runs()
+    there = sorted([*store.runs(), *store.torn()])
     if absent := sorted({*parsed.runs} - {*there}):
         raise FedloomError(f"{store.root}: {absent[0]!r} is no finished run of `fl store ls`")
     checked = parsed.runs or there
@@ -118,7 +124,7 @@ def _verify(parsed: argparse.Namespace) -> int:
     for found in damaged.values():
         for line in found:
             say(line)
-    say(f"{len(checked)} runs checked, {len(damaged)} damaged")
+    say(f"{counted(len(checked), 'run')} checked, {len(damaged)} damaged")
     if not parsed.remove:
         if damaged:
             say("--remove removes them, and the next snakemake trains them again")
@@ -149,9 +155,10 @@ def _gc(parsed: argparse.Namespace) -> int:
     for line in wanted.remarks:
         say(line)
     if kept:
-        their = ", ".join(sorted(doubtful))
-        say(f"{len(kept)} runs on {their} kept, {_sum(kept)}: what cannot be planned may need them")
-    say(f"{len(surplus)} runs that no study in {parsed.config / 'studies'} needs, {_sum(surplus)}")
+        those = f"{counted(len(kept), 'run')} on {', '.join(sorted(doubtful))}"
+        say(f"{those} kept, {_sum(kept)}: what cannot be planned may need them")
+    no_study = f"that no study in {parsed.config / 'studies'} needs"
+    say(f"{counted(len(surplus), 'run')} {no_study}, {_sum(surplus)}")
     if not parsed.yes:
         say("nothing was removed; --yes removes them")
         return 0
@@ -185,7 +192,7 @@ def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
         except FedloomError as error:
             kept = True
             say(f"kept: {error}")
-    say(f"{removed} runs removed")
+    say(f"{counted(removed, 'run')} removed")
     return kept
 
 
@@ -205,7 +212,8 @@ def _export(parsed: argparse.Namespace) -> int:
     source = _place(parsed)
     runs = _chosen(parsed, source)
     if parsed.planned and (missing := _planned(parsed.config) - {*source.runs()}):
-        found = f"{len(missing)} runs of the plan are not in {source.root}, as {min(missing)}"
+        lacking = counted(len(missing), "run")
+        found = f"{source.root}: lacks {lacking} of the plan, as {min(missing)}"
         raise FedloomError(f"{found}; train them first (snakemake)")
     if import_export.is_tar(parsed.place):
         return _tell(import_export.pack(runs, source, parsed.place))

@@ -18,7 +18,7 @@ from fl.planning.plan import Plan
 from fl.planning.sharing import Machine
 from fl.results.summaries import gaps
 from fl.store.store import Store
-from fl.units import duration
+from fl.units import counted, duration
 
 KEPT = "final weights that are asked for"
 """What a run that is there may lack: by an analysis, by what starts from it, or by the study."""
@@ -52,7 +52,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             state = "there" if made else "to be made"
             yield f"  analysis {one['title'] or one['text']}: {state}   {one['analysis']}"
     note = f", {len(again)} of them again, for {KEPT}" if again else ""
-    counts = f"{_counted(len(members), 'run')} in {_counted(len(plan.bundles), 'bundle')}"
+    counts = f"{counted(len(members), 'run')} in {counted(len(plan.bundles), 'bundle')}"
     yield f"{counts}; {len(missing)} to train{note}"
     if missing:
         yield _cost([member.spec for member in missing], store)
@@ -65,15 +65,11 @@ def _starts(plan: Plan, lacking: dict[str, Bundle], store: Store) -> str:
     readers = jobs.readers(plan.studies)
     here = list(jobs.form(lacking, store, Machine(cores, 1), readers))
     count = len(list(jobs.form(lacking, store, merge=True)))
-    text = f"{_counted(len(here), 'start')} on {_counted(cores, 'core')} here (snakemake), or "
-    text += f"{_counted(count, 'cluster job')} (snakemake --profile slurm)"
+    text = f"{counted(len(here), 'start')} on {counted(cores, 'core')} here (snakemake), or "
+    text += f"{counted(count, 'cluster job')} (snakemake --profile slurm)"
     if count > 1 and any(math.isinf(jobs.seconds(b, rates, store)) for b in lacking.values()):
         text += "; fewer where `execution: run_minutes` says how long runs are taken to last"
     return text
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _run_line(run: dict[str, Any], store: Store, again: Collection[str]) -> str:

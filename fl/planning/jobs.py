@@ -42,6 +42,19 @@ def lacks(bundle: Bundle, store: Store) -> list[Member]:
     ]
 
 
+def turns(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
+    """The bundles of a job in the order in which to train them, found as they are asked for.
+
+    It is their own, but what another process is at comes after what nobody is at, so that several
+    who share a store share the work. A bundle comes after those of the job that it waits for.
+    """
+    left = {one.bundle: one for one in bundles}
+    while left:
+        free = [one for one in left.values() if not left.keys() & {*one.after}] or [*left.values()]
+        elsewhere = (one for one in free if not any(store.holder(m.run) for m in one.runs))
+        yield left.pop(next(elsewhere, free[0]).bundle)
+
+
 def form(
     bundles: Mapping[str, Bundle],
     store: Store,

@@ -8,7 +8,7 @@ stops at the first loss that is not finite. They agree to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from fl import trees
 from fl.data.arrays import Arrays
 from fl.data.batches import Schedule
 from fl.errors import FedloomError
-from fl.method import Pass, Refresh
+from fl.method import Pass, Refresh, Sweep
 from fl.protocols import is_spending
 from fl.simulation import compiled
 from fl.simulation.loader import Batches, ask
@@ -270,6 +270,15 @@ def compiled_stack(part: Pass, cohort: Cohort, midway: Midway = UNWATCHED) -> Tr
     kept, uploads = trees.vmap(part.end, (*cohort.dims, 0))(server, cohort.clients, work)
     taken = torch.from_numpy(schedule.steps.clip(min=1)).to(totals.device)
     return Trained(kept, uploads, totals / taken)
+
+
+def of_passes(backend: str, passes: Iterable[Pass | Sweep], device: torch.device) -> str:
+    """The backend that trains these passes: `compiled` is `stacked` where none of them can be
+    compiled, and is called so.
+    """
+    steps = [one for one in passes if isinstance(one, Pass) and not one.refreshes]
+    there = bool(steps) and compiled.available(device)
+    return "stacked" if backend == "compiled" and not there else backend
 
 
 Backend = Callable[..., Trained]

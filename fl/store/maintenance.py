@@ -25,8 +25,8 @@ class StoredRun:
     """A run in a store.
 
     Attributes:
-        state: As in its record; `UNFINISHED`; or `DAMAGED` if the record cannot be read or is not
-            that of a run.
+        state: As in its record; `UNFINISHED`; or `DAMAGED` if the record is missing, cannot be read
+            or is not that of a run.
         record: Empty where there is none.
         size: Bytes on the disk, checkpoints included.
     """
@@ -47,6 +47,8 @@ def entries(store: Store) -> Iterator[StoredRun]:
             yield StoredRun(run, DAMAGED, {}, _size(store.place(run)))
         else:
             yield StoredRun(run, record["state"], record, _size(store.place(run)))
+    for run in store.torn():
+        yield StoredRun(run, DAMAGED, {}, _size(store.root / run))
     for run in store.unfinished():
         yield StoredRun(run, UNFINISHED, {}, _size(store.place(run)))
 

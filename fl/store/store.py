@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fl import files, parquet
 from fl.errors import DataError, FedloomError
 from fl.store import lease
-from fl.store.layout import CHECKPOINTS, FAILED, LEASE, METRICS, RECORD, TRACES, WEIGHTS
+from fl.store.layout import CHECKPOINTS, FAILED, KEPT, LEASE, METRICS, RECORD, TRACES, WEIGHTS
 from fl.store.workspace import Workspace, erase
 
 if TYPE_CHECKING:
@@ -75,6 +75,17 @@ class Store:
             names = {path.name.partition(".")[0] for path in self.root.iterdir()}
         return sorted(name for name in names if is_name(name) and self.has(name))
 
+    def torn(self) -> list[str]:
+        """The runs of which there are files but no record, so that they are not there; sorted."""
+        if not self.root.exists():
+            return []
+        with files.disk_errors(self.root):
+            found = [path.name for path in self.root.iterdir() if is_name(path.name)]
+        return sorted(run for run in found if self._torn(run))
+
+    def _torn(self, run: str) -> bool:
+        return not self.has(run) and any((self.root / run / name).is_file() for name in KEPT)
+
     def round(self, run: str) -> int | None:
         """The round of an unfinished run's newest checkpoint, by the checkpoint's name; None
         without one.
@@ -84,6 +95,10 @@ class Store:
         except OSError:
             return None
         return max((int(n[6:]) for n in names if re.fullmatch(r"round-\d+", n)), default=None)
+
+    def holder(self, run: str) -> str | None:
+        """The live process that computes a run, in words; None where there is none."""
+        return lease.living(self.partial(run) / LEASE, self.patience)
 
     def failure(self, run: str) -> str | None:
         """The error that ended the last attempt at an unfinished run; None if there was none."""
@@ -139,7 +154,8 @@ class Store:
     def _problems(self, run: str) -> list[str]:
         folder = self._folder(run)
         if folder is None:
-            return [f"{self.root / run}: there is no such finished run"]
+            what = f"has no {RECORD}" if self._torn(run) else "there is no such finished run"
+            return [f"{self.root / run}: {what}"]
         try:
             with files.disk_errors(folder):
                 described = files.read_sealed(folder / RECORD)["files"]

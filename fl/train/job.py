@@ -18,6 +18,7 @@ import torch
 from fl.errors import DataError
 from fl.planning.bundle import Bundle
 from fl.schema import GLOBAL
+from fl.simulation import backends
 from fl.simulation.backends import TOGETHER
 from fl.simulation.simulate import Simulation
 from fl.store import checkpoint
@@ -168,6 +169,7 @@ class _Job:
         backend: str = self._runs.bundle.execution.backend
         if backend == "auto":
             backend = self._backend or "auto"
+        backend = _settled(backend, next(iter(simulations.values())))
         stack = Stack.begin(simulations, weights, backend)
         if backend == "auto":
             stack.choose(self._runs.bundle, self._runs.leaving.now)
@@ -195,3 +197,11 @@ class _Job:
                 simulation = stack.simulations[run]
                 weights = self._weights(run, simulation.arrays.device)
                 follow(self._runs, self._begin({run: simulation}, {run: weights}))
+
+
+def _settled(backend: str, simulation: Simulation) -> str:
+    """The backend by the name of what it does for the passes of this simulation."""
+    method = simulation.method
+    exchanges = [one for m in (method, *(m.method for m in method.modals)) for one in m.exchanges]
+    passes = [part for one in exchanges for part in one.passes]
+    return backends.of_passes(backend, passes, simulation.arrays.device)

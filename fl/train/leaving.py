@@ -30,10 +30,10 @@ class Leaving:
     asked: bool = False
     begun: bool = False
 
-    def now(self) -> None:
+    def now(self, where: str = "before the next run had begun") -> None:
         """Leave at once, if asked and nothing has to be saved: for waits, and between runs."""
         if self.asked:
-            raise Interrupted("before the next run had begun")
+            raise Interrupted(where)
 
 
 @contextlib.contextmanager

@@ -52,7 +52,8 @@ class Runs:
         try:
             yield
         except Exception as error:
-            self.leaving.now()  # Ctrl-C ends a compiler too, which is no failure of the run.
+            # Ctrl-C ends a compiler too, which is no failure of the run.
+            self.leaving.now("at an error on the way; the last checkpoint is what is kept")
             if exhausted(error):
                 error = FedloomError(memory.told(error))
             known = isinstance(error, FedloomError)

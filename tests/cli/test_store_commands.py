@@ -160,13 +160,25 @@ def test_verify_finds_what_was_truncated_and_removes_it_if_asked(place: Planned,
     said = say("verify", exit_status=1)
     assert f"{damaged}/metrics.parquet: has" in said and "1 damaged" in said
     assert place.store().has(damaged) and markers(place) == before
-    assert "1 runs checked, 0 damaged" in say("verify", whole)
+    assert "1 run checked, 0 damaged" in say("verify", whole)
 
-    assert "1 runs removed" in say("verify", "--remove")
+    assert "1 run removed" in say("verify", "--remove")
     assert place.store().runs() == sorted({whole, *place.runs("fedprox")})
     assert markers(place) == [place.bundle("fedprox")["bundle"]]
     assert place.train("fedavg") == 0
     assert "4 runs checked, 0 damaged" in say("verify")
+
+
+def test_a_run_without_its_record_is_damage_too(place: Planned, say: Say):
+    run, _ = place.runs("fedavg")
+    (place.root / "runs" / run / "run.json").unlink()
+    (place.root / "runs" / "notes").mkdir()
+    assert f"{run}  damaged" in say("ls")
+    assert f"{run}: has no run.json\n4 runs checked, 1 damaged" in say("verify", exit_status=1)
+    assert "1 run removed" in say("verify", "--remove")
+    assert not (place.root / "runs" / run).exists()
+    assert "3 runs checked, 0 damaged" in say("verify")
+    assert (place.root / "runs" / "notes").exists(), "it is no run"
 
 
 def test_verify_knows_a_run_under_a_wrong_name(place: Planned, say: Say):
@@ -227,7 +239,7 @@ def test_gc_keeps_what_a_study_that_cannot_be_planned_may_need(place: Planned, s
     (studies / "wrong.yaml").write_text(yaml.safe_dump(wrong))
     said = say("gc", "--yes")
     assert "wrong cannot be planned: " in said and "hidden.0: is 0" in said
-    assert "1 runs on cifar10, digits kept, " in said and "2 runs removed" in said
+    assert "1 run on cifar10, digits kept, " in said and "2 runs removed" in said
     assert place.store().runs() == sorted([other, *place.runs("fedavg")])
 
     unclear = place.root / "runs" / "d" / "run.json"
@@ -292,9 +304,9 @@ def test_gc_never_removes_a_run_that_is_being_computed(place: Planned, say: Say)
             time.sleep(0.01)
         said = say("gc", "--yes", exit_status=1)
         assert f"{run}.partial: process" in said and "is computing this run" in said
-        assert "1 runs removed" in said and not place.store().has(other)
+        assert "1 run removed" in said and not place.store().has(other)
         assert (place.root / "runs" / f"{run}.partial" / "checkpoint").exists()
-    assert "1 runs removed" in say("gc", "--yes")
+    assert "1 run removed" in say("gc", "--yes")
     assert not (place.root / "runs" / f"{run}.partial").exists()
 
 
@@ -336,7 +348,7 @@ def test_studies_and_the_plan_choose_what_goes(place: Planned, say: Say):
     assert Store(place.root / "c").has(other)
     place.store().remove(place.runs("fedavg")[0])
     said = say("export", str(place.root / "d"), "--planned", exit_status=1)
-    assert "1 runs of the plan are not in" in said and not (place.root / "d").exists()
+    assert ": lacks 1 run of the plan, as " in said and not (place.root / "d").exists()
 
 
 def test_what_is_damaged_or_in_conflict_is_said_and_fails(place: Planned, say: Say):

@@ -211,7 +211,7 @@ def test_evaluation_is_not_altered(which: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FOUND if "layers" in declared(name)])
 def test_a_layer_that_is_not_there_is_named_with_those_that_are(name: str) -> None:
-    with pytest.raises(FedloomError, match=r"no layer 'body'; allowed: 0, 1, 2"):
+    with pytest.raises(FedloomError, match=r"no layer 'body'; allowed: '0' \("):
         altered(name, values={"layers": ["body"]})
 
 

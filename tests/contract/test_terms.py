@@ -140,7 +140,7 @@ def test_features_that_are_not_finite_reach_no_state(term: str, values: dict[str
 
 @every_drift_term
 def test_a_layer_that_is_not_there_is_named_with_those_that_are(term: str) -> None:
-    with pytest.raises(FedloomError, match=r"no layer 'body'; allowed: 0, 1, 2"):
+    with pytest.raises(FedloomError, match=r"no layer 'body'; allowed: '0' \("):
         with_term(term, "ditto", "mlp", {"layers": ["body"]})
 
 

@@ -114,7 +114,7 @@ def test_features_are_altered_in_training_where_they_are_named() -> None:
     moved, usual = doubled.buffers["1.running_mean"], plain.buffers["1.running_mean"]
     torch.testing.assert_close(moved, 2 * usual, rtol=0, atol=1e-14)
     assert torch.equal(network.eval(params, buffers, X).outputs, scores.outputs)
-    with pytest.raises(FedloomError, match=r"no layer 'body'; allowed: 0, 1, 2"):
+    with pytest.raises(FedloomError, match=r"no layer 'body'; allowed: '0' \("):
         network.alter(["body"])
 
 

@@ -255,7 +255,7 @@ def test_a_truncated_run_is_found_and_computed_again(copied: Project):
     assert f"{damaged}/metrics.parquet: has " in said
     assert "6 runs checked, 1 damaged" in said
     assert marker(copied.root / "results", copied.bundle("fedprox 1")).exists()
-    assert "1 runs removed" in fl(copied, "store", "verify", "--remove")
+    assert "1 run removed" in fl(copied, "store", "verify", "--remove")
     assert not marker(copied.root / "results", copied.bundle("fedprox 1")).exists()
     assert copied.trained() == ["fedprox 1"]
     assert content(copied) == before

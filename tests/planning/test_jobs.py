@@ -222,6 +222,17 @@ def test_what_many_start_from_is_a_job_alone(spec, store):
     )
 
 
+def test_what_another_process_is_at_comes_later_but_never_before_its_start(spec, store):
+    named = [bundle("a", spec), bundle("f", spec, ["a"]), bundle("c", spec), bundle("d", spec)]
+    assert [one.bundle for one in jobs.turns(named, store)] == ["a", "f", "c", "d"]
+    with store.open("a0"), store.open("c0"):
+        found = jobs.turns(named, store)
+        assert next(found).bundle == "d"
+        assert next(found).bundle == "a", "all that can be trained is held: they are waited for"
+        assert next(found).bundle == "f"
+        assert [one.bundle for one in found] == ["c"]
+
+
 def test_bundles_of_other_readers_are_no_part_of_a_job(spec, store):
     bundles = many(spec, 4, run_minutes=0.1)
     found = here(bundles, store, b0000=["one"], b0001=["one"], b0002=["one", "two"], b0003=["two"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from fl import fields
 from fl.code import identity, registry
 from fl.data.scheme import Common
 from fl.errors import Where
+from fl.planning import plan
 from fl.study.config import Best, Cells, Execution, Settings, Study
 from fl.training import Training
 
@@ -72,6 +74,14 @@ def test_examples_of_the_manual_are_yaml_with_known_keys():
     settings, study = blocks
     assert set(settings) == set(fields.fields(Settings))
     assert set(study) == set(fields.fields(Study))
+
+
+def test_the_study_of_the_manual_can_be_planned(tmp_path):
+    [_, study] = re.findall(r"```yaml\n(.*?)```", MANUAL, re.S)
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    (tmp_path / "config" / "studies" / "manual.yaml").write_text(study)
+    runs = plan.make(tmp_path / "config", ["manual"]).studies["manual"]["runs"]
+    assert {run["method"] for run in runs} == {*yaml.safe_load(study)["methods"]}
 
 
 def test_links_between_documents_lead_somewhere():

@@ -111,6 +111,10 @@ def test_the_grid_of_what_an_entry_starts_from_keeps_its_names(tmp_path: Path) -
 
 
 def test_two_entries_of_one_title_are_refused(tmp_path: Path) -> None:
-    methods = {"a": {"method": "fedavg", "title": "Same"}, "b": {"method": "local", "title": "Same"}}
-    with pytest.raises(ConfigError, match=r"methods\.b\.title: is 'Same', .* call a already; allow"):
+    methods = {
+        "a": {"method": "fedavg", "title": "Same"},
+        "b": {"method": "local", "title": "Same"},
+    }
+    said = r"methods\.b\.title: is 'Same', what tables call a already; allowed: a title of its own"
+    with pytest.raises(ConfigError, match=said):
         plan.make(planning.write_config(tmp_path, {"methods": methods}))

@@ -159,6 +159,14 @@ def test_auto_is_decided_once_for_a_bundle_and_recorded(
     assert len(executions[1]["stack"]) == (2 if stacked else 1)
 
 
+def test_what_cannot_be_compiled_is_not_called_so(planned: Plan) -> None:
+    terms = {"mk-mmd": {"layers": ["3"], "update": "periodic", "every": 2}}
+    study = planned(execution={"backend": "compiled"}, methods={"fedavg": {"terms": terms}})
+    assert study.train("fedavg") == 0
+    [run] = study.runs("fedavg")
+    assert study.store().record(run)["execution"]["backend"] == "stacked"
+
+
 def test_auto_is_not_decided_again_by_the_job_that_goes_on(planned: Plan) -> None:
     study = planned(execution={"backend": "loop"}, seeds=[0, 1])
     whole = study.bundle("fedavg")
