@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fl.cli import scaffold, store_commands
 from fl.cli.loading import loading
 from fl.cli.printing import say
-from fl.errors import LEFT, FedloomError, Where
+from fl.errors import LEFT, FedloomError, Where, unknown
 from fl.files import check_writable
 from fl.schema import UNSEEN
 from fl.store.store import Store
@@ -305,10 +305,14 @@ def _partition(parsed: argparse.Namespace) -> None:
 
 
 def _analyse(parsed: argparse.Namespace) -> None:
+    from fl.planning import plan_files
     from fl.results import analyse
 
     settings = config.settings(parsed.config)
     results = Path(settings.results)
+    known = plan_files.summary(results / "plan").get("analyses", {})
+    if known and parsed.name not in known:
+        raise unknown(Where("the command line"), "analysis of the plan", parsed.name, known)
     made = analyse.make(_planned(results, "analyses", parsed.name), results, Path(settings.store))
     say(made)
 

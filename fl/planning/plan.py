@@ -119,6 +119,7 @@ def asked_for(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str]
     settings = config.settings(folder)
     config.check_methods(folder)
     where = Where(os.path.relpath(folder / "config.yaml")) / "studies"
+    where = Where("the command line") if studies else where
     wanted = list(dict.fromkeys(studies or settings.studies))
     if not wanted:
         raise ConfigError(where, "is empty", "at least one study")

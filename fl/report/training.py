@@ -158,4 +158,6 @@ def _one(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:g}"
-    return str(value)
+    if isinstance(value, list | tuple):
+        return f"[{_list(value)}]"
+    return "none" if value is None else str(value)

@@ -64,7 +64,7 @@ def stages(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     index = [*KEY, "seed", "client"]
     before = part[part["stage"] == GLOBAL].set_index(index)["value"].rename("before")
     after = part[part["stage"] == PERSONAL].set_index(index)["value"].rename("after")
-    return pd.concat([before, after], axis=1, join="inner").reset_index()
+    return before.to_frame().join(after, how="inner").reset_index()
 
 
 def personalisation(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:

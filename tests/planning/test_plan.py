@@ -143,7 +143,7 @@ def test_fine_tuning_starts_from_the_run_of_its_seed_at_every_point(config: Path
         before = starts[run.start]
         assert before.spec["seed"] == run.spec["seed"]
         assert before.point == run.spec["start"]
-        assert run.grid == {**before.grid, "lr": run.spec["training"]["lr"]}
+        assert run.grid == {"start.mu": before.grid["mu"], "lr": run.spec["training"]["lr"]}
 
 
 def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):

@@ -44,9 +44,9 @@ def test_manual_lists_every_partition_scheme_with_its_keys(name):
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(kind, name) for kind in ("term", "alteration") for name in registry.names(kind)],
+    [(kind, name) for kind in ("term", "alteration", "analysis") for name in registry.names(kind)],
 )
-def test_manual_lists_every_term_and_alteration_with_its_keys(kind, name):
+def test_manual_lists_what_a_study_can_add_with_its_keys(kind, name):
     [line] = re.findall(rf"^\| `{name}` \|.*", MANUAL, flags=re.M)
     entry = registry.find(kind, name, Where(""))
     assert all(f"`{key}`" in line for key in fields.fields(entry.target))

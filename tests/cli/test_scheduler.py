@@ -1,0 +1,24 @@
+"""A scheduler that is not there is told of once, before any job is handed to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fl.cli import scheduler
+from fl.errors import FedloomError
+
+
+def test_slurm_has_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    scheduler.check("local")
+    with pytest.raises(FedloomError, match=r"^Slurm does not answer here \(.*'sinfo'\); allowed: "):
+        scheduler.check("slurm")
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text("#!/bin/sh\necho 'no controller\nat all' >&2\nexit 1\n")
+    sinfo.chmod(0o755)
+    with pytest.raises(FedloomError, match=r"does not answer here \(no controller\); allowed"):
+        scheduler.check("slurm")
+    sinfo.write_text("#!/bin/sh\necho short\n")
+    scheduler.check("slurm")
