@@ -307,7 +307,7 @@ def test_a_grid_that_is_half_trained_is_marked_in_all_three_forms(tmp_path):
     note = "Not all grid points are there of FedProx: these numbers are of the best point so far"
     page, md, latex = made(tmp_path)
     assert page.tables["settings"][1] == ["FedProx", "50.0 1 of 2 grid points there"]
-    assert page.tables["settings"][2:4] == [["Local", "– 1 missing"], ["FedAvg", "50.0"]]
+    assert page.tables["settings"][2:4] == [["Local", "\u2013 1 missing"], ["FedAvg", "50.0"]]
     for written in (page.text, md, latex):
         assert written.count(note) == 3, "the main table, over clients, against the baseline"
     for written in (md, latex):
