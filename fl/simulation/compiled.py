@@ -128,6 +128,7 @@ def _program(part: Pass, several: bool, whole: bool) -> Any:
     Args:
         whole: Whether a program is one file.
     """
+    _say("compiling a program of steps unless one is kept; until then nothing is trained")
     dims = (0 if several else None, 0, 0)
     reference = part.reference and vmap(part.reference, in_dims=dims)
 
