@@ -57,9 +57,8 @@ def explain(
         )
     [run] = matching
     own = _facts(run, planned, store)
-    bare = (
-        planned.get(run, {}).get("keep_weights") and store.has(run) and not store.has_weights(run)
-    )
+    asked = planned.get(run, {}).get("keep_weights")
+    bare = asked and store.has(run) and not store.has_weights(run)
     yield f"run {run}: {own['state']}{NO_WEIGHTS if bare else ''}"
     yield json.dumps(own["spec"], indent=2)
     others = dict(_others(run, planned, store))

@@ -20,8 +20,9 @@ def check(executor: str) -> None:
     try:
         subprocess.run(ask, capture_output=True, text=True, check=True, timeout=PATIENCE)
     except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        said = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
+        [reason, *_] = said.strip().splitlines() or [str(error)]
         raise FedloomError(
-            f"Slurm does not answer here ({said[0]}); allowed: a machine on which `sinfo` lists "
+            f"Slurm does not answer here ({reason}); allowed: a machine on which `sinfo` lists "
             "partitions; without --profile slurm, Snakemake trains on this one"
         ) from None

@@ -481,7 +481,7 @@ def test_the_contract_covers_methods_of_ones_own(lab: Path) -> None:
     [
         ([], "def build(self", "def build((self", "cannot be imported (SyntaxError"),
         (["my-anchor"], "def build(self", "def build((self", "cannot be imported (SyntaxError"),
-        (["my-anchor"], "import Tensor", "import Tensr", "cannot be imported (ImportError"),
+        (["my-anchor"], "import Tensor", "import Tensr", "cannot be imported ({line}: ImportError"),
         (["my-anchor"], "def build(", "def made(", "has 0 dataclasses with `build` or `read`; all"),
     ],
 )
@@ -497,5 +497,6 @@ def test_a_broken_file_is_one_message(
     edit(lab / "methods" / "my_anchor.py", old, new)
     assert main.main(["methods", *asked, "--config", str(tmp_path / "config")]) == 1
     said = capsys.readouterr().err
-    assert f"{lab.name}.methods.my_anchor {problem}" in said
+    line = f"{os.path.relpath(lab)}/methods/my_anchor.py, line 13"
+    assert f"{lab.name}.methods.my_anchor {problem.replace('{line}', line)}" in said
     assert "Traceback" not in said
