@@ -47,9 +47,11 @@ def entries(store: Store) -> Iterator[StoredRun]:
             yield StoredRun(run, DAMAGED, {}, _size(store.place(run)))
         else:
             yield StoredRun(run, record["state"], record, _size(store.place(run)))
-    for run in store.torn():
+    torn = store.torn()
+    for run in torn:
         yield StoredRun(run, DAMAGED, {}, _size(store.root / run))
-    for run in store.unfinished():
+    # One that is torn may have been begun again.
+    for run in (one for one in store.unfinished() if one not in torn):
         yield StoredRun(run, UNFINISHED, {}, _size(store.place(run)))
 
 

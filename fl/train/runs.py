@@ -53,7 +53,7 @@ class Runs:
             yield
         except Exception as error:
             # Ctrl-C ends a compiler too, which is no failure of the run.
-            self.leaving.now("at an error on the way; the last checkpoint is what is kept")
+            self.leaving.now("at an error on the way; what a checkpoint has is kept")
             if exhausted(error):
                 error = FedloomError(memory.told(error))
             known = isinstance(error, FedloomError)

@@ -174,6 +174,8 @@ def test_a_run_without_its_record_is_damage_too(place: Planned, say: Say):
     (place.root / "runs" / run / "run.json").unlink()
     (place.root / "runs" / "notes").mkdir()
     assert f"{run}  damaged" in say("ls")
+    with place.store().open(run):
+        assert say("ls").count(run) == 1, "though it is begun again"
     assert f"{run}: has no run.json\n4 runs checked, 1 damaged" in say("verify", exit_status=1)
     assert "1 run removed" in say("verify", "--remove")
     assert not (place.root / "runs" / run).exists()
