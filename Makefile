@@ -80,8 +80,8 @@ test-changed: $(VENV)/test.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python tests/changed.py --base $(BASE)
 
 # What training alone needs goes lower than what the workflow brings with it allows.
-LOWEST_CORE := tests/core/test_trees.py tests/pytorch/test_folding.py tests/pytorch/test_sequences.py tests/simulation/test_engine.py \
-	tests/simulation/test_simulate.py tests/data/test_batches.py tests/simulation/test_compiled.py tests/store/test_store.py tests/results/test_tables.py tests/data/test_partition.py \
+LOWEST_CORE := tests/api/test_trees.py tests/pytorch/test_folding.py tests/pytorch/test_sequences.py tests/engine/test_engine.py \
+	tests/engine/test_simulate.py tests/engine/test_batches.py tests/engine/test_compiled.py tests/store/test_store.py tests/report/test_tables.py tests/data/test_partition.py \
 	tests/contract
 LOWEST_WORKFLOW := tests/repository/test_bare.py tests/pytorch/test_vision.py tests/models/test_models.py tests/report/test_report.py \
 	tests/parts tests/data/test_archives.py tests/graph/test_workflow.py tests/graph/test_dvc.py

@@ -1,8 +1,8 @@
 """What mixed precision and channels-last save: ``python -m bench.arithmetic``.
 
-FedAvg on models with convolutions, in every way that `fl.training.Training` has to compute them, in
-turn; the shortest of some tries counts. Seconds of a step and, beside them, how many times faster
-that is than float32 in PyTorch's own format.
+FedAvg on models with convolutions, in every way that `fl.api.training.Training` has to compute
+them, in turn; the shortest of some tries counts. Seconds of a step and, beside them, how many
+times faster that is than float32 in PyTorch's own format.
 """
 
 from __future__ import annotations

@@ -20,19 +20,19 @@ from torch import Tensor, nn
 
 from bench import machine
 from bench.kernels import plain_client
-from fl.data.arrays import Arrays
-from fl.method import Setting
+from fl.api.method import Setting
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.engine.arrays import Arrays
+from fl.engine.evaluate import Held
+from fl.engine.simulate import Simulation
 from fl.methods.ditto import Ditto
 from fl.models.cifar_cnn import CifarCNN
 from fl.models.two_layer import TwoLayer
-from fl.network import Network
 from fl.parts.mmd import GRID
-from fl.simulation.evaluate import Held
-from fl.simulation.simulate import Simulation
 from fl.terms.mk_mmd import MKMMD
 from fl.terms.mmd_d import MMDD
 from fl.train import candidates
-from fl.training import Training
 
 CLASSES, LAYERS = 10, ("features",)
 PLAIN = {"scale": 1.0, "mean": 0.0, "sd": 1.0}

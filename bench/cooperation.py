@@ -21,21 +21,21 @@ import torch
 from torch import Tensor
 
 from bench import machine
-from fl import trees
-from fl.data.arrays import Arrays
-from fl.method import Setting, Sweep
+from fl.api import trees
+from fl.api.method import Setting, Sweep
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.api.trees import Tree
+from fl.engine import engine
+from fl.engine.arrays import Arrays
+from fl.engine.backends import Cohort
+from fl.engine.evaluate import Held
+from fl.engine.simulate import Simulation
+from fl.engine.sweeps import sweep
 from fl.methods.fedsac import FedSaC
 from fl.models.lenet import LeNet
-from fl.network import Network
 from fl.parts.mixing import alike_above, cosines, fedsac_weights, mix
 from fl.parts.subspaces import complementarity
-from fl.simulation import engine
-from fl.simulation.backends import Cohort
-from fl.simulation.evaluate import Held
-from fl.simulation.simulate import Simulation
-from fl.simulation.sweeps import sweep
-from fl.training import Training
-from fl.trees import Tree
 
 CLASSES, SHAPE, STEPS, BATCH = 10, (3, 32, 32), 200, 64
 SAMPLES = 40_000

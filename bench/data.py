@@ -36,10 +36,10 @@ from sources.speech_commands import wav  # noqa: E402
 
 from bench.asked import one_of  # noqa: E402
 from fl import data  # noqa: E402
-from fl.code import registry  # noqa: E402
+from fl.base import registry  # noqa: E402
+from fl.base.errors import Where  # noqa: E402
 from fl.data import Supply  # noqa: E402
 from fl.data.prepared import Prepared  # noqa: E402
-from fl.errors import Where  # noqa: E402
 
 BATCH, BATCHES = 64, 200
 SIZES: dict[str, list[dict[str, int]]] = {

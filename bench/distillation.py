@@ -20,20 +20,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import machine
-from fl import trees
-from fl.data.arrays import Arrays
-from fl.method import REAL, Setting
+from fl.api import trees
+from fl.api.method import REAL, Setting
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.engine.arrays import Arrays
+from fl.engine.evaluate import Held
+from fl.engine.simulate import Simulation
 from fl.methods.warm_up import WarmUp
 from fl.models.convnet import ConvNet, Halving
-from fl.network import Network
 from fl.parts import siamese
 from fl.parts.distillation import gradient_distance
 from fl.parts.matching import matched
 from fl.parts.virtual import labels
-from fl.simulation.evaluate import Held
-from fl.simulation.simulate import Simulation
 from fl.train import candidates
-from fl.training import Training
 
 CLIENTS, CLASSES, SHAPE, WIDTH = 5, 10, (3, 16, 16), 32
 REAL_IMAGES, VIRTUAL = 16, 10

@@ -19,13 +19,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fl.method import Pass
-from fl.planning import plan_files
-from fl.schema import PERSONAL
-from fl.simulation import simulate
-from fl.simulation.simulate import Simulation
+from fl.api.method import Pass
+from fl.base.schema import PERSONAL
+from fl.engine import simulate
+from fl.engine.simulate import Simulation
+from fl.plan import plan_files, specs
 from fl.store.store import Store
-from fl.study import specs
 
 CLASSES = slice(0, 10, 2)
 SCALE, GAP, WHITE = 3, 6, 255

@@ -17,16 +17,16 @@ from torch import nn
 from bench import machine
 from bench.local_steps import MODELS, PLAIN
 from bench.workloads import CLASSES, LR, MOMENTUM, WORKLOADS
-from fl.data.arrays import Arrays
-from fl.method import Setting
+from fl.api.method import Setting
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.engine import engine
+from fl.engine.arrays import Arrays
+from fl.engine.held import Held
+from fl.engine.simulate import Simulation
 from fl.methods.ditto import Ditto
 from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
-from fl.network import Network
-from fl.simulation import engine
-from fl.simulation.held import Held
-from fl.simulation.simulate import Simulation
-from fl.training import Training
 
 METHODS: Mapping[str, Any] = {"FedAvg": FedAvg, "Ditto": Ditto}
 BACKENDS = ("loop", "stacked", "compiled")

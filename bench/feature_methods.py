@@ -15,19 +15,19 @@ import numpy as np
 from bench import machine
 from bench.asked import one_of
 from bench.workloads import CLASSES, LR, MOMENTUM, Workload
-from fl.data.arrays import Arrays
-from fl.method import Setting
+from fl.api.method import Setting
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.engine import engine
+from fl.engine.arrays import Arrays
+from fl.engine.evaluate import Held
+from fl.engine.simulate import Simulation
 from fl.methods.fedavg import FedAvg
 from fl.methods.fedfa import FedFA
 from fl.methods.fedfa_plus import FedFAPlus
 from fl.methods.fedfm import FedFM
 from fl.models.alexnet import AlexNet
 from fl.models.lenet import LeNet
-from fl.network import Network
-from fl.simulation import engine
-from fl.simulation.evaluate import Held
-from fl.simulation.simulate import Simulation
-from fl.training import Training
 
 PLAIN = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 LARGE = Workload("AlexNet, 2 clients x 160 of 3x64x64, batch 32", 2, 160, (3, 64, 64), 32, 1)

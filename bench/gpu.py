@@ -29,11 +29,11 @@ from torch import nn
 from bench import machine
 from bench.local_steps import MODELS, clock, measure, simulation
 from bench.workloads import CLASSES, WORKLOADS, Workload
-from fl import trees
+from fl.api import trees
+from fl.engine import engine
+from fl.engine.simulate import Simulation
 from fl.models.cifar_cnn import CifarCNN
 from fl.models.resnet18 import ResNet18
-from fl.simulation import engine
-from fl.simulation.simulate import Simulation
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from contract import worlds

@@ -18,18 +18,18 @@ import numpy as np
 import torch
 
 from bench import machine
-from fl.data.arrays import Arrays
-from fl.method import COUNTS, Method, Pass, Setting
+from fl.api.method import COUNTS, Method, Pass, Setting
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.engine import engine
+from fl.engine.arrays import Arrays
+from fl.engine.backends import _differentiable, _gradients, _moved
+from fl.engine.evaluate import Held
+from fl.engine.simulate import Simulation
 from fl.methods.fedavg import FedAvg
 from fl.methods.fedl2p import FedL2P
 from fl.methods.perfedavg import PerFedAvg
 from fl.models.resnet_cifar import ResNetCifar
-from fl.network import Network
-from fl.simulation import engine
-from fl.simulation.backends import _differentiable, _gradients, _moved
-from fl.simulation.evaluate import Held
-from fl.simulation.simulate import Simulation
-from fl.training import Training
 
 SHAPE, CLASSES, BATCH = (1, 8, 8), 10, 16
 

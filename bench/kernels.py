@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bench import machine
 from bench.asked import one_of
-from fl import trees
+from fl.api import trees
 from fl.parts.deep_kernel import DeepKernel
 from fl.parts.distances import three_distances
 from fl.parts.mmd import GRID, kernel_statistics, optimal_kernel_weights

@@ -24,17 +24,17 @@ from torch import Tensor, nn
 from bench import machine
 from bench.asked import one_of
 from bench.workloads import CLASSES, LR, WORKLOADS, Workload
-from fl.data.arrays import Arrays
-from fl.method import Setting
+from fl.api.method import Setting
+from fl.api.training import Training
+from fl.engine.arrays import Arrays
+from fl.engine.assembly import computing
+from fl.engine.evaluate import Held
+from fl.engine.simulate import Simulation
 from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
 from fl.models.lenet import LeNet
 from fl.models.mlp import MLP
-from fl.simulation.assembly import computing
-from fl.simulation.evaluate import Held
-from fl.simulation.simulate import Simulation
 from fl.train import candidates
-from fl.training import Training
 
 PLAIN = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 MODELS: dict[str, Callable[[], nn.Module]] = {

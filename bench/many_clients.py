@@ -13,16 +13,16 @@ import time
 import numpy as np
 
 from bench import machine
-from fl import trees
-from fl.data.arrays import Arrays
-from fl.method import Setting
+from fl.api import trees
+from fl.api.method import Setting
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.engine import engine
+from fl.engine.arrays import Arrays
+from fl.engine.evaluate import Held
+from fl.engine.simulate import Simulation
 from fl.methods.fedbn import FedBN
 from fl.models.resnet18 import ResNet18
-from fl.network import Network
-from fl.simulation import engine
-from fl.simulation.evaluate import Held
-from fl.simulation.simulate import Simulation
-from fl.training import Training
 
 CLASSES, SHAPE, BATCH = 10, (3, 32, 32), 8
 MIB = 2**20

@@ -21,18 +21,18 @@ import numpy as np
 
 from bench import machine
 from bench.workloads import CLASSES
-from fl.data.arrays import Arrays
-from fl.method import Setting
+from fl.api.method import Setting
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.engine import simulate
+from fl.engine.arrays import Arrays
+from fl.engine.held import Held
+from fl.engine.simulate import Simulation
 from fl.methods.ditto import Ditto
 from fl.methods.fedavg import FedAvg
 from fl.methods.scaffold import Scaffold
 from fl.models.cnn import CNN
 from fl.models.mlp import MLP
-from fl.network import Network
-from fl.simulation import simulate
-from fl.simulation.held import Held
-from fl.simulation.simulate import Simulation
-from fl.training import Training
 
 METHODS: Mapping[str, Any] = {"FedAvg": FedAvg, "SCAFFOLD": Scaffold, "Ditto": Ditto}
 MODELS: Mapping[str, Any] = {

@@ -24,17 +24,17 @@ import torch.distributed as dist
 from bench import local_steps, machine
 from bench.asked import one_of
 from bench.workloads import WORKLOADS
-from fl.data.arrays import Arrays
-from fl.method import Setting
+from fl.api.method import Setting
+from fl.api.training import Training
+from fl.engine import simulate
+from fl.engine.arrays import Arrays
+from fl.engine.assembly import computing
+from fl.engine.evaluate import Held
+from fl.engine.simulate import Simulation
 from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
-from fl.simulation import simulate
-from fl.simulation.assembly import computing
-from fl.simulation.evaluate import Held
-from fl.simulation.simulate import Simulation
 from fl.train import launch, messages
 from fl.train.team import Member, Team
-from fl.training import Training
 
 WRITERS, SAMPLES, CHARACTERS, SHAPE = 3400, 100, 62, (1, 28, 28)
 BACKENDS = ("loop", "stacked")

@@ -22,9 +22,9 @@ from bench import machine
 from bench.asked import one_of
 from bench.local_steps import MODELS, simulation
 from bench.workloads import WORKLOADS, Workload
+from fl.engine import simulate
+from fl.engine.simulate import Simulation
 from fl.models.cnn import CNN
-from fl.simulation import simulate
-from fl.simulation.simulate import Simulation
 from fl.train import trial
 from fl.train.candidates import Candidates
 from fl.train.learnt import Learnt, Subject

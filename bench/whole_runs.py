@@ -157,7 +157,7 @@ def inside(bundle: str, store: str) -> None:
     from fl.cli.loading import loading
 
     with loading():  # As the command does, which is not collecting garbage either then.
-        from fl.planning.bundle import read
+        from fl.plan.bundle import read
         from fl.store.store import Store
         from fl.train import job
 

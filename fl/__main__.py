@@ -3,7 +3,7 @@
 import os
 import sys
 
-from fl.errors import INTERRUPTED, LEFT
+from fl.base.errors import INTERRUPTED, LEFT
 
 
 def run() -> int:

@@ -21,7 +21,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]  # As a program this file is found by its path, and fl is not.
 
-from fl.code import identity  # noqa: E402
+from fl.base import identity  # noqa: E402
 
 SLOW = ("tests/graph/", "tests/cluster/")
 """They run Snakemake, which takes minutes."""
@@ -123,7 +123,7 @@ def _is_about(file: Path, folder: str, name: str) -> bool:
 
 
 def _kind(folder: str) -> str:
-    from fl.code.registry import FOLDERS
+    from fl.base.registry import FOLDERS
 
     return next(kind for kind, inner in FOLDERS.items() if f"fl/{inner}" == folder)
 

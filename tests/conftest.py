@@ -13,8 +13,8 @@ import planning
 import pytest
 import torch
 
-from fl.code import plugins
-from fl.errors import Where
+from fl.base import plugins
+from fl.base.errors import Where
 
 # A plugin's own methods come under the contract: FEDLOOM_PLUGINS=mylab pytest tests/contract
 plugins.use(filter(None, os.environ.get("FEDLOOM_PLUGINS", "").split(os.pathsep)), Where("env"))

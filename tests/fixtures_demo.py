@@ -24,10 +24,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "data")]
 import sources  # noqa: E402
 from sources.server import serving  # noqa: E402
 
-from fl.code import registry  # noqa: E402
+from fl.base import registry  # noqa: E402
+from fl.base.errors import Where  # noqa: E402
 from fl.data import materials  # noqa: E402
 from fl.data.lock import NAME as LOCK  # noqa: E402
-from fl.errors import Where  # noqa: E402
 
 WHERE = Where("fixtures-demo")
 METHODS = {"local": None, "fedavg": None}

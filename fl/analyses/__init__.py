@@ -1,1 +1,142 @@
-"""Analyses of stored runs, one file each."""
+"""What an analysis is: it reads stored runs and gives a table and figures for the report.
+
+Its file in ``fl/analyses`` defines a dataclass with ``read(runs) -> Result``. It sees runs through
+`Source` alone, so that its own code, its keys and the runs are its identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fl.base.schema import StudySetting
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from torch import Tensor
+
+    from fl.base.drawing import Picture
+    from fl.engine.simulate import Simulation
+
+
+class Source(Protocol):
+    """A complete run of the study, at the grid point that was selected."""
+
+    @property
+    def run(self) -> str:
+        """Its id."""
+
+    @property
+    def method(self) -> str:
+        """What the study calls its entry."""
+
+    @property
+    def setting(self) -> StudySetting:
+        """The data set, partition and model of its training."""
+
+    @property
+    def seed(self) -> int:
+        """The training seed."""
+
+    def traces(self) -> dict[str, Tensor]:
+        """See `fl.store.store.Store.traces`."""
+
+    def weights(self) -> dict[str, Any]:
+        """By stage, the final variables, see `fl.engine.simulate.Simulation.final`.
+
+        For an analysis whose class says ``weights = True``. They are on a GPU where the study
+        computes on one.
+        """
+
+    def simulation(self) -> Simulation:
+        """Its network, its data and who holds which sample, on the device of `weights`."""
+
+    def counts(self) -> np.ndarray:
+        """Training samples of every client by class, int64 [clients, classes]."""
+
+    def domains(self) -> list[str]:
+        """By client, the domain of most of its training samples; empty if data have no domains."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture.
+
+    Attributes:
+        setting, method: What it is a picture of.
+        title: What it is called beside the others of that setting and method.
+        alt: What it shows, in words.
+    """
+
+    setting: StudySetting
+    method: str
+    title: str
+    alt: str
+    picture: Picture
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an analysis found.
+
+    Attributes:
+        table: Its first columns are ``dataset, partition, model, method``. In the report, columns
+            of floats are means over ``seed``, for equal values of all other columns.
+        columns: What the report calls columns of floats.
+        caption, figure: The sentences below the table and below the pictures.
+        notes: What was left out, and why.
+    """
+
+    table: pd.DataFrame
+    columns: dict[str, str]
+    caption: str
+    panels: tuple[Panel, ...] = ()
+    figure: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def keys(source: Source) -> dict[str, Any]:
+    """The columns with which every row of an analysis's table begins."""
+    dataset, partition, model = source.setting
+    return {
+        **{"dataset": dataset, "partition": partition, "model": model},
+        **{"method": source.method, "seed": source.seed},
+    }
+
+
+def first_seeds(runs: Sequence[Source]) -> list[Source]:
+    """For each setting and method the run with the lowest seed, in the order given."""
+    found: dict[tuple[StudySetting, str], Source] = {}
+    for run in sorted(runs, key=lambda one: one.seed):
+        found.setdefault((run.setting, run.method), run)
+    chosen = {run.run for run in found.values()}
+    return [run for run in runs if run.run in chosen]
+
+
+def with_traces(
+    runs: Sequence[Source], *names: str
+) -> tuple[list[tuple[Source, dict[str, Tensor]]], tuple[str, ...]]:
+    """The runs that have all of some traces, with their traces; and, where others have not, a note
+    that names their methods.
+    """
+    found: list[tuple[Source, dict[str, Tensor]]] = []
+    lacking: dict[str, None] = {}
+    for run in runs:
+        traces = run.traces()
+        if set(names) <= set(traces):
+            found.append((run, traces))
+        else:
+            lacking[run.method] = None
+    what = f"no trace{'s' if len(names) > 1 else ''} {', '.join(names)}"
+    return found, (f"{what}: {', '.join(lacking)}",) if lacking else ()
+
+
+def tabled(runs: Sequence[Source], rows: Sequence[dict[str, Any]], *columns: str) -> pd.DataFrame:
+    """Rows that begin with the `keys` of one of the runs as a table; its columns are there without
+    rows too.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=[*(keys(runs[0]) if runs else ()), *columns])

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
 from fl.analyses.cooperation import correlation, heat_map, similarity
-from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled, with_traces
-from fl.fields import NonNegative
+from fl.base.fields import NonNegative
 from fl.parts.mixing import fedsac_weights
 
 TRACES = ("similarity", "complementarity")

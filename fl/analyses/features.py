@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from fl import rng
-from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled
-from fl.fields import Count, Seed
-from fl.report.drawing import Look, axes_of, pictured
-from fl.schema import GLOBAL, PERSONAL
+from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
+from fl.base import rng
+from fl.base.drawing import Look, axes_of, pictured
+from fl.base.fields import Count, Seed
+from fl.base.schema import GLOBAL, PERSONAL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from fl.simulation.simulate import Simulation
+    from fl.engine.simulate import Simulation
 
 CHUNK = 512
 MARKERS = ("o", "^", "s", "D", "v")

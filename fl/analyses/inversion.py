@@ -31,17 +31,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl import rng
+from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
 from fl.analyses.membership import models
-from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled
-from fl.errors import FedloomError
-from fl.fields import Bound, Count, Index, NonNegative, Positive, Seed
-from fl.report.drawing import Look, axes_of, pictured
+from fl.base import rng
+from fl.base.drawing import Look, axes_of, pictured
+from fl.base.errors import FedloomError
+from fl.base.fields import Bound, Count, Index, NonNegative, Positive, Seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from fl.simulation.simulate import Simulation
+    from fl.engine.simulate import Simulation
 
 LOCAL = "local"
 """The trace of images that clients train on, [rounds, clients, classes x kept, ...]."""

@@ -27,17 +27,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl import rng, trees
-from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled
-from fl.fields import Count, Seed
-from fl.report.drawing import Look, axes_of, pictured
-from fl.schema import GLOBAL, PERSONAL
-from fl.trees import Inputs
+from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
+from fl.api import trees
+from fl.api.trees import Inputs
+from fl.base import rng
+from fl.base.drawing import Look, axes_of, pictured
+from fl.base.fields import Count, Seed
+from fl.base.schema import GLOBAL, PERSONAL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from fl.simulation.simulate import Simulation
+    from fl.engine.simulate import Simulation
 
 CHUNK = 64
 FALSE = 0.01

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled, with_traces
-from fl.fields import Seed
-from fl.report.drawing import Look, axes_of, pictured
+from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
+from fl.base.drawing import Look, axes_of, pictured
+from fl.base.fields import Seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

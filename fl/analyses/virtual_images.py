@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
 from fl.analyses.inversion import side_by_side
-from fl.analysis import Panel, Result, Source, first_seeds, keys, tabled, with_traces
-from fl.fields import Count
+from fl.base.fields import Count
 
 NAMES = ("local", "global")
 

@@ -12,10 +12,9 @@ from dataclasses import fields as declared
 from pathlib import Path
 from typing import Any
 
-from fl import fields
-from fl.code import meanings, registry
-from fl.code.registry import Entry
-from fl.errors import Where
+from fl.base import fields, meanings, registry
+from fl.base.errors import Where
+from fl.base.registry import Entry
 
 WIDTH = 100
 UNSAID = "what it means is not said in its docstring"

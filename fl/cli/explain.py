@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fl.code.identity import difference
-from fl.errors import FedloomError, Where
+from fl.base.errors import FedloomError, Where
+from fl.base.identity import difference
+from fl.plan import specs
 from fl.store.run_check import shaped
 from fl.store.store import Store
-from fl.study import specs
 
 NO_WEIGHTS = ", without the final weights that are asked for now: it is trained once more for them"
 

@@ -11,18 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fl.base.errors import LEFT, FedloomError, Where, unknown
+from fl.base.files import check_writable
+from fl.base.schema import UNSEEN
+from fl.base.version import VERSION
 from fl.cli import scaffold, store_commands
 from fl.cli.loading import loading
 from fl.cli.printing import say
-from fl.errors import LEFT, FedloomError, Where, unknown
-from fl.files import check_writable
-from fl.schema import UNSEEN
+from fl.plan import config
 from fl.store.store import Store
-from fl.study import config
-from fl.version import VERSION
 
 if TYPE_CHECKING:
-    from fl.planning.bundle import Bundle
+    from fl.plan.bundle import Bundle
     from fl.train.team import Team
 
 KINDS = {
@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _plan(parsed: argparse.Namespace) -> None:
     from fl.cli import summary
-    from fl.planning import kept, plan
+    from fl.plan import kept, plan
 
     if parsed.write:
         found, _ = plan.written(parsed.config, parsed.studies)
@@ -146,7 +146,7 @@ def _plan(parsed: argparse.Namespace) -> None:
 
 def _train(parsed: argparse.Namespace) -> int:
     with loading():
-        from fl.planning import bundle, jobs
+        from fl.plan import bundle, jobs
         from fl.train import launch
 
     bundles = [bundle.read(path) for path in parsed.specs]
@@ -171,7 +171,7 @@ def _train(parsed: argparse.Namespace) -> int:
 def _trained(bundles: Sequence[Bundle], store: Store, team: Team | None = None) -> int:
     """Train what is lacking, and say what failed."""
     with loading():
-        from fl.planning import jobs
+        from fl.plan import jobs
         from fl.train.job import train_bundle  # imports torch, which takes seconds
         from fl.train.leaving import Interrupted
 
@@ -188,7 +188,7 @@ def _trained(bundles: Sequence[Bundle], store: Store, team: Team | None = None) 
 
 def _status(parsed: argparse.Namespace) -> None:
     from fl.cli import status
-    from fl.planning.estimate import Rates
+    from fl.plan.estimate import Rates
 
     settings = config.settings(parsed.config)
     results, store = Path(settings.results), Store(Path(settings.store))
@@ -217,7 +217,7 @@ def _new(parsed: argparse.Namespace) -> None:
 
 def _explain(parsed: argparse.Namespace) -> None:
     from fl.cli.explain import explain
-    from fl.planning import needed
+    from fl.plan import needed
 
     settings = config.settings(parsed.config)
     store = Store(Path(settings.store))
@@ -230,7 +230,7 @@ def _explain(parsed: argparse.Namespace) -> None:
 
 
 def _tables(parsed: argparse.Namespace) -> None:
-    from fl.results import result_files
+    from fl.report import result_files
 
     settings = config.settings(parsed.config)
     results = Path(settings.results)
@@ -241,7 +241,7 @@ def _tables(parsed: argparse.Namespace) -> None:
 
 def _show(parsed: argparse.Namespace) -> None:
     from fl.cli import summary
-    from fl.results import summaries, tables
+    from fl.report import summaries, tables
 
     settings, study = _asked(parsed)
     rows, runs = tables.collect(study, Path(settings.store))
@@ -273,7 +273,7 @@ def _asked(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, Any]]
     if parsed.planned:
         config.check_name(parsed.study, Where("the command line"))
         return settings, _planned(Path(settings.results), "studies", parsed.study)
-    from fl.planning import kept
+    from fl.plan import kept
 
     return settings, kept.study(parsed.config, parsed.study)
 
@@ -305,8 +305,8 @@ def _partition(parsed: argparse.Namespace) -> None:
 
 
 def _analyse(parsed: argparse.Namespace) -> None:
-    from fl.planning import plan_files
-    from fl.results import analyse
+    from fl.plan import plan_files
+    from fl.report import analyse
 
     settings = config.settings(parsed.config)
     results = Path(settings.results)
@@ -325,6 +325,6 @@ def _supply(parsed: argparse.Namespace, settings: config.Settings, spec: dict[st
 
 
 def _planned(results: Path, kind: str, name: str) -> dict[str, Any]:
-    from fl.planning import plan_files
+    from fl.plan import plan_files
 
     return plan_files.part(results / "plan", kind, name)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fl.base.errors import INTERRUPTED, FedloomError
 from fl.cli import status
-from fl.errors import INTERRUPTED, FedloomError
-from fl.planning.bundle import Bundle
-from fl.planning.estimate import Rates
+from fl.plan.bundle import Bundle
+from fl.plan.estimate import Rates
 from fl.store.store import Store
 
 log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from string import Template
 
-from fl.code import registry
-from fl.errors import FedloomError
-from fl.files import write_bytes
+from fl.base import registry
+from fl.base.errors import FedloomError
+from fl.base.files import write_bytes
 
 KINDS = {
     "method": "method",

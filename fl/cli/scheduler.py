@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from fl.errors import FedloomError
+from fl.base.errors import FedloomError
 
 PATIENCE = 60.0
 """Seconds in which a scheduler answers."""

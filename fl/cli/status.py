@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl.errors import DataError
-from fl.planning import plan_files
-from fl.planning.bundle import Bundle
-from fl.planning.estimate import Rates
+from fl.base.errors import DataError
+from fl.base.units import duration
+from fl.plan import plan_files
+from fl.plan.bundle import Bundle
+from fl.plan.estimate import Rates
 from fl.store.store import Store
-from fl.units import duration
 
 STATES = ("done", "running", "failed", "interrupted", "waiting")
 

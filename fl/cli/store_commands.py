@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fl import files
+from fl.base import files
+from fl.base.errors import FedloomError
+from fl.base.units import counted
 from fl.cli.printing import plain, say
-from fl.errors import FedloomError
+from fl.plan import config
 from fl.store import import_export, maintenance
 from fl.store.import_export import BUSY, CONFLICT, NEW, THERE, Moved
 from fl.store.maintenance import DAMAGED, StoredRun, amount
 from fl.store.store import Store
-from fl.study import config
-from fl.units import counted
 
 
 def add(commands: Any) -> None:
@@ -135,7 +135,7 @@ def _verify(parsed: argparse.Namespace) -> int:
 
 
 def _gc(parsed: argparse.Namespace) -> int:
-    from fl.planning import needed
+    from fl.plan import needed
 
     store, settings = _place(parsed), config.settings(parsed.config)
     # Where there are no runs it does not matter which are needed.
@@ -198,7 +198,7 @@ def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
 
 def _mark(folder: Path) -> None:
     """Bring the markers in line with the runs that are left in the store."""
-    from fl.results import markers
+    from fl.cli import markers
 
     known = _plan(folder)
     if not known:
@@ -239,7 +239,7 @@ def _chosen(parsed: argparse.Namespace, source: Store) -> list[str]:
 
 def _runs_of(folder: Path, studies: list[str]) -> set[str]:
     """The runs that studies need, for the config as it is now."""
-    from fl.planning import kept
+    from fl.plan import kept
 
     found = kept.unchecked(folder, studies)
     return {member["run"] for bundle in found.bundles.values() for member in bundle["runs"]}
@@ -251,7 +251,7 @@ def _planned(folder: Path) -> set[str]:
 
 
 def _plan(folder: Path) -> dict[str, Any]:
-    from fl.planning import plan_files
+    from fl.plan import plan_files
 
     return plan_files.summary(Path(config.settings(folder).results) / "plan")
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pandas as pd
 
-from fl.errors import Where
-from fl.planning import analyses, jobs
-from fl.planning.bundle import Bundle
-from fl.planning.estimate import Rates, client_steps
-from fl.planning.plan import Plan
-from fl.planning.sharing import Machine
-from fl.results.summaries import gaps
+from fl.base.errors import Where
+from fl.base.units import counted, duration
+from fl.plan import analyses, jobs
+from fl.plan.bundle import Bundle
+from fl.plan.estimate import Rates, client_steps
+from fl.plan.plan import Plan
+from fl.plan.sharing import Machine
+from fl.report.summaries import gaps
 from fl.store.store import Store
-from fl.units import counted, duration
 
 KEPT = "final weights that are asked for"
 """What a run that is there may lack: by an analysis, by what starts from it, or by the study."""
@@ -97,7 +97,7 @@ def there(study: dict[str, Any], store: Store) -> str:
 def results(
     study: dict[str, Any], seen: pd.DataFrame, unseen: pd.DataFrame, runs: pd.DataFrame
 ) -> Iterator[str]:
-    """The summaries of a study (see `fl.results.summaries.summarise`) in %, by method and setting.
+    """The summaries of a study (see `fl.report.summaries.summarise`) in %, by method and setting.
 
     Beside a method stand its missing and diverged runs and the missing points of its grid, whose
     best point may yet change; at the end, all missing and diverged runs.

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Protocol
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-from fl import fields
+from fl.base import fields
+from fl.base.errors import ConfigError, DataError, Where
+from fl.base.files import sha256
+from fl.base.places import path_of
 from fl.data.contents import content
 from fl.data.download import Source, fetch
 from fl.data.lock import Lock
 from fl.data.prepared import DESCRIPTION, Prepared, Writer
-from fl.errors import ConfigError, DataError, Where
-from fl.files import sha256
-from fl.places import path_of
 
 __all__ = [
     *("PUBLISHED", "Dataset", "Supply", "gather", "load", "own", "placed", "prepare"),
@@ -41,7 +41,7 @@ class Dataset(Protocol):
     - ``published_splits``: the names of the splits in which its samples are published. A config
       that asks for another one is refused. A data set without this attribute is asked when it is
       partitioned.
-    - ``task``: the name of what it is for, see `fl.task`; ``classification`` without it.
+    - ``task``: the name of what it is for, see `fl.api.task`; ``classification`` without it.
     - ``modalities``: the kinds of input that it has of every sample, if there are several, see
       `fl.data.modality.Modality`. The first of them is ``x``. A client holds all of them, or one,
       as the partition says.

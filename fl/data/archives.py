@@ -19,9 +19,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO, NoReturn, cast
 
+from fl.base.errors import DataError
+from fl.base.files import disk_errors, erase, sync_folder, temporary
 from fl.data.unpacking import Room
-from fl.errors import DataError
-from fl.files import disk_errors, erase, sync_folder, temporary
 
 Archive = Path | BinaryIO
 Wanted = Callable[[str], bool]

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import numpy as np
 import pandas as pd
 
+from fl.base.errors import DataError
 from fl.data.prepared import SPLIT
-from fl.errors import DataError
 
 ROWS = 50_000
 PARQUET = (".parquet", ".pq")

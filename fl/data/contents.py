@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl.errors import DataError
-from fl.files import sha256, write_json
+from fl.base.errors import DataError
+from fl.base.files import sha256, write_json
 
 NAME = "contents.json"
 YOUNG = 2.0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from fl.errors import DataError
+from fl.base.errors import DataError
 
 
 def hold(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from fl.rng import generator
+from fl.base.rng import generator
 
 SAMPLES = 200
 """Of a domain, at most."""

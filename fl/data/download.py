@@ -15,11 +15,11 @@ from pathlib import Path
 from urllib.parse import quote, urlparse
 from urllib.request import url2pathname
 
+from fl.base.errors import DataError
+from fl.base.files import disk_errors, sha256
+from fl.base.places import path_of
 from fl.data.lock import Lock, alone_in
 from fl.data.transfer import Partial, download
-from fl.errors import DataError
-from fl.files import disk_errors, sha256
-from fl.places import path_of
 
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 """What pip calls a package, where that is not the name it is imported by."""

@@ -2,7 +2,7 @@
 
 A table is a pandas DataFrame with one row per sample that is used: ``sample`` (int64, an index into
 the data set), ``client`` (int32, 0..K-1 without gaps) and ``split`` (text: train, val or test, or
-server, see `fl.schema.SERVER`). A
+server, see `fl.base.schema.SERVER`). A
 column ``unseen`` (bool) may say which clients are held out of training; other columns, such as
 ``domain``, may be there too. ``attrs["notes"]`` lists what a scheme had to do beyond its
 definition. This module checks, stores and describes tables, wherever they come from;
@@ -22,12 +22,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fl import parquet
+from fl.base import parquet
+from fl.base.errors import DataError
+from fl.base.files import disk_errors, parse_json, replacing
+from fl.base.places import path_of
+from fl.base.schema import HOLDINGS, PARTITION_COLUMNS, UNSEEN
 from fl.data.modality import MODALITY
-from fl.errors import DataError
-from fl.files import disk_errors, parse_json, replacing
-from fl.places import path_of
-from fl.schema import HOLDINGS, PARTITION_COLUMNS, UNSEEN
 
 INTEGERS = {"sample": np.int64, "client": np.int32}
 NOTES = b"fedloom.notes"

@@ -13,10 +13,10 @@ from typing import BinaryIO
 
 import numpy as np
 
+from fl.base.errors import DataError
 from fl.data.archives import decompressed, name_of
 from fl.data.prepared import Writer
 from fl.data.whole import whole
-from fl.errors import DataError
 
 SIDE, CHUNK = 28, 10_000
 PUBLISHED = {"train": 60_000, "test": 10_000}

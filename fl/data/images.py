@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import numpy as np
 
+from fl.base.errors import DataError
 from fl.data.archives import name_of
-from fl.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fl.base.rng import generator
 from fl.data.split import NOBODY, require
-from fl.rng import generator
 
 CODES = {"train": 0, "test": 1, "val": 2}
 """What a data set's array ``split`` says of a sample."""

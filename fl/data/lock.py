@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fl.errors import DataError
-from fl.files import disk_errors, parse_json, write_json
+from fl.base.errors import DataError
+from fl.base.files import disk_errors, parse_json, write_json
 
 NAME = "sources.lock.json"
 

@@ -11,23 +11,23 @@ import numpy as np
 import pandas as pd
 
 from fl import data
-from fl.code import identity, registry
-from fl.code.registry import Entry, entry_of
+from fl.api.task import DEFAULT, Task
+from fl.base import identity, registry
+from fl.base.errors import Where
+from fl.base.files import write_json, write_table
+from fl.base.registry import Entry, entry_of
 from fl.data import PUBLISHED, Supply, holdings, raw_name
 from fl.data.dealt import deal
 from fl.data.distance import domain_distances
 from fl.data.lock import Lock
 from fl.data.modality import MODALITY, Modality
 from fl.data.prepared import Prepared
-from fl.errors import Where
-from fl.files import write_json, write_table
-from fl.task import DEFAULT, Task
 
 Spec = Mapping[str, Any]
 """``{"name": ..., key: value, ...}`` of a data set or a partition scheme.
 
 That of a data set which is read from files of the user's own has their ``content``
-(`fl.study.own_files`).
+(`fl.plan.own_files`).
 """
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import numpy as np
 
+from fl.base.errors import DataError
 from fl.data.archives import name_of
-from fl.errors import DataError
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Header

@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from fl.base.errors import DataError
 from fl.data.archives import name_of
 from fl.data.pickled import KNOWN, Named, Refused, Unfinished
-from fl.errors import DataError
 
 BYTES = 1 << 32
 """How long a pickle may be; the largest that is published has 0.3 GB."""

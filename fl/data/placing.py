@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from fl.base.errors import DataError
 from fl.data.archives import entries
 from fl.data.images import decode
 from fl.data.prepared import SPLIT, Writer
-from fl.errors import DataError
 
 Reader = Callable[[BinaryIO], np.ndarray]
 

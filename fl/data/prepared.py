@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from fl.base.errors import DataError
+from fl.base.files import erase, move, sha256
 from fl.data.rows import Rows
-from fl.errors import DataError
-from fl.files import erase, move, sha256
 
 ARRAYS = ("x", "y", "client", "domain", "split", "mask", "text")
 SPLIT = ("train", "test", "val")

@@ -19,13 +19,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pandas as pd
 
+from fl.base.errors import DataError
+from fl.base.fields import Bound, Count, Index, Share
+from fl.base.rng import generator
+from fl.base.schema import HOLDINGS, UNSEEN
 from fl.data.in_proportion import CODES, follow
 from fl.data.modality import MODALITY
 from fl.data.split import LEAST, NOBODY, check, divide, require
-from fl.errors import DataError
-from fl.fields import Bound, Count, Index, Share
-from fl.rng import generator
-from fl.schema import HOLDINGS, UNSEEN
 
 PUBLISHED = "published"
 Published = Literal["published"]

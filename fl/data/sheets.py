@@ -11,8 +11,8 @@ import zipfile
 from typing import BinaryIO
 from xml.etree import ElementTree
 
+from fl.base.errors import DataError
 from fl.data.archives import name_of
-from fl.errors import DataError
 
 SPACE = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 SHEET, STRINGS = "xl/worksheets/sheet1.xml", "xl/sharedStrings.xml"

@@ -20,8 +20,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from fl.base.errors import DataError
 from fl.data.archives import name_of
-from fl.errors import DataError
 
 RATE = 16_000
 """Samples a second."""

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from fl.errors import DataError
-from fl.rng import generator
+from fl.base.errors import DataError
+from fl.base.rng import generator
 
 NOBODY = -1
 """In an array that gives each sample its client: a sample that no client holds."""
@@ -173,7 +173,7 @@ def divide(
         client: The client of each sample, 0..K-1, or `NOBODY`, ``[samples]``.
 
     Returns:
-        Each held sample, its client, and its split as an index of `fl.schema.HOLDINGS`;
+        Each held sample, its client, and its split as an index of `fl.base.schema.HOLDINGS`;
         ``[held]`` each.
 
     Raises:

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from fl.base.errors import DataError
 from fl.data import per_domain, pickles
 from fl.data.archives import entries, name_of
 from fl.data.placing import TEST, TRAIN, VAL, absent, known
-from fl.errors import DataError
 
 
 @dataclass(frozen=True)

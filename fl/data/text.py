@@ -7,8 +7,8 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
+from fl.base.errors import DataError
 from fl.data.archives import name_of
-from fl.errors import DataError
 
 
 def vocabulary(counts: Mapping[str, int], size: int) -> dict[str, int]:

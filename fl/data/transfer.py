@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl.errors import DataError
-from fl.files import disk_errors
-from fl.version import VERSION
+from fl.base.errors import DataError
+from fl.base.files import disk_errors
+from fl.base.version import VERSION
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import errno
 from pathlib import Path
 from typing import BinaryIO
 
-from fl.errors import DataError
+from fl.base.errors import DataError
 
 ROOM, RATIO = 1 << 32, 100
 CHUNK = 1 << 20

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fl.errors import DataError
+from fl.base.errors import DataError
 
 
 def whole(values: Any, low: int, high: int, name: str, key: str) -> np.ndarray:

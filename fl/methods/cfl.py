@@ -23,16 +23,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.fields import Count, NonNegative
-from fl.method import Method, Setting, only
+from fl.api import trees
+from fl.api.method import Method, Setting, only
+from fl.api.recipe import everything, recipe, select
+from fl.api.task import ANY
+from fl.api.trees import Tree
+from fl.base.fields import Count, NonNegative
+from fl.base.schema import PERSONAL
 from fl.parts.clusters import bipartition
 from fl.parts.given import on_given
 from fl.parts.mixing import cosines, flat
-from fl.recipe import everything, recipe, select
-from fl.schema import PERSONAL
-from fl.task import ANY
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

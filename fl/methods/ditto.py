@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fl.fields import NonNegative
-from fl.method import Method, Setting
-from fl.parts.losses import task_loss
+from fl.api.losses import task_loss
+from fl.api.method import Method, Setting
+from fl.api.recipe import everything, recipe
+from fl.api.task import ANY
+from fl.base.fields import NonNegative
+from fl.base.schema import GLOBAL, PERSONAL
 from fl.parts.pair import pair
 from fl.parts.proximal import proximal
-from fl.recipe import everything, recipe
-from fl.schema import GLOBAL, PERSONAL
-from fl.task import ANY
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fl.fields import NonNegative, Positive, Share
-from fl.method import GIVEN, Method, Setting, only
+from fl.api.losses import task_loss
+from fl.api.method import GIVEN, Method, Setting, only
+from fl.api.recipe import everything, recipe, select
+from fl.api.task import ANY
+from fl.api.trees import Tree
+from fl.base.fields import NonNegative, Positive, Share
+from fl.base.schema import PERSONAL
 from fl.parts.given import on_given
-from fl.parts.losses import task_loss
 from fl.parts.mixing import cosines, mix, squared_distances
 from fl.parts.proximal import proximal
-from fl.recipe import everything, recipe, select
-from fl.schema import PERSONAL
-from fl.task import ANY
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

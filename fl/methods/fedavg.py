@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fl.method import Method, Setting
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.task import ANY
+from fl.api.method import Method, Setting
+from fl.api.recipe import recipe
+from fl.api.task import ANY
+from fl.base.schema import GLOBAL
 
 
 @dataclass(frozen=True)

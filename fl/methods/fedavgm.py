@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fl import trees
-from fl.fields import Positive, Share
-from fl.method import Averaging, Method, Setting
+from fl.api import trees
+from fl.api.method import Averaging, Method, Setting
+from fl.api.recipe import recipe
+from fl.api.task import ANY
+from fl.api.trees import Tree
+from fl.base.fields import Positive, Share
+from fl.base.schema import GLOBAL
 from fl.parts.sending import all_but
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.task import ANY
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

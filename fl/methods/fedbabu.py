@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fl.method import Method, Setting
-from fl.recipe import Phase, recipe, without
-from fl.schema import GLOBAL
+from fl.api.method import Method, Setting
+from fl.api.recipe import Phase, recipe, without
+from fl.base.schema import GLOBAL
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fl.errors import FedloomError
-from fl.method import Method, Setting
-from fl.recipe import recipe, within
-from fl.schema import PERSONAL
-from fl.task import ANY
+from fl.api.method import Method, Setting
+from fl.api.recipe import recipe, within
+from fl.api.task import ANY
+from fl.base.errors import FedloomError
+from fl.base.schema import PERSONAL
 
 
 @dataclass(frozen=True)

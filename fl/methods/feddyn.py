@@ -17,17 +17,17 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.fields import Positive
-from fl.method import Method, Setting, View, only
-from fl.parts.losses import task_loss
+from fl.api import trees
+from fl.api.losses import task_loss
+from fl.api.method import Method, Setting, View, only
+from fl.api.recipe import recipe, shared
+from fl.api.task import ANY
+from fl.api.term import Forward
+from fl.api.trees import Tree
+from fl.base.fields import Positive
+from fl.base.schema import GLOBAL
 from fl.parts.proximal import proximal
 from fl.parts.sending import all_but
-from fl.recipe import recipe, shared
-from fl.schema import GLOBAL
-from fl.task import ANY
-from fl.term import Forward
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

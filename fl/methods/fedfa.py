@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fl.fields import Share
-from fl.method import Method, Setting
+from fl.api.method import Method, Setting
+from fl.api.recipe import recipe
+from fl.api.task import ANY
+from fl.base.fields import Share
+from fl.base.schema import GLOBAL
 from fl.parts.augmented_layers import Fusion, exchanged, federated
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.task import ANY
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fl.fields import NonNegative, Share
-from fl.method import Method, Setting
+from fl.api.method import Method, Setting
+from fl.api.recipe import recipe
+from fl.api.task import ANY
+from fl.api.term import Batch
+from fl.base.fields import NonNegative, Share
+from fl.base.schema import GLOBAL
 from fl.parts.augmented_layers import drawn
 from fl.parts.feature_statistics import augment
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.task import ANY
-from fl.term import Batch
 
 
 @dataclass(frozen=True)

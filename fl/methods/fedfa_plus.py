@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from fl.fields import Bound, NonNegative, Positive, Share
-from fl.method import Method, Setting
+from fl.api.losses import task_loss
+from fl.api.method import Method, Setting
+from fl.api.recipe import recipe
+from fl.api.task import ANY
+from fl.base.fields import Bound, NonNegative, Positive, Share
+from fl.base.schema import GLOBAL
 from fl.parts.aligned_features import align, aligned, check_batches
 from fl.parts.augmented_layers import Fusion, exchanged, federated
-from fl.parts.losses import task_loss
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.task import ANY
 
 
 @dataclass(frozen=True)

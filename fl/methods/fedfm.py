@@ -19,13 +19,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fl.fields import Count, NonNegative, Positive
-from fl.method import Method, Setting
+from fl.api.losses import cross_entropy
+from fl.api.method import Method, Setting
+from fl.api.recipe import recipe
+from fl.base.fields import Count, NonNegative, Positive
+from fl.base.schema import GLOBAL
 from fl.parts.anchored import anchored_before
 from fl.parts.anchors import Averaged, Guiding, averaged, guide
-from fl.parts.losses import cross_entropy
-from fl.recipe import recipe
-from fl.schema import GLOBAL
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,17 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fl import trees
-from fl.errors import FedloomError
-from fl.fields import NonNegative
-from fl.method import Averaging, Exchange, Method, Predictor, Setting, Sweep, only
+from fl.api import trees
+from fl.api.method import Averaging, Exchange, Method, Predictor, Setting, Sweep, only
+from fl.api.recipe import recipe, shared
+from fl.api.task import ANY
+from fl.api.term import Batch
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
+from fl.base.fields import NonNegative
+from fl.base.schema import GLOBAL
 from fl.parts.amplitude import Spectrum, amplitude, with_amplitude
 from fl.parts.sharpness import at_worst
-from fl.recipe import recipe, shared
-from fl.schema import GLOBAL
-from fl.task import ANY
-from fl.term import Batch
-from fl.trees import Tree
 
 AMPLITUDE = "amplitude"
 

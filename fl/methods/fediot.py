@@ -24,15 +24,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.fields import Count
-from fl.method import BESIDE, Averaging, Method, Setting, only
+from fl.api import trees
+from fl.api.method import BESIDE, Averaging, Method, Setting, only
+from fl.api.recipe import Phase, recipe, select, shared, without
+from fl.api.trees import Tree
+from fl.base.fields import Count
+from fl.base.schema import GLOBAL
 from fl.parts.decoder import decoders, reconstruction
 from fl.parts.sending import all_but
 from fl.parts.server_head import head_pass
-from fl.recipe import Phase, recipe, select, shared, without
-from fl.schema import GLOBAL
-from fl.trees import Tree
 
 DECODERS = "decoders"
 

@@ -27,15 +27,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
-from fl import trees
-from fl.fields import Bound, Count, Positive, Share
-from fl.method import Method, Pass, Setting, Sweep
+from fl.api import trees
+from fl.api.method import Method, Pass, Setting, Sweep
+from fl.api.recipe import everything, select
+from fl.api.trees import Tree
+from fl.base.fields import Bound, Count, Positive, Share
+from fl.base.schema import GLOBAL
 from fl.parts.hyperlearning import Learning, Rules, concluded, counting, keep_best
 from fl.parts.steering import Steering
 from fl.parts.tuning import check_normalised, check_plain, measuring, of_server, told_clients
-from fl.recipe import everything, select
-from fl.schema import GLOBAL
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

@@ -27,17 +27,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fl import rng, trees
-from fl.fields import Count, Index, NonNegative, Positive, Share
-from fl.method import KINDS, Method, Setting, only
+from fl.api import trees
+from fl.api.losses import cross_entropy
+from fl.api.method import KINDS, Method, Setting, only
+from fl.api.recipe import recipe, shared
+from fl.api.trees import Tree
+from fl.base import rng
+from fl.base.fields import Count, Index, NonNegative, Positive, Share
+from fl.base.schema import GLOBAL
 from fl.parts import virtual
 from fl.parts.global_images import ANCHORS, GlobalImages, on_both
 from fl.parts.harmony import Harmony, harmonised
-from fl.parts.losses import cross_entropy
 from fl.parts.virtual import IMAGES, Matching, Start, distribution_matching
-from fl.recipe import recipe, shared
-from fl.schema import GLOBAL
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from fl import keyed, trees
-from fl.errors import FedloomError
-from fl.fields import Share
-from fl.method import Exchange, Method, Setting, Sweep, only
-from fl.parts.losses import classification, weighted_mean
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.term import Batch, Forward
-from fl.trees import Tree
+from fl.api import trees
+from fl.api.losses import classification, weighted_mean
+from fl.api.method import Exchange, Method, Setting, Sweep, only
+from fl.api.recipe import recipe
+from fl.api.term import Batch, Forward
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
+from fl.base.fields import Share
+from fl.base.schema import GLOBAL
+from fl.pytorch import keyed
 
 MEANS = "means"
 WHICH = 0

@@ -18,16 +18,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.fields import NonNegative
-from fl.method import Averaging, Method, Setting, only
-from fl.parts.losses import task_loss
+from fl.api import trees
+from fl.api.losses import task_loss
+from fl.api.method import Averaging, Method, Setting, only
+from fl.api.recipe import recipe
+from fl.api.task import ANY
+from fl.api.trees import Rate, Tree
+from fl.base.fields import NonNegative
+from fl.base.schema import GLOBAL
 from fl.parts.path import check_sgd, length, started, stepped
 from fl.parts.proximal import proximal
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.task import ANY
-from fl.trees import Rate, Tree
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fl.fields import NonNegative
-from fl.method import Method, Predictor, Setting, View
+from fl.api.losses import cross_entropy, weighted_mean
+from fl.api.method import Method, Predictor, Setting, View
+from fl.api.recipe import everything, personal, recipe
+from fl.api.term import Forward, Term
+from fl.api.trees import Tree
+from fl.base.fields import NonNegative
+from fl.base.schema import PERSONAL
 from fl.parts.anchored import anchored_after
 from fl.parts.anchors import Averaged, averaged, present, squared_guiding
-from fl.parts.losses import cross_entropy, weighted_mean
-from fl.recipe import everything, personal, recipe
-from fl.schema import PERSONAL
-from fl.term import Forward, Term
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.fields import Count, NonNegative, Positive
-from fl.method import Averaging, Exchange, Method, Setting, Sweep
-from fl.parts.losses import task_loss
+from fl.api import trees
+from fl.api.losses import task_loss
+from fl.api.method import Averaging, Exchange, Method, Setting, Sweep
+from fl.api.recipe import recipe
+from fl.api.task import ANY
+from fl.api.term import Batch, Forward
+from fl.api.trees import Tree
+from fl.base.fields import Count, NonNegative, Positive
+from fl.base.schema import GLOBAL
 from fl.parts.proximal import proximal
 from fl.parts.sending import all_but
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.task import ANY
-from fl.term import Batch, Forward
-from fl.trees import Tree
 
 KEPT = ("mu", "loss", "falls", "rounds")
 """What the server keeps to adapt mu."""

@@ -16,11 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from fl.fields import Count
-from fl.method import Method, Pass, Setting, steps_of
-from fl.recipe import Phase, recipe, within, without
-from fl.schema import PERSONAL
-from fl.trees import Tree
+from fl.api.method import Method, Pass, Setting, steps_of
+from fl.api.recipe import Phase, recipe, within, without
+from fl.api.trees import Tree
+from fl.base.fields import Count
+from fl.base.schema import PERSONAL
 
 
 @dataclass(frozen=True)

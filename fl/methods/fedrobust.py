@@ -18,15 +18,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.errors import FedloomError
-from fl.fields import NonNegative, Positive
-from fl.method import BESIDE, Method, Setting, only
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.task import ANY
-from fl.term import Batch
-from fl.trees import Rate, Tree
+from fl.api import trees
+from fl.api.method import BESIDE, Method, Setting, only
+from fl.api.recipe import recipe
+from fl.api.task import ANY
+from fl.api.term import Batch
+from fl.api.trees import Rate, Tree
+from fl.base.errors import FedloomError
+from fl.base.fields import NonNegative, Positive
+from fl.base.schema import GLOBAL
 
 LARGEST = 4096
 """The largest size of an input for which every client holds a full matrix."""

@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fl.method import BESIDE, COUNTS, Method, Predictor, Setting, View, only
+from fl.api.losses import classification
+from fl.api.method import BESIDE, COUNTS, Method, Predictor, Setting, View, only
+from fl.api.recipe import recipe, shared
+from fl.api.term import Forward
+from fl.api.trees import Tree
+from fl.base.schema import GLOBAL, PERSONAL
 from fl.parts import heads
-from fl.parts.losses import classification
-from fl.recipe import recipe, shared
-from fl.schema import GLOBAL, PERSONAL
-from fl.term import Forward
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.fields import Count, NonNegative, Share
-from fl.method import Method, Setting
+from fl.api import trees
+from fl.api.method import Method, Setting
+from fl.api.trees import Tree
+from fl.base.fields import Count, NonNegative, Share
+from fl.base.schema import PERSONAL
 from fl.parts import cooperation
 from fl.parts.cooperation import COMMON, among, collaborators, common, compared, of_modalities
 from fl.parts.mixing import ALIKE, alike_above, cosines, fedsac_weights
@@ -53,8 +55,6 @@ from fl.parts.subspaces import (
     complementarity,
     sweep_for_directions,
 )
-from fl.schema import PERSONAL
-from fl.trees import Tree
 
 MATRICES = (cooperation.WEIGHTS, "similarity", "complementarity")
 

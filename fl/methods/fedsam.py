@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fl.fields import NonNegative
-from fl.method import Method, Setting, only
+from fl.api.method import Method, Setting, only
+from fl.api.recipe import recipe
+from fl.api.task import ANY
+from fl.base.fields import NonNegative
+from fl.base.schema import GLOBAL
 from fl.parts.sharpness import at_worst
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.task import ANY
 
 
 @dataclass(frozen=True)

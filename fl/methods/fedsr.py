@@ -20,15 +20,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl import keyed, rng, trees
-from fl.fields import NonNegative
-from fl.method import BESIDE, Method, Predictor, Setting, only
+from fl.api import trees
+from fl.api.losses import classification, weighted_mean
+from fl.api.method import BESIDE, Method, Predictor, Setting, only
+from fl.api.recipe import recipe, shared
+from fl.api.term import Forward
+from fl.api.trees import Tree
+from fl.base import rng
+from fl.base.fields import NonNegative
+from fl.base.schema import GLOBAL
 from fl.parts.heads import head_of, outputs, width
-from fl.parts.losses import classification, weighted_mean
-from fl.recipe import recipe, shared
-from fl.schema import GLOBAL
-from fl.term import Forward
-from fl.trees import Tree
+from fl.pytorch import keyed
 
 ENCODER = "encoder"
 NOISE = 0

@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fl.method import Method, Setting
-from fl.recipe import everything, recipe
-from fl.schema import PERSONAL
-from fl.task import ANY
+from fl.api.method import Method, Setting
+from fl.api.recipe import everything, recipe
+from fl.api.task import ANY
+from fl.base.schema import PERSONAL
 
 
 @dataclass(frozen=True)

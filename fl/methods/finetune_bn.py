@@ -20,16 +20,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.errors import FedloomError
-from fl.fields import Count
-from fl.method import Draws, Method, Predictor, Setting, only
+from fl.api import trees
+from fl.api.method import Draws, Method, Predictor, Setting, only
+from fl.api.recipe import everything, personal, recipe
+from fl.api.task import ANY
+from fl.api.term import Batch
+from fl.api.trees import Inputs, Tree
+from fl.base.errors import FedloomError
+from fl.base.fields import Count
+from fl.base.schema import PERSONAL
 from fl.parts.tuning import SAMPLES, check_plain
-from fl.recipe import everything, personal, recipe
-from fl.schema import PERSONAL
-from fl.task import ANY
-from fl.term import Batch
-from fl.trees import Inputs, Tree
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from fl import trees
-from fl.method import Draws, Method, Setting
+from fl.api import trees
+from fl.api.method import Draws, Method, Setting
+from fl.api.recipe import everything, select
+from fl.api.trees import Tree
+from fl.base.schema import PERSONAL
 from fl.parts.steering import Steering
 from fl.parts.tuning import SAMPLES, check_plain, measuring, nothing_to_tell, told_clients, tuning
-from fl.recipe import everything, select
-from fl.schema import PERSONAL
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

@@ -20,17 +20,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.fields import Positive
-from fl.method import Method, Setting
-from fl.network import Network
+from fl.api.losses import cross_entropy, weighted_mean
+from fl.api.method import Method, Setting
+from fl.api.network import Network
+from fl.api.recipe import recipe
+from fl.api.term import Forward
+from fl.api.trees import Tree, leaves
+from fl.base.fields import Positive
+from fl.base.schema import GLOBAL
 from fl.parts.anchored import anchored_after
 from fl.parts.first_neighbours import finch, means
 from fl.parts.heads import width
-from fl.parts.losses import cross_entropy, weighted_mean
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.term import Forward
-from fl.trees import Tree, leaves
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.fields import Count, Positive, Share
-from fl.method import Method, Predictor, Setting
-from fl.recipe import everything, select, shared
-from fl.schema import PERSONAL
-from fl.term import Batch
-from fl.trees import Inputs, Tree
+from fl.api.method import Method, Predictor, Setting
+from fl.api.recipe import everything, select, shared
+from fl.api.term import Batch
+from fl.api.trees import Inputs, Tree
+from fl.base.fields import Count, Positive, Share
+from fl.base.schema import PERSONAL
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,13 @@ import itertools
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from fl import trees
-from fl.errors import FedloomError
-from fl.fields import Bound, Count, Positive
-from fl.method import Draws, Method, Pass, Setting, Sweep
+from fl.api import trees
+from fl.api.method import Draws, Method, Pass, Setting, Sweep
+from fl.api.recipe import everything, select
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
+from fl.base.fields import Bound, Count, Positive
+from fl.base.schema import PERSONAL
 from fl.parts.hyperlearning import Learning, Rules, concluded
 from fl.parts.steering import Steering
 from fl.parts.tuning import (
@@ -33,9 +36,6 @@ from fl.parts.tuning import (
     told_clients,
     tuning,
 )
-from fl.recipe import everything, select
-from fl.schema import PERSONAL
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

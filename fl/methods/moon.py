@@ -13,13 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from fl.fields import NonNegative, Positive
-from fl.method import Method, Setting, only
+from fl.api.losses import cross_entropy
+from fl.api.method import Method, Setting, only
+from fl.api.recipe import recipe
+from fl.api.trees import Tree
+from fl.base.fields import NonNegative, Positive
+from fl.base.schema import GLOBAL
 from fl.parts.contrast import model_contrast, model_distance
-from fl.parts.losses import cross_entropy
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fl.fields import NonNegative
-from fl.method import Method, Setting, only
-from fl.parts.losses import task_loss
+from fl.api.losses import task_loss
+from fl.api.method import Method, Setting, only
+from fl.api.recipe import everything, personal, recipe, select, shared
+from fl.api.task import ANY
+from fl.api.trees import Tree
+from fl.base.fields import NonNegative
+from fl.base.schema import GLOBAL, PERSONAL
 from fl.parts.proximal import proximal
-from fl.recipe import everything, personal, recipe, select, shared
-from fl.schema import GLOBAL, PERSONAL
-from fl.task import ANY
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

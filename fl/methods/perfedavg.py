@@ -26,17 +26,17 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from fl import trees
-from fl.alteration import STATES, Alterations
-from fl.errors import FedloomError
-from fl.fields import Positive
-from fl.method import Method, Setting, only
-from fl.network import Output
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.task import ANY
-from fl.term import Batch
-from fl.trees import Tree
+from fl.api import trees
+from fl.api.alteration import STATES, Alterations
+from fl.api.method import Method, Setting, only
+from fl.api.network import Output
+from fl.api.recipe import recipe
+from fl.api.task import ANY
+from fl.api.term import Batch
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
+from fl.base.fields import Positive
+from fl.base.schema import GLOBAL
 
 Judge = Callable[[Tree], tuple[Tensor, Tree]]
 

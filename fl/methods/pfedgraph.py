@@ -24,14 +24,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.fields import NonNegative, Positive
-from fl.method import Method, Setting
+from fl.api import trees
+from fl.api.method import Method, Setting
+from fl.api.task import ANY
+from fl.api.trees import Tree
+from fl.base.fields import NonNegative, Positive
+from fl.base.schema import PERSONAL
 from fl.parts.cooperation import WEIGHTS, Regulariser, cooperating
 from fl.parts.mixing import ALIKE, alike_above, cosines, pfedgraph_weights
-from fl.schema import PERSONAL
-from fl.task import ANY
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

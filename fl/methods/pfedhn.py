@@ -20,16 +20,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl import rng, trees
-from fl.fields import Count, NonNegative, Positive, Share
-from fl.method import GIVEN, Method, Setting, only
+from fl.api import trees
+from fl.api.method import GIVEN, Method, Setting, only
+from fl.api.optimizers import sgd
+from fl.api.recipe import recipe
+from fl.api.task import ANY
+from fl.api.trees import Tree
+from fl.base import rng
+from fl.base.fields import Count, NonNegative, Positive, Share
+from fl.base.schema import PERSONAL
 from fl.parts.given import on_given
 from fl.parts.layers import linear
-from fl.parts.optimizers import sgd
-from fl.recipe import recipe
-from fl.schema import PERSONAL
-from fl.task import ANY
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

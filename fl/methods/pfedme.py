@@ -19,15 +19,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.fields import Count, NonNegative, Positive
-from fl.method import KINDS, Averaging, Method, Setting, only
-from fl.parts.losses import task_loss
-from fl.recipe import everything, personal, recipe, select, shared
-from fl.schema import GLOBAL, PERSONAL
-from fl.task import ANY
-from fl.term import Forward, Term
-from fl.trees import Rate, Tree
+from fl.api import trees
+from fl.api.losses import task_loss
+from fl.api.method import KINDS, Averaging, Method, Setting, only
+from fl.api.recipe import everything, personal, recipe, select, shared
+from fl.api.task import ANY
+from fl.api.term import Forward, Term
+from fl.api.trees import Rate, Tree
+from fl.base.fields import Count, NonNegative, Positive
+from fl.base.schema import GLOBAL, PERSONAL
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.fields import Positive
-from fl.method import Method, Setting, only
+from fl.api import trees
+from fl.api.method import Method, Setting, only
+from fl.api.recipe import recipe
+from fl.api.task import ANY
+from fl.api.trees import Rate, Tree
+from fl.base.fields import Positive
+from fl.base.schema import GLOBAL
 from fl.parts.path import check_sgd, length, started, stepped
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.task import ANY
-from fl.trees import Rate, Tree
 
 
 @dataclass(frozen=True)

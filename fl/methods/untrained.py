@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fl.method import Method, Setting
-from fl.recipe import everything, select, shared
-from fl.schema import GLOBAL
-from fl.task import ANY
-from fl.trees import Tree
+from fl.api.method import Method, Setting
+from fl.api.recipe import everything, select, shared
+from fl.api.task import ANY
+from fl.api.trees import Tree
+from fl.base.schema import GLOBAL
 
 
 @dataclass(frozen=True)

@@ -26,17 +26,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fl import keyed, trees
-from fl.fields import Count, NonNegative, Positive, Seed
-from fl.method import Exchange, Method, Setting, Sweep, only
+from fl.api import trees
+from fl.api.losses import classification, cross_entropy
+from fl.api.method import Exchange, Method, Setting, Sweep, only
+from fl.api.recipe import recipe, shared
+from fl.api.term import Forward, Term
+from fl.api.trees import Tree
+from fl.base.fields import Count, NonNegative, Positive, Seed
+from fl.base.schema import GLOBAL
 from fl.parts.generator import generated
-from fl.parts.losses import classification, cross_entropy
 from fl.parts.supervised import supervised_contrast
 from fl.parts.virtual import check_images, labels, unchanged
-from fl.recipe import recipe, shared
-from fl.schema import GLOBAL
-from fl.term import Forward, Term
-from fl.trees import Tree
+from fl.pytorch import keyed
 
 IMAGES = "virtual"
 STREAM = keyed.stream_of("virtual batch")

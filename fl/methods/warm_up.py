@@ -18,13 +18,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fl import rng
-from fl.fields import Count
-from fl.method import KINDS, Method, Predictor, Setting
+from fl.api.method import KINDS, Method, Predictor, Setting
+from fl.api.trees import Tree
+from fl.base import rng
+from fl.base.fields import Count
+from fl.base.schema import PERSONAL
 from fl.parts import virtual
 from fl.parts.virtual import IMAGES, Matching, Start
-from fl.schema import PERSONAL
-from fl.trees import Tree
 
 STATE = "optimizer"
 

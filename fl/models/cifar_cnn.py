@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fl.fields import Count
+from fl.base.fields import Count
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.errors import FedloomError
-from fl.fields import Count
+from fl.base.errors import FedloomError
+from fl.base.fields import Count
 
 
 class Halving(nn.Module):

@@ -19,8 +19,8 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
+from fl.base.fields import Count
 from fl.data.modality import ANY
-from fl.fields import Count
 from fl.parts.modalities import Several
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fl.fields import Count
+from fl.base.fields import Count
 
 
 @dataclass(frozen=True)

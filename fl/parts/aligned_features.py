@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.errors import FedloomError
-from fl.method import COUNTS, Averaging, Method, Pass, Setting, Sweep, steps_of
-from fl.network import Output
+from fl.api import trees
+from fl.api.method import COUNTS, Averaging, Method, Pass, Setting, Sweep, steps_of
+from fl.api.network import Output
+from fl.api.term import Batch, Forward, Term
+from fl.api.trees import Inputs, Tree
+from fl.base.errors import FedloomError
 from fl.parts.augmented_layers import channels
 from fl.parts.blank import blank_inputs
 from fl.parts.each_alike import parted, plain
 from fl.parts.histograms import sums, symmetric_kl
-from fl.term import Batch, Forward, Term
-from fl.trees import Inputs, Tree
 
 HISTOGRAM = "histogram"
 """In the server's tree: [channels, bins] over all clients; zeros before there is one."""

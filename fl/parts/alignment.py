@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl import trees
-from fl.term import Forward, Term
+from fl.api import trees
+from fl.api.term import Forward, Term
 
 
 def alignment(weight: float, toward: str) -> Term:

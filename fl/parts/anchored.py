@@ -12,12 +12,22 @@ from typing import Any
 
 from torch import Tensor
 
-from fl.errors import FedloomError
-from fl.method import BESIDE, KINDS, Aggregate, Averaging, Exchange, Method, Pass, Setting, Sweep
-from fl.network import Network
+from fl.api.method import (
+    BESIDE,
+    KINDS,
+    Aggregate,
+    Averaging,
+    Exchange,
+    Method,
+    Pass,
+    Setting,
+    Sweep,
+)
+from fl.api.network import Network
+from fl.api.term import Batch
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
 from fl.parts.anchors import local_anchors, look_at, no_anchors
-from fl.term import Batch
-from fl.trees import Tree
 
 ANCHORS = "anchors"
 """In the server's tree, [classes, features]; zero for a class without an anchor."""

@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.errors import FedloomError
-from fl.network import Network
+from fl.api.losses import weighted_mean
+from fl.api.network import Network
+from fl.api.tasks.classification import cross_entropy
+from fl.api.term import Batch, Forward, Term
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
 from fl.parts.heads import width
-from fl.parts.losses import weighted_mean
-from fl.tasks.classification import cross_entropy
-from fl.term import Batch, Forward, Term
-from fl.trees import Tree
 
 Guiding = Literal["contrastive", "squared"]
 Averaged = Literal["weighted", "uniform"]

@@ -16,12 +16,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.alteration import STATES, Alteration
-from fl.errors import FedloomError
-from fl.fields import Share
-from fl.method import COUNTS, Averaging, Method, Setting, only
-from fl.network import Network
+from fl.api import trees
+from fl.api.alteration import STATES, Alteration
+from fl.api.method import COUNTS, Averaging, Method, Setting, only
+from fl.api.network import Network
+from fl.api.term import Batch
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
+from fl.base.fields import Share
 from fl.parts.blank import blank_inputs
 from fl.parts.each_alike import parted, plain
 from fl.parts.feature_statistics import (
@@ -33,8 +35,6 @@ from fl.parts.feature_statistics import (
 )
 from fl.parts.gaussian import gaussian
 from fl.parts.partners import check_images, is_drawn
-from fl.term import Batch
-from fl.trees import Tree
 
 Fusion = Literal["adaptive", "direct"]
 NAME = "fedfa"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fl.method import Setting
-from fl.trees import Inputs
+from fl.api.method import Setting
+from fl.api.trees import Inputs
 
 
 def blank_inputs(setting: Setting, count: int, like: Tensor) -> Inputs:

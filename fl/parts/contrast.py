@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.fields import NonNegative, Positive
-from fl.parts.losses import weighted_mean
-from fl.term import SHARED, Beside, Forward, See
+from fl.api.losses import weighted_mean
+from fl.api.term import SHARED, Beside, Forward, See
+from fl.base.fields import NonNegative, Positive
 
 
 def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Beside:

@@ -18,17 +18,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fl import rng, trees
-from fl.errors import FedloomError
-from fl.method import GIVEN, KINDS, MODALITY, Method, Pass, Setting, Sweep, only
-from fl.network import Network
+from fl.api import trees
+from fl.api.losses import task_loss
+from fl.api.method import GIVEN, KINDS, MODALITY, Method, Pass, Setting, Sweep, only
+from fl.api.network import Network
+from fl.api.recipe import everything, recipe, select
+from fl.api.trees import Tree
+from fl.base import rng
+from fl.base.errors import FedloomError
+from fl.base.schema import PERSONAL
 from fl.parts.alignment import alignment, inclination
-from fl.parts.losses import task_loss
 from fl.parts.mixing import directions, mix
 from fl.parts.sending import all_but
-from fl.recipe import everything, recipe, select
-from fl.schema import PERSONAL
-from fl.trees import Tree
 
 MOST = 200
 """The most clients of which matrices are kept: their size grows with the square."""
@@ -68,7 +69,7 @@ def cooperating(
         matrices: The names of the matrices that ``weigh`` makes.
         sweep: What clients look at after training. It finds the model in what was sent and sends it
             on; what it sends beside the model is for ``weigh`` alone.
-        admit: See `fl.method.Method`.
+        admit: See `fl.api.method.Method`.
     """
     mixture = regulariser == "mixture"
     mu = -mu if regulariser == "released" else mu

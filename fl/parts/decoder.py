@@ -15,13 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl import rng, trees
-from fl.method import Setting
+from fl.api import trees
+from fl.api.method import Setting
+from fl.api.task import weighted_mean
+from fl.api.term import Forward, Term
+from fl.api.trees import Tree
+from fl.base import rng
 from fl.parts import heads
 from fl.parts.layers import linear
-from fl.task import weighted_mean
-from fl.term import Forward, Term
-from fl.trees import Tree
 
 ONLY = "x"
 """The name of the input, where there is one."""

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl import trees
+from fl.api import trees
+from fl.api.trees import Tree
 from fl.parts.distances import three_distances
 from fl.parts.kernel_ratio import Inputs, moved_apart, ratio
-from fl.trees import Tree
 
 HIDDEN, FEATURES = 10, 50
 BANDWIDTHS = {"phi": 0.005, "q": 2048.0}
@@ -50,7 +50,7 @@ class DeepKernel:
     form: Form = "product"
 
     def having(self, leaves: Sequence[Tensor]) -> DeepKernel:
-        """The kernel of other parameters, in the order of `fl.trees.leaves`."""
+        """The kernel of other parameters, in the order of `fl.api.trees.leaves`."""
         return DeepKernel(trees.unflatten(self.params, leaves), self.form)
 
     @staticmethod

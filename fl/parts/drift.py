@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl import trees
-from fl.errors import FedloomError
-from fl.method import Setting
-from fl.network import Network
+from fl.api import trees
+from fl.api.method import Setting
+from fl.api.network import Network
+from fl.api.term import SHARED, Batch, Forward, See
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
 from fl.parts.blank import blank_inputs
-from fl.term import SHARED, Batch, Forward, See
-from fl.trees import Tree
 
 Seen = dict[str, dict[str, Tensor]]
 """By layer, the features ``own`` and ``shared`` of the same samples, [..., n, d]."""
@@ -38,7 +38,7 @@ class Drift:
         self.network.tap(self.layers)
 
     def reference(self, see: See) -> dict[str, Tensor]:
-        """The shared model's features, see `fl.parts.losses.Reference`."""
+        """The shared model's features, see `fl.api.losses.Reference`."""
         taps = see(SHARED).taps
         return {f"{SHARED} {name}": taps[name] for name in self.layers}
 

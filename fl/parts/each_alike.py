@@ -1,8 +1,8 @@
 """Plain means over clients, where uploads are averaged by samples.
 
-A server that uses nothing but the weighted mean of uploads (`fl.method.Averaging`) need not hold
-them all at once. For a plain mean, a client divides its values by its number of samples, and the
-server divides the mean by the mean of 1 / n: sum_k (n_k/N) (t_k/n_k) / sum_k (n_k/N) (1/n_k) =
+A server that uses nothing but the weighted mean of uploads (`fl.api.method.Averaging`) need not
+hold them all at once. For a plain mean, a client divides its values by its number of samples, and
+the server divides the mean by the mean of 1 / n: sum_k (n_k/N) (t_k/n_k) / sum_k (n_k/N) (1/n_k) =
 mean_k t_k.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fl import trees
-from fl.trees import Tree
+from fl.api import trees
+from fl.api.trees import Tree
 
 
 def parted(tree: Tree, samples: Tensor) -> dict[str, Any]:

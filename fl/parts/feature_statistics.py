@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.trees import Tree
+from fl.api import trees
+from fl.api.trees import Tree
 
 EPS = 1e-6
 """Added to variances, as in the released code."""

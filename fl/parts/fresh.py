@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fl import keyed
-from fl.network import Network
+from fl.api.network import Network
+from fl.pytorch import keyed
 
 STREAM = keyed.stream_of("fresh weights")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fl.method import GIVEN, Pass, Refresh
-from fl.term import Batch
-from fl.trees import Rate, Tree
+from fl.api.method import GIVEN, Pass, Refresh
+from fl.api.term import Batch
+from fl.api.trees import Rate, Tree
 
 
 def on_given(part: Pass) -> Pass:

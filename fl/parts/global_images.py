@@ -13,14 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl import keyed, trees
-from fl.method import Exchange, Pass, ServerWork, Setting, Sweep
+from fl.api import trees
+from fl.api.method import Exchange, Pass, ServerWork, Setting, Sweep
+from fl.api.training import learning_rate
+from fl.api.trees import Tree
 from fl.parts import virtual
 from fl.parts.gaussian import gaussian
 from fl.parts.matching import matched
 from fl.parts.virtual import IMAGES
-from fl.training import learning_rate
-from fl.trees import Tree
+from fl.pytorch import keyed
 
 ANCHORS = "anchors"
 """In a client's tree, the global images that it was sent last."""

@@ -13,10 +13,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl import keyed
+from fl.api.term import Forward, Term
+from fl.api.trees import Tree
 from fl.parts.supervised import supervised_contrast
-from fl.term import Forward, Term
-from fl.trees import Tree
+from fl.pytorch import keyed
 
 Harmony = Literal["contrastive", "mmd"]
 STREAM = keyed.stream_of("shared images")

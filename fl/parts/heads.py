@@ -7,9 +7,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl import trees
-from fl.network import Network
-from fl.trees import Tree
+from fl.api import trees
+from fl.api.network import Network
+from fl.api.trees import Tree
 
 
 def head_of(network: Network, params: Tree) -> dict[str, Any]:

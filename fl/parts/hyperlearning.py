@@ -16,13 +16,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.method import Draws, Pass, Sweep
+from fl.api import trees
+from fl.api.method import Draws, Pass, Sweep
+from fl.api.term import Batch
+from fl.api.trees import Rate, Tree
 from fl.parts.implicit import curvature
 from fl.parts.steering import Steering
 from fl.parts.tuning import update
-from fl.term import Batch
-from fl.trees import Rate, Tree
 
 PASSING = ("meta", "tuned", "found", "judged")
 """In a client's tree, what one pass hands to the next; removed when the exchange ends."""

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.func import grad, vjp
 
-from fl import trees
-from fl.trees import Tree
+from fl.api import trees
+from fl.api.trees import Tree
 
 Loss = Callable[[dict[str, Any], dict[str, Any]], Tensor]
 """(weights, params) -> a scalar."""

@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl import keyed, trees
-from fl.network import Network
+from fl.api import trees
+from fl.api.network import Network
+from fl.api.optimizers import sgd
+from fl.api.trees import Tree
 from fl.parts.distillation import gradient_distance
-from fl.parts.optimizers import sgd
-from fl.trees import Tree
+from fl.pytorch import keyed
 
 STREAM = keyed.stream_of("gradient matching")
 

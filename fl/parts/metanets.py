@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.trees import Tree
+from fl.api.trees import Tree
 
 Statistics = tuple[Tensor, Tensor]
 """Mean and variance by channel, [channels] each."""

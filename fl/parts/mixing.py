@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.trees import Tree
+from fl.api import trees
+from fl.api.trees import Tree
 
 ALIKE = 0.9
 """A cosine between two models above this counts as 1 in the released code of pFedGraph and FedSaC.

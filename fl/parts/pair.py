@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fl.method import Averaging, Method, Pass, Refresh, View, only
-from fl.protocols import is_spending, spends
-from fl.schema import GLOBAL, PERSONAL
-from fl.term import Batch
-from fl.trees import Rate, Scratch, Tree
+from fl.api.method import Averaging, Method, Pass, Refresh, View, only
+from fl.api.protocols import is_spending, spends
+from fl.api.term import Batch
+from fl.api.trees import Rate, Scratch, Tree
+from fl.base.schema import GLOBAL, PERSONAL
 
 BASE, OWN = "base", "own"
 
@@ -20,7 +20,7 @@ def pair(base: Method, own: Method) -> Method:
     """``base`` as it is, and beside it ``own``, a method all of whose weights stay local.
 
     Wherever the own model looks at what is shared, it sees the server's tree of ``base``; so a term
-    such as `fl.parts.losses.proximal` ties it to the shared model. The training loss is the sum of
+    such as `fl.api.losses.proximal` ties it to the shared model. The training loss is the sum of
     both losses. Each of the two methods has one pass.
     """
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fl import keyed
-from fl.errors import FedloomError
-from fl.method import Setting
+from fl.api.method import Setting
+from fl.base.errors import FedloomError
+from fl.pytorch import keyed
 
 
 def is_drawn(key: Tensor, stream: int, p: float) -> Tensor:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.errors import FedloomError
-from fl.method import Setting
-from fl.trees import Rate, Tree
+from fl.api import trees
+from fl.api.method import Setting
+from fl.api.trees import Rate, Tree
+from fl.base.errors import FedloomError
 
 
 def check_sgd(setting: Setting, method: str) -> None:

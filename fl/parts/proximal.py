@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fl import trees
-from fl.fields import NonNegative
-from fl.term import Forward, Term
+from fl.api import trees
+from fl.api.term import Forward, Term
+from fl.base.fields import NonNegative
 
 
 def proximal(mu: NonNegative) -> Term:

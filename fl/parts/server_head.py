@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from fl.method import Draws, Pass, Setting
-from fl.parts.optimizers import optimizer
-from fl.protocols import Batch
-from fl.trees import Rate, Tree
+from fl.api.method import Draws, Pass, Setting
+from fl.api.optimizers import optimizer
+from fl.api.protocols import Batch
+from fl.api.trees import Rate, Tree
 
 
 def head_pass(setting: Setting, epochs: int) -> Pass:
-    """A pass for `fl.method.Setting.at_server`, over a tree with ``params`` and ``buffers``.
+    """A pass for `fl.api.method.Setting.at_server`, over a tree with ``params`` and ``buffers``.
 
     The body is in evaluation mode. The optimizer is the run's and starts afresh.
     """

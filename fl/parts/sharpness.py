@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from fl import trees
-from fl.method import Pass
-from fl.term import Batch
-from fl.trees import Tree
+from fl.api import trees
+from fl.api.method import Pass
+from fl.api.term import Batch
+from fl.api.trees import Tree
 
 LEAST = 1e-12
 """The least norm of a gradient, so that one can divide by it."""

@@ -5,8 +5,8 @@ arXiv:2102.08259. As in its released code are the strengths, and that one of the
 at a time, each as likely as the others.
 
 Real and virtual images of a class get the same change, and gradients pass through it to the virtual
-ones. Randomness is keyed, see `fl.keyed`. Where keys are those of a stack, and on a GPU, all six
-kinds are computed and one is chosen; elsewhere each group's own. Shifts, flips and scalings
+ones. Randomness is keyed, see `fl.pytorch.keyed`. Where keys are those of a stack, and on a GPU,
+all six kinds are computed and one is chosen; elsewhere each group's own. Shifts, flips and scalings
 multiply an image by a matrix on either side.
 """
 
@@ -20,8 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl import keyed
-from fl.pytorch import private
+from fl.pytorch import keyed, private
 
 KINDS = ("colour", "crop", "cutout", "flip", "scale", "rotate")
 BRIGHTNESS, SATURATION, CONTRAST = 1.0, 2.0, 0.5

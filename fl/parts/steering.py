@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fl import rng
-from fl.method import Setting
-from fl.network import Around, Output
+from fl.api.method import Setting
+from fl.api.network import Around, Output
+from fl.api.term import Batch
+from fl.api.trees import Tree
+from fl.base import rng
 from fl.parts.metanets import BNNet, LRNet, Statistics, mixed_statistics, symmetric_kl
 from fl.pytorch import private
-from fl.term import Batch
-from fl.trees import Tree
 
 EPS = 1e-5
 """Added to variances before their root is taken."""

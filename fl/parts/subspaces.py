@@ -12,12 +12,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fl.errors import FedloomError
-from fl.method import Sweep
-from fl.network import Network
+from fl.api.method import Sweep
+from fl.api.network import Network
+from fl.api.term import Batch
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
 from fl.parts.heads import width
-from fl.term import Batch
-from fl.trees import Tree
 
 Angles = Literal["svd", "greedy"]
 
@@ -72,7 +72,7 @@ def check_width(method: str, network: Network, k: int) -> None:
 
 def check_samples(method: str, k: int, counts: Tensor, clients: Tensor) -> None:
     """Raise `FedloomError` if a client has fewer training samples than ``k``, see
-    `fl.protocols.Admit`.
+    `fl.api.protocols.Admit`.
     """
     held = counts.sum(1)[clients]
     for place in torch.nonzero(held < k)[:1, 0].tolist():

@@ -10,12 +10,12 @@ from typing import Any
 
 from torch import Tensor
 
-from fl import trees
-from fl.errors import FedloomError
-from fl.method import Draws, Pass, Setting, Sweep
+from fl.api import trees
+from fl.api.method import Draws, Pass, Setting, Sweep
+from fl.api.term import Batch
+from fl.api.trees import Rate, Tree
+from fl.base.errors import FedloomError
 from fl.parts.steering import Steering
-from fl.term import Batch
-from fl.trees import Rate, Tree
 
 SAMPLES = {"all": "train+val", "train": "train"}
 """By the key ``samples``: the splits on which a client fine-tunes at the end."""

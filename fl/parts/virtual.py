@@ -18,16 +18,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fl import keyed
-from fl.errors import FedloomError
-from fl.method import REAL, Draws, Exchange, Pass, Setting, Sweep
+from fl.api.method import REAL, Draws, Exchange, Pass, Setting, Sweep
+from fl.api.optimizers import sgd
+from fl.api.term import Batch
+from fl.api.trees import Rate, Tree
+from fl.base.errors import FedloomError
 from fl.parts.distillation import stacked_distribution_distance
 from fl.parts.fresh import fresh
 from fl.parts.gaussian import gaussian
-from fl.parts.optimizers import sgd
 from fl.parts.siamese import drawn, siamese
-from fl.term import Batch
-from fl.trees import Rate, Tree
+from fl.pytorch import keyed
 
 Start = Literal["statistics", "noise", "real"]
 """What virtual images begin as: Gaussian with the client's mean and deviation of every class and

@@ -11,8 +11,8 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from fl import keyed
-from fl.errors import FedloomError
+from fl.base.errors import FedloomError
+from fl.pytorch import keyed
 
 KEYLESS = (
     "the model draws random numbers (dropout and the like), and the method trains it without keys; "

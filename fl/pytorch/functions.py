@@ -1,10 +1,10 @@
 """Functions of PyTorch as models call them, replaced while a model is trained.
 
 What modules draw by these functions (dropout in all its forms, RReLU, attention) is drawn by keys
-instead, see `fl.keyed`. Where gradients are nested, operations for which PyTorch is wrong or has no
-derivative are computed in another way. The names in PyTorch's own modules are replaced, so that
-every caller gets the replacement: `nn.Dropout`, `nn.MultiheadAttention`, a forward that calls
-``F.dropout``.
+instead, see `fl.pytorch.keyed`. Where gradients are nested, operations for which PyTorch is wrong
+or has no derivative are computed in another way. The names in PyTorch's own modules are replaced,
+so that every caller gets the replacement: `nn.Dropout`, `nn.MultiheadAttention`, a forward that
+calls ``F.dropout``.
 """
 
 from __future__ import annotations

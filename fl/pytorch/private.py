@@ -25,7 +25,7 @@ begin_vmap = _functorch._vmap_increment_nesting
 end_vmap = _functorch._vmap_decrement_nesting
 add_batch_dim = _functorch._add_batch_dim
 remove_batch_dim = _functorch._remove_batch_dim
-"""What `torch.func.vmap` is made of, for `fl.trees.vmap`.
+"""What `torch.func.vmap` is made of, for `fl.api.trees.vmap`.
 
 ``begin_vmap(size, "error")`` gives a level, whose random numbers are refused;
 ``add_batch_dim(tensor, 0, level)`` is a stacked tensor as one element sees it;
@@ -126,7 +126,7 @@ def hooked(layer: nn.Module) -> bool:
 
 def compiled(function: Callable[..., Any], options: Mapping[str, bool]) -> Callable[..., Any]:
     """A function as a program of `torch.compile` with options of its compiler, for
-    `fl.simulation.compiled`. Shapes and numbers are constants.
+    `fl.engine.compiled`. Shapes and numbers are constants.
 
     Without ``specialize_float``, a number makes PyTorch trace the function a second time. Without
     ``cpp.vec_isa_ok``, three test programs are compiled first, to see whether vectors are

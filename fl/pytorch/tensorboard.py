@@ -9,7 +9,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl.errors import FedloomError
+from fl.base.errors import FedloomError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ class Board:
         self._writer = SummaryWriter(str(folder), purge_step=after + 1)
 
     def add(self, round_: int, rows: pd.DataFrame) -> None:
-        """The rows of a round, in the columns of `fl.schema.METRIC_COLUMNS`."""
+        """The rows of a round, in the columns of `fl.base.schema.METRIC_COLUMNS`."""
         means = rows.groupby(["metric", "split", "stage"])["value"].mean()
         for row in means.reset_index().to_dict("records"):
             name = f"{row['metric']}/{row['split']}, {row['stage']}"

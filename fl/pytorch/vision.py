@@ -46,7 +46,7 @@ if not _extension_loads():
 
 import torchvision  # noqa: E402  (only after the declarations)
 
-from fl.errors import FedloomError  # noqa: E402
+from fl.base.errors import FedloomError  # noqa: E402
 
 __all__ = ["pretrained", "torchvision"]
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl import files
+from fl.base import files
+from fl.base.schema import COMPLETE, DIVERGED, MISSING
 from fl.report import figure_files, page
 from fl.report.analysis import load as load
 from fl.report.cells import Table
@@ -14,7 +15,6 @@ from fl.report.facts import Facts, gather
 from fl.report.latex import preamble, to_latex
 from fl.report.outline import Section, blocks, outline
 from fl.report.plain import markdown, to_markdown
-from fl.schema import COMPLETE, DIVERGED, MISSING
 
 
 def build(

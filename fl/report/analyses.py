@@ -1,4 +1,4 @@
-"""A report's section on analyses of stored runs, see `fl.planning.analyses`."""
+"""A report's section on analyses of stored runs, see `fl.plan.analyses`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fl import files, parquet
-from fl.errors import DataError
-from fl.planning import analyses
-from fl.planning.analyses import PAGE, PDF, RECORD, SVG, TABLE
+from fl.base import files, parquet
+from fl.base.errors import DataError
+from fl.base.schema import SETTING, StudySetting
+from fl.plan import analyses
+from fl.plan.analyses import PAGE, PDF, RECORD, SVG, TABLE
 from fl.report.cells import NOTHING, Cell, Group, Row, Table, spread
 from fl.report.figures import Drawn, Figure, Panel
-from fl.schema import SETTING, StudySetting
 
 LONG = 30
 """Rows from which on a table is folded."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from fl.planning import plan_files
+from fl.base.schema import SETTING, UNSEEN
+from fl.plan import plan_files
+from fl.report import result_files, summaries
 from fl.report.facts import read_plan
-from fl.results import result_files, summaries
-from fl.schema import SETTING, UNSEEN
 
 COLUMNS = {
     "dataset": "as the study writes it, with what it varies: `synthetic(alpha=0.5, beta=0.5)`",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from fl.schema import SHARES
+from fl.base.schema import SHARES
 
 MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 NOTHING = DASH

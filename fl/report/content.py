@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
+from fl.base.schema import REWEIGHTED, SETTING, UNSEEN, StudySetting
+from fl.report import derived, summaries
 from fl.report.cells import (
     NOTHING,
     Cell,
@@ -20,8 +22,6 @@ from fl.report.cells import (
     unit,
 )
 from fl.report.facts import Facts
-from fl.results import derived, summaries
-from fl.schema import REWEIGHTED, SETTING, UNSEEN, StudySetting
 
 NAN = float("nan")
 
@@ -43,7 +43,7 @@ def _population(facts: Facts, setting: StudySetting) -> float:
 
 
 def remark(row: pd.Series) -> str:
-    """What a cell must mention: ``1 diverged, 2 missing``, see `fl.results.summaries.gaps`."""
+    """What a cell must mention: ``1 diverged, 2 missing``, see `fl.report.summaries.gaps`."""
     return summaries.gaps(row.to_dict())
 
 

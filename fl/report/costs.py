@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 
+from fl.base.units import operations, size
+from fl.report import derived
 from fl.report.cells import NOTHING, Cell, Table
 from fl.report.content import NAN, by_setting, grouped
 from fl.report.facts import Facts
 from fl.report.pace import TIMED, earlier, reached
-from fl.results import derived
-from fl.units import operations, size
 
 COLUMNS = {"bytes_down": size, "bytes_up": size, "total": size, "flops": operations}
 SERVER = {"flops_server": operations}

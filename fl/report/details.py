@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fl.base.schema import COMPLETE, SETTING, StudySetting
+from fl.report import summaries
 from fl.report.cells import DASH, NOTHING, Cell, Group, Row, Table, decimal, number, spread, unit
 from fl.report.content import NAN, at, by_setting, grouped, remark
 from fl.report.facts import Facts
-from fl.results import summaries
-from fl.results.partitions import Partition
-from fl.schema import COMPLETE, SETTING, StudySetting
+from fl.report.partitions import Partition
 
 
 def published_table(facts: Facts) -> Table | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
+from fl.base.schema import SETTING, StudySetting
+from fl.report import derived
 from fl.report.cells import Cell, Group, Row, Table, number, spread, unit
 from fl.report.content import at, by_setting, majority
 from fl.report.facts import Facts
-from fl.results import derived
-from fl.schema import SETTING, StudySetting
 
 
 def draws_table(facts: Facts) -> Table | None:

@@ -11,15 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from fl.errors import ConfigError, DataError, Where
-from fl.files import parse_json
-from fl.planning.plan_check import check_study
-from fl.report import analyses
+from fl.base.errors import ConfigError, DataError, Where
+from fl.base.files import parse_json
+from fl.base.schema import SETTING, UNSEEN, StudySetting
+from fl.plan.plan_check import check_study
+from fl.report import analyses, result_files, summaries
 from fl.report.analyses import Analysis
 from fl.report.names import Names, names
-from fl.results import result_files, summaries
-from fl.results.partitions import Partition, read
-from fl.schema import SETTING, UNSEEN, StudySetting
+from fl.report.partitions import Partition, read
 from fl.store.store import Store
 
 
@@ -77,7 +76,7 @@ class Facts:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """`fl.results.summaries.summarise` of the study's metric."""
+        """`fl.report.summaries.summarise` of the study's metric."""
         return summaries.summarise(self.rows, self.runs, self.metric)
 
     @cached_property

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from fl import files
+from fl.base import files
 from fl.report.cells import Table
 from fl.report.figures import Figure
 

@@ -16,10 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
+from fl.base.drawing import N_COLOURS, Look, Picture, axes_of, pictured, with_legend
+from fl.base.schema import SHARES
 from fl.report.cells import unit
-from fl.report.drawing import N_COLOURS, Look, Picture, axes_of, pictured, with_legend
-from fl.results.partitions import Partition
-from fl.schema import SHARES
+from fl.report.partitions import Partition
 
 MARKERS = ("o", "s", "^", "D", "v", "p")
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))

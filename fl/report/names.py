@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fl.results.derived import arguments
-from fl.schema import SETTING, StudySetting
+from fl.base.schema import SETTING, StudySetting
+from fl.report.derived import arguments
 
 
 @dataclass(frozen=True)

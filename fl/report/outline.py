@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from fl.base.drawing import Picture
+from fl.base.schema import StudySetting
 from fl.report import (
     analyses,
     content,
     costs,
+    derived,
     details,
     draws,
     fairness,
@@ -18,12 +21,9 @@ from fl.report import (
 )
 from fl.report.cells import Table, number, unit
 from fl.report.content import at, majority
-from fl.report.drawing import Picture
 from fl.report.facts import Facts
 from fl.report.figures import Figure, Panel
-from fl.results import derived
-from fl.results.partitions import Partition
-from fl.schema import StudySetting
+from fl.report.partitions import Partition
 
 Block = Table | Figure
 

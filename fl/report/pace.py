@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from fl.base.schema import SETTING
+from fl.base.units import duration
+from fl.report import derived
 from fl.report.cells import NOTHING, Cell, Table, decimal
 from fl.report.content import NAN, by_setting, grouped
 from fl.report.facts import Facts
-from fl.results import derived
-from fl.schema import SETTING
-from fl.units import duration
 
 SHARES = (0.9, 0.95, 0.99)
 TIMED = 0.95

@@ -9,13 +9,13 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from fl.base.drawing import N_COLOURS, placed
+from fl.base.schema import COMPLETE, DIVERGED, MISSING, StudySetting
 from fl.report import details
 from fl.report.cells import Table, unit
-from fl.report.drawing import N_COLOURS, placed
 from fl.report.facts import Facts
 from fl.report.figures import Panel
 from fl.report.outline import Fold, Section
-from fl.schema import COMPLETE, DIVERGED, MISSING, StudySetting
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST = 6

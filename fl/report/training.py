@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from fl.api.training import Training
 from fl.report.cells import NOTHING, Cell, Group, Row, Table
 from fl.report.facts import Facts
-from fl.training import Training
 
 Values = Mapping[str, list[Any]]
 """The keys of an entry's training, each with its values over the points of a grid."""

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 import pandas as pd
 import torch
 
-from fl import files, parquet
-from fl.errors import DataError
+from fl.base import files, parquet
+from fl.base.errors import DataError
 from fl.store.tree_file import Tree, load_tree, packed, unpacked
 
 log = logging.getLogger(__name__)

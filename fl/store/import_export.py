@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fl import files
-from fl.errors import DataError, FedloomError
+from fl.base import files
+from fl.base.errors import DataError, FedloomError
 from fl.store import maintenance
 from fl.store.layout import KEPT, RECORD
 from fl.store.store import Store, is_name

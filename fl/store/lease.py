@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fl import files
+from fl.base import files
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl.code import identity
-from fl.errors import FedloomError, Where
-from fl.files import disk_errors
+from fl.base import identity
+from fl.base.errors import FedloomError, Where
+from fl.base.files import disk_errors
 from fl.store import run_check
 from fl.store.layout import KEPT, METRICS, RECORD, TRACES, WEIGHTS
 from fl.store.store import Store

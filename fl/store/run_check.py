@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fl import fields
-from fl.errors import ConfigError, DataError, Where
-from fl.fields import Bound, Count, Index, NonNegative, Positive, Seed
-from fl.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
+from fl.base import fields
+from fl.base.errors import ConfigError, DataError, Where
+from fl.base.fields import Bound, Count, Index, NonNegative, Positive, Seed
+from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,7 +105,8 @@ _declared = cache(fields.fields)
 
 
 def shaped(target: type, given: Any, where: Where) -> dict[str, Any]:
-    """The declared fields of ``target``, checked as by `fl.fields.parse`; other keys are ignored.
+    """The declared fields of ``target``, checked as by `fl.base.fields.parse`; other keys are
+    ignored.
 
     Another version of Fedloom may write more keys.
     """

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fl import files, parquet
-from fl.errors import DataError, FedloomError
+from fl.base import files, parquet
+from fl.base.errors import DataError, FedloomError
 from fl.store import lease
 from fl.store.layout import CHECKPOINTS, FAILED, KEPT, LEASE, METRICS, RECORD, TRACES, WEIGHTS
 from fl.store.workspace import Workspace, erase

@@ -11,8 +11,8 @@ import safetensors
 import safetensors.torch
 import torch
 
-from fl import files
-from fl.errors import DataError
+from fl.base import files
+from fl.base.errors import DataError
 from fl.pytorch.memory import once
 
 Tree = dict[str, Any]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fl import files
-from fl.errors import DataError, FedloomError
+from fl.base import files
+from fl.base.errors import DataError, FedloomError
 from fl.store import lease
 from fl.store.layout import CHECKPOINTS, FAILED, LEASE, METRICS, RECORD, TRACES, WEIGHTS
 

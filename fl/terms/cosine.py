@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.fields import NonNegative
-from fl.method import Setting
+from fl.api.losses import weighted_mean
+from fl.api.method import Setting
+from fl.api.task import ANY
+from fl.api.term import Beside, Forward
+from fl.base.fields import NonNegative
 from fl.parts.drift import Drift
-from fl.parts.losses import weighted_mean
-from fl.task import ANY
-from fl.term import Beside, Forward
 
 
 @dataclass(frozen=True)

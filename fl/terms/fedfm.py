@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fl.fields import Count, NonNegative, Positive
-from fl.method import Attached, Method, Setting
+from fl.api.method import Attached, Method, Setting
+from fl.base.fields import Count, NonNegative, Positive
 from fl.parts.anchored import anchored_after, anchored_before
 from fl.parts.anchors import Averaged, Guiding, averaged, guide
 

@@ -15,8 +15,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fl.fields import Bound, Count, NonNegative
-from fl.method import Setting
+from fl.api.method import Setting
+from fl.api.task import ANY
+from fl.api.term import Adaptive, Forward, Periodic
+from fl.api.trees import Tree
+from fl.base.fields import Bound, Count, NonNegative
 from fl.parts.drift import Drift, check_batch, where_apart
 from fl.parts.mmd import (
     GRID,
@@ -26,9 +29,6 @@ from fl.parts.mmd import (
     optimal_kernel_weights,
     optimal_kernel_weights_cvxpy,
 )
-from fl.task import ANY
-from fl.term import Adaptive, Forward, Periodic
-from fl.trees import Tree
 
 
 @dataclass(frozen=True)

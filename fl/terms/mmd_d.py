@@ -15,17 +15,18 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fl import rng, trees
-from fl.fields import Count, NonNegative, Positive
-from fl.method import Setting
+from fl.api import trees
+from fl.api.method import Setting
+from fl.api.optimizers import adamw
+from fl.api.task import ANY
+from fl.api.term import Adaptive, Forward, Periodic
+from fl.api.trees import Tree
+from fl.base import rng
+from fl.base.fields import Count, NonNegative, Positive
 from fl.parts.distances import three_distances
 from fl.parts.drift import Drift, check_batch, in_groups, where_apart, widths
 from fl.parts.mmd import DeepKernel
-from fl.parts.optimizers import adamw
 from fl.pytorch.folding import whole
-from fl.task import ANY
-from fl.term import Adaptive, Forward, Periodic
-from fl.trees import Tree
 
 DECAY = 0.01
 """AdamW's weight decay, PyTorch's default, which the released code leaves as it is."""

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.data.batches import Schedule
-from fl.method import COUNTS, Averaging, Method, Pass, Refresh, Sweep
+from fl.api import trees
+from fl.api.method import COUNTS, Averaging, Method, Pass, Refresh, Sweep
+from fl.engine import compiled, engine
+from fl.engine.batches import Schedule
+from fl.engine.modal import state_of
+from fl.engine.simulate import Simulation
+from fl.engine.state import Plan, State
 from fl.pytorch.operations import Operations
-from fl.simulation import compiled, engine
-from fl.simulation.modal import state_of
-from fl.simulation.simulate import Simulation
-from fl.simulation.state import Plan, State
 
 STEPS = 3
 """Steps in a try of a backend."""
@@ -33,7 +33,7 @@ class Candidates:
     alone who take part in it. Where clients differ in modality: that with most participants.
 
     Attributes:
-        folds: Of their network, see `fl.network.Network`.
+        folds: Of their network, see `fl.api.network.Network`.
     """
 
     methods: list[Method]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from fl.simulation import compiled
+from fl.engine import compiled
 from fl.train import programs
 from fl.train.candidates import Candidates
 from fl.train.learnt import Learnt, Measured

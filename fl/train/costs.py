@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fl import trees
-from fl.data.batches import Schedule
-from fl.method import COUNTS, GIVEN, MODALITY, Method, Pass, Sweep
+from fl.api import trees
+from fl.api.method import COUNTS, GIVEN, MODALITY, Method, Pass, Sweep
+from fl.api.trees import Tree
+from fl.engine.backends import BACKENDS, Cohort
+from fl.engine.batches import Schedule
+from fl.engine.engine import Plan, State
+from fl.engine.modal import state_of
+from fl.engine.simulate import Simulation
+from fl.engine.sweeps import sweep
 from fl.pytorch.operations import Operations
-from fl.simulation.backends import BACKENDS, Cohort
-from fl.simulation.engine import Plan, State
-from fl.simulation.modal import state_of
-from fl.simulation.simulate import Simulation
-from fl.simulation.sweeps import sweep
-from fl.trees import Tree
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Costs:
             participant receives and sends in each of them.
         bytes_down, bytes_up: Their means over rounds.
         flops: Floating-point operations, mean over clients and rounds.
-        flops_server: Those of the steps that the server computes (`fl.method.ServerWork`), mean
+        flops_server: Those of the steps that the server computes (`fl.api.method.ServerWork`), mean
             over rounds; not of means, nor of what methods do not declare.
         state_client: Bytes that a client keeps between rounds.
         state_server: Bytes that the server keeps, those for each client included.
@@ -227,7 +227,7 @@ class _Seen:
 
 
 def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
-    """A round of one client, with one step of each pass, as `fl.simulation.engine` goes through
+    """A round of one client, with one step of each pass, as `fl.engine.engine` goes through
     it.
     """
     everybody = replace(simulation.training, participation=1.0)

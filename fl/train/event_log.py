@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fl.pytorch import tensorboard
 
 if TYPE_CHECKING:
-    from fl.simulation.simulate import Round
+    from fl.engine.simulate import Round
 
 log = logging.getLogger(__name__)
 

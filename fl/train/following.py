@@ -10,17 +10,17 @@ import logging
 import time
 from typing import Any, NoReturn
 
-from fl.errors import FedloomError
-from fl.simulation import simulate
-from fl.simulation.midway import Midway, place
-from fl.simulation.simulate import Round
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
+from fl.engine import simulate
+from fl.engine.midway import Midway, place
+from fl.engine.simulate import Round
 from fl.train import costs
 from fl.train.leaving import Interrupted
 from fl.train.progress import Progress
 from fl.train.record import record
 from fl.train.runs import Runs
 from fl.train.stack import Stack
-from fl.trees import Tree
 
 logger = logging.getLogger(__name__)
 

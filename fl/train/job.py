@@ -1,6 +1,6 @@
 """Training the runs of a bundle: finished ones are skipped, unfinished ones are resumed.
 
-Nothing here decides a number (see `fl.simulation.simulate`). This module decides which runs are
+Nothing here decides a number (see `fl.engine.simulate`). This module decides which runs are
 trained together, from which state, and what happens when one fails. `fl.train.following` goes
 through the rounds.
 """
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fl.errors import DataError
-from fl.planning.bundle import Bundle
-from fl.schema import GLOBAL
-from fl.simulation import backends
-from fl.simulation.backends import TOGETHER
-from fl.simulation.simulate import Simulation
+from fl.base.errors import DataError
+from fl.base.schema import GLOBAL
+from fl.engine import backends
+from fl.engine.backends import TOGETHER
+from fl.engine.simulate import Simulation
+from fl.plan.bundle import Bundle
+from fl.pytorch.devices import claim
 from fl.store import checkpoint
 from fl.store.store import Store
 from fl.train import memory, programs, simulations
-from fl.train.devices import claim
 from fl.train.following import follow
 from fl.train.leaving import asked_to_leave
 from fl.train.record import check_code

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fl.errors import INTERRUPTED
+from fl.base.errors import INTERRUPTED
 
 MARK = "TORCHELASTIC_RUN_ID"
 """The variable by which PyTorch's launcher tells a process that it is one of several."""

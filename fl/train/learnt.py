@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from fl.code import identity
-from fl.errors import FedloomError
-from fl.files import ordinary, parse_json, write_json
+from fl.base import identity
+from fl.base.errors import FedloomError
+from fl.base.files import ordinary, parse_json, write_json
 
 logger = logging.getLogger(__name__)
 

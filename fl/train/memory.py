@@ -6,9 +6,9 @@ import contextlib
 import os
 from pathlib import Path
 
-from fl.errors import FedloomError
-from fl.method import Pass
-from fl.simulation.simulate import Simulation
+from fl.api.method import Pass
+from fl.base.errors import FedloomError
+from fl.engine.simulate import Simulation
 
 REMEDY = (
     "lower batch_size, local_epochs or local_steps, take a smaller model, say `execution: "

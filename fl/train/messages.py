@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fl.errors import FedloomError
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
 from fl.pytorch.memory import once
-from fl.trees import Tree
 
 HOST = torch.device("cpu")
 

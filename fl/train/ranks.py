@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fl.planning.bundle import Bundle
-from fl.simulation.simulate import Simulation
+from fl.engine.simulate import Simulation
+from fl.plan.bundle import Bundle
 from fl.store.store import Store
 from fl.train import launch, programs, simulations
 from fl.train.messages import Lost

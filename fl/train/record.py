@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from fl.errors import FedloomError
-from fl.planning.bundle import Member
-from fl.simulation.simulate import Round
-from fl.study import specs
-from fl.study.config import Execution
+from fl.base.errors import FedloomError
+from fl.base.version import VERSION
+from fl.engine.simulate import Round
+from fl.plan import specs
+from fl.plan.bundle import Member
+from fl.plan.config import Execution
 from fl.train.stack import Stack
-from fl.version import VERSION
 
 
 def check_code(member: Member) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fl.code import faults
-from fl.errors import FedloomError
-from fl.planning.bundle import Bundle, Member
+from fl.base import faults
+from fl.base.errors import FedloomError
+from fl.plan.bundle import Bundle, Member
 from fl.pytorch.memory import exhausted
 from fl.store.workspace import Workspace
 from fl.train import memory

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fl import trees
-from fl.schema import METRIC_COLUMNS, PERSONAL
-from fl.simulation.held import Held
-from fl.simulation.rows import TYPES, as_rows, named, table
-from fl.simulation.simulate import Simulation
-from fl.simulation.state import State
-from fl.trees import Tree
+from fl.api import trees
+from fl.api.trees import Tree
+from fl.base.schema import METRIC_COLUMNS, PERSONAL
+from fl.engine.held import Held
+from fl.engine.rows import TYPES, as_rows, named, table
+from fl.engine.simulate import Simulation
+from fl.engine.state import State
 
 
 def samples(simulation: Simulation) -> np.ndarray:

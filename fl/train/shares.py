@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.data.arrays import Arrays
-from fl.data.batches import Schedule
-from fl.method import Averaging, Exchange
-from fl.simulation import engine
-from fl.simulation.engine import Gathered, Plan, State
-from fl.simulation.midway import Midway
-from fl.simulation.processes import split
+from fl.api import trees
+from fl.api.method import Averaging, Exchange
+from fl.api.trees import Tree
+from fl.engine import engine
+from fl.engine.arrays import Arrays
+from fl.engine.batches import Schedule
+from fl.engine.engine import Gathered, Plan, State
+from fl.engine.midway import Midway
+from fl.engine.processes import split
 from fl.train import messages
-from fl.trees import Tree
 
 Part = dict[str, Any]
 """Some participants of one run, as plain values: the run's place, and what `_unpacked` reads."""

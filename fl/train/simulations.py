@@ -7,15 +7,15 @@ from pathlib import Path
 
 import torch
 
-from fl.code import plugins, syntax
-from fl.errors import DataError, Where
-from fl.planning.bundle import Bundle, Member
+from fl.base import plugins, syntax
+from fl.base.errors import DataError, Where
+from fl.base.schema import PERSONAL
+from fl.engine import assembly, train_on
+from fl.engine.simulate import Simulation
+from fl.plan import specs
+from fl.plan.bundle import Bundle, Member
 from fl.pytorch import allocator
-from fl.schema import PERSONAL
-from fl.simulation import assembly, train_on
-from fl.simulation.simulate import Simulation
 from fl.store.store import Store
-from fl.study import specs
 from fl.train import programs
 
 

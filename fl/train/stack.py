@@ -18,22 +18,22 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.errors import FedloomError
-from fl.files import disk_errors
-from fl.planning import served as planned
-from fl.planning.bundle import Bundle
-from fl.simulation import holders
-from fl.simulation.engine import State
-from fl.simulation.evaluate import as_rows
-from fl.simulation.midway import place
-from fl.simulation.simulate import Round, Simulation
+from fl.api import trees
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
+from fl.base.files import disk_errors
+from fl.engine import holders
+from fl.engine.engine import State
+from fl.engine.evaluate import as_rows
+from fl.engine.midway import place
+from fl.engine.simulate import Round, Simulation
+from fl.plan import served as planned
+from fl.plan.bundle import Bundle
 from fl.store import checkpoint
 from fl.store.checkpoint import Checkpoint
 from fl.train import trial
 from fl.train.candidates import Candidates
 from fl.train.learnt import Learnt, Subject
-from fl.trees import Tree
 
 logger = logging.getLogger(__name__)
 

@@ -19,17 +19,17 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 
-from fl.code import faults
-from fl.errors import FedloomError
+from fl.api.trees import Tree
+from fl.base import faults
+from fl.base.errors import FedloomError
+from fl.engine.midway import INNER, Midway, listed
+from fl.engine.processes import COUNT, split
+from fl.engine.simulate import Simulation
+from fl.engine.state import Plan, State
 from fl.pytorch.memory import exhausted
-from fl.simulation.midway import INNER, Midway, listed
-from fl.simulation.processes import COUNT, split
-from fl.simulation.simulate import Simulation
-from fl.simulation.state import Plan, State
 from fl.train import memory, messages, scoring, shares
 from fl.train.calls import Calls, waited
 from fl.train.shares import Done
-from fl.trees import Tree
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class Team:
 
 @dataclass(frozen=True)
 class _Led:
-    """The team, for one run or for one modality of it: a `fl.simulation.processes.Group`."""
+    """The team, for one run or for one modality of it: a `fl.engine.processes.Group`."""
 
     team: Team
     run: str
@@ -165,7 +165,7 @@ class _Led:
     def trained(
         self, exchange: Any, states: Any, plans: Any, number: int, backend: str, midway: Midway
     ) -> list[Any]:
-        """`fl.simulation.engine.trained`, by all processes.
+        """`fl.engine.engine.trained`, by all processes.
 
         What each of them has done is kept as a level of ``midway`` that has this process's level
         within it, and beside that those of the others.

@@ -17,10 +17,10 @@ import planning
 import pytest
 import yaml
 
+from fl.base import registry
 from fl.cli import main
-from fl.code import registry
 from fl.data import holdings, materials
-from fl.planning import plan
+from fl.plan import plan
 
 NATURAL = {"datasets": [{"synthetic": {"clients": 3, "samples": 20}}], "partitions": ["natural"]}
 FILE = "studies/tiny.yaml"

@@ -11,12 +11,11 @@ import planning
 import pytest
 import yaml
 
+from fl.base.errors import FedloomError
 from fl.cli import main
 from fl.cli.explain import explain
-from fl.errors import FedloomError
-from fl.planning import plan
+from fl.plan import plan, specs
 from fl.store.store import Store
-from fl.study import specs
 
 SPEC: dict[str, Any] = {
     "dataset": {"name": "digits"},
@@ -61,11 +60,11 @@ def test_the_key_that_differs_from_the_nearest_run_is_named(tmp_path: Path):
 
 def test_the_file_whose_code_differs_is_named(tmp_path: Path):
     store = Store(tmp_path)
-    finish(store, "old", member(), **{"fl/recipe.py": "another", "fl/gone.py": "x"})
+    finish(store, "old", member(), **{"fl/api/recipe.py": "another", "fl/gone.py": "x"})
     assert lines("new", {"new": member()}, store)[-3:] == [
         "nearest run there: old; this one differs in",
         "  the code of fl/gone.py",
-        "  the code of fl/recipe.py",
+        "  the code of fl/api/recipe.py",
     ]
 
 

@@ -14,7 +14,7 @@ import yaml
 from make_results import clients, write_run
 
 from fl.cli import main
-from fl.planning import kept, plan
+from fl.plan import kept, plan
 
 COMMANDS = (
     *("methods", "terms", "features", "models", "datasets", "partitions", "partitions dirichlet"),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fl.base.errors import FedloomError
 from fl.cli import scheduler
-from fl.errors import FedloomError
 
 
 def test_slurm_has_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

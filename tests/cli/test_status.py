@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from planning import Planned, signalled, signalled_inside, write_config
 
+from fl.base.errors import DataError
 from fl.cli import main, monitor, status
-from fl.errors import DataError
-from fl.planning import plan
-from fl.planning.bundle import read as read_bundle
-from fl.planning.estimate import Rates
+from fl.plan import plan
+from fl.plan.bundle import read as read_bundle
+from fl.plan.estimate import Rates
 from fl.pytorch import tensorboard
 from fl.store.lease import take
 from fl.store.store import Store

@@ -19,10 +19,10 @@ import shelving
 import yaml
 from planning import Planned
 
-from fl import files
+from fl.base import files
 from fl.cli import main
-from fl.planning import plan
-from fl.results.markers import mark
+from fl.cli.markers import mark
+from fl.plan import plan
 from fl.store.store import Store
 
 Say = Callable[..., str]

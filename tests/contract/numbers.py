@@ -22,18 +22,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl import fields
-from fl.code import registry
-from fl.data.arrays import Arrays
-from fl.errors import Where
-from fl.method import Setting
-from fl.network import Network
-from fl.simulation import simulate
-from fl.simulation.engine import State
-from fl.simulation.evaluate import Held
-from fl.simulation.serving import serving
-from fl.simulation.simulate import Simulation
-from fl.training import Training
+from fl.api.method import Setting
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.base import fields, registry
+from fl.base.errors import Where
+from fl.engine import simulate
+from fl.engine.arrays import Arrays
+from fl.engine.engine import State
+from fl.engine.evaluate import Held
+from fl.engine.serving import serving
+from fl.engine.simulate import Simulation
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 Samples = Sequence[tuple[float, int]]

@@ -8,8 +8,8 @@ import pytest
 from contract import worlds
 from contract.worlds import world
 
-from fl import trees
-from fl.errors import FedloomError
+from fl.api import trees
+from fl.base.errors import FedloomError
 
 AT_ONCE: dict[str, Any] = {"lam": 0.5, "first": 1}
 SLIDES = ("fedavgm", "fedprox", "scaffold", "feddyn", "fednova", "moon")

@@ -26,9 +26,9 @@ from contract.numbers import (
 )
 from torch import nn
 
-from fl import trees
-from fl.method import GIVEN
-from fl.schema import PERSONAL
+from fl.api import trees
+from fl.api.method import GIVEN
+from fl.base.schema import PERSONAL
 
 
 def test_fedavg_is_the_mean_weighted_by_samples() -> None:

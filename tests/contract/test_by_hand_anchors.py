@@ -14,8 +14,8 @@ from contract import worlds
 from contract.numbers import Samples, body_and_head, g, of, stored_two, trained
 from contract.worlds import world
 
-from fl import trees
-from fl.errors import FedloomError
+from fl.api import trees
+from fl.base.errors import FedloomError
 from fl.methods.fedproto import scores
 from fl.parts.anchors import (
     class_means,

@@ -11,24 +11,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.data.arrays import Arrays
-from fl.errors import FedloomError, Where
-from fl.fields import parse
-from fl.method import COUNTS, Setting
+from fl.api.method import COUNTS, Setting
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.base.errors import FedloomError, Where
+from fl.base.fields import parse
+from fl.engine import engine
+from fl.engine.arrays import Arrays
+from fl.engine.evaluate import Held
+from fl.engine.simulate import Simulation
 from fl.methods.fedfa import FedFA
 from fl.methods.fedfa_c import FedFAC
 from fl.methods.fedfa_h import FedFAH
 from fl.methods.fedfa_plus import FedFAPlus
 from fl.methods.fedfa_r import FedFAR
-from fl.network import Network
 from fl.parts.aligned_features import HISTOGRAM
 from fl.parts.augmented_layers import STATISTICS
 from fl.parts.each_alike import parted, plain
 from fl.parts.histograms import EPS, soft_bins, sums, symmetric_kl
-from fl.simulation import engine
-from fl.simulation.evaluate import Held
-from fl.simulation.simulate import Simulation
-from fl.training import Training
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 

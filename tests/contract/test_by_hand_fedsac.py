@@ -14,13 +14,13 @@ from contract.test_by_hand import cosine, cosine_slope
 from contract.worlds import world
 from torch import nn
 
-from fl import trees
-from fl.errors import FedloomError
-from fl.method import GIVEN
-from fl.recipe import KINDS
-from fl.schema import PERSONAL
-from fl.simulation import engine
-from fl.simulation.engine import State
+from fl.api import trees
+from fl.api.method import GIVEN
+from fl.api.recipe import KINDS
+from fl.base.errors import FedloomError
+from fl.base.schema import PERSONAL
+from fl.engine import engine
+from fl.engine.engine import State
 
 TURN = 1.2
 ALONG = np.array([1.0, 0.5]), np.array([math.cos(TURN) - 0.5 * math.sin(TURN)] * 2)

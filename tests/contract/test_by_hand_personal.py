@@ -10,10 +10,10 @@ import pytest
 import torch
 from contract.numbers import Samples, is_pair, of, s, stored, trained
 
-from fl import trees
+from fl.api import trees
+from fl.base.schema import PERSONAL
+from fl.engine.evaluate import Held
 from fl.methods.knn_per import KNNPer, best_share
-from fl.schema import PERSONAL
-from fl.simulation.evaluate import Held
 
 ONE: list[Samples] = [[(1, 0)]]
 

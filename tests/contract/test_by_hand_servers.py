@@ -19,13 +19,13 @@ from contract.numbers import (
     trained,
 )
 
-from fl import trees
+from fl.api import trees
+from fl.base.schema import GLOBAL, PERSONAL
+from fl.engine import simulate
 from fl.methods.fedamp import FedAMP, softmax_of_others
 from fl.parts import decoder
 from fl.parts.clusters import bipartition
 from fl.parts.path import started, stepped
-from fl.schema import GLOBAL, PERSONAL
-from fl.simulation import simulate
 
 ONE: list[Samples] = [[(1, 0)]]
 APART: list[Samples] = [[(1, 0)], [(1, 1)]]

@@ -13,18 +13,19 @@ from contract.worlds import world
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from fl import keyed, trees
-from fl.errors import FedloomError
-from fl.method import Setting
+from fl.api import trees
+from fl.api.method import Setting
+from fl.api.network import Network
+from fl.api.recipe import BESIDE
+from fl.api.training import Training
+from fl.base.errors import FedloomError
 from fl.methods.fedmix import drawn
 from fl.methods.fedrobust import FedRobust
 from fl.methods.fedsr import distribution, divergence, normal
 from fl.methods.fpl import clustered, contrast, distance
-from fl.network import Network
 from fl.parts.amplitude import amplitude, with_amplitude
 from fl.parts.first_neighbours import finch
-from fl.recipe import BESIDE
-from fl.training import Training
+from fl.pytorch import keyed
 
 # FedSAM
 

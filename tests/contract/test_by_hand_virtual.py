@@ -11,9 +11,13 @@ import torch.nn.functional as F
 from contract import worlds
 from torch import Tensor
 
-from fl import trees
-from fl.errors import FedloomError
-from fl.method import Setting
+from fl.api import trees
+from fl.api.losses import supervised_contrast
+from fl.api.method import Setting
+from fl.api.training import Training
+from fl.base.errors import FedloomError
+from fl.engine import engine
+from fl.engine.assembly import computing
 from fl.methods.fedlgd import FedLGD
 from fl.parts import matching, siamese, virtual
 from fl.parts.distillation import distribution_distance, gradient_distance
@@ -21,12 +25,8 @@ from fl.parts.fresh import fresh
 from fl.parts.generator import generated
 from fl.parts.global_images import ANCHORS
 from fl.parts.harmony import mmd
-from fl.parts.losses import supervised_contrast
 from fl.parts.virtual import IMAGES, Matching
-from fl.simulation import engine
-from fl.simulation.assembly import computing
-from fl.study import specs
-from fl.training import Training
+from fl.plan import specs
 
 SHAPE = (1, 4, 4)
 C = worlds.CLASSES

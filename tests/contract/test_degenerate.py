@@ -10,14 +10,14 @@ import torch
 from contract import worlds
 from contract.worlds import world
 
-from fl import trees
-from fl.data.batches import Schedule
-from fl.method import GIVEN
-from fl.recipe import KINDS
-from fl.schema import GLOBAL, PERSONAL
-from fl.simulation import engine
-from fl.simulation.engine import State
-from fl.simulation.simulate import Simulation
+from fl.api import trees
+from fl.api.method import GIVEN
+from fl.api.recipe import KINDS
+from fl.base.schema import GLOBAL, PERSONAL
+from fl.engine import engine
+from fl.engine.batches import Schedule
+from fl.engine.engine import State
+from fl.engine.simulate import Simulation
 
 every_model = pytest.mark.parametrize("model", worlds.MODELS)
 keeping = pytest.mark.parametrize("keep", [True, False])

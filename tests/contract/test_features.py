@@ -16,17 +16,18 @@ from contract.worlds import world
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from fl import fields, keyed, trees
-from fl.alteration import STATES, Alteration
-from fl.code import registry
-from fl.errors import FedloomError, Where
-from fl.method import Pass, Setting, only
+from fl.api import trees
+from fl.api.alteration import STATES, Alteration
+from fl.api.method import Pass, Setting, only
+from fl.api.recipe import recipe
+from fl.api.term import Batch
+from fl.api.trees import Tree
+from fl.base import fields, registry
+from fl.base.errors import FedloomError, Where
+from fl.engine import compiled, engine, simulate
+from fl.engine.simulate import Simulation
 from fl.methods.perfedavg import PerFedAvg
-from fl.recipe import recipe
-from fl.simulation import compiled, engine, simulate
-from fl.simulation.simulate import Simulation
-from fl.term import Batch
-from fl.trees import Tree
+from fl.pytorch import keyed
 
 FOUND = registry.names("alteration")
 LAYERS = ("0", "4")

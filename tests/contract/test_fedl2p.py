@@ -14,18 +14,18 @@ from contract import worlds
 from contract.worlds import world
 from torch import Tensor, nn
 
-from fl import trees
-from fl.errors import FedloomError
-from fl.method import Setting
-from fl.network import Network
+from fl.api import trees
+from fl.api.method import Setting
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
+from fl.base.schema import PERSONAL
+from fl.engine import assembly, engine, simulate
+from fl.engine.engine import State
+from fl.engine.evaluate import Held
+from fl.engine.simulate import Simulation
 from fl.parts.steering import Steering
-from fl.schema import PERSONAL
-from fl.simulation import assembly, engine, simulate
-from fl.simulation.engine import State
-from fl.simulation.evaluate import Held
-from fl.simulation.simulate import Simulation
-from fl.training import Training
-from fl.trees import Tree
 
 SIZES = (16, 16)
 """Two whole batches each, so that none is filled up."""

@@ -13,21 +13,21 @@ from contract import worlds
 from contract.test_modalities import prepared
 from torch import Tensor, nn
 
-from fl import fields, trees
-from fl.code import registry
+from fl.api import trees
+from fl.api.method import declared
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.base import fields, registry
+from fl.base.errors import FedloomError, Where
 from fl.data import materials
-from fl.data.arrays import Arrays
 from fl.data.modality import Modality
-from fl.data.several import SeveralArrays, augmented
-from fl.errors import FedloomError, Where
-from fl.method import declared
-from fl.network import Network
-from fl.simulation import assembly, simulate
-from fl.simulation.assembly import Parts
-from fl.simulation.simulate import Simulation
-from fl.study import specs
+from fl.engine import assembly, simulate
+from fl.engine.arrays import Arrays
+from fl.engine.assembly import Parts
+from fl.engine.several import SeveralArrays, augmented
+from fl.engine.simulate import Simulation
+from fl.plan import specs
 from fl.train import costs
-from fl.training import Training
 
 WHERE = Where("test")
 KINDS = (Modality("slow", "x", (2, 4)), Modality("fast", "input_fast", (5,)))

@@ -21,18 +21,18 @@ from contract.worlds import world
 from planning import Planned
 from torch import Tensor
 
-from fl import fields, rng, trees
+from fl.api import trees
+from fl.api.method import declared
+from fl.api.recipe import KINDS
+from fl.api.training import learning_rate
+from fl.base import fields, registry, rng
+from fl.base.errors import ConfigError, Where
+from fl.base.fields import Bound
+from fl.base.schema import GLOBAL, PERSONAL
 from fl.cli import catalogue
-from fl.code import registry
-from fl.errors import ConfigError, Where
-from fl.fields import Bound
-from fl.method import declared
-from fl.recipe import KINDS
-from fl.schema import GLOBAL, PERSONAL
-from fl.simulation import engine, simulate
-from fl.simulation.engine import Plan, State
-from fl.simulation.simulate import Simulation
-from fl.training import learning_rate
+from fl.engine import engine, simulate
+from fl.engine.engine import Plan, State
+from fl.engine.simulate import Simulation
 
 METHODS = registry.names("method")
 DECLARED = {name: declared(worlds.entry(name).target) for name in METHODS}

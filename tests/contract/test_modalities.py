@@ -13,23 +13,23 @@ import torch
 from contract import worlds
 from torch import Tensor
 
-from fl import fields, trees
-from fl.code import registry
+from fl.api import trees
+from fl.api.method import GIVEN, Averaging, declared
+from fl.api.training import Training
+from fl.base import fields, registry
+from fl.base.errors import FedloomError, Where
+from fl.base.schema import GLOBAL, PERSONAL, UNSEEN
 from fl.data import materials
 from fl.data.modality import MODALITY, Modality
 from fl.data.prepared import Prepared
-from fl.errors import FedloomError, Where
-from fl.method import GIVEN, Averaging, declared
-from fl.schema import GLOBAL, PERSONAL, UNSEEN
-from fl.simulation import assembly, modal, simulate
-from fl.simulation.assembly import Parts
-from fl.simulation.engine import State
-from fl.simulation.simulate import Simulation
+from fl.engine import assembly, modal, simulate
+from fl.engine.assembly import Parts
+from fl.engine.engine import State
+from fl.engine.simulate import Simulation
+from fl.plan import specs
 from fl.store import checkpoint
-from fl.study import specs
 from fl.train import costs
 from fl.train.stack import Stack
-from fl.training import Training
 
 WHERE = Where("test")
 CLASSES, TOKENS = 3, 7

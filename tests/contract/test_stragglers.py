@@ -10,11 +10,11 @@ import pytest
 from contract import worlds
 from contract.worlds import world
 
-from fl.code import registry
-from fl.data.stragglers import shares, shortened, stragglers
-from fl.errors import ConfigError, Where
-from fl.fields import parse
-from fl.training import Training
+from fl.api.training import Training
+from fl.base import registry
+from fl.base.errors import ConfigError, Where
+from fl.base.fields import parse
+from fl.engine.stragglers import shares, shortened, stragglers
 
 METHODS = [name for name in registry.names("method") if world(name).method.passes]
 HALF = {"stragglers": 0.5, "participation": 1.0, "local_epochs": 4}

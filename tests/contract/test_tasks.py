@@ -9,22 +9,21 @@ import pytest
 import torch
 from contract import worlds
 
-from fl import fields
-from fl.code import registry
-from fl.data.arrays import Arrays
-from fl.errors import Where
-from fl.method import Setting, declared
-from fl.mixed_labels import MIXED
+from fl.api.method import Setting, declared
+from fl.api.mixed_labels import MIXED
+from fl.api.task import Task, serves
+from fl.api.training import Training
+from fl.base import fields, registry
+from fl.base.errors import Where
+from fl.base.schema import GLOBAL, UNSEEN
+from fl.engine import engine, simulate
+from fl.engine.arrays import Arrays
+from fl.engine.assembly import computing
+from fl.engine.evaluate import Held
+from fl.engine.simulate import DTYPES, Simulation
 from fl.parts.aligned_features import HISTOGRAM
-from fl.schema import GLOBAL, UNSEEN
-from fl.simulation import engine, simulate
-from fl.simulation.assembly import computing
-from fl.simulation.evaluate import Held
-from fl.simulation.simulate import DTYPES, Simulation
-from fl.study import specs
-from fl.task import Task, serves
+from fl.plan import specs
 from fl.train import costs
-from fl.training import Training
 
 SEGMENTATION: Task = registry.find("task", "segmentation", Where("test")).make({})
 METHODS = [one.name for one in registry.entries("method") if serves(one.target, SEGMENTATION.name)]

@@ -13,12 +13,12 @@ import torch
 from contract import worlds
 from contract.worlds import world
 
-from fl import fields, trees
-from fl.code import registry
-from fl.data.arrays import Arrays
-from fl.errors import FedloomError, Where
-from fl.simulation import engine, simulate
-from fl.simulation.simulate import Simulation
+from fl.api import trees
+from fl.base import fields, registry
+from fl.base.errors import FedloomError, Where
+from fl.engine import engine, simulate
+from fl.engine.arrays import Arrays
+from fl.engine.simulate import Simulation
 
 TERMS = registry.names("term")
 BASES = ("fedavg", "fedprox", "ditto", "mrmtl", "scaffold", "moon", "fedavgm")

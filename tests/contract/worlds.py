@@ -10,21 +10,21 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from fl import fields, trees
-from fl.code import registry
-from fl.code.registry import Entry, find
-from fl.data.arrays import Arrays
-from fl.errors import FedloomError, Where
-from fl.method import Setting, declared
-from fl.schema import METRIC_COLUMNS
-from fl.simulation import simulate
-from fl.simulation.assembly import computing
-from fl.simulation.engine import State
-from fl.simulation.evaluate import Held
-from fl.simulation.serving import serving
-from fl.simulation.simulate import DTYPES, Simulation
-from fl.study import specs
-from fl.training import Training
+from fl.api import trees
+from fl.api.method import Setting, declared
+from fl.api.training import Training
+from fl.base import fields, registry
+from fl.base.errors import FedloomError, Where
+from fl.base.registry import Entry, find
+from fl.base.schema import METRIC_COLUMNS
+from fl.engine import simulate
+from fl.engine.arrays import Arrays
+from fl.engine.assembly import computing
+from fl.engine.engine import State
+from fl.engine.evaluate import Held
+from fl.engine.serving import serving
+from fl.engine.simulate import DTYPES, Simulation
+from fl.plan import specs
 
 CLASSES = 3
 SIZES = (13, 5, 20, 9)

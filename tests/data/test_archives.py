@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fl.base.errors import DataError, FedloomError
 from fl.data.archives import entries, member, unpack
 from fl.data.unpacking import Room
-from fl.errors import DataError, FedloomError
 
 FILES = {"a/one.txt": b"one", "b.bin": bytes(range(256)) * 100, "a/none": b""}
 KINDS = ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"]

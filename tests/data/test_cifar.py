@@ -7,10 +7,10 @@ import pytest
 from sources import cifar10_c, cifar100
 from test_real_datasets import WHERE, make, prepared
 
-from fl.code import registry
+from fl.base import registry
+from fl.base.errors import ConfigError
+from fl.base.fields import parse
 from fl.data.datasets.cifar10_c import CORRUPTIONS
-from fl.errors import ConfigError
-from fl.fields import parse
 
 
 def test_coarse_labels_of_cifar100(tmp_path):

@@ -9,6 +9,8 @@ import pytest
 import sources
 from sources.prostate_mri import SITES
 
+from fl.base.errors import ConfigError, DataError, Where
+from fl.base.fields import parse
 from fl.data import prepare
 from fl.data.datasets import abide, fed_isic2019, prostate_mri, rxrx1
 from fl.data.datasets.abide import Abide
@@ -18,8 +20,6 @@ from fl.data.datasets.prostate_mri import ProstateMri
 from fl.data.datasets.retina import Retina
 from fl.data.datasets.rxrx1 import RxRx1
 from fl.data.prepared import Prepared
-from fl.errors import ConfigError, DataError, Where
-from fl.fields import parse
 
 
 def read(dataset, name, folder, **broken):

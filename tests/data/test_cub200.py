@@ -7,9 +7,9 @@ import pytest
 from sources import cub200 as made
 from sources.reading import read
 
+from fl.base.errors import DataError
 from fl.data import prepare
 from fl.data.datasets.cub200 import CUB200
-from fl.errors import DataError
 
 SUBSET = CUB200(side=16, vocabulary=8, words=12, complete=False)
 

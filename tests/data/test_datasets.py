@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl.code.registry import find
+from fl.base.errors import ConfigError, Where
+from fl.base.fields import parse
+from fl.base.registry import find
 from fl.data import partition, prepare
 from fl.data.datasets.digits import MEAN, SD, Digits
 from fl.data.datasets.synthetic import Synthetic
 from fl.data.prepared import Prepared
-from fl.errors import ConfigError, Where
-from fl.fields import parse
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fl.base.rng import generator
 from fl.data import materials, partition
 from fl.data.datasets import digits_domains
 from fl.data.datasets.digits_domains import MEAN, SD, DigitsDomains
-from fl.rng import generator
 
 SPEC = {"name": "digits-domains"}
 PLAIN, INVERTED, BLENDED, ROTATED, DRAWN = range(5)

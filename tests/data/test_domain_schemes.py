@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fl.base.errors import ConfigError, DataError, Where
+from fl.base.fields import parse
 from fl.data import materials, partition
 from fl.data.prepared import Prepared
-from fl.errors import ConfigError, DataError, Where
-from fl.fields import parse
 
 RNG = np.random.default_rng(5)
 LABELS = RNG.integers(0, 10, 1200)

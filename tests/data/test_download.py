@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import pytest
 from sources.server import serving
 
+from fl.base.errors import DataError, FedloomError
 from fl.data import transfer
 from fl.data.download import Source, fetch
 from fl.data.lock import Lock
-from fl.errors import DataError, FedloomError
 
 BODY = bytes(range(256)) * 5000
 DIGEST = hashlib.sha256(BODY).hexdigest()

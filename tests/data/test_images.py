@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fl.base.errors import DataError
 from fl.data.images import decode
-from fl.errors import DataError
 
 
 def stream(pixels, mode=None, form="PNG"):

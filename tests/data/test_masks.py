@@ -10,10 +10,9 @@ import planning
 import pytest
 from sources import prostate_mri
 
+from fl.base.errors import ConfigError
 from fl.cli import main
-from fl.errors import ConfigError
-from fl.planning import plan
-from fl.study import specs
+from fl.plan import plan, specs
 
 SET = {"name": "prostate-mri", "task": "segmentation", "empty": False, "seed": 0, "complete": False}
 STUDY: dict[str, Any] = {
@@ -118,4 +117,4 @@ def test_only_runs_of_masks_are_named_by_the_code_of_their_task() -> None:
     }
     assert "task" in specs.code(spec)
     assert "task" not in specs.code({**spec, "dataset": {**SET, "task": "classification"}})
-    assert "fl/tasks/segmentation.py" in specs.code_files(spec)
+    assert "fl/api/tasks/segmentation.py" in specs.code_files(spec)

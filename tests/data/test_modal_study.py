@@ -12,12 +12,12 @@ import planning
 import pytest
 from sources import cub200, har_signals
 
+from fl.base.errors import ConfigError, DataError
 from fl.cli import main as cli
 from fl.data import holdings
 from fl.data.modality import MODALITY
 from fl.data.schemes.homogeneous import homogeneous
-from fl.errors import ConfigError, DataError
-from fl.planning import plan
+from fl.plan import plan
 
 MODEL = {"image-text": {"tokens": 9, "width": 4, "channels": [2], "filters": 2, "features": 4}}
 DATA = f"cub200({', '.join(f'{key}={value}' for key, value in cub200.PARAMS.items())})"

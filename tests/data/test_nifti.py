@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sources.prostate_mri import nifti as file_of
 
+from fl.base.errors import DataError
 from fl.data import nifti
-from fl.errors import DataError
 
 
 def read(content):

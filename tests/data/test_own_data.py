@@ -15,12 +15,12 @@ import yaml
 from PIL import Image
 
 from fl import data
+from fl.base import plugins, registry
+from fl.base.errors import DataError, Where
 from fl.cli import main
-from fl.code import plugins, registry
 from fl.data import columns, contents
 from fl.data.prepared import Prepared
-from fl.errors import DataError, Where
-from fl.planning import plan
+from fl.plan import plan
 
 READER = '''"""Measurements: rows of two numbers and a label.
 

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fl.base.errors import ConfigError, DataError, FedloomError, Where
+from fl.base.fields import parse
 from fl.data import partition
 from fl.data.schemes.file import file
-from fl.errors import ConfigError, DataError, FedloomError, Where
-from fl.fields import parse
 
 ALPHAS = (1e-3, 1e-2, 0.1, 1.0, 100.0)
 LABELS = np.random.default_rng(7).integers(0, 10, 1000)

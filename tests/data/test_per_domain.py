@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import sources
 
-from fl.code import registry
+from fl.base import registry
+from fl.base.errors import DataError, Where
 from fl.data.per_domain import counted, stated
 from fl.data.placing import TEST, TRAIN, VAL
-from fl.errors import DataError, Where
 
 
 def test_samples_are_counted_by_domain_and_split():

@@ -12,10 +12,10 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from fl.base.errors import DataError
 from fl.data import pickles
 from fl.data.datasets import cifar10
 from fl.data.pickles import load
-from fl.errors import DataError
 
 PLAIN = {
     b"data": np.arange(12, dtype=np.uint8).reshape(3, 4),

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sources.packing import encoded, picture, seen, zipped
 
+from fl.base.errors import DataError
 from fl.data.placing import absent, known, place
-from fl.errors import DataError
 
 
 def test_known_is_the_end_of_a_path_of_whole_names():

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from sources.server import serving
 
+from fl.base.errors import DataError
 from fl.data import Supply, load, prepare, raw_name
 from fl.data.counts import hold
 from fl.data.download import Source
 from fl.data.lock import Lock
 from fl.data.prepared import Prepared, Writer
-from fl.errors import DataError
 
 META = {"name": "toy", "params": {"a": 1}, "sources": [{"name": "raw.csv", "sha256": "0" * 64}]}
 X = np.arange(40, dtype=np.uint8).reshape(10, 1, 2, 2)

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from data.dealing import DOMAINS, GROUPS, KEYS, LABELS, class_counts, make
 
+from fl.base.errors import DataError
 from fl.data import materials, partition
 from fl.data.in_proportion import CODES, follow
 from fl.data.prepared import SPLIT as SPLIT_NAMES
-from fl.errors import DataError
-from fl.study import partition_fit
+from fl.plan import partition_fit
 
 DRAW = np.random.default_rng(3)
 SPLIT = DRAW.choice([0, 1, 2], 1200, p=[0.7, 0.2, 0.1]).astype(np.int8)

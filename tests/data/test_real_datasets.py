@@ -10,11 +10,11 @@ import sources
 from sources.server import serving
 
 from fl import data
-from fl.code import registry
+from fl.base import registry
+from fl.base.errors import DataError, FedloomError, Where
 from fl.data import Supply
 from fl.data.lock import Lock
 from fl.data.prepared import SPLIT, Prepared, Writer
-from fl.errors import DataError, FedloomError, Where
 
 ALL = pytest.mark.parametrize("name", sources.names())
 WHERE = Where("the test")

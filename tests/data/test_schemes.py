@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from data.dealing import DOMAINS, EVEN, KEYS, LABELS, class_counts, make, sizes
 
-from fl.code import registry
+from fl.base import registry
+from fl.base.errors import ConfigError, DataError, Where
+from fl.base.fields import parse
 from fl.data import partition
 from fl.data.split import take
-from fl.errors import ConfigError, DataError, Where
-from fl.fields import parse
-from fl.simulation.held import Held
+from fl.engine.held import Held
 
 
 def test_every_scheme_is_here():

@@ -7,9 +7,9 @@ import pytest
 from sources import sent140 as made
 from sources.reading import read
 
+from fl.base.errors import DataError
 from fl.data.datasets.sent140 import WORD, Sent140
 from fl.data.text import encode, vocabulary
-from fl.errors import DataError
 
 SUBSET = Sent140(vocabulary=8, min_samples=3, complete=False)
 

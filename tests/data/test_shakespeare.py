@@ -7,10 +7,10 @@ import pytest
 from sources import shakespeare as made
 from sources.reading import read
 
+from fl.base.errors import DataError
 from fl.data import partition
 from fl.data.datasets import shakespeare
 from fl.data.datasets.shakespeare import ALPHABET, Shakespeare
-from fl.errors import DataError
 
 SUBSET = Shakespeare(complete=False)
 

@@ -5,8 +5,8 @@ import zipfile
 
 import pytest
 
+from fl.base.errors import DataError
 from fl.data import sheets
-from fl.errors import DataError
 
 SPACE = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from fl.base.errors import DataError
 from fl.data import sound
-from fl.errors import DataError
 
 DRAW = np.random.default_rng(3)
 SIGNAL = DRAW.uniform(-1, 1, sound.RATE) * np.hanning(sound.RATE)

@@ -7,9 +7,9 @@ import pytest
 from sources import speech_commands as made
 from sources.reading import read
 
+from fl.base.errors import DataError
 from fl.data import sound
 from fl.data.datasets.speech_commands import CLASSES, SpeechCommands
-from fl.errors import DataError
 
 SUBSET = SpeechCommands(complete=False)
 SAID = {

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fl.base.errors import DataError
 from fl.data import per_domain, split_lists
 from fl.data.datasets import domainnet, office_caltech10
 from fl.data.datasets.domainnet import DomainNet
 from fl.data.datasets.office_caltech10 import OfficeCaltech10
-from fl.errors import DataError
 
 # FedBN's training lists are these long: their fifths and their 32 % are the printed sizes.
 LISTED = {

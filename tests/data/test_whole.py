@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fl.base.errors import DataError
 from fl.data.whole import whole
-from fl.errors import DataError
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from fl import rng
-from fl.method import Method, Setting
-from fl.recipe import recipe
-from fl.schema import GLOBAL
+from fl.api.method import Method, Setting
+from fl.api.recipe import recipe
+from fl.base import rng
+from fl.base.schema import GLOBAL
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class Project:
     def code_hash(self, path: str) -> str:
         """What the code of a file and of all that it imports hashes to."""
         look = (
-            f"from fl.code import identity; print(identity.code(identity.ROOT.parent / {path!r}))"
+            f"from fl.base import identity; print(identity.code(identity.ROOT.parent / {path!r}))"
         )
         done = subprocess.run(
             [sys.executable, "-c", look], cwd=self.root, env=ENVIRONMENT, capture_output=True

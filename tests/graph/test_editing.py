@@ -44,8 +44,8 @@ def test_what_decides_no_number_trains_nothing(place: Project):
     place.write("config/studies/other.yaml", "seeds: [5]\n")
     place.edit("config/studies/small.yaml", "seeds:", "# Two are enough.\nseeds:")
     place.edit("fl/methods/fedprox.py", "proximal term.\n", "proximal term!\n")
-    place.edit("fl/simulation/simulate.py", "A finished round:", "A round that is over:")
-    place.edit("fl/simulation/simulate.py", "    running = dict", "    # All.\n    running = dict")
+    place.edit("fl/engine/simulate.py", "A finished round:", "A round that is over:")
+    place.edit("fl/engine/simulate.py", "    running = dict", "    # All.\n    running = dict")
     assert place.trained(REPORT) == []
     assert place.table() == table
     assert place.report() == report
@@ -63,7 +63,7 @@ def test_code_trains_what_uses_it(copied: Project):
     copied.write(part, "def held(mu):\n    return 1.5 * mu\n")
     copied.edit(method, "proximal(self.mu)", "proximal(held(self.mu))")
     copied.edit(
-        method, "\nfrom fl.parts.losses", "\nfrom fl.parts.held import held\nfrom fl.parts.losses"
+        method, "\nfrom fl.api.losses", "\nfrom fl.parts.held import held\nfrom fl.api.losses"
     )
     assert copied.trained() == ["fedprox 0", "fedprox 1"]
     own = copied.values()
@@ -87,13 +87,13 @@ def test_code_trains_what_uses_it(copied: Project):
 def test_code_that_all_share_trains_everything(copied: Project):
     before = copied.values()
     rate = "\n\ndef learning_rate(training, round_):\n    return 1.5 * training.lr\n"
-    copied.append("fl/training.py", rate)
+    copied.append("fl/api/training.py", rate)
     assert copied.trained() == sorted(copied.names().values())
     assert apart(before, copied.values()) == sorted(before)
 
 
 def test_code_of_tables_and_report_trains_nothing_but_makes_them_again(copied: Project):
-    copied.append("fl/results/computed.py", "\n\ndef _before(record, store):\n    return 77\n")
+    copied.append("fl/report/computed.py", "\n\ndef _before(record, store):\n    return 77\n")
     copied.append("fl/report/templates/report.css", "\n.edited { color: #123456; }\n")
     values = copied.values()
     assert copied.trained(REPORT) == []

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from project import REPORT, REPOSITORY, SETTINGS, STUDY, TABLE, Project, apart
 
-from fl.results.tables import read_plan_hash
+from fl.report.tables import read_plan_hash
 
 pytestmark = pytest.mark.graph
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from project import REPORT, SETTINGS, STUDY, TABLE, Project, Real, until
 
-from fl.results.markers import marker
+from fl.cli.markers import marker
 from fl.store.store import Store
 
 pytestmark = pytest.mark.graph

@@ -15,7 +15,7 @@ import project
 import pytest
 from project import TABLE, Project, Real, until
 
-from fl.results.markers import marker
+from fl.cli.markers import marker
 
 pytestmark = pytest.mark.graph
 

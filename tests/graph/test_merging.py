@@ -95,7 +95,7 @@ def test_memory_grows_with_every_attempt_up_to_what_there_is(fresh: Project):
     fresh.snakemake("--dry-run")
     [path, *_] = (fresh.root / "results" / "plan" / "jobs").iterdir()
     job = json.loads(path.read_text())
-    from fl.results.markers import memory
+    from fl.cli.markers import memory
 
     assert [memory(job, attempt) for attempt in (1, 2, 3)] == [1000, 2000, 2500]
     assert [memory({**job, "most_mb": None}, attempt) for attempt in (1, 3)] == [1000, 3000]

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fl.schema import METRIC_COLUMNS
+from fl.api.training import Training
+from fl.base.schema import METRIC_COLUMNS
 from fl.store.store import Store
-from fl.training import Training
 
 Row = tuple[int, int, str, str, str, float, int]
 """A row of ``metrics.parquet``: round, client, split, stage, metric, value, n."""
@@ -248,7 +248,7 @@ def write_study(
 
 
 def told(datasets: Sequence[str]) -> dict[str, Any]:
-    """What the plan of `write_study` tells of its entries and models, as `fl.planning.captions`
+    """What the plan of `write_study` tells of its entries and models, as `fl.plan.captions`
     writes it.
     """
     entries = {}

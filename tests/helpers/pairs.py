@@ -17,18 +17,18 @@ import torch
 import torch.distributed as dist
 from contract import test_modalities, worlds
 
-from fl.code import registry
-from fl.errors import FedloomError
-from fl.simulation import simulate
-from fl.simulation.engine import State
-from fl.simulation.midway import UNWATCHED, Midway
-from fl.simulation.midway import place as named
-from fl.simulation.simulate import Simulation
+from fl.api.trees import Tree
+from fl.base import registry
+from fl.base.errors import FedloomError
+from fl.engine import simulate
+from fl.engine.engine import State
+from fl.engine.midway import UNWATCHED, Midway
+from fl.engine.midway import place as named
+from fl.engine.simulate import Simulation
 from fl.store import tree_file
 from fl.train import calls
 from fl.train.messages import HOST
 from fl.train.team import Member, Team
-from fl.trees import Tree
 
 METHODS = registry.names("method")
 MODAL, SEVERAL = "modal-", "seeds-"

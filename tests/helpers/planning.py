@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from fl.base.files import write_json
 from fl.cli import main
-from fl.files import write_json
-from fl.planning import plan
+from fl.plan import plan
 from fl.store.store import Store
 from fl.train import following, progress
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from fl.code import identity
-from fl.simulation.evaluate import as_rows
+from fl.base import identity
+from fl.engine.evaluate import as_rows
 from fl.store.store import Store
 
 CODE = {"core": "c0de", "method": "c0de", "model": "c0de", "dataset": "d-1", "partition": "p-1"}

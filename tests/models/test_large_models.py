@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from fl import trees
+from fl.api import trees
+from fl.api.network import Network
 from fl.models.alexnet import AlexNet
 from fl.models.densenet100 import DenseNet100
 from fl.models.digits_cnn import DigitsCNN
@@ -17,7 +18,6 @@ from fl.models.mlp import MLP
 from fl.models.resnet18 import ResNet18
 from fl.models.resnet50 import ResNet50
 from fl.models.swin_t import SwinT
-from fl.network import Network
 from fl.parts.normalisation import Norm, normalisation
 
 CIFAR, LARGE = (3, 32, 32), (3, 256, 256)

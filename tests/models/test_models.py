@@ -7,12 +7,15 @@ import pytest
 import torch
 import yaml
 
-from fl import trees
-from fl.code import registry
-from fl.data.arrays import Arrays
-from fl.data.batches import schedule
-from fl.errors import ConfigError, FedloomError, Where
-from fl.method import Setting
+from fl.api import trees
+from fl.api.method import Setting
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.base import registry
+from fl.base.errors import ConfigError, FedloomError, Where
+from fl.engine import engine
+from fl.engine.arrays import Arrays
+from fl.engine.batches import schedule
 from fl.methods.fedavg import FedAvg
 from fl.methods.perfedavg import PerFedAvg
 from fl.models.cifar_cnn import CifarCNN
@@ -25,10 +28,7 @@ from fl.models.resnet_cifar import ResNetCifar
 from fl.models.text_cnn import TextCNN
 from fl.models.text_transformer import TextTransformer
 from fl.models.vit import ViT
-from fl.network import Network
-from fl.simulation import engine
-from fl.study.expand import expand
-from fl.training import Training
+from fl.plan.expand import expand
 
 SMALL, CIFAR = (3, 16, 16), (3, 32, 32)
 

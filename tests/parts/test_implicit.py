@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl import trees
+from fl.api import trees
+from fl.api.trees import Tree
 from fl.parts.implicit import curvature, hypergradient, response
-from fl.trees import Tree
 
 H = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
 B = torch.tensor([[1.0, -2.0, 0.3], [0.4, 0.7, -1.1]], dtype=torch.float64)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.network import Network, Output
+from fl.api.losses import classification, cross_entropy, weighted_mean
+from fl.api.network import Network, Output
+from fl.api.term import Beside, Forward, Term
 from fl.parts.alignment import alignment
 from fl.parts.contrast import model_contrast
-from fl.parts.losses import classification, cross_entropy, weighted_mean
 from fl.parts.proximal import proximal
-from fl.term import Beside, Forward, Term
 
 WEIGHT = [1.0, 0.5, 0.0, 2.25]
 X = np.random.default_rng(0).normal(size=(4, 3))

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, vmap
 
-from fl import trees
+from fl.api import trees
 from fl.parts import kernel_ratio
 from fl.parts.distances import squared_distances, three_distances
 from fl.parts.drift import in_groups

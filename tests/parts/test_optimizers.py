@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl import trees
-from fl.parts.optimizers import Optimizer, adamw, optimizer, sgd
-from fl.training import Training
+from fl.api import trees
+from fl.api.optimizers import Optimizer, adamw, optimizer, sgd
+from fl.api.training import Training
 
 STEPS = 20
 CASES: dict[str, tuple[Optimizer, Any]] = {

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fl.code import registry
-from fl.errors import Where
-from fl.network import Network
+from fl.api.network import Network
+from fl.base import registry
+from fl.base.errors import Where
 
 SHAPES = {"lenet": (3, 16, 16), "cnn": (1, 8, 8), "resnet18": (3, 8, 8)}
 

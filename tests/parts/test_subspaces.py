@@ -8,7 +8,7 @@ import torch
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from fl import trees
+from fl.api import trees
 from fl.parts.subspaces import complementarity, moments, principal_directions
 
 DRAW = np.random.default_rng(8)

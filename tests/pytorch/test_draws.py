@@ -14,15 +14,15 @@ from contract.worlds import world
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from fl import trees
-from fl.errors import FedloomError, Where
-from fl.method import Setting
-from fl.network import Network
+from fl.api import trees
+from fl.api.method import Setting
+from fl.api.network import Network
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError, Where
+from fl.engine import simulate
+from fl.engine.simulate import Simulation
 from fl.pytorch import functions
 from fl.pytorch.draws import Draws
-from fl.simulation import simulate
-from fl.simulation.simulate import Simulation
-from fl.trees import Tree
 
 KEY = torch.arange(400) + 2**60
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fl import trees
-from fl.network import Network
+from fl.api import trees
+from fl.api.network import Network
+from fl.api.trees import Tree
 from fl.pytorch.folding import fold, whole
-from fl.trees import Tree
 
 CLIENTS, BATCH = 3, 4
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-4}

@@ -10,8 +10,8 @@ import torch
 from pytorch.test_folding import CLIENTS, IMAGES, LAYERS, equal, passed, with_gradients
 from torch import Tensor, nn
 
-from fl import trees
-from fl.network import Network
+from fl.api import trees
+from fl.api.network import Network
 from fl.pytorch.sequences import Sequence
 
 Make = Callable[[], nn.Module]

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
+from fl.plan.rehearsal import _sparing
 from fl.pytorch.sparing import Sparing
-from fl.study.rehearsal import _sparing
 
 LAYERS = {
     "stride": (lambda: nn.Conv2d(16, 32, 3, stride=2, padding=1), (4, 16, 32, 32)),

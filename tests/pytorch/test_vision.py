@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fl.errors import FedloomError
+from fl.base.errors import FedloomError
 from fl.models.efficientnet_b0 import EfficientNetB0
 from fl.models.resnet18 import ResNet18
 from fl.pytorch.vision import torchvision

@@ -12,10 +12,9 @@ import pytest
 from make_results import clients, entry, plan, write_plan, write_run, write_study
 
 import fl.report
-from fl.errors import DataError
-from fl.report import analysis
+from fl.base.errors import DataError
+from fl.report import analysis, result_files
 from fl.report.cells import spread
-from fl.results import result_files
 
 PAGE = Path(__file__).parents[2] / "docs" / "analyse.md"
 

@@ -18,17 +18,16 @@ from make_results import clients, entry, plan, write_partition, write_plan, writ
 from matplotlib.image import imread
 
 from fl import report
+from fl.base.errors import DataError
 from fl.data import partition
-from fl.errors import DataError
-from fl.report import details, figures
+from fl.report import derived as frames_of
+from fl.report import details, figures, summaries, tables
 from fl.report.cells import NOTHING, number, probability, spread
 from fl.report.facts import gather
 from fl.report.latex import tex
 from fl.report.outline import outline
+from fl.report.partitions import read
 from fl.report.plain import markdown
-from fl.results import derived as frames_of
-from fl.results import summaries, tables
-from fl.results.partitions import read
 
 
 class Page(HTMLParser):

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from make_results import clients, entry, plan, told, write_partition, write_plan, write_run
 
-from fl import report, units
-from fl.report import content, costs, details, figures, pace, page, training
+from fl import report
+from fl.base import units
+from fl.report import content, costs, details, figures, pace, page, summaries, training
 from fl.report.cells import Table
 from fl.report.facts import Facts, gather
 from fl.report.names import names
 from fl.report.outline import Fold, Section, blocks, outline
-from fl.results import summaries
-from fl.results.partitions import read
+from fl.report.partitions import read
 
 
 def facts_of(results: Path, *runs: dict, **choices) -> Facts:

@@ -13,7 +13,7 @@ import planning
 import pytest
 from planning import Planned
 
-from fl.code import identity, registry
+from fl.base import identity, registry
 from fl.train import job
 
 NEEDED = {"torch", "numpy", "pandas", "pyarrow", "yaml", "safetensors"}
@@ -57,7 +57,7 @@ def test_the_code_of_training_imports_no_more() -> None:
     files -= {
         "fl/pytorch/vision.py"
     }  # Imported when a model of torchvision's is built, and not before.
-    assert {"fl/simulation/engine.py", "fl/methods/fedavg.py", "fl/store/checkpoint.py"} <= files
+    assert {"fl/engine/engine.py", "fl/methods/fedavg.py", "fl/store/checkpoint.py"} <= files
     for name in files:
         found = set(imports(registry.ROOT.parent / name)) - ASKED_FOR.get(name, set())
         assert found <= NEEDED | {"fl"} | sys.stdlib_module_names, name

@@ -25,12 +25,12 @@ from bench import (
     whole_runs,
 )
 from bench.workloads import CLASSES, WORKLOADS, Workload
-from fl.code import registry
+from fl.base import registry
 from fl.data.prepared import Prepared
+from fl.engine import engine
 from fl.methods.ditto import Ditto
 from fl.models.cnn import CNN
 from fl.models.mlp import MLP
-from fl.simulation import engine
 
 ROOT = Path(__file__).resolve().parents[2]
 

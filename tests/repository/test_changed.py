@@ -33,9 +33,9 @@ def test_a_part_is_tested_with_the_methods_that_import_it() -> None:
 
 
 def test_the_core_is_tested_with_two_methods_and_the_others_are_said_to_be_left_out() -> None:
-    choice = changed.choose(["fl/simulation/engine.py"])
-    methods = changed.dependents("fl/simulation/engine.py", "fl/methods")
-    assert list(choice.whole) == ["tests/simulation/test_engine.py"]
+    choice = changed.choose(["fl/engine/engine.py"])
+    methods = changed.dependents("fl/engine/engine.py", "fl/methods")
+    assert list(choice.whole) == ["tests/engine/test_engine.py"]
     assert list(choice.names) == [stem.replace("_", "-") for stem in methods[: changed.MOST]]
     [left] = choice.left_out
     assert left.count(", ") == len(methods) - changed.MOST

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fl import fields
-from fl.code import identity, registry
+from fl.api.training import Training
+from fl.base import fields, identity, registry
+from fl.base.errors import Where
 from fl.data.scheme import Common
-from fl.errors import Where
-from fl.planning import plan
-from fl.study.config import Best, Cells, Execution, Settings, Study
-from fl.training import Training
+from fl.plan import plan
+from fl.plan.config import Best, Cells, Execution, Settings, Study
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

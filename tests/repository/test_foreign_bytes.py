@@ -30,17 +30,17 @@ import shelving
 import torch
 import yaml
 
-from fl import data, files, parquet
+from fl import data
+from fl.base import files, parquet
+from fl.base.errors import FedloomError, Where
 from fl.cli import status
 from fl.data import holdings
 from fl.data.prepared import Writer
-from fl.errors import FedloomError, Where
-from fl.planning import bundle as bundles
-from fl.planning import jobs, plan, plan_files
-from fl.simulation.evaluate import as_rows
+from fl.engine.evaluate import as_rows
+from fl.plan import bundle as bundles
+from fl.plan import config, jobs, plan, plan_files, published
 from fl.store import checkpoint, maintenance, run_check, tree_file
 from fl.store.store import Store
-from fl.study import config, published
 
 AT = Where("study.yaml", "here")
 SECONDS = 10

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fl.code import identity, syntax
+from fl.base import identity, syntax
 
 
 def arrows(types: bool) -> Iterator[tuple[Path, Path]]:

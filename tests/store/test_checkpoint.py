@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 import torch
 
-from fl import files
-from fl.errors import DataError, FedloomError
+from fl.base import files
+from fl.base.errors import DataError, FedloomError
 from fl.store import checkpoint, tree_file
 
 FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"]

@@ -17,9 +17,9 @@ import killing
 import pytest
 import shelving
 
-from fl import files
+from fl.base import files
+from fl.base.errors import DataError, FedloomError
 from fl.data import unpacking
-from fl.errors import DataError, FedloomError
 from fl.store import import_export, maintenance
 from fl.store.import_export import BUSY, CONFLICT, DAMAGED, NEW, THERE
 from fl.store.store import Store

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 import shelving
 
-from fl import files
+from fl.base import files
+from fl.base.errors import FedloomError
+from fl.base.schema import METRIC_COLUMNS
 from fl.cli import store_commands
-from fl.errors import FedloomError
-from fl.results import tables
-from fl.schema import METRIC_COLUMNS
-from fl.simulation.evaluate import as_rows
+from fl.engine.evaluate import as_rows
+from fl.report import tables
 from fl.store import maintenance, run_check
 from fl.store.store import Store
 

@@ -21,7 +21,7 @@ import pytest
 import torch
 from killing import running
 
-from fl.errors import DataError, FedloomError
+from fl.base.errors import DataError, FedloomError
 from fl.store import checkpoint, lease
 from fl.store.store import Store
 

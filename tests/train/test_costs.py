@@ -12,16 +12,16 @@ import torch
 from contract import worlds
 from torch import Tensor
 
-from fl import trees
-from fl.code import registry
-from fl.method import Draws, Exchange, Pass, Refresh, Sweep
-from fl.simulation.simulate import Simulation
+from fl.api import trees
+from fl.api.method import Draws, Exchange, Pass, Refresh, Sweep
+from fl.api.trees import Tree
+from fl.base import registry
+from fl.engine.simulate import Simulation
 from fl.train import costs
-from fl.trees import Tree
 
 
 def world(*choices: Any, **training: Any) -> Simulation:
-    """As `fl.simulation.assembly` makes it: with a network that has been tried."""
+    """As `fl.engine.assembly` makes it: with a network that has been tried."""
     made = worlds.world(*choices, **training)
     made.network.probe(made.arrays.inputs(torch.zeros(1, dtype=torch.int64)))
     return made

@@ -21,7 +21,7 @@ from planning import Planned
 
 from fl import __main__
 from fl.data import partition
-from fl.simulation.simulate import Simulation
+from fl.engine.simulate import Simulation
 from fl.train import following, trial
 
 Plan = Callable[..., Planned]
@@ -507,7 +507,7 @@ def test_one_cause_of_many_failures_is_traced_once(
         raise ZeroDivisionError("in every run")
 
     study = planned(seeds=[0, 1, 2])
-    monkeypatch.setattr("fl.simulation.modal.run_rounds", broken)
+    monkeypatch.setattr("fl.engine.modal.run_rounds", broken)
     assert study.train("fedavg") == 1
     told = [record.message for record in caplog.records if "failed" in record.message]
     stack, first, *others = told

@@ -15,9 +15,9 @@ import planning
 import pytest
 from planning import Planned
 
-from fl.errors import ConfigError
-from fl.results import markers
-from fl.study.config import Execution, Node
+from fl.base.errors import ConfigError
+from fl.cli import markers
+from fl.plan.config import Execution, Node
 from fl.train import launch
 
 ROUNDS = 60

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fl.simulation.simulate import Round
+from fl.engine.simulate import Round
 from fl.store import checkpoint
 from fl.train.stack import Stack
 

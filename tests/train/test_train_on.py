@@ -12,10 +12,10 @@ import torch
 from contract import worlds
 from planning import Planned
 
-from fl.errors import ConfigError, FedloomError
-from fl.method import REAL
+from fl.api.method import REAL
+from fl.base.errors import ConfigError, FedloomError
+from fl.engine import engine, train_on
 from fl.parts import virtual
-from fl.simulation import engine, train_on
 
 HELD = [{"dirichlet": {"clients": 3, "alpha": 5.0, "min_samples": 60, "min_per_class": 4}}]
 METHODS: dict[str, Any] = {
@@ -134,7 +134,7 @@ def test_distribution_matching_sees_real_samples_whatever_is_trained_on() -> Non
 
 
 def _setting(simulation: Any) -> Any:
-    from fl.method import Setting
+    from fl.api.method import Setting
 
     return Setting(simulation.network, simulation.training, 3, 4, (1, 4, 4), 5)
 

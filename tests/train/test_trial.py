@@ -21,10 +21,10 @@ from planning import Planned
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from fl import trees
-from fl.planning import served
-from fl.simulation import compiled, engine
-from fl.simulation.simulate import Simulation
+from fl.api import trees
+from fl.engine import compiled, engine
+from fl.engine.simulate import Simulation
+from fl.plan import served
 from fl.train import candidates as tried
 from fl.train import compiling, programs, trial
 from fl.train.candidates import Candidates
@@ -438,7 +438,7 @@ def test_two_jobs_at_once_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_a_program_serves_all_rates_and_divisions_but_no_other_method(tmp_path: Path) -> None:
-    from fl.planning import plan
+    from fl.plan import plan
 
     divided = [
         {"dirichlet": {"clients": 4, "alpha": alpha, "min_samples": 5}} for alpha in (0.5, 1.0)

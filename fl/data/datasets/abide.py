@@ -38,12 +38,12 @@ from typing import BinaryIO, ClassVar, Literal, get_args
 import numpy as np
 import pandas as pd
 
+from fl.base.errors import DataError
 from fl.data import counts
 from fl.data.archives import entries, name_of
 from fl.data.download import Source
 from fl.data.placing import absent, known, label
 from fl.data.prepared import Writer
-from fl.errors import DataError
 
 REGIONS = 111
 CLASSES = ("control", "autism")

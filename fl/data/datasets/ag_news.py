@@ -32,12 +32,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl.base.errors import DataError
+from fl.base.fields import Count
 from fl.data.counts import hold
 from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.text import encode, table, vocabulary
-from fl.errors import DataError
-from fl.fields import Count
 
 COPY = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/"
 CHECKSUMS = {

@@ -22,13 +22,13 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
+from fl.base.errors import DataError
 from fl.data import pickles
 from fl.data.archives import entries, name_of
 from fl.data.counts import hold, lacking
 from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.whole import whole
-from fl.errors import DataError
 
 FOLDER, META = "cifar-10-batches-py", "batches.meta"
 BATCHES = (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch")

@@ -24,6 +24,7 @@ from typing import BinaryIO, ClassVar, Literal
 
 import numpy as np
 
+from fl.base.errors import ConfigError, DataError, Where
 from fl.data.archives import entries, name_of
 from fl.data.counts import hold, lacking
 from fl.data.datasets.cifar10 import CLASSES, NORMALISATION, SHAPE
@@ -31,7 +32,6 @@ from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.rows import pieces
 from fl.data.whole import whole
-from fl.errors import ConfigError, DataError, Where
 
 Corruption = Literal[
     "brightness",

@@ -22,6 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl.base.errors import DataError
 from fl.data.archives import entries
 from fl.data.batched import Batched
 from fl.data.counts import hold, lacking
@@ -29,7 +30,6 @@ from fl.data.datasets.cifar10 import CLASSES
 from fl.data.download import Source
 from fl.data.images import decode
 from fl.data.prepared import SPLIT, Writer
-from fl.errors import DataError
 
 FOLDERS = {"train": "train", "test": "test", "valid": "val"}
 """The split by the name of its folder."""

@@ -35,6 +35,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fl.base.errors import DataError
+from fl.base.fields import Count
 from fl.data import images
 from fl.data.archives import entries
 from fl.data.counts import hold, lacking
@@ -42,8 +44,6 @@ from fl.data.download import Source
 from fl.data.modality import Modality
 from fl.data.prepared import Writer
 from fl.data.text import encode, vocabulary
-from fl.errors import DataError
-from fl.fields import Count
 
 CAPTIONS = 10
 SIZES = {"training": 5_994, "test": 5_794}

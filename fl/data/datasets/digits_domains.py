@@ -41,10 +41,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl.base.rng import generator
 from fl.data.datasets.digits import Digits, read_digits
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.rng import generator
 
 SIDE, CANVAS = 16, 64
 """Pixels along an image, and along the canvas that a font's digit is drawn on."""

@@ -35,14 +35,14 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from fl.base.errors import DataError
+from fl.base.fields import Bound
 from fl.data import counts, per_domain, pickles
 from fl.data.archives import entries, name_of
 from fl.data.download import Source
 from fl.data.placing import TEST, TRAIN, absent, known, label
 from fl.data.prepared import Writer
 from fl.data.whole import whole
-from fl.errors import DataError
-from fl.fields import Bound
 
 SIDE, PIECES, TRAINING = 28, 10, 7438
 

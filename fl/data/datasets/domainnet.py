@@ -33,12 +33,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl.base.fields import Count, Share
 from fl.data import counts, per_domain, split_lists
 from fl.data.download import Source
 from fl.data.placing import label, place
 from fl.data.prepared import Writer
 from fl.data.split_lists import Samples
-from fl.fields import Count, Share
 
 CLASSES = (
     "bird",

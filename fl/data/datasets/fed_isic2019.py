@@ -34,12 +34,12 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 import pandas as pd
 
+from fl.base.errors import DataError
 from fl.data import counts, per_domain
 from fl.data.download import Source
 from fl.data.images import decode
 from fl.data.placing import TEST, TRAIN, label, place
 from fl.data.prepared import Writer
-from fl.errors import DataError
 
 SIDE, POWER = 224, 6
 

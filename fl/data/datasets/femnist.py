@@ -32,12 +32,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl.base.errors import DataError
 from fl.data.archives import entries
 from fl.data.batched import Batched
 from fl.data.download import Source
 from fl.data.images import decode
 from fl.data.prepared import Writer
-from fl.errors import DataError
 
 NIST = "https://s3.amazonaws.com/nist-srd/SD19/"
 CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase

@@ -29,11 +29,11 @@ from typing import BinaryIO, ClassVar
 
 import numpy as np
 
+from fl.base.errors import DataError
 from fl.data.archives import entries, name_of
 from fl.data.counts import hold, lacking
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.errors import DataError
 
 INNER, FOLDER = "UCI HAR Dataset.zip", "UCI HAR Dataset/"
 ACTIVITIES = f"{FOLDER}activity_labels.txt"

@@ -26,14 +26,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from fl.base.errors import DataError
+from fl.base.fields import Count
+from fl.base.places import path_of
 from fl.data import columns
 from fl.data.contents import stamp
 from fl.data.download import Source
 from fl.data.images import decode, look
 from fl.data.prepared import SPLIT, Writer
-from fl.errors import DataError
-from fl.fields import Count
-from fl.places import path_of
 
 ENDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 GREY = ("1", "L", "LA")

@@ -28,11 +28,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl.base.fields import Count
 from fl.data import counts, per_domain, split_lists
 from fl.data.download import Source
 from fl.data.placing import label, place
 from fl.data.prepared import Writer
-from fl.fields import Count
 
 CLASSES = (
     "back_pack",

@@ -41,14 +41,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from fl.base.errors import DataError
+from fl.base.fields import Index
+from fl.base.rng import generator
 from fl.data import counts, nifti, per_domain
 from fl.data.archives import entries, name_of
 from fl.data.download import Source
 from fl.data.placing import TEST, TRAIN, VAL, absent, label
 from fl.data.prepared import Writer
-from fl.errors import DataError
-from fl.fields import Index
-from fl.rng import generator
 
 SIDE = 384
 CLASSES = ("no gland", "gland")

@@ -38,12 +38,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl.base.errors import DataError
 from fl.data import counts, sheets
 from fl.data.archives import entries
 from fl.data.download import Source
 from fl.data.placing import TEST, TRAIN, absent, label, place
 from fl.data.prepared import Writer
-from fl.errors import DataError
 
 SIDE = 96
 CLASSES = ("normal", "glaucoma")

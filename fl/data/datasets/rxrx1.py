@@ -31,14 +31,14 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 import pandas as pd
 
+from fl.base.errors import DataError
+from fl.base.fields import Count
 from fl.data import counts
 from fl.data.archives import member
 from fl.data.download import Source
 from fl.data.images import decode
 from fl.data.placing import TEST, TRAIN, label, place
 from fl.data.prepared import Writer
-from fl.errors import DataError
-from fl.fields import Count
 
 METADATA = "rxrx1/metadata.csv"
 COLUMNS = ["cell_type", "dataset", "experiment", "plate", "well", "site", "sirna_id"]

@@ -42,13 +42,13 @@ from typing import BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
+from fl.base.errors import DataError
+from fl.base.fields import Count
 from fl.data.archives import entries, name_of
 from fl.data.counts import enough, hold, lacking
 from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.text import encode, table, vocabulary
-from fl.errors import DataError
-from fl.fields import Count
 
 LENGTH = 25
 FILES = {"training.1600000.processed.noemoticon.csv": 0, "testdata.manual.2009.06.14.csv": 1}

@@ -44,12 +44,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl.base.errors import DataError
+from fl.base.fields import Count
 from fl.data.archives import member
 from fl.data.counts import enough, hold
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.errors import DataError
-from fl.fields import Count
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 LENGTH = 80

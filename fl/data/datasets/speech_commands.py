@@ -42,14 +42,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl.base.errors import DataError
+from fl.base.fields import Count, Share
+from fl.base.rng import generator
 from fl.data import sound
 from fl.data.archives import entries
 from fl.data.counts import enough, hold, lacking
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.errors import DataError
-from fl.fields import Count, Share
-from fl.rng import generator
 
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 CLASSES = ("silence", "unknown", *WORDS)

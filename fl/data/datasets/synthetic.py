@@ -13,11 +13,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from fl.base.errors import DataError
+from fl.base.fields import Count, Index, NonNegative, Positive
+from fl.base.rng import generator
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.errors import DataError
-from fl.fields import Count, Index, NonNegative, Positive
-from fl.rng import generator
 
 INPUTS, HIDDEN, CLASSES = 60, 20, 10
 LEAST = 50

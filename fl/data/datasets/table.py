@@ -20,12 +20,12 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
+from fl.base.errors import DataError
+from fl.base.places import path_of
 from fl.data import columns
 from fl.data.contents import stamp
 from fl.data.download import Source
 from fl.data.prepared import SPLIT, Writer
-from fl.errors import DataError
-from fl.places import path_of
 
 
 @dataclass(frozen=True)

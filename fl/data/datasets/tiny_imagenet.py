@@ -24,13 +24,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl.base.errors import DataError
 from fl.data.archives import entries, member
 from fl.data.batched import Batched
 from fl.data.counts import hold, lacking
 from fl.data.download import Source
 from fl.data.images import decode
 from fl.data.prepared import SPLIT, Writer
-from fl.errors import DataError
 
 TOP = "tiny-imagenet-200/"
 SIDE, TRAIN, VAL = 64, 500, 50

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fl.base.fields import Count, Index, Positive
+from fl.base.rng import generator
 from fl.data.scheme import Holders, scheme
 from fl.data.split import check_alpha, check_clients, deal, log_gamma, take
-from fl.fields import Count, Index, Positive
-from fl.rng import generator
 
 
 @scheme

@@ -11,10 +11,10 @@ from typing import Annotated
 
 import numpy as np
 
+from fl.base.fields import Bound, Count, Index, Positive
+from fl.base.rng import generator
 from fl.data.scheme import Holders, scheme
 from fl.data.split import LEAST, check_alpha, check_clients, deal, log_gamma, require
-from fl.fields import Bound, Count, Index, Positive
-from fl.rng import generator
 
 logger = logging.getLogger(__name__)
 

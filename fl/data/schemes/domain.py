@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fl.api.task import for_any_task
+from fl.base.errors import DataError
+from fl.base.fields import Count, Index
+from fl.base.rng import generator
 from fl.data.scheme import Holders, scheme
 from fl.data.schemes.homogeneous import homogeneous
 from fl.data.split import LEAST, NOBODY, require
-from fl.errors import DataError
-from fl.fields import Count, Index
-from fl.rng import generator
-from fl.task import for_any_task
 
 
 @for_any_task

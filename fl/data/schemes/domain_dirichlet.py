@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from fl.base.fields import Count, Index, Positive
 from fl.data.scheme import Holders, scheme
 from fl.data.schemes.client_dirichlet import client_dirichlet
 from fl.data.schemes.dirichlet import dirichlet
 from fl.data.schemes.domain import within_domains
 from fl.data.split import LEAST
-from fl.fields import Count, Index, Positive
 
 
 @scheme

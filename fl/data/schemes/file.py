@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from fl.api.task import for_any_task
+from fl.base.places import path_of
 from fl.data.holdings import read, validate
-from fl.places import path_of
-from fl.task import for_any_task
 
 
 @for_any_task

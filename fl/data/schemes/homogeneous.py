@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from fl.api.task import for_any_task
+from fl.base.fields import Count, Index
+from fl.base.rng import generator
 from fl.data.scheme import Holders, scheme
 from fl.data.split import check_clients
-from fl.fields import Count, Index
-from fl.rng import generator
-from fl.task import for_any_task
 
 
 @for_any_task

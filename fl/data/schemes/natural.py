@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fl.api.task import for_any_task
+from fl.base.errors import DataError
 from fl.data.scheme import Holders, scheme
-from fl.errors import DataError
-from fl.task import for_any_task
 
 
 @for_any_task

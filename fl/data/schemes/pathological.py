@@ -10,10 +10,10 @@ import logging
 
 import numpy as np
 
+from fl.base.fields import Count, Index
+from fl.base.rng import generator
 from fl.data.scheme import Holders, scheme
 from fl.data.split import check_clients, choose_classes, deal, require
-from fl.fields import Count, Index
-from fl.rng import generator
 
 logger = logging.getLogger(__name__)
 

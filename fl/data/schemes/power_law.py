@@ -10,11 +10,11 @@ from typing import Annotated
 
 import numpy as np
 
+from fl.base.fields import Bound, Count, Index, NonNegative
+from fl.base.rng import generator
 from fl.data.scheme import Holders, scheme
 from fl.data.schemes.pathological import unused
 from fl.data.split import LEAST, check_clients, choose_classes, deal, require, take
-from fl.fields import Bound, Count, Index, NonNegative
-from fl.rng import generator
 
 
 @scheme

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fl.rng import generator
+from fl.base.rng import generator
 from sources import Made
 from sources.packing import zipped
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fl.method import Method, Setting
-from fl.recipe import recipe
-from fl.schema import GLOBAL
+from fl.api.method import Method, Setting
+from fl.api.recipe import recipe
+from fl.base.schema import GLOBAL
 
 
 @dataclass(frozen=True)

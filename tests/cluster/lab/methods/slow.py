@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fl.method import Method, Setting
-from fl.recipe import recipe
-from fl.schema import GLOBAL
+from fl.api.method import Method, Setting
+from fl.api.recipe import recipe
+from fl.base.schema import GLOBAL
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fl.method import Averaging, Method, Setting
-from fl.recipe import recipe
-from fl.schema import GLOBAL
-from fl.trees import Tree
+from fl.api.method import Averaging, Method, Setting
+from fl.api.recipe import recipe
+from fl.api.trees import Tree
+from fl.base.schema import GLOBAL
 
 HOLD = Path("hold")
 """The file, in the folder that the job runs in."""

@@ -1,0 +1,1 @@
+"""What the authors of methods, terms, models and tasks import."""

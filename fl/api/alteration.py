@@ -1,0 +1,113 @@
+"""What an alteration is: a function of what layers give, between them and the layers that follow.
+
+The counterpart of taps: a tap looks at features, an alteration changes them, in training mode only.
+A study can add some to any method made by `fl.api.recipe.recipe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from fl.api.protocols import Adapt, Apply, Batch, Before, Start
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
+from fl.pytorch import keyed
+
+STATES = "alterations"
+"""In a client's tree and its work tree: by name, the states of alterations that have one."""
+
+
+def stateless(variables: Tree) -> dict[str, Any]:
+    """No state."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """Features that are changed where they come out of layers, while a client trains.
+
+    name: of its state and its random numbers among those of others. layers: names of modules.
+    start: the state that every client begins with; it stays with the client. adapt: after every
+    step, given by layer what `apply` saw; None: the state stays as it is. before: what the pass is
+    to see in place of the batch; None: the batch.
+    """
+
+    name: str
+    layers: tuple[str, ...]
+    apply: Apply
+    start: Start = stateless
+    adapt: Adapt | None = None
+    before: Before | None = None
+
+
+class Alterations:
+    """Those of a method, one after another where several are at a layer."""
+
+    def __init__(self, given: Sequence[Alteration]) -> None:
+        self._given = tuple(given)
+        self.layers = tuple(dict.fromkeys(layer for one in given for layer in one.layers))
+        # Numbers made before anything is traced: a compiled program cannot hash text.
+        self._streams = {
+            (one.name, layer): keyed.stream_of(f"{one.name} {layer}")
+            for one in given
+            for layer in one.layers
+        }
+        self._own = {one.name: keyed.stream_of(one.name) for one in given}
+        self.keyed = bool(given)
+
+    def start(self, variables: Tree) -> dict[str, Any]:
+        """What a client's tree has of them; {} where none has a state."""
+        states = {one.name: one.start(variables) for one in self._given}
+        kept = {name: state for name, state in states.items() if state}
+        return {STATES: kept} if kept else {}
+
+    def before(self, batch: Batch) -> Batch:
+        """What a pass sees in place of a batch."""
+        for one in self._given:
+            if one.before:
+                key = keyed.derived(batch["key"], self._own[one.name])
+                batch = {**one.before({**batch, "key": key}), "key": batch["key"]}
+        return batch
+
+    def functions(
+        self, states: Tree, batch: Batch
+    ) -> tuple[Mapping[str, Callable[[Tensor], Tensor]], dict[str, Any]]:
+        """For one pass over a batch: by layer, what is done to its features (see
+        `fl.api.network.Network.train`); and where, afterwards, stands what adapting wants to see.
+
+        states: by name. Raises `FedloomError` in the pass for a layer that is used twice in it.
+        """
+        seen: dict[str, Any] = {one.name: {} for one in self._given if one.adapt}
+        altered: list[str] = []
+
+        def alter(layer: str, features: Tensor) -> Tensor:
+            if layer in altered:
+                raise FedloomError(
+                    f"layers: the model uses {layer} more than once in a pass; allowed: a layer "
+                    "that it uses once"
+                )
+            altered.append(layer)
+            for one in self._given:
+                if layer in one.layers:
+                    key = keyed.derived(batch["key"], self._streams[one.name, layer])
+                    state = states.get(one.name, {})
+                    features, found = one.apply(layer, features, {**batch, "key": key}, state)
+                    if one.adapt:
+                        seen[one.name][layer] = found
+            return features
+
+        return {layer: partial(alter, layer) for layer in self.layers}, seen
+
+    def adapt(self, work: Tree, seen: Tree) -> dict[str, Any]:
+        """The work tree with states adapted to what `functions` saw."""
+        adapted = {
+            one.name: one.adapt(work[STATES][one.name], seen[one.name])
+            for one in self._given
+            if one.adapt
+        }
+        return {**work, STATES: {**work[STATES], **adapted}} if adapted else dict(work)

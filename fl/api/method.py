@@ -1,0 +1,326 @@
+"""What a federated method is: a few pure functions over trees.
+
+Everything of a `Pass` is written for ONE client; the engine decides whether it runs for one client
+after another or for all of them at once. Only `Method.aggregate` sees the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from fl.api import protocols
+from fl.api.alteration import Alteration
+from fl.api.network import Network
+from fl.api.protocols import Aggregate as Aggregate
+from fl.api.protocols import Batch as Batch
+from fl.api.protocols import View as View
+from fl.api.task import Task
+from fl.api.tasks.classification import CLASSIFICATION
+from fl.api.term import Adaptive, Forward, Term
+from fl.api.training import Training
+from fl.api.trees import Tree, without
+from fl.base.declaration import Declared as Declared
+from fl.base.declaration import declared as declared
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method is built for: the network, how it trains, how many classes and clients.
+
+    clients: all of them, whose ids run from 0; away: how many of them take part in no round; shape:
+    of one input; seed: the run's, for what a method draws before round 1; terms: loss terms that
+    the study adds to the method's own, see `fl.api.recipe.recipe`; alterations: what it does to
+    features in training, see `fl.api.alteration`; task: of the data set.
+    shapes: where samples have several inputs, of one of each by its name, and then ``shape`` is ();
+    tokens: those of them that are whole numbers to be looked up.
+    lacking: where clients differ in modality, for each modality the names of the weights that its
+    clients do not hold, for the method that aggregates over all of them.
+    at_server: where the server holds labelled samples of its own, how `Method.aggregate` trains on
+    them; None where it holds none, and before there is data.
+    """
+
+    network: Network
+    training: Training
+    classes: int
+    clients: int
+    shape: tuple[int, ...] = ()
+    seed: int = 0
+    terms: tuple[Term | Adaptive, ...] = ()
+    alterations: tuple[Alteration, ...] = ()
+    away: int = 0
+    task: Task = CLASSIFICATION
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tokens: frozenset[str] = frozenset()
+    lacking: tuple[frozenset[str], ...] = ()
+    at_server: protocols.Serve | None = None
+
+    @property
+    def participants(self) -> int:
+        """How many clients may take part in rounds."""
+        return self.clients - self.away
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """What a pass adapts now and then, on samples drawn for it: the weights of kernels, say.
+
+    every: steps from one to the next; first: the step of the round after which it comes first.
+    batches: how many batches of the client's training samples it looks at. adapt: the work tree.
+    """
+
+    every: int
+    first: int
+    batches: int
+    look: protocols.RefreshLook
+    adapt: protocols.Adapt
+
+    def due(self, steps: int) -> bool:
+        """Whether it comes after that many steps of a round."""
+        return steps >= self.first and (steps - self.first) % self.every == 0
+
+    def times(self, steps: int) -> int:
+        """How often it comes in a round of that many steps."""
+        return sum(map(self.due, range(1, steps + 1)))
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Which samples a pass sees in a round, and for how long.
+
+    split: whose samples, or those of several (``train+val``); a client that has none of it takes no
+    step. due: in which rounds the pass takes place. epochs: how long the pass is;
+    None: as the run's training settings say. steps: of round 1, 2, ..., in place of epochs; 0
+    leaves the pass out of that round. repeat: how often each batch comes in a row. per_class: in
+    place of batches of the run's size, that many samples of every class, ordered by class; where a
+    client has fewer of one, all of them, and what repeats weighs nothing. keyed: batches have keys
+    though the network is not random.
+    """
+
+    split: str = "train"
+    epochs: int | None = None
+    steps: protocols.Steps | None = None
+    repeat: int = 1
+    per_class: int | None = None
+    keyed: bool = False
+    due: protocols.Due = lambda round_: True
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over a client's data in a round: it begins, takes steps (loss, update), and ends.
+
+    draws: which samples, and how many steps. refreshes: what happens beside the steps. reference:
+    what batches bring as ``batch["reference"]``, computed for them or, where that costs less,
+    looked up (`fl.engine.loader`).
+    """
+
+    begin: protocols.Begin
+    loss: protocols.Loss
+    update: protocols.Update
+    end: protocols.End
+    draws: Draws = field(default_factory=Draws)
+    refreshes: tuple[Refresh, ...] = ()
+    reference: protocols.ReferenceModels | None = None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One look at every sample of a client, once and without gradients, and the sum of what it saw.
+
+    split: whose samples are seen, see `Draws`; a client that has none of it has seen zeros. due: in
+    which rounds it takes place. most: of a client's samples so many at most, drawn anew in every
+    round.
+    """
+
+    look: protocols.SweepLook
+    end: protocols.SweepEnd
+    split: str = "train"
+    due: protocols.Due = lambda round_: True
+    most: int | None = None
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """Marks an `Method.aggregate` that knows uploads by their mean weighted with ``n`` only.
+
+    The engine may then average groups of clients as they finish and hand over a row for each group,
+    so that the uploads of a thousand clients are never in memory together.
+    """
+
+    aggregate: Aggregate
+
+    def __call__(
+        self, server: Tree, clients: Tree, uploads: Tree, n: Tensor
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As the function that is marked."""
+        return self.aggregate(server, clients, uploads, n)
+
+
+KINDS = ("params", "buffers")
+"""What a network's variables are, and where they are in a server's tree and a client's."""
+
+BESIDE = "beside"
+"""Among the parameters of a client: those beside the network's, see `fl.api.recipe.recipe`."""
+
+REAL = "real"
+"""A split: a client's own training samples, also where it trains on others in their place."""
+
+GIVEN = "given"
+"""In a client's tree: what the server made for this client alone, and sends it."""
+
+COUNTS = "counts"
+"""In every client's tree from the start: its training samples of each class, int64 [classes]; zeros
+where the task does not count any.
+"""
+
+
+MODALITY = "modality"
+"""In a client's tree, where clients differ in it: the number of its modality, int64."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The server sends, clients work and answer, the server draws its conclusion.
+
+    passes: what a client does, one after another; the last one's uploads are aggregated.
+    aggregate: over the round's participants, see `Averaging`. due: in which rounds it happens.
+    send: what clients get of the server's tree; None: the whole. give: what the server makes for
+    each of them alone, again in every round.
+    everyone: whether all clients that may take part do so, not only those drawn for the round; for
+        exchanges that come before that of every round.
+    """
+
+    passes: tuple[Pass | Sweep, ...]
+    aggregate: Aggregate
+    due: protocols.Due = lambda round_: True
+    send: protocols.Send | None = None
+    give: protocols.Give | None = None
+    everyone: bool = False
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A view that says how it predicts, and what it remembers of a client's own samples.
+
+    variables: the view itself, whose weights are stored. look: what is to be known of each sample
+    of the splits in ``remembers``, from which `recall` makes the memory that `predict` is given.
+    everybody: whether it serves clients that never take part, too. by_sample: whether what it
+    predicts for a sample depends on no other one in ``x``; it may then be given those of several
+    clients, or be stacked over clients.
+    """
+
+    variables: View
+    predict: protocols.Predict
+    look: protocols.SampleLook | None = None
+    recall: protocols.Recall = lambda variables, known: {}
+    remembers: tuple[str, ...] = ("train",)
+    everybody: bool = False
+    by_sample: bool = False
+
+    def __call__(self, server: Tree, client: Tree | None) -> dict[str, Any]:
+        """The view's variables."""
+        return self.variables(server, client)
+
+
+@dataclass(frozen=True)
+class ServerWork:
+    """Steps that the server computes in the aggregate of a round, so that they can be counted.
+
+    steps: by round, how many. step: one of them, given the server's tree; nothing of it stays.
+    """
+
+    steps: Callable[[int], int]
+    step: Callable[[Tree], object]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A federated method.
+
+    init: the server's tree and a client's, before round 1.
+    passes, aggregate, send, give: the exchange of every round, see `Exchange`.
+    views: which weights are evaluated, by stage (`fl.base.schema.GLOBAL`,
+        `fl.base.schema.PERSONAL`), and where that is not the network's own pass, how: `Predictor`.
+    before: exchanges that come before it in a round, with the same participants.
+    trace: what is kept of the server beside weights and scores; trace_clients: the same of the
+        stack of all clients. It is no message: no client and no server sees it.
+    admit: refuses clients that the method cannot do with.
+    modals: what it is for clients of each modality, where they differ in it.
+    works: what the server computes beside means of what it gets; it decides no number.
+    """
+
+    init: protocols.Init
+    passes: tuple[Pass | Sweep, ...]
+    aggregate: Aggregate
+    views: Mapping[str, View]
+    before: tuple[Exchange, ...] = ()
+    send: protocols.Send | None = None
+    give: protocols.Give | None = None
+    trace: protocols.Trace | None = None
+    trace_clients: protocols.Trace | None = None
+    admit: protocols.Admit | None = None
+    modals: tuple[Modal, ...] = ()
+    works: tuple[ServerWork, ...] = ()
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """All of a round, in their order."""
+        last = Exchange(self.passes, self.aggregate, send=self.send, give=self.give)
+        return (*self.before, last)
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A term that needs more of its method than a place in the loss: something that the server
+    keeps, an exchange of its own.
+
+    attach: given the method, whose loss has the term, the method with what the term needs.
+    """
+
+    term: Term
+    attach: Callable[[Method], Method]
+
+    def __call__(self, forward: Forward) -> Tensor:
+        """The term."""
+        return self.term(forward)
+
+
+@dataclass(frozen=True)
+class Modal:
+    """A method for the clients of one modality.
+
+    foreign: the names of the weights that they do not hold. apart: whether the modalities share
+    nothing, so that each has a server of its own, under its ``name``; else there is one, which
+    averages (`Averaging`), each weight over those who hold it.
+    """
+
+    name: str
+    method: Method
+    foreign: frozenset[str]
+    apart: bool
+
+    def of(self, tree: Tree) -> dict[str, Any]:
+        """A tree, or a stack, without the weights that these clients do not hold."""
+        return without(tree, self.foreign)
+
+    def server(self, server: Tree) -> dict[str, Any]:
+        """What these clients' server is of the run's."""
+        return dict(server[self.name]) if self.apart else self.of(server)
+
+
+def steps_of(method: Method) -> tuple[Pass, ...]:
+    """The passes of a method that has no sweeps, for what wraps them."""
+    found = tuple(part for part in method.passes if isinstance(part, Pass))
+    if len(found) < len(method.passes):
+        raise TypeError("the method has a sweep")
+    return found
+
+
+def only(method: Method) -> Pass:
+    """The pass of a method that has one and nothing beside it."""
+    [part] = steps_of(method)
+    return part

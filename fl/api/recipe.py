@@ -1,0 +1,276 @@
+"""Methods from parts: terms of a loss, phases, and weights that stay local or are shared."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache, reduce
+from operator import add
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from fl.api import trees
+from fl.api.alteration import STATES, Alterations
+from fl.api.losses import task_loss
+from fl.api.method import BESIDE, KINDS, Averaging, Draws, Method, Pass, Refresh, Setting, View
+from fl.api.network import Network, Output
+from fl.api.optimizers import Optimizer, optimizer
+from fl.api.protocols import Start, spends
+from fl.api.task import Task
+from fl.api.term import SHARED, Adaptive, Batch, Beside, Forward, Periodic, Reference, Term
+from fl.api.trees import Rate, Tree
+from fl.base.errors import FedloomError
+from fl.base.schema import GLOBAL, PERSONAL
+
+
+class Predicate(Protocol):
+    """Which weights."""
+
+    def __call__(self, name: str, /) -> bool:
+        """name: in the module, of a parameter or a buffer."""
+
+
+def everything(name: str) -> bool:
+    """Every weight."""
+    return True
+
+
+def nothing(name: str) -> bool:
+    """No weight."""
+    return False
+
+
+def within(names: Collection[str]) -> Predicate:
+    """The weights of these names, such as ``network.head``."""
+    return lambda name: name in names
+
+
+def without(names: Collection[str]) -> Predicate:
+    """The weights of all other names."""
+    return lambda name: name not in names
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a client's round in which only some parameters are trained.
+
+    trains: which; epochs: how long (None: as long as the run's training settings say).
+    """
+
+    trains: Predicate = everything
+    epochs: int | None = None
+
+
+def recipe(
+    setting: Setting,
+    *,
+    terms: tuple[Term, ...] = (task_loss,),
+    local: Predicate = nothing,
+    phases: tuple[Phase, ...] = (Phase(),),
+    keep_optimizer: bool = False,
+    beside: Start | None = None,
+) -> Method:
+    """Local training on the sum of ``terms``, then the sample-weighted mean of what is shared.
+
+    Terms that the study adds (``setting.terms``) are added to them; see `Adaptive` for those with a
+    state of their own. So are what it alters in features (``setting.alterations``, `Alteration`).
+
+    local: weights and buffers that never leave the client (all of them: no federation at all).
+    phases: one after another; what a phase trains of the shared weights only its own upload holds,
+        so all but the last must train local ones.
+    keep_optimizer: the optimizer's state stays with the client from round to round; otherwise each
+        round starts afresh. For methods of one phase.
+    beside: from the first variables, parameters that are trained with the network's in every phase
+        and never leave the client; terms find them in ``forward.beside``, views in the client's
+        tree under `BESIDE`.
+
+    Trees may carry more than this knows of: what another function put into the server's, a client's
+    or the work tree stays there, and whatever is uploaded is averaged.
+    """
+    alterations = Alterations(setting.alterations)
+    setting.network.alter(alterations.layers)
+    parts = _Parts(
+        setting.network,
+        optimizer(setting.training),
+        alterations,
+        tuple(term for term in (*terms, *setting.terms) if not isinstance(term, Adaptive)),
+        tuple(term for term in (*terms, *setting.terms) if isinstance(term, Adaptive)),
+        local,
+        phases,
+        keep_optimizer,
+        beside,
+        setting.task,
+    )
+    names = [name for kind in KINDS for name in setting.network.names[kind]]
+    passes = tuple(map(parts.make, phases))
+    return Method(parts.init, passes, Averaging(_average), _views(names, local))
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """What a recipe is made of, and the functions of a `Method` that follow."""
+
+    network: Network
+    optimizer: Optimizer
+    alterations: Alterations
+    plain: tuple[Term, ...]
+    adaptive: tuple[Adaptive, ...]
+    local: Predicate
+    phases: tuple[Phase, ...]
+    keep_optimizer: bool
+    beside: Start | None
+    task: Task
+
+    @property
+    def references(self) -> list[Reference]:
+        beside = [term.reference for term in self.plain if isinstance(term, Beside)]
+        return beside + [term.reference for term in self.adaptive if term.reference]
+
+    def init(self, variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        client = select(variables, self.local)
+        own = {BESIDE: self.beside(variables)} if self.beside else {}
+        client |= own
+        if self.keep_optimizer:
+            trained = {**_trained(variables, self.phases[0])[0], **own}
+            client["optimizer"] = self.optimizer.init(trained)
+        if self.adaptive:
+            client["terms"] = {term.name: term.start(variables) for term in self.adaptive}
+        client |= self.alterations.start(variables)
+        return select(variables, lambda name: not self.local(name)), client
+
+    def make(self, phase: Phase) -> Pass:
+        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+            return self.begin(phase, server, client)
+
+        refreshes = tuple(_refresh(term, term.refresh) for term in self.adaptive if term.refresh)
+        reference = self.reference if self.references else None
+        return Pass(
+            begin,
+            self.loss,
+            self.update,
+            self.end,
+            Draws(epochs=phase.epochs, keyed=self.alterations.keyed),
+            refreshes,
+            reference,
+        )
+
+    def begin(self, phase: Phase, server: Tree, client: Tree) -> dict[str, Any]:
+        variables = merge(server, client)
+        trained, frozen = _trained(variables, phase)
+        if self.beside:
+            trained[BESIDE] = client[BESIDE]
+        kept = client["optimizer"] if self.keep_optimizer else self.optimizer.init(trained)
+        work = {"params": trained, "frozen": frozen, "optimizer": kept}
+        states = {key: client[key] for key in ("terms", STATES) if key in client}
+        return {**work, **states, "buffers": variables["buffers"]}
+
+    def reference(self, server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+        @cache
+        def see(model: str) -> Output:
+            variables = server if model == SHARED else work[model]
+            if len(variables["params"]) < len(self.network.names["params"]):
+                raise FedloomError(
+                    "terms: the method's server has no whole model, so that drift from it cannot "
+                    "be measured; allowed: a method that shares all weights"
+                )
+            return self.network.eval(variables["params"], variables["buffers"], batch["x"])
+
+        return {name: leaf for ask in self.references for name, leaf in ask(see).items()}
+
+    def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        params, own = self._apart(work)
+        batch = self.alterations.before(batch)
+        alter, met = self.alterations.functions(work.get(STATES, {}), batch)
+        output = self.network.train(
+            params, work["buffers"], batch["x"], key=batch.get("key"), alter=alter
+        )
+        forward = Forward(self.network, output, params, server, work, batch, own, self.task)
+        values, seen = [term(forward) for term in self.plain], {}
+        for term in self.adaptive:
+            value, seen[term.name] = term.term(forward, work["terms"][term.name])
+            values.append(value)
+        return reduce(add, values), {"buffers": output.buffers, "seen": seen, "met": met}
+
+    @spends
+    def update(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+        params, state = self.optimizer.step(work["params"], grads, work["optimizer"], lr)
+        for term in self.adaptive:
+            if term.refresh is None:
+                work = _adapted(work, term, aux["seen"][term.name])
+        work = self.alterations.adapt(work, aux.get("met", {}))
+        return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
+
+    def end(self, server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        params, own = self._apart(work)
+        ordered = {name: params[name] for name in self.network.names["params"]}
+        final = {"params": ordered, "buffers": work["buffers"]}
+        kept = select(final, self.local)
+        if self.beside:
+            kept[BESIDE] = own
+        if self.keep_optimizer:
+            kept["optimizer"] = work["optimizer"]
+        kept |= {key: work[key] for key in ("terms", STATES) if key in work}
+        return {**client, **kept}, select(final, lambda name: not self.local(name))
+
+    def _apart(self, work: Tree) -> tuple[dict[str, Any], Tree]:
+        """All of the network's parameters, and those beside them."""
+        params = {**work["frozen"], **work["params"]}
+        return params, params.pop(BESIDE, {})
+
+
+def _average(
+    server: Tree, clients: Tree, uploads: Tree, n: Tensor
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {**server, **trees.mean(uploads, n)}, dict(clients)
+
+
+def _adapted(work: Tree, term: Adaptive, seen: Tree) -> dict[str, Any]:
+    state = term.adapt(work["terms"][term.name], seen)
+    return {**work, "terms": {**work["terms"], term.name: state}}
+
+
+def _refresh(term: Adaptive, when: Periodic) -> Refresh:
+    def look(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+        params = {**work["frozen"], **work["params"]}
+        params.pop(BESIDE, None)
+        variables = {"params": params, "buffers": work["buffers"]}
+        return when.look(variables, batch)
+
+    def adapt(work: Tree, seen: Tree) -> dict[str, Any]:
+        return _adapted(work, term, seen)
+
+    return Refresh(when.every, when.first, when.batches, look, adapt)
+
+
+def _trained(variables: Tree, phase: Phase) -> tuple[dict[str, Any], dict[str, Any]]:
+    params = variables["params"]
+    trained = {name: tensor for name, tensor in params.items() if phase.trains(name)}
+    return trained, {name: tensor for name, tensor in params.items() if name not in trained}
+
+
+def _views(names: list[str], local: Predicate) -> Mapping[str, View]:
+    """Shared weights are evaluated as the global model, anything local as a personal one."""
+    if any(local(name) for name in names):
+        return {PERSONAL: personal}
+    return {GLOBAL: shared}
+
+
+def shared(server: Tree, client: Tree | None) -> dict[str, Any]:
+    """The view of the server's variables."""
+    return select(server, everything)
+
+
+def personal(server: Tree, client: Tree | None) -> dict[str, Any]:
+    """The view of a client's own variables, with the server's where it has none."""
+    return merge(server, client or {})
+
+
+def select(variables: Tree, chosen: Predicate) -> dict[str, Any]:
+    """The chosen ones of some variables."""
+    return {kind: {n: t for n, t in variables[kind].items() if chosen(n)} for kind in KINDS}
+
+
+def merge(server: Tree, client: Tree) -> dict[str, Any]:
+    """The server's variables, with the client's own in their place."""
+    return {kind: {**server[kind], **client[kind]} for kind in KINDS}

@@ -1,0 +1,116 @@
+"""What a loss term is: a function of one client's forward pass.
+
+A method's objective is a sum of terms. Each of them fits any base, and a study can add some to any
+method made by `fl.api.recipe.recipe`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from fl.api.network import Network, Output
+from fl.api.protocols import Adapt, SampleLook, Start
+from fl.api.protocols import Batch as Batch
+from fl.api.task import Task
+from fl.api.tasks.classification import CLASSIFICATION
+from fl.api.trees import Tree
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What a term may look at.
+
+    output: the network's pass over the batch in training mode, see `fl.api.network.Output`.
+    params: the weights of that pass. shared: the server's tree as it was sent this round; its
+    ``params`` are without those that stay local. work: the client's tree of this round, where a
+    method keeps what only it knows. batch: the samples, see `Batch`; what `Beside` terms
+    asked of reference models is in ``batch["reference"]``. beside: parameters beside the network's,
+    see `fl.api.recipe.recipe`. task: whose loss a method minimises, see `fl.api.losses.task_loss`.
+    """
+
+    network: Network
+    output: Output
+    params: Tree
+    shared: Tree
+    work: Tree
+    batch: Batch
+    beside: Tree = field(default_factory=dict)
+    # A default that is no plain value is one that torch 2.11's compiler cannot name.
+    task: Task = field(default_factory=lambda: CLASSIFICATION)
+
+
+class Term(Protocol):
+    """A part of what a client minimises."""
+
+    def __call__(self, forward: Forward, /) -> Tensor:
+        """For ONE client. Gives a scalar, which is added to the other terms."""
+
+
+SHARED = "shared"
+"""The name of the reference model that the server sent this round."""
+
+
+class See(Protocol):
+    """Passes the batch through a reference model in evaluation mode."""
+
+    def __call__(self, model: str, /) -> Output:
+        """model: `SHARED`, or the name of one that the method keeps in the client's ``work``."""
+
+
+class Reference(Protocol):
+    """What a term wants to know of reference models."""
+
+    def __call__(self, see: See, /) -> dict[str, Tensor]:
+        """For ONE client, without gradients. Gives tensors by name, [b, ...] each."""
+
+
+class AdaptiveLoss(Protocol):
+    """A part of what a client minimises that depends on a state."""
+
+    def __call__(self, forward: Forward, state: Tree, /) -> tuple[Tensor, dict[str, Any]]:
+        """For ONE client. Gives a scalar, and what adapting wants to see of the batch."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A term that compares the model in training with reference models, which stand still."""
+
+    term: Term
+    reference: Reference
+
+    def __call__(self, forward: Forward) -> Tensor:
+        """The term; ``forward.batch["reference"]`` has what it asked for."""
+        return self.term(forward)
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """A term that adapts as training goes on, by a state of its own that stays with the client.
+
+    name: of its state among those of other terms. start: the state that every client begins with.
+    refresh: None adapts after every step, to what the step saw; otherwise see `Periodic`.
+    reference: what it asks of reference models.
+    """
+
+    name: str
+    start: Start
+    term: AdaptiveLoss
+    adapt: Adapt
+    refresh: Periodic | None = None
+    reference: Reference | None = None
+
+
+@dataclass(frozen=True)
+class Periodic:
+    """When an `Adaptive` term adapts, if not after every step, and to what.
+
+    every, first, batches: see `fl.api.method.Refresh`. look: by the model being trained.
+    """
+
+    every: int
+    first: int
+    batches: int
+    look: SampleLook

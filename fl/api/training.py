@@ -1,0 +1,120 @@
+"""How a run trains, whatever its method: rounds, batches, optimizer, schedule, participation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fl.base.errors import ConfigError, Where
+from fl.base.fields import Bound, Count, NonNegative, Positive, Share
+
+WEIGHTS = {"float32": "float32", "float64": "float64", "mixed": "float32"}
+"""By precision, the type of weights and inputs."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """The budget and the optimizer of a run.
+
+    Attributes:
+        rounds: Communication rounds.
+        local_epochs, local_steps: A client's work in a round; one of the two (one epoch, if neither
+            is given).
+        batch_size: Samples in a step. The last batch of an epoch is filled up with other samples of
+            the client, which count for batch statistics but not for the loss.
+        drop_last: Whether that last batch is left out instead (unless it is the only one).
+        optimizer, lr, momentum, weight_decay: SGD as in PyTorch (weight decay is added to the
+            gradient), or AdamW (decoupled weight decay, betas 0.9 and 0.999; momentum is not used).
+        schedule, lr_decay, lr_decay_every: The learning rate over rounds; see `learning_rate`.
+        participation: Share of the clients drawn in each round; at least one is drawn.
+        stragglers: Share of a round's clients that do only a part of its local work, a random
+            number of its epochs (of its steps, where those are counted); see
+            `fl.engine.stragglers`.
+        partial_work: Whether the work of stragglers is `kept`, and averaged as that of others, or
+            `dropped`. Dropped ones take no part in the round, but one client always does.
+        precision: Of weights and inputs. `mixed` is float32, but the network computes in bfloat16
+            where PyTorch's autocast does: faster for large models, and results differ by more than
+            rounding.
+        memory_format: Of images inside the network, where clients are trained one after another.
+            `channels-last` makes most convolutions faster and changes results by rounding.
+        normalisation: Of images, by the data set's `own` mean and deviation, or `half`: from -1 to
+            1.
+        augmentation: Of training batches of images; see `fl.engine.augment`.
+        evaluate_every: Rounds between evaluations; the last round is always evaluated.
+    """
+
+    rounds: Count = 20
+    local_epochs: Count | None = None
+    local_steps: Count | None = None
+    batch_size: Count = 32
+    drop_last: bool = False
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    lr: Positive = 0.01
+    momentum: Share = 0.0
+    weight_decay: NonNegative = 0.0
+    schedule: Literal["constant", "cosine", "exponential", "step", "drops"] = "constant"
+    lr_decay: Positive = 1.0
+    lr_decay_every: Count = 1
+    participation: Annotated[float, Bound(above=0, high=1)] = 1.0
+    stragglers: Share = 0.0
+    partial_work: Literal["kept", "dropped"] = "kept"
+    precision: Literal["float32", "float64", "mixed"] = "float32"
+    memory_format: Literal["contiguous", "channels-last"] = "contiguous"
+    normalisation: Literal["own", "half"] = "own"
+    augmentation: Literal["none", "crop-flip"] = "none"
+    evaluate_every: Count = 1
+
+    @staticmethod
+    def settle(values: dict[str, object], where: Where) -> dict[str, object]:
+        """The values, with what follows from them filled in.
+
+        Raises:
+            ConfigError: For fields that make no sense together.
+        """
+        if values["local_epochs"] is not None and values["local_steps"] is not None:
+            raise ConfigError(
+                where / "local_steps",
+                f"is {values['local_steps']!r} beside local_epochs {values['local_epochs']!r}",
+                "one of local_epochs and local_steps",
+            )
+        if values["local_steps"] is None and values["local_epochs"] is None:
+            values["local_epochs"] = 1
+        _check_stragglers(values, where)
+        return values
+
+
+def _check_stragglers(values: dict[str, object], where: Where) -> None:
+    """Refuse stragglers if nobody is left to train, or if the work cannot be done in part."""
+    share, dropped = values.get("stragglers", 0.0), values.get("partial_work") == "dropped"
+    if share == 1 and dropped:
+        problem = "is 1.0 and partial_work is 'dropped', which leaves nobody to train"
+        raise ConfigError(where / "stragglers", problem, "below 1, or partial_work: kept")
+    if share and not dropped and 1 in (values["local_epochs"], values["local_steps"]):
+        key = "local_epochs" if values["local_epochs"] == 1 else "local_steps"
+        problem = f"is {share!r} and {key} is 1, of which there is no part"
+        allowed = "partial_work: dropped, or 2 or more local_epochs or local_steps"
+        raise ConfigError(where / "stragglers", problem, allowed)
+
+
+def learning_rate(training: Training, round_: int) -> float:
+    """The rate of round t = 1, 2, ..., R, by the key ``schedule``.
+
+    constant: lr.
+    exponential: lr * lr_decay^(t-1).
+    step: lr * lr_decay^floor((t-1)/lr_decay_every).
+    cosine: lr * (1 + cos(pi (t-1)/R)) / 2.
+    drops: lr, times lr_decay after half of the rounds, and once more after three quarters.
+    """
+    done = round_ - 1
+    if training.schedule == "cosine":
+        return training.lr * (1 + math.cos(math.pi * done / training.rounds)) / 2
+    if training.schedule == "drops":
+        return training.lr * training.lr_decay ** sum(
+            4 * done >= k * training.rounds for k in (2, 3)
+        )
+    if training.schedule == "exponential":
+        return training.lr * training.lr_decay**done
+    if training.schedule == "step":
+        return training.lr * training.lr_decay ** (done // training.lr_decay_every)
+    return training.lr

@@ -1,0 +1,256 @@
+"""Config values checked against the annotations of the code that uses them.
+
+A hyper-parameter is declared once, where it is used, as an annotated dataclass field or an
+annotated keyword-only argument::
+
+    @dataclass(frozen=True)
+    class FedProx:
+        mu: NonNegative = 0.01
+
+``parse(FedProx, {"mu": 0.1}, where)`` then yields every field with its default filled in and its
+type settled (``1`` becomes ``1.0``), so that equal meanings give equal specs, or raises a
+`ConfigError` that names the place, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from fl.base.errors import ConfigError, Where, unknown
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An interval of numbers; ``above`` and ``below`` exclude their ends, ``low`` and ``high`` do
+    not.
+
+    Attributes:
+        limit: Beyond it no value makes sense. Only an error for a value beyond it names it.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+    limit: float = math.inf
+
+    def admits(self, value: float) -> bool:
+        """Whether ``value`` is finite and inside."""
+        inside = self.low <= value <= self.high and self.above < value < self.below
+        return abs(value) != math.inf and inside and value <= self.limit
+
+    def __str__(self) -> str:
+        parts = [
+            (self.above, f"> {_text(self.above)}"),
+            (self.low, f">= {_text(self.low)}"),
+            (self.below, f"< {_text(self.below)}"),
+            (self.high, f"<= {_text(self.high)}"),
+        ]
+        return (
+            " and ".join(text for end, text in parts if math.isfinite(end)) or "any finite number"
+        )
+
+
+def _text(end: float) -> str:
+    return str(end) if isinstance(end, int) else f"{end:g}"
+
+
+Positive = Annotated[float, Bound(above=0)]
+NonNegative = Annotated[float, Bound(low=0)]
+Share = Annotated[float, Bound(low=0, high=1)]
+"""A fraction of a whole, both ends included."""
+Count = Annotated[int, Bound(low=1, limit=2**31 - 1)]
+"""A number of things, no more than tables have room to number."""
+Index = Annotated[int, Bound(low=0)]
+Seed = Annotated[int, Bound(low=0, high=2**63 - 1)]
+"""A seed of training: tables have a column of 64-bit numbers for it."""
+
+REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Field:
+    """One declared config key: its name, its annotation and its default (or `REQUIRED`)."""
+
+    name: str
+    hint: Any
+    default: Any
+
+
+def fields(target: type | Callable[..., Any]) -> dict[str, Field]:
+    """The config keys that a dataclass or the keyword-only arguments of a function declare."""
+    hints = _hints(target)
+    if dataclasses.is_dataclass(target):
+        return {
+            f.name: Field(f.name, hints[f.name], _default(f))
+            for f in dataclasses.fields(target)
+            if f.init
+        }
+    keyword_only = [
+        p for p in inspect.signature(target).parameters.values() if p.kind is p.KEYWORD_ONLY
+    ]
+    return {
+        p.name: Field(p.name, hints[p.name], REQUIRED if p.default is p.empty else p.default)
+        for p in keyword_only
+    }
+
+
+@cache
+def _hints(target: type | Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a target, which take long to evaluate and are asked for at every point."""
+    return typing.get_type_hints(target, include_extras=True)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return REQUIRED
+
+
+def parse(
+    target: type | Callable[..., Any], values: Mapping[str, Any] | None, where: Where
+) -> dict[str, Any]:
+    """All declared keys of ``target``, with the given values checked and defaults filled in.
+
+    Raises:
+        ConfigError: For an unknown key, a required one that is missing, a wrong type or a number
+            out of bounds.
+    """
+    values = mapping(values, where)
+    declared = fields(target)
+    for key in values:
+        if key not in declared:
+            raise unknown(where / key, "key", key, declared)
+    resolved = {}
+    for name, field in declared.items():
+        if name in values:
+            resolved[name] = value(field.hint, values[name], where / name)
+        elif field.default is REQUIRED:
+            raise ConfigError(where / name, "is missing", describe(field.hint))
+        else:
+            resolved[name] = field.default
+    return resolved
+
+
+def mapping(values: Any, where: Where) -> Mapping[str, Any]:
+    """``values`` as a mapping with text keys; nothing (``None``) is the empty one."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise ConfigError(where, f"is {values!r}", "a mapping (key: value)")
+    for key in values:
+        if not isinstance(key, str):
+            raise ConfigError(where / str(key), f"the key {key!r} is not text", "a text key")
+    return values
+
+
+def value(hint: Any, given: Any, where: Where) -> Any:
+    """``given``, converted to the annotation ``hint``.
+
+    Raises:
+        ConfigError: If the annotation does not allow it.
+    """
+    bound, hint = _strip(hint)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return given
+    if origin in (typing.Union, types.UnionType):
+        return _union(args, given, where)
+    if origin is dict:
+        return {
+            key: value(args[1], item, where / key) for key, item in mapping(given, where).items()
+        }
+    if origin is Literal:
+        if given not in args or isinstance(given, bool) != any(
+            given is a for a in args if isinstance(a, bool)
+        ):
+            raise unknown(where, "value", given, [str(a) for a in args])
+        return given
+    if origin in (tuple, list):
+        if not isinstance(given, list | tuple):
+            raise ConfigError(where, f"is {given!r}", describe(hint))
+        return origin(value(args[0], item, where / i) for i, item in enumerate(given))
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return hint(**parse(hint, given, where))
+    return _scalar(hint, bound, given, where)
+
+
+def _strip(hint: Any) -> tuple[Bound | None, Any]:
+    if typing.get_origin(hint) is Annotated:
+        base, *extras = typing.get_args(hint)
+        return next((e for e in extras if isinstance(e, Bound)), None), base
+    return None, hint
+
+
+def is_sequence(hint: Any) -> bool:
+    """Whether a value with that annotation is a list, or a list that may be left out."""
+    hint = _strip(hint)[1]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        options = [one for one in typing.get_args(hint) if one is not type(None)]
+        return all(map(is_sequence, options))
+    return typing.get_origin(hint) in (tuple, list)
+
+
+def _union(options: tuple[Any, ...], given: Any, where: Where) -> Any:
+    if given is None and type(None) in options:
+        return None
+    errors = []
+    for option in options:
+        if option is type(None):
+            continue
+        try:
+            return value(option, given, where)
+        except ConfigError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    raise ConfigError(where, f"is {given!r}", " or ".join(describe(o) for o in options))
+
+
+def _scalar(kind: Any, bound: Bound | None, given: Any, where: Where) -> Any:
+    allowed = describe(kind if bound is None else Annotated[kind, bound])
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    if kind is float and number:
+        try:
+            given = float(given)
+        except OverflowError:
+            raise ConfigError(where, f"is {given!r}", allowed) from None
+    if kind is int and isinstance(given, float) and given.is_integer():
+        given = int(given)
+    if type(given) is not kind:
+        raise ConfigError(where, f"is {given!r} ({type(given).__name__})", allowed)
+    bound = bound or (Bound() if kind is float else None)
+    if bound is not None and not bound.admits(given):
+        if bound.limit < given < math.inf:
+            allowed += f" and <= {_text(bound.limit)}"
+        raise ConfigError(where, f"is {given!r}", allowed)
+    return given
+
+
+NAMES = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
+
+
+def describe(hint: Any) -> str:
+    """An annotation in a user's words: ``a number > 0``, ``one of sgd, adamw``."""
+    bound, hint = _strip(hint)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return "a name, or one name with its keys"
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join("nothing" if a is type(None) else describe(a) for a in args)
+    if origin is Literal:
+        return "one of " + ", ".join(str(a) for a in args)
+    if origin in (tuple, list):
+        return f"a list, each {describe(args[0])}"
+    name = NAMES.get(hint, "a mapping (key: value)")
+    return f"{name} {bound}" if bound else name

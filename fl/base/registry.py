@@ -1,0 +1,235 @@
+"""The registry of methods, loss terms, alterations of features, models, data sets, partition
+schemes and analyses, one file each.
+
+A file's name is its name (``two_layer.py`` is ``two-layer``). The first line of its docstring is
+its summary, the second paragraph its citation, the rest are notes. It defines one dataclass with a
+``build`` or ``read`` method, or, for a partition scheme, one function named as the file. The
+annotated fields are the config keys, explained in their docstring (`fl.base.meanings`).
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fl.base import faults, fields, plugins
+from fl.base.declared import dataclass_of, function_of
+from fl.base.errors import ConfigError, Where, unknown
+
+ROOT = plugins.FL
+
+FOLDERS = {
+    "method": "methods",
+    "term": "terms",
+    "alteration": "terms/features",
+    "model": "models",
+    "task": "api/tasks",
+    "data set": "data/datasets",
+    "partition scheme": "data/schemes",
+    "analysis": "analyses",
+}
+"""Where each kind lies in ``fl``; in a plugin without ``data/``."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """The documentation in the docstring of a file; what is absent is empty.
+
+    Summary and citation are one line each, notes are as they are written.
+    """
+
+    kind: str
+    name: str
+    file: Path
+    summary: str
+    citation: str
+    notes: str
+
+
+@dataclass(frozen=True)
+class Entry(Said):
+    """One thing that a config can name.
+
+    Attributes:
+        target: The class or function that its file defines.
+    """
+
+    target: Any
+
+    def parse(self, values: Mapping[str, Any] | None, where: Where) -> dict[str, Any]:
+        """Its config keys, checked and with defaults; see `fl.base.fields.parse`."""
+        return fields.parse(self.target, values, where)
+
+    def make(self, settled: Mapping[str, Any]) -> Any:
+        """The instance for values that `parse` returned, or that were read from a spec.
+
+        Raises:
+            ConfigError: For a value that is missing or not allowed.
+        """
+        where, typed = Where(self.name), {}
+        for name, field in fields.fields(self.target).items():
+            if name not in settled:
+                raise ConfigError(where / name, "is missing", fields.describe(field.hint))
+            typed[name] = fields.value(field.hint, settled[name], where / name)
+        return self.target(**typed)
+
+
+def names(kind: str) -> list[str]:
+    """All names of a kind, those of plugins included, without importing anything."""
+    return sorted(_modules(kind, Where("plugins")))
+
+
+def find(kind: str, name: str, where: Where) -> Entry:
+    """The entry of that name, or a `ConfigError` at ``where`` with the nearest one suggested."""
+    found = _named(kind, name, where)
+    try:
+        module = importlib.import_module(found)
+    except Exception as error:
+        raise _broken(where, found, error) from error
+    return _found(kind, name, module, where)
+
+
+@cache
+def _found(kind: str, name: str, module: ModuleType, where: Where) -> Entry:
+    """The entry that a module defines."""
+    said = _said(kind, name, Path(inspect.getfile(module)), module.__doc__)
+    return Entry(**vars(said), target=_target(module, where))
+
+
+def declared(kind: str, name: str, where: Where) -> Entry:
+    """As `find`, but the target may have no methods, only fields and class variables.
+
+    For callers that ask about an entry and do not use it. A file in a plugin is imported, so that
+    its author is told what is wrong with it.
+    """
+    place = file(kind, name, where)
+    found = None
+    if place.is_relative_to(ROOT):
+        found = _declared(kind, name, place, place.stat().st_mtime_ns)
+    return found or find(kind, name, where)
+
+
+@cache
+def _declared(kind: str, name: str, place: Path, changed: int) -> Entry | None:
+    target = dataclass_of(place) or function_of(place)
+    if target is None:
+        return None
+    text = ast.get_docstring(ast.parse(place.read_bytes()))
+    return Entry(**vars(_said(kind, name, place, text)), target=target)
+
+
+def file(kind: str, name: str, where: Where) -> Path:
+    """The file of the entry of that name, or a `ConfigError` as of `find`; not imported."""
+    return _file(_named(kind, name, where))
+
+
+def _named(kind: str, name: str, where: Where) -> str:
+    """The module of the entry of that name."""
+    modules = _modules(kind, where)
+    if name not in modules:
+        raise unknown(where, kind, name, modules)
+    return modules[name]
+
+
+def entry_of(kind: str, spec: Mapping[str, Any]) -> tuple[Entry, Any]:
+    """The registry's entry for a spec, and the entry's target made with the spec's values."""
+    entry = find(kind, spec["name"], Where("the spec"))
+    values = {key: value for key, value in spec.items() if key != "name"}
+    return entry, entry.make(values)
+
+
+def described(kind: str) -> list[Said]:
+    """The documentation of all entries, read without importing them."""
+    where, found = Where("plugins"), []
+    for name, module in sorted(_modules(kind, where).items()):
+        file = _file(module)
+        try:
+            text = ast.get_docstring(ast.parse(file.read_bytes(), filename=str(file)))
+        except (SyntaxError, ValueError) as error:
+            raise _broken(where, module, error) from error
+        found.append(_said(kind, name, file, text))
+    return found
+
+
+def _said(kind: str, name: str, file: Path, docstring: str | None) -> Said:
+    summary, _, rest = inspect.cleandoc(docstring or "").partition("\n\n")
+    citation, _, notes = rest.partition("\n\n")
+    return Said(kind, name, file, " ".join(summary.split()), " ".join(citation.split()), notes)
+
+
+def _broken(where: Where, module: str, error: Exception) -> ConfigError:
+    problem = f"{module} cannot be imported ({faults.told(error)})"
+    return ConfigError(where, problem)
+
+
+def _file(module: str) -> Path:
+    package, *inner = module.split(".")
+    return plugins.roots()[package].joinpath(*inner).with_suffix(".py")
+
+
+def _modules(kind: str, where: Where) -> Mapping[str, str]:
+    """Module by name, over ``fl`` and all plugins."""
+    found: dict[str, str] = {}
+    for package, root in plugins.roots().items():
+        folder, prefix = _shelf(kind, package, root)
+        for name, module in _named_stems(prefix, _stems(folder)).items():
+            if found.setdefault(name, module) != module:
+                problem = f"the {kind} {name!r} stands in {found[name]} and in {module}"
+                raise ConfigError(where, problem, "each name once")
+    return found
+
+
+@cache
+def _shelf(kind: str, package: str, root: Path) -> tuple[Path, str]:
+    """The folder of a kind, and what its modules' names begin with."""
+    inner = FOLDERS[kind] if root == ROOT else Path(FOLDERS[kind]).name
+    return root / inner, ".".join([package, *Path(inner).parts])
+
+
+@cache
+def _named_stems(prefix: str, stems: tuple[str, ...]) -> dict[str, str]:
+    """Module by name, of the files of a folder."""
+    return {stem.replace("_", "-"): f"{prefix}.{stem}" for stem in stems}
+
+
+def _stems(folder: Path) -> tuple[str, ...]:
+    """The names of the modules in a folder, looked up again when it has changed."""
+    try:
+        return _listed(folder, folder.stat().st_mtime_ns)
+    except OSError:
+        return ()
+
+
+@cache
+def _listed(folder: Path, changed: int) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in folder.glob("[a-z]*.py")))
+
+
+def entries(kind: str) -> list[Entry]:
+    """All entries of a kind; imports them."""
+    return [find(kind, name, Where("")) for name in names(kind)]
+
+
+def _target(module: Any, where: Where) -> Any:
+    function = getattr(module, module.__name__.rpartition(".")[2], None)
+    if inspect.isfunction(function):
+        return function
+    found = [
+        thing
+        for thing in vars(module).values()
+        if dataclasses.is_dataclass(thing)
+        and thing.__module__ == module.__name__
+        and (hasattr(thing, "build") or hasattr(thing, "read"))
+    ]
+    if len(found) != 1:
+        problem = f"{module.__name__} has {len(found)} dataclasses with `build` or `read`"
+        raise ConfigError(where, problem, "exactly one")
+    return found[0]

@@ -1,0 +1,63 @@
+"""The columns that parts of the pipeline agree on.
+
+Results are one long, tidy table: a row is one metric of one client of one run after one round.
+"""
+
+from __future__ import annotations
+
+RESULT_COLUMNS = {
+    "study": "string",
+    "run": "string",
+    "dataset": "string",
+    "partition": "string",
+    "model": "string",
+    "method": "string",
+    "seed": "int64",
+    "round": "int32",
+    "client": "int32",
+    "split": "string",
+    "stage": "string",
+    "metric": "string",
+    "value": "float64",
+    "n": "int64",
+}
+"""Schema of ``results/tables/<study>.parquet``, to which `fl.report.tables` adds the grid point.
+``n`` is the number of samples from which the value is computed.
+"""
+
+StudySetting = tuple[str, str, str]
+"""Data set, partition and model, as the study writes them: that in which methods are compared."""
+
+SETTING = ["dataset", "partition", "model"]
+"""The columns of a `StudySetting`."""
+
+COMPLETE, DIVERGED, MISSING = "complete", "diverged", "missing"
+"""States of a planned run in the runs table."""
+
+METRIC_COLUMNS = ("round", "client", "split", "stage", "metric", "value", "n")
+"""What a run itself writes (``metrics.parquet``); the rest of a row is known from its spec."""
+
+PARTITION_COLUMNS = ("sample", "client", "split")
+SPLITS = ("train", "val", "test")
+SERVER = "server"
+"""In a partition, the split of the samples that are the server's own. Their client is the one that
+they were dealt to first; it never sees them.
+"""
+HOLDINGS = (*SPLITS, SERVER)
+"""All splits of a partition; results have no rows of the last one."""
+UNSEEN = "unseen"
+"""In a partition, the column that marks clients held out of training. In results, the split of
+their test samples; means of ``test`` are over the clients that are trained on.
+"""
+
+REWEIGHTED = "reweighted_accuracy"
+"""Accuracy on the test samples of all clients, where each class is weighted by its share of the
+client's own training samples; measured where a study asks for it (``test: reweighted``). There is
+none on validation samples: what is chosen by them is chosen by accuracy.
+"""
+
+GLOBAL, PERSONAL = "global", "personal"
+"""Stages: the shared model before personalisation, and a client's own model after it."""
+
+SHARES = ("accuracy", "balanced_accuracy", REWEIGHTED, "dice", "foreground_dice")
+"""Metrics that are shares, from 0 to 1; reports show them in percent."""

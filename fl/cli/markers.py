@@ -1,0 +1,155 @@
+"""What Snakemake must know about the store, before it looks at files and their times.
+
+The store is the truth about runs. A *marker* file says that all runs of a bundle are in it, so that
+Snakemake, which knows only files, can go by it. Whenever the workflow is parsed, markers are
+brought in line with the store, and tables of another plan are removed. What is there after that is
+right, and Snakemake need not compare times, which mean nothing after a clone or a pull.
+
+Missing runs are put into jobs (see `fl.plan.jobs`). Each job has a file with all that it needs,
+so that neither an edit of the config nor another plan changes a queued job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fl.base.files import disk_errors
+from fl.plan import analyses, config, jobs, plan_files
+from fl.plan.jobs import gpus as gpus
+from fl.plan.jobs import threads as threads
+from fl.plan.sharing import Machine
+from fl.report import result_files
+from fl.report.tables import read_plan_hash
+from fl.store.store import Store
+
+
+def marker(results: Path, bundle: str) -> Path:
+    """Where the marker of a bundle stands."""
+    return results / "markers" / bundle
+
+
+def settle(planned: Mapping[str, Any], merge: bool | Machine = False) -> dict[str, str]:
+    """Bring markers, jobs and tables in line with the store.
+
+    A bundle that lacks runs is trained by a job, alone or with others, as `fl.plan.jobs.form`
+    merges them. Tables that do not hold all runs of this plan are removed, with the files made from
+    them, and so are pages without one of their analyses: Snakemake makes missing files, but does
+    not check that the tables behind an existing report are there.
+
+    Returns:
+        By bundle that lacks runs, its job.
+
+    Raises:
+        FedloomError: If the disk refuses.
+    """
+    results = Path(planned["settings"]["results"])
+    whole = mark(planned)
+    _date_back(results, Path(planned["settings"]["data"]))
+    _remove_stale_tables(planned, whole)
+    home: dict[str, str] = {}
+    for job in _jobs(planned, [name for name in whole if not whole[name]], merge):
+        home |= dict.fromkeys(job["bundles"], job["job"])
+        with disk_errors(results / "markers"):
+            marker(results, job["job"]).unlink(missing_ok=True)
+        plan_files.write(results / "plan" / "jobs" / f"{job['job']}.json", job)
+    return home
+
+
+def mark(planned: Mapping[str, Any]) -> dict[str, bool]:
+    """Bring the markers of a plan in line with the store.
+
+    A bundle whose runs are all there (with the weights that later stages need) gets its marker; any
+    other loses it.
+
+    Returns:
+        By bundle, whether it is complete.
+
+    Raises:
+        FedloomError: If the disk refuses.
+    """
+    settings = planned["settings"]
+    results, store = Path(settings["results"]), Store(Path(settings["store"]))
+    whole = {name: _whole(bundle, store) for name, bundle in planned["bundles"].items()}
+    with disk_errors(results / "markers"):
+        for name, there in whole.items():
+            path = marker(results, name)
+            if there and not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+            elif not there:
+                path.unlink(missing_ok=True)
+    return whole
+
+
+def _jobs(
+    planned: Mapping[str, Any], lacking: Iterable[str], merge: bool | Machine
+) -> Iterator[dict[str, Any]]:
+    settings = planned["settings"]
+    home = Path(settings["results"]) / "plan"
+    bundles = {name: plan_files.bundle(home, name) for name in lacking}
+    nodes = [config.Node(**node) for node in settings["nodes"]]
+    store = Store(Path(settings["store"]))
+    for job in jobs.form(bundles, store, merge, jobs.readers(planned["studies"])):
+        partition = job["execution"]["partition"]
+        room = [node.memory_mb for node in nodes if node.partition == partition and node.memory_mb]
+        yield {**job, "store": settings["store"], "most_mb": max(room, default=None)}
+
+
+def _remove_stale_tables(planned: Mapping[str, Any], whole: Mapping[str, bool]) -> None:
+    results = Path(planned["settings"]["results"])
+    for name, study in planned["studies"].items():
+        made = result_files.paths(results, name)
+        wanted = (study["hash"], True)
+        pages = [results / "report" / f"{name}{end}" for end in (".html", ".md", ".tex")]
+        stale: list[Path] = []
+        if not all(whole[bundle] for bundle in study["bundles"]) or any(
+            read_plan_hash(path) != wanted for path in made[:2]
+        ):
+            stale = [*made, *pages]
+        elif not all(analyses.there(results, one) for one in study["analyses"]):
+            stale = pages
+        with disk_errors(results):
+            for path in stale:
+                path.unlink(missing_ok=True)
+
+
+def _date_back(results: Path, data: Path) -> None:
+    """Set the times of inputs of jobs that are dated in the future to now.
+
+    Snakemake considers a job failed whose output is older than an input. So after the clock was set
+    back nothing could be made until it had caught up.
+    """
+    found = (
+        *data.glob("raw/*/sources.json"),
+        *data.glob("prepared/*/dataset.json"),
+        *results.glob("partitions/*/partition.json"),
+        *results.glob("markers/*"),
+        *results.glob("tables/*.parquet"),
+        *results.glob(f"analyses/*/{analyses.RECORD}"),
+    )
+    now = time.time()
+    for path in found:
+        # What is somebody else's, or was removed just now, is left as it is.
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime > now:
+                os.utime(path)
+
+
+def _whole(bundle: Mapping[str, Any], store: Store) -> bool:
+    return all(
+        (store.has_weights if run in bundle["keep_weights"] else store.has)(run)
+        for run in bundle["runs"]
+    )
+
+
+def memory(job: Mapping[str, Any], attempt: int) -> int:
+    """MiB that a job asks for: as much again with every attempt, up to what its nodes have."""
+    execution = job["execution"]
+    wanted: int = execution["processes"] * execution["memory_mb"] * attempt
+    most: int | None = job["most_mb"]
+    return min(wanted, most or wanted)

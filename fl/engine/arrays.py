@@ -1,0 +1,143 @@
+"""The samples of a data set as tensors: inputs, labels and batches at given sample numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl.api import trees
+from fl.engine import augment
+
+
+class Arrays:
+    """The samples of a data set, ready to be gathered into batches on a device.
+
+    Inputs become ``(x * scale - mean) / sd`` in the run's precision; scale, mean and sd are one
+    number each, or one for each channel. Without a normalisation inputs are tokens, which stay
+    whole numbers (int64).
+
+    Args:
+        x: Inputs; they may be a memory map, as labels may.
+        y: Labels: a number for each sample, or a mask.
+        augmentation: What is done to training batches, see `fl.engine.augment`.
+        resident: Sets of up to so many bytes are copied to the device once; larger ones are
+            gathered batch by batch.
+    """
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        normalisation: Mapping[str, Any] | None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        resident: int = 2**31,
+        augmentation: str = "none",
+    ) -> None:
+        self.device, self._dtype = torch.device(device), dtype
+        self._affine: tuple[Tensor, Tensor] | None = None
+        self._normalisation = normalisation
+        if normalisation is not None:
+            self._affine = _affine(normalisation, x.ndim - 2, self.device, dtype)
+        self._augment = augment.AUGMENTATIONS[augmentation]
+        # Masks stay as small as they are until a batch is made of them.
+        kind = np.int64 if y.ndim == 1 else y.dtype
+        self._y = torch.from_numpy(np.array(y, dtype=kind)).to(self.device)
+        self._x: Tensor | None = None
+        self._map = x
+        if x.nbytes <= resident:
+            self._x = torch.from_numpy(np.array(x)).to(self.device)
+            if self._augment is None and self._x.is_floating_point():
+                self._x, self._affine = self._normalised(self._x), None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input; () where samples have several, see ``shapes``."""
+        return self._map.shape[1:]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of each input by its name, where samples have several."""
+        return {}
+
+    @property
+    def numbers(self) -> int:
+        """Of how many numbers a sample's input consists."""
+        return math.prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many samples there are."""
+        return len(self._map)
+
+    @property
+    def random(self) -> bool:
+        """Whether training batches need keys."""
+        return self._augment is not None
+
+    def inputs(self, index: Tensor, key: Tensor | None = None) -> Any:
+        """Normalised inputs, [*index.shape, ...]; a tree of them where samples have several.
+
+        Args:
+            index: Sample numbers, of any shape.
+            key: Of each sample; with it inputs are augmented as training batches are.
+        """
+        flat = index.reshape(-1)
+        if self._x is not None:
+            x = trees.rows(self._x, flat)
+        else:
+            x = torch.from_numpy(self._map[flat.cpu().numpy()]).to(self.device)
+        if self._augment is not None and key is not None:
+            x = self._augment(x, key.reshape(-1))
+        x = self._normalised(x)
+        return x.reshape(*index.shape, *x.shape[1:])
+
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """Normalised images [..., channels, height, width] as x * scale again, float64: from 0 to 1
+        where the data set is one of images; as they are where nothing is normalised.
+        """
+        found = inputs.double().cpu()
+        if self._normalisation is None:
+            return found
+        sd, mean = (
+            torch.tensor(self._normalisation[k], dtype=torch.float64) for k in ("sd", "mean")
+        )
+        sd, mean = (t.reshape(-1, 1, 1) if t.dim() else t for t in (sd, mean))
+        return found * sd + mean
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        if self._affine is None:
+            return x if x.is_floating_point() else x.long()
+        factor, offset = self._affine
+        return x.to(self._dtype) * factor + offset
+
+    def labels(self, index: Tensor) -> Tensor:
+        """Labels, int64: of the shape of ``index``, or masks [*index.shape, height, width]."""
+        return trees.rows(self._y, index).long()
+
+    def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> dict[str, Any]:
+        """The batch at ``index`` [..., b], see `fl.api.term.Batch`."""
+        found = {
+            "x": self.inputs(index, key),
+            "y": self.labels(index),
+            "weight": weight.to(self._dtype),
+        }
+        return found if key is None else {**found, "key": key}
+
+
+def _affine(
+    normalisation: Mapping[str, Any], trailing: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """x * scale / sd - mean / sd, per channel of inputs [N, channels, ...] or for all alike."""
+    scale, mean, sd = (
+        torch.tensor(normalisation[key], dtype=torch.float64) for key in ("scale", "mean", "sd")
+    )
+    return tuple(
+        (t.reshape(-1, *[1] * trailing) if t.dim() else t).to(device, dtype)
+        for t in (scale / sd, -mean / sd)
+    )  # type: ignore[return-value]

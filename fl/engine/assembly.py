@@ -1,0 +1,256 @@
+"""From a run's spec to its simulation: data, partition, model and method, ready to train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from fl.api.method import Attached, Method, Setting, declared
+from fl.api.network import Network
+from fl.api.task import Task
+from fl.api.tasks.classification import CLASSIFICATION
+from fl.api.training import Training
+from fl.base.errors import DataError, FedloomError
+from fl.data.modality import Modality, groups, kinds_of, named
+from fl.engine import modal, train_on
+from fl.engine.arrays import Arrays
+from fl.engine.evaluate import OWN, Held
+from fl.engine.serving import serving
+from fl.engine.several import SeveralArrays, augmented
+from fl.engine.simulate import DTYPES, Simulation
+
+if TYPE_CHECKING:
+    from fl.data.prepared import Prepared
+
+Spec = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The objects that a run's spec names, and the task and the modalities of its data set."""
+
+    model: Any
+    method: Composed
+    task: Task = CLASSIFICATION
+    modalities: tuple[Modality, ...] = ()
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A method, and what a study adds to it: terms of its loss, and alterations of features."""
+
+    method: Any
+    terms: tuple[Any, ...] = ()
+    alterations: tuple[Any, ...] = ()
+
+
+def assemble(
+    spec: Spec, parts: Parts, prepared: Prepared, table: pd.DataFrame, device: torch.device
+) -> Simulation:
+    """The simulation that a run's spec describes, on a data set and its partition."""
+    training = Training(**spec["training"])
+    # Who learns nothing from others may train where nobody else does: unseen clients personalise.
+    alone = declared(parts.method.method).alone
+    held = Held.of(table, spec.get("test", OWN), alone)
+    check_validated(parts.method.method, held)
+    check_served(parts.method.method, held)
+    classes = len(prepared.classes)
+    arrays_of = _Reader(prepared, _labels(prepared, parts.task), training, device)
+
+    def simulation(make: Make, arrays: Arrays, held: Held) -> Simulation:
+        network = computing(make, training)
+        network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=device)))
+        return _simulation(parts, network, training, arrays, held, classes, spec["seed"])
+
+    shapes = {kind.name: kind.shape for kind in parts.modalities}
+    if held.modality is None:
+        several = bool(kinds_of(parts.model))
+        arrays = arrays_of.all(parts.modalities) if several else arrays_of.x
+        shape = shapes if several else arrays.shape
+        made = simulation(lambda: parts.model.build(shape, classes), arrays, held)
+        count = spec.get("train_on")
+        return train_on.some(made, count) if isinstance(count, int) else made
+    if spec.get("train_on") is not None:
+        raise FedloomError("train_on: is set; allowed: where all clients have the same inputs")
+
+    def whole() -> Any:
+        return parts.model.build(shapes, classes)
+
+    def part(group: Sequence[Modality]) -> nn.Module:
+        found: nn.Module = whole() if len(group) > 1 else whole().of(group[0].name)
+        return found
+
+    modals = tuple(
+        simulation(partial(part, group), arrays_of.group(group), held.of_modality(number))
+        for number, group in enumerate(_groups(parts, held))
+    )
+    network = modal.together(computing(whole, training), [alone.network for alone in modals])
+    return _simulation(
+        parts, network, training, modals[0].arrays, held, classes, spec["seed"], modals
+    )
+
+
+Make = Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """What makes arrays of a prepared data set's inputs."""
+
+    prepared: Prepared
+    labels: np.ndarray
+    training: Training
+    device: torch.device
+
+    @property
+    def x(self) -> Arrays:
+        """Of its first input."""
+        return self._arrays("x", self.training.augmentation)
+
+    def group(self, kinds: Sequence[Modality]) -> Arrays:
+        """Of one of its inputs, or of several."""
+        if len(kinds) > 1:
+            return self.all(kinds)
+        [kind] = kinds
+        return self._arrays(kind.array, "none" if kind.tokens else self.training.augmentation)
+
+    def all(self, kinds: Sequence[Modality]) -> Arrays:
+        """Of several inputs, for clients that have all of them."""
+        chosen = augmented(kinds, self.training.augmentation)
+        return SeveralArrays({kind.name: self._arrays(kind.array, chosen[kind]) for kind in kinds})
+
+    def _arrays(self, name: str, augmentation: str) -> Arrays:
+        normalisation = self.prepared.normalisation_of(name)
+        if self.training.normalisation == "half" and normalisation is not None:
+            normalisation = {**normalisation, "mean": 0.5, "sd": 0.5}
+        return Arrays(
+            self.prepared.array(name),
+            self.labels,
+            normalisation,
+            self.device,
+            DTYPES[self.training.precision],
+            augmentation=augmentation,
+        )
+
+
+def _simulation(
+    parts: Parts,
+    network: Network,
+    training: Training,
+    arrays: Arrays,
+    held: Held,
+    classes: int,
+    seed: int,
+    modals: tuple[Simulation, ...] = (),
+) -> Simulation:
+    """The simulation made of its parts.
+
+    Args:
+        modals: The simulation of each modality, for the method that trains all of them.
+    """
+    setting = Setting(
+        *(network, training, classes, held.clients, arrays.shape, seed),
+        away=len(held.away),
+        task=parts.task,
+        shapes=arrays.shapes,
+        tokens=frozenset(kind.name for kind in parts.modalities if kind.tokens),
+        lacking=tuple(modal.weights(network) - modal.weights(one.network) for one in modals),
+        # Where clients differ in modality, the server trains in that of each alone.
+        at_server=None if modals else serving(arrays, held, network, training, classes, seed),
+    )
+    method = build(parts.method, setting)
+    if modals:
+        names = map(named, _groups(parts, held))
+        apart = not declared(parts.method.method).modalities
+        alone = [(one.method, one.network) for one in modals]
+        method = modal.several(method, network, dict(zip(names, alone, strict=True)), apart)
+    return Simulation(
+        method=method,
+        network=network,
+        training=training,
+        arrays=arrays,
+        held=held,
+        classes=classes,
+        seed=seed,
+        task=parts.task,
+        modals=modals,
+    )
+
+
+def _groups(parts: Parts, held: Held) -> list[tuple[Modality, ...]]:
+    """What the clients of each modality hold, where they differ in it."""
+    assert held.modality is not None
+    return groups(parts.modalities, int(held.modality.max()) + 1)
+
+
+def check_validated(method: Any, held: Held) -> None:
+    """Refuse (`FedloomError`) clients without validation samples where a method learns by them."""
+    if not declared(method).validates:
+        return
+    lacking = [int(k) for k in held.participants if not len(held.of_splits("val", int(k)))]
+    if lacking:
+        shown = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
+        raise FedloomError(
+            f"{declared(method).title}: no validation samples at {len(lacking)} of "
+            f"{len(held.participants)} clients ({shown}); allowed: a partition with a val in which "
+            "every client that takes part has some (min_samples, or a larger val)"
+        )
+
+
+def check_served(method: Any, held: Held) -> None:
+    """Refuse (`FedloomError`) a server without samples where a method trains on it."""
+    if declared(method).server_data and not len(held.server):
+        raise FedloomError(
+            f"{declared(method).title}: the server has no samples; allowed: a partition whose "
+            "share for it, `server`, is at least a sample of some client's"
+        )
+
+
+def build(composed: Composed, setting: Setting) -> Method:
+    """The method, with what the study adds to it."""
+    terms = tuple(term.build(setting) for term in composed.terms)
+    alterations = tuple(one.build(setting) for one in composed.alterations)
+    made: Method = composed.method.build(replace(setting, terms=terms, alterations=alterations))
+    for term in terms:
+        if isinstance(term, Attached):
+            made = term.attach(made)
+    return made
+
+
+def computing(make: Callable[[], nn.Module], training: Training) -> Network:
+    """A network that computes as the training settings say."""
+    return Network(
+        make,
+        DTYPES[training.precision],
+        mixed=training.precision == "mixed",
+        channels_last=training.memory_format == "channels-last",
+    )
+
+
+def _labels(prepared: Prepared, task: Task) -> np.ndarray:
+    """The labels of the task: classes [samples], or masks [samples, height, width]."""
+    found: np.ndarray | None = getattr(prepared, task.labels)
+    if found is None:
+        raise DataError(
+            f"{prepared.folder}: has no {task.given}; allowed: a data set for {task.name}"
+        )
+    return found
+
+
+def reseeded(like: Simulation, spec: Spec, parts: Parts) -> Simulation:
+    """The simulation of a spec that differs from that of ``like`` only in its seed, on the same
+    data.
+    """
+    modals = tuple(reseeded(one, spec, parts) for one in like.modals)
+    return _simulation(
+        *(parts, like.network, like.training, like.arrays, like.held, like.classes),
+        spec["seed"],
+        modals,
+    )

@@ -1,0 +1,230 @@
+"""Which samples a client sees at which step.
+
+The order is keyed by (seed, client, round). Every batch is full: what the last batch of an epoch
+lacks is filled up with other samples of the same client that weigh nothing in the loss, so that
+batch statistics are always over `batch_size` samples and stacks of clients keep one shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from fl.api.method import Draws, Refresh
+from fl.api.training import Training
+from fl.base import rng
+from fl.engine.stragglers import WHOLE, shortened
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The batches of a pass, for K clients of which the longest takes S steps.
+
+    Attributes:
+        index: Sample numbers, int64 [K, S, b].
+        weight: Weights in the loss, bool [K, S, b].
+        steps: How many of the S steps each client takes, int64 [K]. Rows after that are zeros.
+        key: Of all randomness inside the steps, int64 [K]; None where there is none.
+        extra: For each of the pass's refreshes the samples that it sees, int64 [K, U, s].
+    """
+
+    index: np.ndarray
+    weight: np.ndarray
+    steps: np.ndarray
+    key: np.ndarray | None = None
+    extra: tuple[np.ndarray, ...] = ()
+
+    def take(self, rows: np.ndarray | slice) -> Schedule:
+        """The schedule of some of the clients."""
+        key = None if self.key is None else self.key[rows]
+        extra = tuple(index[rows] for index in self.extra)
+        return Schedule(self.index[rows], self.weight[rows], self.steps[rows], key, extra)
+
+    def begin(self, steps: int, refreshes: Sequence[Refresh]) -> Schedule:
+        """The first steps of every client, with what falls on them of the refreshes given."""
+        extra = zip(self.extra, refreshes, strict=False)
+        return replace(
+            self,
+            steps=np.minimum(self.steps, steps),
+            extra=tuple(index[:, : refresh.times(steps)] for index, refresh in extra),
+        )
+
+    def keys(self) -> np.ndarray | None:
+        """A key for every sample of every step, int64 [K, S, b]."""
+        if self.key is None:
+            return None
+        _, steps, size = self.index.shape
+        return self.key[:, None, None] + np.arange(steps * size).reshape(steps, size)
+
+
+def together(schedules: Sequence[Schedule]) -> Schedule:
+    """One schedule of the clients of several."""
+    first = schedules[0]
+    if len(schedules) == 1:
+        return first
+    return Schedule(
+        _joined([s.index for s in schedules]),
+        _joined([s.weight for s in schedules]),
+        np.concatenate([s.steps for s in schedules]),
+        None if first.key is None else np.concatenate([s.key for s in schedules]),
+        tuple(_joined(list(parts)) for parts in zip(*(s.extra for s in schedules), strict=True)),
+    )
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays [K_i, S_i, b] as one, with zeros where one has fewer steps than another."""
+    longest = max(array.shape[1] for array in arrays)
+    return np.concatenate([np.pad(a, [(0, 0), (0, longest - a.shape[1]), (0, 0)]) for a in arrays])
+
+
+def schedule(
+    samples: Sequence[np.ndarray],
+    clients: Sequence[int],
+    training: Training,
+    seed: int,
+    round_: int,
+    purpose: str = "batches",
+    *,
+    draws: Draws | None = None,
+    work: Sequence[Fraction] = (),
+    labels: Sequence[np.ndarray] = (),
+    classes: int = 0,
+    keyed: bool = False,
+    refreshes: Sequence[Refresh] = (),
+) -> Schedule:
+    """The batches of one round.
+
+    Args:
+        samples: By client, the samples that it holds.
+        clients: Their ids, in the same order.
+        draws: How the pass asks for samples.
+        work: By client, how much of the pass it does; all of it, if that is not said.
+        labels: By client, the labels of its samples, where the pass asks for classes.
+        classes: How many there are, likewise.
+        keyed: Whether the steps are random in themselves.
+        refreshes: Those of the pass.
+    """
+    draws = draws or Draws()
+    whole = lengthened(training, draws, round_)
+    lengths = [shortened(whole, share) for share in work or [WHOLE] * len(clients)]
+    generators = [rng.generator(seed, purpose, client, round_) for client in clients]
+    if draws.per_class is None:
+        plain = zip(samples, lengths, generators, strict=True)
+        drawn = [_client_batches(held, length, draw) for held, length, draw in plain]
+    else:
+        by_class = zip(samples, labels, lengths, generators, strict=True)
+        drawn = [
+            _class_batches([held[own == c] for c in range(classes)], length, draws.per_class, draw)
+            for held, own, length, draw in by_class
+        ]
+    if draws.repeat > 1:
+        drawn = [tuple(np.repeat(part, draws.repeat, axis=0) for part in own) for own in drawn]
+    steps = np.array([len(index) for index, _ in drawn])
+    shape = (len(drawn), int(steps.max()), drawn[0][0].shape[1])
+    index, weight = np.zeros(shape, np.int64), np.zeros(shape, bool)
+    for row, (i, w) in enumerate(drawn):
+        index[row, : len(i)], weight[row, : len(i)] = i, w
+    random = keyed or draws.keyed
+    key = np.array([draw.integers(2**62) for draw in generators]) if random else None
+    extra = []
+    for refresh in refreshes:
+        times = refresh.times(shape[1])
+        size = refresh.batches * training.batch_size
+        rows = zip(samples, generators, strict=True)
+        extra.append(np.stack([_repeatedly(held, times, size, draw) for held, draw in rows]))
+    return Schedule(index, weight, steps, key, tuple(extra))
+
+
+def lengthened(training: Training, draws: Draws, round_: int) -> Training:
+    """The training settings with the length that a pass asks for."""
+    if draws.steps is not None:
+        return replace(training, local_epochs=None, local_steps=draws.steps(round_))
+    if draws.epochs is not None:
+        return replace(training, local_epochs=draws.epochs, local_steps=None)
+    return training
+
+
+SWEEP = 64
+"""Samples of a client that a sweep looks at together."""
+
+
+def sweeping(samples: Sequence[np.ndarray]) -> Schedule:
+    """Every sample once, in order; what a last batch lacks weighs nothing."""
+    steps = np.array([-(-len(held) // SWEEP) for held in samples])
+    index = np.zeros((len(samples), max(1, int(steps.max())), SWEEP), np.int64)
+    weight = np.zeros(index.shape, bool)
+    for row, held in enumerate(samples):
+        index[row].flat[: len(held)], weight[row].flat[: len(held)] = held, True
+    return Schedule(index, weight, steps)
+
+
+def _repeatedly(held: np.ndarray, times: int, size: int, draw: np.random.Generator) -> np.ndarray:
+    """``size`` samples, ``times`` over, [times, size]: whole permutations as far as they go."""
+    rounds = -(-size // len(held))
+    return np.array(
+        [
+            np.concatenate([draw.permutation(held) for _ in range(rounds)])[:size]
+            for _ in range(times)
+        ]
+    ).reshape(times, size)
+
+
+def _client_batches(
+    held: np.ndarray, training: Training, draw: np.random.Generator
+) -> tuple[np.ndarray, ...]:
+    """Sample numbers and weights, [steps, b] each; no step without samples."""
+    if not len(held):
+        return np.zeros((0, training.batch_size), np.int64), np.zeros(
+            (0, training.batch_size), bool
+        )
+    epochs = [_epoch(held, training, draw) for _ in range(training.local_epochs or 1)]
+    if training.local_steps is not None:
+        while sum(len(index) for index, _ in epochs) < training.local_steps:
+            epochs.append(_epoch(held, training, draw))
+    index = np.concatenate([i for i, _ in epochs])[: training.local_steps]
+    return index, np.concatenate([w for _, w in epochs])[: training.local_steps]
+
+
+def _class_batches(
+    by_class: Sequence[np.ndarray], training: Training, size: int, draw: np.random.Generator
+) -> tuple[np.ndarray, ...]:
+    """Batches of ``size`` samples of each class, [steps, classes x size], drawn afresh each time.
+
+    An epoch is as long as one of ordinary batches of as many samples.
+    """
+    held = sum(map(len, by_class))
+    steps = training.local_steps
+    if steps is None:
+        steps = (training.local_epochs or 1) * -(-held // (size * len(by_class)))
+    index = np.zeros((steps if held else 0, len(by_class), size), np.int64)
+    weight = np.zeros(index.shape, bool)
+    for c, own in enumerate(by_class):
+        if len(own):
+            index[:, c] = _repeatedly(own, len(index), size, draw)
+            weight[:, c, : len(own)] = True
+    return index.reshape(len(index), -1), weight.reshape(len(index), -1)
+
+
+def steps_of(sizes: np.ndarray, training: Training) -> np.ndarray:
+    """Local steps in a round of clients with so many samples each, by the settings alone."""
+    if training.local_steps is not None:
+        return np.where(sizes > 0, training.local_steps, 0)
+    whole = sizes // training.batch_size
+    cut = np.logical_and(training.drop_last, whole > 0)
+    epoch = np.where(cut, whole, -(-sizes // training.batch_size))
+    return (training.local_epochs or 1) * epoch
+
+
+def _epoch(
+    held: np.ndarray, training: Training, draw: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    order, size = draw.permutation(held), training.batch_size
+    if training.drop_last and len(order) > size:
+        order = order[: len(order) // size * size]
+    steps = -(-len(order) // size)
+    index = np.resize(order, steps * size)
+    weight = np.arange(steps * size) < len(order)
+    return index.reshape(steps, size), weight.reshape(steps, size)

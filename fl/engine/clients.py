@@ -1,0 +1,154 @@
+"""The trees of all clients in host memory, of which those who never took part cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl.api import trees
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
+
+Row = tuple[Tensor, ...]
+"""The leaves of one client's tree, in the order of `fl.api.trees.leaves`, in memory of their
+own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Clients(Mapping[str, Any]):
+    """A stack of all clients, of which only those who took part have rows; all others are alike.
+
+    To be read as the stacked tree that it stands for; each key read makes that part of the stack.
+    Nothing of it changes: `put` gives another one, with the rows of all others in common.
+
+    Attributes:
+        count: How many clients there are.
+        initial: The tree of one that took no part, without ``facts``.
+        facts: What clients differ in from the start and never change, by key a tensor [clients,
+            ...].
+        rows: By client, its own leaves in place of those of ``initial``.
+    """
+
+    count: int
+    initial: Tree
+    facts: Mapping[str, Tensor]
+    rows: Mapping[int, Row]
+
+    @classmethod
+    def alike(cls, initial: Tree, facts: Mapping[str, Tensor], count: int) -> Clients:
+        """Clients before round 1."""
+        return cls(count, trees.apply(_own, initial), facts, {})
+
+    @classmethod
+    def of(cls, stack: Tree) -> Clients:
+        """The clients of a stack, each with a row."""
+        leaves = trees.leaves(stack)
+        count = len(leaves[0]) if leaves else 0
+        initial = trees.apply(lambda leaf: leaf.new_zeros(leaf.shape[1:]), stack)
+        return cls(count, initial, {}, dict(enumerate(_rows(leaves, count))))
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self.facts:
+            return self.facts[key]
+        return self._stacked(key, range(self.count))
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.initial
+        yield from self.facts
+
+    def __len__(self) -> int:
+        return len(self.initial) + len(self.facts)
+
+    @property
+    def nbytes(self) -> int:
+        """Of one client's tree."""
+        facts = sum(fact[:1].numel() * fact.element_size() for fact in self.facts.values())
+        return trees.nbytes(self.initial) + facts
+
+    def one(self, client: int) -> dict[str, Any]:
+        """One client's tree. It shares memory with this: nothing may be written into it."""
+        tree = dict(self.initial)
+        if client in self.rows:
+            tree = trees.unflatten(self.initial, self.rows[client])
+        return {**tree, **{key: fact[client] for key, fact in self.facts.items()}}
+
+    def take(self, clients: Tensor | Sequence[int]) -> dict[str, Any]:
+        """A stack of some clients, in their order."""
+        index = torch.as_tensor(clients, dtype=torch.int64)
+        tree = {key: self._stacked(key, index.tolist()) for key in self.initial}
+        return {**tree, **{key: fact[index] for key, fact in self.facts.items()}}
+
+    def _stacked(self, key: str, clients: Sequence[int]) -> Any:
+        """What is under a key, of some clients."""
+        leaves, part = trees.leaves(self.initial), {key: self.initial[key]}
+        first = 0
+        for name in self.initial:
+            if name == key:
+                break
+            first += len(trees.leaves({name: self.initial[name]}))
+        rows = [self.rows.get(client, leaves) for client in clients]
+        columns = range(first, first + len(trees.leaves(part)))
+        stacks = [
+            torch.stack([row[column] for row in rows]) if rows else leaves[column][None][:0]
+            for column in columns
+        ]
+        return trees.unflatten(part, stacks)[key]
+
+    def put(self, clients: Tensor, values: Tree) -> Clients:
+        """The clients, of which some are replaced.
+
+        Args:
+            clients: Which, int64 [m].
+            values: A stack of them, in host memory; what a client's tree does not have is left out.
+
+        Raises:
+            FedloomError: If one of the ``facts`` is another.
+        """
+        for key, fact in self.facts.items():
+            if key in values and not torch.equal(fact[clients], values[key]):
+                raise FedloomError(f"the {key} of a client is not what it was; allowed: no change")
+        leaves = trees.apply(lambda like, leaf: leaf.to(like.dtype), self.initial, values)
+        rows = zip(clients.tolist(), _rows(trees.leaves(leaves), len(clients)), strict=True)
+        return Clients(self.count, self.initial, self.facts, {**self.rows, **dict(rows)})
+
+    def without(self, names: Collection[str]) -> Clients:
+        """The clients without everything that has one of these names, at any depth."""
+        places = range(len(trees.leaves(self.initial)))
+        numbered = trees.unflatten(self.initial, [torch.tensor(place) for place in places])
+        kept = [int(place) for place in trees.leaves(trees.without(numbered, names))]
+        rows = {client: tuple(row[i] for i in kept) for client, row in self.rows.items()}
+        return Clients(self.count, trees.without(self.initial, names), self.facts, rows)
+
+    def saved(self) -> dict[str, Any]:
+        """All of it as a tree, for a checkpoint."""
+        ids = torch.tensor(sorted(self.rows), dtype=torch.int64)
+        rows = {key: self._stacked(key, ids.tolist()) for key in self.initial}
+        return {
+            "count": torch.tensor(self.count),
+            "initial": dict(self.initial),
+            "facts": dict(self.facts),
+            "ids": ids,
+            "rows": rows,
+        }
+
+    @classmethod
+    def loaded(cls, saved: Tree) -> Clients:
+        """What `saved` gave."""
+        ids = saved["ids"].tolist()
+        rows = zip(ids, _rows(trees.leaves(saved["rows"]), len(ids)), strict=True)
+        return cls(int(saved["count"]), saved["initial"], saved["facts"], dict(rows))
+
+
+def _rows(leaves: Sequence[Tensor], count: int) -> list[Row]:
+    """The rows of stacked leaves, each in memory of its own: another's does not keep it."""
+    if not leaves:
+        return [()] * count
+    return list(zip(*([_own(row) for row in leaf.unbind(0)] for leaf in leaves), strict=True))
+
+
+def _own(leaf: Tensor) -> Tensor:
+    return leaf.detach().clone(memory_format=torch.contiguous_format)

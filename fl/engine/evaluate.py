@@ -1,0 +1,158 @@
+"""Evaluation: the metrics of a model on each client's data.
+
+The shared model passes once over the samples of all clients; personal ones are stacked, several
+clients with all of their samples at a time (`fl.engine.scored`). Metrics are taken by client
+after that. Beside clients scored one after another, accuracy is equal to the bit unless a sample's
+two largest outputs are equal but for rounding; losses and means over classes are equal to rounding,
+as products of more samples, or of a stack, and means may be summed in another order. The same state
+gives the same numbers to the bit.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fl.api import trees
+from fl.api.method import Method
+from fl.api.network import Network
+from fl.api.task import Task
+from fl.api.tasks.classification import CLASSIFICATION, by_class
+from fl.api.trees import Tree
+from fl.base.schema import PERSONAL, REWEIGHTED, UNSEEN
+from fl.engine.arrays import Arrays
+from fl.engine.engine import State
+from fl.engine.held import OWN as OWN
+from fl.engine.held import Held as Held
+from fl.engine.rows import as_rows as as_rows
+from fl.engine.rows import named, table
+from fl.engine.scored import Portion, Scored, scored
+
+Values = dict[str, np.ndarray]
+
+
+def evaluate(
+    method: Method,
+    network: Network,
+    state: State,
+    arrays: Arrays,
+    held: Held,
+    round_: int,
+    classes: int,
+    splits: tuple[str, ...] = ("val", "test", UNSEEN),
+    task: Task = CLASSIFICATION,
+) -> pd.DataFrame:
+    """Loss and the task's metrics of every client, in the columns of
+    `fl.base.schema.METRIC_COLUMNS`.
+
+    Each view of the method is one ``stage``. A split without samples of a client gives no row, and
+    neither does the personal stage of a client that never takes part, because it has no model.
+    """
+    tables = []
+    for stage, view in method.views.items():
+        models = Scored(view, stage == PERSONAL, network, state, arrays, held, task)
+        portions = [
+            Portion(client, split, samples)
+            for split in splits
+            for client, samples in enumerate(held.samples.get(split, ()))
+            if len(samples) and models.serves(client)
+        ]
+        if portions:
+            values = scored(models, portions, partial(concluded, task, classes=classes))
+            if held.everywhere is not None and "test" in splits:
+                values[REWEIGHTED] = _reweighted(models, portions, arrays, held, classes)
+            tables.append(_table(round_, stage, portions, values, held))
+    if len(tables) == 1:
+        return tables[0]
+    return pd.concat(tables, ignore_index=True) if tables else as_rows([])
+
+
+def _reweighted(
+    models: Scored, portions: list[Portion], arrays: Arrays, held: Held, classes: int
+) -> np.ndarray:
+    """Of each portion of the split ``test`` the accuracy on the test samples of all clients, each
+    class by its share among the client's training samples, [portions]; NaN for other splits, and
+    where no sample is of a class that the client trains on.
+    """
+    found = np.full(len(portions), np.nan)
+    there = [i for i, portion in enumerate(portions) if portion.split == "test"]
+    if there and held.everywhere is not None:
+        whole = [Portion(portions[i].client, "test", held.everywhere) for i in there]
+        counts = scored(models, whole, partial(_counted, classes=classes))
+        for row, i in enumerate(there):
+            train = held.samples["train"][portions[i].client]
+            labels = arrays.labels(torch.from_numpy(train).to(arrays.device)).cpu().numpy()
+            own = np.bincount(labels, minlength=classes)
+            found[i] = _weighted_share(counts["right"][row], counts["there"][row], own)
+    return found
+
+
+def _counted(seen: Tree, sizes: np.ndarray, classes: int) -> Values:
+    correct, label = (seen[key].cpu().numpy() for key in ("correct", "label"))
+    right, there = by_class(correct, label, sizes, classes)
+    return {"right": right, "there": there}
+
+
+def concluded(task: Task, seen: Tree, sizes: np.ndarray, classes: int) -> Values:
+    """The task's metrics of each portion, [portions]; see `Task.conclude_each`."""
+    if task.conclude_each is not None:
+        return task.conclude_each(seen, sizes, classes)
+    bounds = np.cumsum(sizes)
+    each = [
+        task.conclude(trees.take(seen, slice(int(end - size), int(end))), classes)
+        for size, end in zip(sizes, bounds, strict=True)
+    ]
+    return {name: np.array([one[name] for one in each]) for name in each[0]}
+
+
+def _table(
+    round_: int, stage: str, portions: list[Portion], values: Values, held: Held
+) -> pd.DataFrame:
+    """Rows for every portion, metric after metric."""
+    names, grid = list(values), np.stack(list(values.values()), axis=1)
+    n = np.repeat([[len(portion.samples)] for portion in portions], len(names), axis=1)
+    kept = np.ones(grid.shape, bool)
+    if REWEIGHTED in values and held.everywhere is not None:
+        n[:, names.index(REWEIGHTED)] = len(held.everywhere)
+        kept[:, names.index(REWEIGHTED)] = ~np.isnan(values[REWEIGHTED])
+    row, column = np.nonzero(kept)
+    splits = list(dict.fromkeys(portion.split for portion in portions))
+    split = np.array([splits.index(portion.split) for portion in portions])
+    return table(
+        {
+            "round": np.full(len(row), round_),
+            "client": np.array([portion.client for portion in portions])[row],
+            "split": named(split[row], splits),
+            "stage": named(np.zeros(len(row), np.int64), [stage]),
+            "metric": named(column, names),
+            "value": grid[kept],
+            "n": n[kept],
+        }
+    )
+
+
+def reweighted_accuracy(correct: np.ndarray, labels: np.ndarray, held: np.ndarray) -> float:
+    """sum_c p_c right_c / sum_c p_c n_c, with p_c the share of class c in ``held``.
+
+    As in the released code of FedSaC, a sample counts as much as its class does for the client.
+
+    Args:
+        correct: 0 or 1 per sample, [n].
+        labels: The class of each sample, [n].
+        held: A client's training samples by class.
+
+    Returns:
+        NaN if no sample is of a class that the client holds.
+    """
+    there = np.bincount(labels, minlength=len(held))[: len(held)]
+    right = np.bincount(labels, weights=correct, minlength=len(held))[: len(held)]
+    return _weighted_share(right, there, held)
+
+
+def _weighted_share(right: np.ndarray, there: np.ndarray, held: np.ndarray) -> float:
+    """`reweighted_accuracy` from counts by class, [classes] each."""
+    total = (there * held).sum()
+    return float((right * held).sum() / total) if total else float("nan")

@@ -1,0 +1,110 @@
+"""Who holds which samples of a data set: a partition, as a run sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from fl.api.method import REAL
+from fl.base.schema import SERVER, UNSEEN
+from fl.data.modality import MODALITY
+
+NO_SAMPLES = np.zeros(0, np.int64)
+UNSEEN_VAL = "unseen-val"
+OWN, UNION, BOTH = "own", "global", "reweighted"
+"""Whose test samples a client's model is scored on: the client's own, or those of all clients; or
+both, the latter by `fl.base.schema.REWEIGHTED`.
+"""
+
+
+@dataclass(frozen=True)
+class Held:
+    """The samples of every client, by split: ``held.samples["test"][client]`` is an int64 array.
+
+    Unseen clients have their test samples in the split `UNSEEN`, their validation samples in
+    `UNSEEN_VAL`, and none in ``val`` and ``test``.
+
+    Attributes:
+        away: Clients that take part in no round, in ascending order.
+        everywhere: The test samples of all clients, where models are scored on them in addition to
+            the client's own.
+        modality: Of every client, int64 [clients], where they differ in it.
+        server: The samples that are the server's own, of which no client sees any, int64 [m].
+    """
+
+    samples: Mapping[str, list[np.ndarray]]
+    away: tuple[int, ...] = ()
+    everywhere: np.ndarray | None = None
+    modality: np.ndarray | None = None
+    server: np.ndarray = field(default_factory=lambda: NO_SAMPLES)
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, test: str = OWN, everybody: bool = False) -> Held:
+        """The samples in a partition table.
+
+        Args:
+            test: `OWN`: clients are tested on their own samples. `UNION`: each client that has test
+                samples, on those of all. `BOTH`: on its own, and separately on those of all.
+            everybody: Unseen clients take part as well.
+        """
+        clients = int(table["client"].max()) + 1
+        unseen = np.zeros(len(table), bool)
+        if UNSEEN in table:
+            unseen = table[UNSEEN].to_numpy(bool)
+        away = np.unique(table["client"].to_numpy()[unseen])
+        split = table["split"].mask(unseen & (table["split"] == "test").to_numpy(bool), UNSEEN)
+        split = split.mask(unseen & (table["split"] == "val").to_numpy(bool), UNSEEN_VAL)
+        by_split = {}
+        for name, part in table.groupby(split, sort=True):
+            by_split[str(name)] = _by_client(part, clients)
+        dealt = enumerate(by_split.pop(SERVER, ()))
+        served = [own for client, own in dealt if client not in away]
+        union = np.sort(np.concatenate(by_split.get("test", [np.zeros(0, np.int64)])))
+        if test == UNION:
+            by_split["test"] = [union if len(own) else own for own in by_split["test"]]
+        without = () if everybody else tuple(away.tolist())
+        modality = None
+        if MODALITY in table:
+            modality = table.groupby("client")[MODALITY].first().to_numpy(np.int64)
+        server = np.sort(np.concatenate([NO_SAMPLES, *served]))
+        return cls(by_split, without, union if test == BOTH else None, modality, server)
+
+    def of_splits(self, names: str, client: int) -> np.ndarray:
+        """A client's samples of a split, or of several: ``train+val``."""
+        names = "train" if names == REAL and REAL not in self.samples else names
+        split, *others = names.split("+")
+        wanted = [split, *others, *([UNSEEN_VAL] if "val" in others else [])]
+        found = [self.samples[one][client] for one in wanted if one in self.samples]
+        return found[0] if len(found) == 1 else np.sort(np.concatenate([NO_SAMPLES, *found]))
+
+    def of_modality(self, modality: int) -> Held:
+        """The same clients, but only those of one modality hold samples and take part."""
+        assert self.modality is not None
+        others = np.flatnonzero(self.modality != modality).tolist()
+        samples = {
+            split: [np.zeros(0, np.int64) if k in others else own for k, own in enumerate(held)]
+            for split, held in self.samples.items()
+        }
+        return replace(self, samples=samples, away=tuple(sorted({*self.away, *others})))
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return len(self.samples["train"])
+
+    @cached_property
+    def participants(self) -> np.ndarray:
+        """The clients that may take part in rounds."""
+        return np.setdiff1d(np.arange(self.clients), self.away)
+
+
+def _by_client(part: pd.DataFrame, clients: int) -> list[np.ndarray]:
+    """The samples of each client, in ascending order; no loop over the table for each of them."""
+    client, sample = part["client"].to_numpy(np.int64), part["sample"].to_numpy(np.int64)
+    order = np.lexsort((sample, client))
+    ends = np.searchsorted(client[order], np.arange(clients - 1), side="right")
+    return np.split(sample[order], ends)

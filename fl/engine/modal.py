@@ -1,0 +1,277 @@
+"""Rounds of clients that differ in the kind of their input: images here, texts there.
+
+Each modality is trained as a run of its own by `fl.engine.engine`: its clients in one stack,
+with a network without the weights of the others, which its clients neither train nor send. The
+results are averaged weight by weight over the clients that hold the weight. So a shared classifier
+is averaged over all clients, and an extractor over those of its modality. Where modalities share no
+weight, each may have a server of its own (`fl.api.method.Modal`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl.api import trees
+from fl.api.method import Averaging, Method, Modal
+from fl.api.network import Network
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
+from fl.engine import engine
+from fl.engine.backends import TOGETHER
+from fl.engine.engine import Plan, State
+from fl.engine.midway import UNWATCHED, Midway, numbered
+
+UPLOAD, SAMPLES = "upload", "samples"
+"""What takes the place of a modality's server after its clients' work, where there is one server:
+what they sent, or its mean where that is all that the server asks for, and over how many training
+samples.
+"""
+
+Done = tuple[State, Tensor]
+
+
+def together(whole: Network, networks: Sequence[Network]) -> Network:
+    """``whole``, the network with the weights of all modalities, with its heads named.
+
+    No single pass goes through it, so its heads cannot be found as its last linear layer.
+    """
+    whole.head = frozenset().union(*(one.head for one in networks))
+    return whole
+
+
+def check(apart: bool, networks: Mapping[str, Network]) -> None:
+    """Refuse (`FedloomError`) modalities that share weights under a method that cannot share them.
+
+    Args:
+        apart: Whether the method's server does more than average.
+        networks: Of each modality, by name.
+    """
+    common = frozenset.intersection(*map(weights, networks.values()))
+    if apart and common:
+        raise FedloomError(
+            f"the server does more than average what is sent, but {' and '.join(networks)} "
+            f"have {', '.join(sorted(common))} in common; allowed: a model whose modalities have "
+            "no weight in common"
+        )
+
+
+def several(
+    whole: Method, network: Network, alone: Mapping[str, tuple[Method, Network]], apart: bool
+) -> Method:
+    """One method made of those for each modality.
+
+    Args:
+        whole, network: The method and the network for all weights together.
+        alone: By modality, its method and its network.
+        apart: See `Modal`.
+    """
+    check(apart, {name: own for name, (_, own) in alone.items()})
+    modals = tuple(
+        Modal(name, method, weights(network) - weights(own), apart)
+        for name, (method, own) in alone.items()
+    )
+    if not apart:
+        return replace(whole, modals=modals)
+
+    def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        begun = [one.method.init(one.of(variables)) for one in modals]
+        servers = {one.name: server for one, (server, _) in zip(modals, begun, strict=True)}
+        client: dict[str, Any] = {}
+        for _, own in begun:
+            client = trees.overlaid(client, own)
+        return servers, client
+
+    def view(stage: str, server: Tree, client: Tree | None) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for one in modals:
+            own = None if client is None else one.of(client)
+            found = trees.overlaid(found, one.method.views[stage](server[one.name], own))
+        return found
+
+    def trace(server: Tree) -> dict[str, Tensor]:
+        return {
+            f"{name} of {one.name}": leaf
+            for one in modals
+            if one.method.trace
+            for name, leaf in one.method.trace(server[one.name]).items()
+        }
+
+    views = {
+        stage: lambda server, client, stage=stage: view(stage, server, client)
+        for stage in whole.views
+    }
+    traced = any(one.method.trace for one in modals)
+    return replace(whole, init=init, views=views, trace=trace if traced else None, modals=modals)
+
+
+def weights(network: Network) -> frozenset[str]:
+    """The names of all weights and buffers."""
+    return frozenset(name for kind in network.names.values() for name in kind)
+
+
+def state_of(modal: Modal, state: State) -> State:
+    """A run's state as one modality sees it: all clients, without the weights that it lacks."""
+    return State(modal.server(state.server), state.home.without(modal.foreign))
+
+
+def run_rounds(
+    methods: Sequence[Method],
+    states: Sequence[State],
+    plans: Sequence[Plan],
+    backend: str,
+    midway: Midway = UNWATCHED,
+) -> list[Done]:
+    """`fl.engine.engine.run_rounds`, modality by modality where there are several."""
+    if not methods[0].modals:
+        return engine.run_rounds(methods, states, plans, backend, midway)
+    if len(states) > 1 and backend not in TOGETHER:
+        return [
+            run_rounds([method], [state], [plan], backend)[0]
+            for method, state, plan in zip(methods, states, plans, strict=True)
+        ]
+    done: list[list[tuple[Modal, Plan, Done]]] = [[] for _ in states]
+    before: dict[str, Tree | list[Done]] = dict(midway.begun.get("done", {}))
+    for number in range(len(methods[0].modals)):
+        found = _taking(methods, plans, number)
+        if isinstance(kept := before.get(str(number)), Mapping):
+            results = _unpacked(kept, plans[0].arrays.device)
+        elif found:
+            inner = midway.within("modality", number, partial(_before, dict(before)))
+            results = _trained(found, states, backend, inner)
+            before[str(number)] = results
+        else:
+            continue
+        for (run, modal, plan), result in zip(found, results, strict=True):
+            done[run].append((modal, plan, result))
+    runs = zip(methods, states, plans, done, strict=True)
+    return [_together(*run) for run in runs]
+
+
+def _before(done: Mapping[str, Tree | list[Done]]) -> dict[str, Any]:
+    kept = {k: one if isinstance(one, Mapping) else _packed(one) for k, one in done.items()}
+    return {"done": kept}
+
+
+def _packed(results: Sequence[Done]) -> dict[str, Any]:
+    """Rounds of a modality as one tree."""
+    states, losses = zip(*results, strict=True)
+    return {"states": engine.packed(states), "losses": numbered(losses)}
+
+
+def _unpacked(tree: Tree, device: torch.device) -> list[Done]:
+    """What `_packed` was given."""
+    losses = trees.leaves(trees.to(tree["losses"], device))
+    return list(zip(engine.unpacked(tree["states"], device), losses, strict=True))
+
+
+Taking = Sequence[tuple[int, Modal, Plan]]
+"""The runs in which clients of a modality take part: their numbers, and what those clients do."""
+
+
+def _taking(methods: Sequence[Method], plans: Sequence[Plan], number: int) -> Taking:
+    return [
+        (run, method.modals[number], own)
+        for run, (method, plan) in enumerate(zip(methods, plans, strict=True))
+        if (own := plan.modals[number]) is not None
+    ]
+
+
+def _trained(found: Taking, states: Sequence[State], backend: str, midway: Midway) -> list[Done]:
+    """The rounds of a modality."""
+    return engine.run_rounds(
+        [modal.method if modal.apart else _collecting(modal.method) for _, modal, _ in found],
+        [state_of(modal, states[run]) for run, modal, _ in found],
+        [plan for *_, plan in found],
+        backend,
+        midway,
+    )
+
+
+def _collecting(method: Method) -> Method:
+    """The method with a server that only keeps what was sent."""
+
+    def mean(
+        server: Tree, clients: Tree, uploads: Tree, n: Tensor
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {UPLOAD: trees.mean(uploads, n), SAMPLES: n.sum()}, dict(clients)
+
+    def all_(
+        server: Tree, clients: Tree, uploads: Tree, n: Tensor
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {UPLOAD: uploads, SAMPLES: n}, dict(clients)
+
+    averaging = isinstance(method.aggregate, Averaging)
+    return replace(method, aggregate=Averaging(mean) if averaging else all_)
+
+
+def _together(
+    method: Method, state: State, plan: Plan, done: Sequence[tuple[Modal, Plan, Done]]
+) -> Done:
+    """A run's state after all of its modalities, and the participants' losses in their order."""
+    server, home = dict(state.server), state.home
+    places, losses = [], []
+    for modal, own, (after, loss) in done:
+        rows = after.home.take(own.clients)
+        home = home.put(own.clients, trees.overlaid(home.take(own.clients), rows))
+        if modal.apart:
+            server[modal.name] = after.server
+        places.append((own.clients[:, None] == plan.clients).nonzero()[:, 1])
+        losses.append(loss)
+    if not done[0][0].apart:
+        sent = [one.server for _, _, (one, _) in done]
+        if isinstance(method.aggregate, Averaging):
+            n = torch.stack([one[SAMPLES] for one in sent])
+            means = _over_holders([one[UPLOAD] for one in sent], list(n), state.server)
+            uploads, total = trees.apply(lambda leaf: leaf[None], means), n.sum(0, keepdim=True)
+        else:
+            uploads, total = _in_one_stack([one[UPLOAD] for one in sent], places), plan.n
+        clients = trees.to(home.take(plan.clients), total.device)
+        server, clients = method.aggregate(state.server, clients, uploads, total)
+        home = home.put(plan.clients, trees.to(clients, engine.HOST))
+    back = torch.cat(places).argsort().to(losses[0].device)
+    return State(server, home), torch.cat(losses)[back]
+
+
+def _over_holders(means: Sequence[Tree], samples: Sequence[Tensor], before: Tree) -> dict[str, Any]:
+    """Each leaf's mean over the modalities that have it, weighted by their samples.
+
+    A leaf whose holders took no part is the server's own from ``before``.
+    """
+    found: dict[str, Any] = {}
+    keys = dict.fromkeys(key for tree in means for key in tree)
+    for key in keys:
+        held = [(tree[key], n) for tree, n in zip(means, samples, strict=True) if key in tree]
+        parts, weights = [part for part, _ in held], torch.stack([n for _, n in held])
+        if isinstance(parts[0], Mapping):
+            old = before.get(key, {})
+            found[key] = {**old, **_over_holders(parts, list(weights), old)}
+        else:
+            found[key] = trees.mean({"": torch.stack(parts)}, weights)[""]
+    return found
+
+
+def _in_one_stack(uploads: Sequence[Tree], places: Sequence[Tensor]) -> dict[str, Any]:
+    """All uploads, [participants, ...], in the order of clients, with zeros for a missing weight.
+
+    Args:
+        places: Of each modality's clients among the participants.
+    """
+    size, found = sum(map(len, places)), dict[str, Any]()
+    for upload, rows in zip(uploads, places, strict=True):
+        wide = trees.apply(lambda leaf: leaf.new_zeros(size, *leaf.shape[1:]), upload)
+        device = trees.leaves(upload)[0].device
+        found = trees.overlaid(wide, found)
+        own = trees.put(_like(found, upload), rows.to(device), upload)
+        found = trees.overlaid(found, own)
+    return found
+
+
+def _like(tree: Tree, shape: Tree) -> dict[str, Any]:
+    """The leaves of a tree that another one has."""
+    return trees.apply(lambda _, leaf: leaf, shape, tree)

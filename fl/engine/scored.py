@@ -1,0 +1,218 @@
+"""What a task sees of a view's outputs: of the shared model, or of every client's own.
+
+Samples of many clients go through a model together, and many clients' models through one stacked
+pass. Where a sample's outputs depend on others beside it (a `Predictor` that does not say
+`by_sample`, a normalisation by the batch in evaluation mode), each client's samples of a split go
+through by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl.api import trees
+from fl.api.method import Predictor, View
+from fl.api.network import Network
+from fl.api.task import Task
+from fl.api.trees import Tree
+from fl.engine.arrays import Arrays
+from fl.engine.engine import State
+from fl.engine.held import Held
+
+logger = logging.getLogger(__name__)
+
+CHUNK = 1024
+"""Samples of a client that a view looks at together, to remember them."""
+
+ROOM = 2**25
+"""Bytes of clients' trees that are stacked, at most. So large models go one after another, which on
+a CPU is faster than batched convolutions.
+"""
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What is scored as one: a client's samples of a split."""
+
+    client: int
+    split: str
+    samples: np.ndarray
+
+
+Conclude = Callable[[Tree, np.ndarray], dict[str, np.ndarray]]
+"""(seen, sizes) -> arrays [portions, ...], where ``seen`` has the samples of portions of those
+``sizes``, one portion after another.
+"""
+
+
+class Scored:
+    """One view of a method after a round."""
+
+    def __init__(
+        self,
+        view: View,
+        personal: bool,
+        network: Network,
+        state: State,
+        arrays: Arrays,
+        held: Held,
+        task: Task,
+    ) -> None:
+        self._view, self._network, self._state = view, network, state
+        self._arrays, self._held, self._task = arrays, held, task
+        self._away = frozenset(held.away)
+        self._predictor = view if isinstance(view, Predictor) else None
+        self._shared = None if personal else view(state.server, None)
+        look = self._predictor.look if self._predictor else None
+        # Whether all clients have one model: it scores the same samples the same.
+        self.alike = self._shared is not None and look is None
+        by_sample = self._predictor is None or self._predictor.by_sample
+        self._apart = look is not None or not by_sample or network.of_batches
+        self._stackable = True
+
+    def serves(self, client: int) -> bool:
+        """Whether the client has a model: one that never takes part has none of its own."""
+        everybody = self._shared is not None or (self._predictor and self._predictor.everybody)
+        return bool(everybody) or client not in self._away
+
+    @torch.no_grad()
+    def looked(self, portions: Sequence[Portion]) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+        """Some of the portions, by their places, and what the task sees of their samples, in that
+        order; until all are done.
+        """
+        if self._apart:
+            for client, places in _by_client(portions).items():
+                variables = self._variables(client)
+                memory = self._memory(variables, client)
+                for place in places:
+                    yield [place], self._seen(variables, portions[place].samples, memory)
+        elif self._shared is not None:
+            samples = np.concatenate([portion.samples for portion in portions])
+            yield list(range(len(portions))), self._seen(self._shared, samples)
+        else:
+            yield from self._personal(portions)
+
+    def _personal(
+        self, portions: Sequence[Portion]
+    ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+        places = _by_client(portions)
+        samples = {
+            client: np.concatenate([portions[place].samples for place in own])
+            for client, own in places.items()
+        }
+        for group in self._groups({client: len(own) for client, own in samples.items()}):
+            held = [samples[client] for client in group]
+            yield [place for client in group for place in places[client]], self._group(group, held)
+
+    def _groups(self, sizes: dict[int, int]) -> Iterator[list[int]]:
+        """Clients that are stacked: as many as the task takes samples at once, and as have room."""
+        room = ROOM // max(1, trees.nbytes(self._state.server) + self._state.home.nbytes)
+        # Of like size together, as all get as many samples as the first.
+        left = sorted(sizes, key=lambda client: (-sizes[client], client))
+        while left:
+            width = max(1, min(room, self._task.chunk // sizes[left[0]]))
+            yield left[:width]
+            left = left[width:]
+
+    def _group(self, group: list[int], held: list[np.ndarray]) -> dict[str, Tensor]:
+        """What the task sees of some clients' samples, one client after another."""
+        if len(group) > 1 and self._stackable:
+            try:
+                return self._stacked(group, held)
+            except Exception as error:  # What vmap cannot do, of which there is a way without.
+                self._stackable = False
+                reason = " ".join(str(error).split())[:200]
+                logger.debug("models are scored one by one (%s: %s)", type(error).__name__, reason)
+        pairs = zip(group, held, strict=True)
+        return trees.concatenate([self._seen(self._variables(k), own) for k, own in pairs])
+
+    def _stacked(self, group: list[int], held: list[np.ndarray]) -> dict[str, Tensor]:
+        """As `_group`, in one pass; clients with fewer samples than the first repeat theirs."""
+        sizes, device = np.array([len(own) for own in held]), self._arrays.device
+        index = np.stack([np.resize(own, sizes[0]) for own in held])
+        real = torch.from_numpy(np.arange(sizes[0]) < sizes[:, None]).to(device)
+        x = self._arrays.inputs(torch.from_numpy(index).to(device))
+
+        def outputs(server: Tree, client: Tree, batch: Tree) -> dict[str, Tensor]:
+            return {"outputs": self._outputs(self._view(server, client), batch["x"], {})}
+
+        clients = self._state.some(group, device)
+        found = trees.vmap(outputs, (None, 0, 0))(self._state.server, clients, {"x": x})
+        samples = torch.from_numpy(np.concatenate(held)).to(device)
+        return self._task.look(found["outputs"][real], self._arrays.labels(samples))
+
+    def _variables(self, client: int) -> Tree:
+        if self._shared is not None:
+            return self._shared
+        return self._view(self._state.server, self._state.client(client, self._arrays.device))
+
+    def _seen(
+        self, variables: Tree, samples: np.ndarray, memory: Tree | None = None
+    ) -> dict[str, Tensor]:
+        """What the task sees of one model's outputs."""
+        seen, size = [], self._task.chunk
+        for begin in range(0, len(samples), size):
+            index = torch.from_numpy(samples[begin : begin + size]).to(self._arrays.device)
+            outputs = self._outputs(variables, self._arrays.inputs(index), memory or {})
+            seen.append(self._task.look(outputs, self._arrays.labels(index)))
+        return trees.concatenate(seen)
+
+    def _outputs(self, variables: Tree, x: Tensor, memory: Tree) -> Tensor:
+        if self._predictor is not None:
+            return self._predictor.predict(variables, memory, x)
+        return self._network.eval(variables["params"], variables["buffers"], x).outputs
+
+    def _memory(self, variables: Tree, client: int) -> Tree:
+        """What the view remembers of a client's samples."""
+        if self._predictor is None or self._predictor.look is None:
+            return {}
+        known = {
+            split: self._known(variables, self._held.samples[split][client])
+            for split in self._predictor.remembers
+            if split in self._held.samples and len(self._held.samples[split][client])
+        }
+        return self._predictor.recall(variables, known)
+
+    def _known(self, variables: Tree, samples: np.ndarray) -> dict[str, Any]:
+        assert self._predictor is not None and self._predictor.look is not None
+        found = []
+        for begin in range(0, len(samples), CHUNK):
+            index = torch.from_numpy(samples[begin : begin + CHUNK]).to(self._arrays.device)
+            batch = self._arrays.batch(index, torch.ones_like(index))
+            found.append(self._predictor.look(variables, batch))
+        return trees.concatenate(found)
+
+
+def _by_client(portions: Sequence[Portion]) -> dict[int, list[int]]:
+    """The places of each client's portions."""
+    found: dict[int, list[int]] = {}
+    for place, portion in enumerate(portions):
+        found.setdefault(portion.client, []).append(place)
+    return found
+
+
+def scored(
+    models: Scored, portions: Sequence[Portion], conclude: Conclude
+) -> dict[str, np.ndarray]:
+    """What is concluded of each portion, [portions, ...] by name."""
+    chosen, spread = list(portions), np.arange(len(portions))
+    if models.alike:
+        first: dict[int, int] = {}
+        places = [first.setdefault(id(portion.samples), len(first)) for portion in portions]
+        spread = np.array(places)
+        chosen = [portions[place] for place in np.unique(spread, return_index=True)[1]]
+    found: dict[str, np.ndarray] = {}
+    for rows, seen in models.looked(chosen):
+        sizes = np.array([len(chosen[row].samples) for row in rows])
+        for name, values in conclude(seen, sizes).items():
+            if name not in found:
+                found[name] = np.zeros((len(chosen), *values.shape[1:]))
+            found[name][rows] = values
+    return {name: values[spread] for name, values in found.items()}

@@ -1,0 +1,95 @@
+"""Sweeps: one pass over every sample of clients, one client after another or all at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl.api import trees
+from fl.api.method import Sweep
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError
+from fl.engine.arrays import Arrays
+from fl.engine.backends import TOGETHER, Cohort
+
+Swept = tuple[dict[str, Any], dict[str, Any]]
+"""What clients keep and what they upload, stacked."""
+
+
+@torch.no_grad()
+def sweep(part: Sweep, cohort: Cohort, sent: Tree, backend: str) -> Swept:
+    """The sweep of a cohort.
+
+    Args:
+        sent: The stacked uploads of the pass before, or {}.
+    """
+    return (_stacked if backend in TOGETHER else _loop)(part, cohort, sent)
+
+
+def _loop(part: Sweep, cohort: Cohort, sent: Tree) -> Swept:
+    done, schedule = [], cohort.schedule
+    for row, steps in enumerate(schedule.steps):
+        server = trees.take(cohort.server, row) if cohort.several else cohort.server
+        client, own = trees.take(cohort.clients, row), trees.take(sent, row)
+        seen: dict[str, Any] = {}
+        # A client without samples looks at one that weighs nothing, which gives zeros.
+        for step in range(max(1, int(steps))):
+            keep = max(1, int(schedule.weight[row, step].sum())) if steps else 1
+            batch = _batch(cohort.arrays, schedule.index[row, step, :keep], bool(steps))
+            found = _placed(part, cohort, row, server, client, own, batch)
+            seen = trees.apply(torch.add, seen, found) if seen else found
+        done.append(part.end(server, client, own, seen))
+    kept, uploads = zip(*done, strict=True)
+    return trees.stack(kept), trees.stack(uploads)
+
+
+def _placed(
+    part: Sweep, cohort: Cohort, row: int, server: Tree, client: Tree, sent: Tree, batch: Tree
+) -> dict[str, Any]:
+    try:
+        return part.look(server, client, sent, batch)
+    except FedloomError:
+        raise
+    except Exception as error:
+        place = f"client {int(cohort.ids[row])}, round {cohort.round}, in a sweep"
+        raise FedloomError(f"{place}: {type(error).__name__}: {error}") from error
+
+
+def _batch(arrays: Arrays, index: np.ndarray, real: bool) -> dict[str, Tensor]:
+    numbers = torch.from_numpy(index).to(arrays.device)
+    return arrays.batch(numbers, torch.full_like(numbers, int(real)))
+
+
+def _stacked(part: Sweep, cohort: Cohort, sent: Tree) -> Swept:
+    # Those with most samples come first, so that they leave from the stack's end.
+    order = np.argsort(-cohort.schedule.steps, kind="stable")
+    rows = torch.from_numpy(order).to(cohort.arrays.device)
+    schedule = cohort.schedule.take(order)
+    server = trees.take(cohort.server, rows) if cohort.several else cohort.server
+    clients, own = trees.take(cohort.clients, rows), trees.take(sent, rows)
+    look = trees.vmap(part.look, (*cohort.dims, 0, 0))
+    total: dict[str, Any] = {}
+    for step in range(schedule.index.shape[1]):
+        active = slice(0, int((schedule.steps > step).sum()) if step else len(order))
+        batch = cohort.arrays.batch(
+            torch.from_numpy(schedule.index[active, step]).to(cohort.arrays.device),
+            torch.from_numpy(schedule.weight[active, step]).to(cohort.arrays.device),
+        )
+        shared = trees.take(server, active) if cohort.several else server
+        seen = look(shared, trees.take(clients, active), trees.take(own, active), batch)
+        total = _added(total, seen, active) if total else seen
+    end = trees.vmap(part.end, (*cohort.dims, 0, 0))
+    kept, uploads = end(server, clients, own, total)
+    back = torch.argsort(rows)
+    return trees.take(kept, back), trees.take(uploads, back)
+
+
+def _added(total: Tree, seen: Tree, active: slice) -> dict[str, Any]:
+    def plus(sums: Tensor, more: Tensor) -> Tensor:
+        sums[active] += more
+        return sums
+
+    return trees.apply(plus, total, seen)

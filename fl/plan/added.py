@@ -1,0 +1,75 @@
+"""Whether a method uses what a study adds to it: terms of its loss, alterations of features.
+
+Methods made by `fl.api.recipe.recipe` do. A loss written by hand may use none of them, and would
+train as if nothing had been added; that shows only when the loss is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fl.api.alteration import Alteration
+from fl.api.method import Attached, Setting
+from fl.api.term import Adaptive, Beside, Term
+from fl.base.errors import FedloomError
+from fl.engine.assembly import Composed
+
+KINDS = ("terms", "features")
+"""The keys of an entry and of a spec that add something."""
+
+
+class Added:
+    """A method whose terms and alterations record that they were used.
+
+    Attributes:
+        composed: What to build instead of the given method; it computes the same.
+    """
+
+    def __init__(self, composed: Composed) -> None:
+        self._asked: dict[str, list[_Noting]] = {
+            "terms": [_Noting(one) for one in composed.terms],
+            "features": [_Noting(one) for one in composed.alterations],
+        }
+        terms, features = (tuple(self._asked[kind]) for kind in KINDS)
+        self.composed = replace(composed, terms=terms, alterations=features)
+
+    def check(self, spec: Mapping[str, Any]) -> None:
+        """Refuse (`FedloomError`) what no loss has used by now.
+
+        Args:
+            spec: What the method is composed of: its ``method``, ``terms`` and ``features``.
+        """
+        for kind in KINDS:
+            for one, noting in zip(spec.get(kind, ()), self._asked[kind], strict=True):
+                if not noting.asked:
+                    name = spec["method"]["name"]
+                    problem = f"{name}: {kind} are set, but its loss does not ask for {one['name']}"
+                    raise FedloomError(f"{problem}; allowed: none, as its loss is its own")
+
+
+@dataclass
+class _Noting:
+    """A term or an alteration as the registry has it; asked: whether what it builds was called."""
+
+    own: Any
+    asked: bool = field(default=False)
+
+    def build(self, setting: Setting) -> Term | Adaptive | Alteration | Attached:
+        built = self.own.build(setting)
+        if isinstance(built, Adaptive):
+            return replace(built, term=self._noted(built.term))
+        if isinstance(built, Beside | Attached):
+            return replace(built, term=self._noted(built.term))
+        if isinstance(built, Alteration):
+            before = built.before and self._noted(built.before)
+            return replace(built, apply=self._noted(built.apply), before=before)
+        return self._noted(built)
+
+    def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any) -> Any:
+            self.asked = True
+            return function(*given)
+
+        return noted

@@ -1,0 +1,76 @@
+"""What a report needs of a plan besides runs: titles, sizes of models, how entries train.
+
+None of it decides a number; it is read from the runs' specs, which do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fl.plan.expand import Expansion, Run
+
+
+def told(expansion: Expansion) -> dict[str, Any]:
+    """``titles`` by kind and text, ``models`` (text -> data set -> parameters), and ``entries``.
+
+    An entry has its method and what it starts from. Under ``training`` and ``values`` it has, for
+    every key, the list of its values over the points of the entry's grid, mostly one.
+    """
+    labels = dict.fromkeys(run.label for run in expansion.runs)
+    return {
+        "titles": _titles(expansion.runs),
+        "models": expansion.parameters,
+        "seeds": list(dict.fromkeys(run.spec["seed"] for run in expansion.runs)),
+        "entries": {
+            label: _entry(
+                [run.spec for run in expansion.runs if run.label == label],
+                _before(expansion.study.methods[label] or {}),
+            )
+            for label in labels
+        },
+    }
+
+
+def _titles(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {"dataset": {}, "partition": {}, "model": {}}
+    for run in runs:
+        for kind, titles in found.items():
+            choice = getattr(run, kind)
+            if choice.title:
+                titles[choice.text] = choice.title
+    return found
+
+
+def _before(given: Mapping[str, Any]) -> str | None:
+    """The entry that one starts from, or on whose images it trains."""
+    on = given.get("train_on")
+    return on if isinstance(on, str) else given.get("start")
+
+
+def _entry(specs: list[dict[str, Any]], start: str | None) -> dict[str, Any]:
+    return {
+        "method": specs[0]["method"]["name"],
+        "start": start,
+        "training": _values(spec["training"] for spec in specs),
+        "values": _values(map(_hyper, specs)),
+    }
+
+
+def _hyper(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a method and of what is added to it, ``mk-mmd.mu``."""
+    found = {key: value for key, value in spec["method"].items() if key != "name"}
+    for one in (*spec["terms"], *spec.get("features", ())):
+        found |= {f"{one['name']}.{key}": value for key, value in one.items() if key != "name"}
+    return found
+
+
+def _values(each: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for values in each:
+        for key, value in values.items():
+            known = found.setdefault(key, [])
+            if value not in known:
+                known.append(value)
+    return found

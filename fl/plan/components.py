@@ -1,0 +1,158 @@
+"""The data sets, partitions, models and analyses of a study, and what models see of a data set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fl.base import fields, registry
+from fl.base.errors import ConfigError, Where
+from fl.base.registry import Entry
+from fl.data.modality import Modality, named
+from fl.plan.grids import check_size, grid
+
+MADE = ("data set", "partition scheme")
+"""The kinds of which a plan makes instances; of others it reads what their files declare, as their
+import takes torch.
+"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One data set, partition or model of a study, with every default filled in.
+
+    Attributes:
+        text: As the study wrote it, ``dirichlet(clients=8, alpha=0.3)``.
+        at: Where it stands.
+        content: Of a data set, the hashes of the user's own files that it reads
+            (`fl.plan.own_files`).
+        title: What reports call it instead of its text; it decides no number.
+    """
+
+    entry: Entry
+    values: dict[str, Any]
+    text: str
+    at: Where
+    id: str = ""
+    content: dict[str, str] = field(default_factory=dict)
+    title: str = ""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Its part of a run's spec."""
+        content = {"content": self.content} if self.content else {}
+        return {"name": self.entry.name, **self.values, **content}
+
+
+def choices(kind: str, items: list[Any], where: Where, most: int) -> list[Choice]:
+    """All points of the items ``name`` or ``{name: {key: value}}``, each with its grid.
+
+    Raises:
+        ConfigError: For an item that is not understood, whose values equal those of an earlier one,
+            or whose grid has more than ``most`` points.
+    """
+    found: dict[str, Choice] = {}
+    called: dict[str, Choice] = {}
+    for choice in _settled(kind, items, where, most):
+        key = json.dumps(choice.spec, sort_keys=True)
+        if key in found:
+            problem = f"{choice.text} stands twice: {found[key].at.key} is the same"
+            raise ConfigError(choice.at, problem, f"each {kind} once")
+        other = called.setdefault(choice.title or choice.text, choice)
+        if other is not choice:
+            problem = f"is {choice.title!r} for {other.text} and for {choice.text}"
+            raise ConfigError(choice.at / "title", problem, "a title each, as `alpha = {alpha}`")
+        found[key] = choice
+    return list(found.values())
+
+
+def choice(kind: str, item: Any, where: Where) -> Choice:
+    """The only point of an item, ``name`` or ``{name: {key: value}}``.
+
+    Raises:
+        ConfigError: For an item that is not understood, or that is a grid.
+    """
+    return next(_of_item(kind, item, where, 1))
+
+
+def _settled(kind: str, items: list[Any], where: Where, most: int) -> Iterator[Choice]:
+    for i, item in enumerate(items):
+        yield from _of_item(kind, item, where / i, most)
+
+
+def _of_item(kind: str, item: Any, where: Where, most: int) -> Iterator[Choice]:
+    if isinstance(item, Mapping) and len(item) == 1:
+        ((name, given),) = item.items()
+    elif isinstance(item, str):
+        name, given = item, None
+    else:
+        raise ConfigError(where, f"is {item!r}", "a name, or one name with its keys")
+    look = registry.find if kind in MADE else registry.declared
+    entry = look(kind, str(name), where)
+    at = where / name
+    declared, given = fields.fields(entry.target), dict(fields.mapping(given, at))
+    title = given.pop("title", "")
+    check_size(declared, given, most, at)
+    for values in grid(declared, given):
+        settled = entry.parse(values, at)
+        told = _title(title, settled, at / "title")
+        yield Choice(entry, settled, _text(entry.name, values), at, title=told)
+
+
+def _title(given: Any, values: Mapping[str, Any], where: Where) -> str:
+    """A title with its ``{key}`` filled in."""
+    allowed = f"text; in braces any of {', '.join(values) or 'no key'}"
+    if not isinstance(given, str):
+        raise ConfigError(where, f"is {given!r}", allowed)
+    try:
+        return " ".join(given.format_map(values).split())
+    except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(where, f"is {given!r}: {error!r}", allowed) from None
+
+
+def _text(name: str, values: Mapping[str, Any]) -> str:
+    inside = ", ".join(f"{key}={value}" for key, value in values.items())
+    return f"{name}({inside})" if inside else name
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model sees of a data set, or of its modality ``name``; see `fl.data.Dataset`.
+
+    parts: where it sees several inputs of a sample; ``shape`` is then ().
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    classes: int
+    tokens: int
+    parts: tuple[Modality, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[Modality, ...]:
+        """The several inputs of a sample, or its only one."""
+        return self.parts or (Modality(self.name, "x", self.shape, self.tokens),)
+
+    def tree(self, made: Callable[[Modality], Any]) -> Any:
+        """What is made for each of several inputs, by name; for an only one, that itself."""
+        if not self.parts:
+            return made(self.kinds[0])
+        return {kind.name: made(kind) for kind in self.parts}
+
+
+def inputs(dataset: Choice, held: str = "first") -> list[Inputs]:
+    """What models see of a data set; of each modality where clients differ in it.
+
+    Args:
+        held: What clients hold of each sample, see `fl.plan.modal_check`.
+    """
+    data = dataset.entry.make(dataset.values)
+    if held == "first":
+        return [Inputs("", data.shape, data.classes, getattr(data, "tokens", 0))]
+    if held == "all":
+        return [Inputs("", (), data.classes, 0, data.modalities)]
+    kinds = data.modalities
+    every = [Inputs(named(kinds), (), data.classes, 0, kinds)] if held == "some" else []
+    return [Inputs(kind.name, kind.shape, data.classes, kind.tokens) for kind in kinds] + every

@@ -1,0 +1,332 @@
+"""Config files, read and checked. Nothing runs before everything in them has been understood."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from fl.base import fields, places, plugins, registry
+from fl.base.errors import ConfigError, Where, unknown
+from fl.base.fields import Count, Index, Positive, Seed
+from fl.base.files import is_folder
+from fl.plan import yaml_text
+from fl.plan.grids import second
+from fl.pytorch import tensorboard
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How runs are computed. None of it is part of a run's identity.
+
+    Attributes:
+        backend: `auto` is the fastest by a few real steps, once for all (see `fl.train.trial`).
+        device: `auto` is a GPU where there is one.
+        processes: Processes that train a run together, see `fl.train.team`. What follows is for
+            each of them: a job asks for as many times as much.
+        threads: CPU threads.
+        checkpoint_every: Rounds between checkpoints.
+        memory_mb, minutes, gpus, partition: What a scheduler is asked for. Without `gpus` it is one
+            GPU where the device is `cuda`, or where it is `auto` and this machine has any.
+        merge_minutes: How long a cluster job of several bundles may become (see
+            `fl.plan.jobs`); 0 merges none.
+        run_minutes: The assumed length of a run, where none like it has been measured.
+        tensorboard: Whether to write event files for TensorBoard.
+    """
+
+    backend: Literal["auto", "loop", "stacked", "compiled", "debug"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    processes: Count = 1
+    threads: Count = 1
+    checkpoint_every: Count = 5
+    memory_mb: Count = 4000
+    minutes: Count = 240
+    gpus: Index | None = None
+    partition: str | None = None
+    merge_minutes: Index = 30
+    run_minutes: Positive | None = None
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a node of a cluster's partition has; a key without a value has no limit.
+
+    Attributes:
+        partition: None is the cluster's default one.
+        minutes: How long the partition lets a job run.
+    """
+
+    partition: str | None = None
+    cpus: Count | None = None
+    memory_mb: Count | None = None
+    gpus: Index | None = None
+    minutes: Count | None = None
+
+    def lacks(self, execution: Execution) -> list[str]:
+        """What a job would ask for and this node does not have: ``8 gpus (4 there)``."""
+        asked = {
+            "cpus": execution.processes * execution.threads,
+            "memory_mb": execution.processes * execution.memory_mb,
+            "gpus": execution.processes * (execution.gpus or 0),
+            "minutes": execution.minutes,
+        }
+        there = {key: getattr(self, key) for key in asked}
+        return [
+            f"{number} {key} ({there[key]} there)"
+            for key, number in asked.items()
+            if there[key] is not None and number > there[key]
+        ]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``config/config.yaml``: which studies, where things are kept, how runs are computed.
+
+    In all folders ``~`` and ``$NAME`` are replaced where the config is read (`fl.base.places`).
+
+    Attributes:
+        plugins: Folders of the user's own code, see `fl.base.plugins`.
+        sources: By data set, the folder or http(s) address to take its raw files from, instead of
+            their publishers'.
+        nodes: What the nodes of a cluster have; a job that fits on none of them is refused.
+    """
+
+    studies: tuple[str, ...]
+    results: str = "results"
+    store: str = "results/runs"
+    data: str = "data"
+    plugins: tuple[str, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict)
+    execution: Execution = Execution()
+    nodes: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Published numbers to compare a study with: cells of one table in ``published/``.
+
+    Attributes:
+        source: The file's name.
+        table: The table's name in that file.
+        rows: Its row for each method entry of the study.
+        columns: Its column for each data set or partition, as the report writes these.
+        modality: Where clients differ in modality: whose mean the numbers are compared with; that
+            of all clients, if that is not said.
+        unseen: Whether they are compared with the mean over clients held out of training.
+    """
+
+    source: str
+    table: str
+    rows: dict[str, str]
+    columns: dict[str, str]
+    modality: str | None = None
+    unseen: bool = False
+
+
+@dataclass(frozen=True)
+class Best:
+    """Published hyper-parameters, one column of one table in ``published/``.
+
+    Attributes:
+        rows: By entry and key, the table's row. Keys of terms and features are ``<name>.<key>``.
+    """
+
+    source: str
+    table: str
+    column: str
+    rows: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """``config/studies/<name>.yaml``: one table or figure. See ``config/README.md`` for every key.
+
+    A list where one value is expected is a grid.
+
+    Attributes:
+        metric: By default the usual metric of the data sets' task (`fl.api.task`).
+        test: Whose test samples a client's model is scored on. `own`: the client's. `global`: those
+            of all clients that are trained on. `reweighted`: the client's, and in addition those of
+            all clients by the metric `fl.base.schema.REWEIGHTED`.
+        scored: Which recorded round counts: the `last`; or `best`, of each client the first in
+            which its model does best on its own validation samples.
+        max_runs: A study of more runs is refused as a mistake.
+        grid: `published` takes hyper-parameters from ``best``, where it has them, instead of from
+            the entries.
+        analyses: Of the stored runs, see `fl.analyses`.
+    """
+
+    datasets: list[Any]
+    partitions: list[Any]
+    models: list[Any]
+    methods: dict[str, Any]
+    seeds: list[Seed]
+    title: str = ""
+    question: str = ""
+    training: dict[str, Any] = field(default_factory=dict)
+    execution: dict[str, Any] = field(default_factory=dict)
+    metric: str | None = None
+    test: Literal["own", "global", "reweighted"] = "own"
+    scored: Literal["last", "best"] = "last"
+    baseline: str | None = None
+    keep_weights: bool = False
+    max_runs: Count = 10_000
+    grid: Literal["swept", "published"] = "swept"
+    best: Best | None = None
+    published: list[Cells] = field(default_factory=list)
+    analyses: list[Any] = field(default_factory=list)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, or a `ConfigError` that names it (see `fl.plan.yaml_text`)."""
+    where = Where(os.path.relpath(path))
+    return dict(fields.mapping(yaml_text.read(path, where), where))
+
+
+def settings(folder: Path) -> Settings:
+    """``config.yaml`` of a config folder; the plugins that it names are in use from now on."""
+    path = folder / "config.yaml"
+    where = Where(os.path.relpath(path))
+    found = _placed(Settings(**fields.parse(Settings, read_yaml(path), where)), where)
+    _check_board(found.execution.tensorboard, where / "execution")
+    _check_processes(found.execution, where / "execution")
+    # Where results and runs go is tried before anything is written there; data comes hours later.
+    _check_folder(found.data, where / "data")
+    plugins.use(found.plugins, where / "plugins")
+    for name, origin in found.sources.items():
+        at, known = where / "sources" / name, registry.names("data set")
+        if name not in known:
+            raise unknown(at, "data set", name, known)
+        if not _is_address(origin) and not is_folder(Path(origin)):
+            allowed = "a folder that is there, or an http:// or https:// address"
+            raise ConfigError(at, f"is {origin!r}", allowed)
+    return found
+
+
+NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|(?<=[0-9])\.(?=[0-9])){0,99}")
+"""A study's name. Files are named ``<study>.parquet``, ``<study>.runs.parquet`` and the like: as no
+letter follows a dot in a name, no file of one study is a file of another.
+"""
+
+
+def check_name(name: str, asked_at: Where) -> None:
+    """Refuse (`ConfigError`) what cannot be the name of a study, as files are named by it."""
+    if not NAME.fullmatch(name):
+        allowed = "up to 100 letters, digits, - and _, and a . between two digits"
+        raise ConfigError(asked_at, f"{name!r} is no name for a study", allowed)
+
+
+def asked(names: Iterable[str]) -> list[str]:
+    """The studies that a command line asks for, each once: ``a b``, ``a,b`` and ``a, b`` alike."""
+    return list(dict.fromkeys(one for name in names for one in re.split(r"[,\s]+", name) if one))
+
+
+def _check_folder(text: str, where: Where) -> None:
+    """Refuse a place that is no folder and can become none."""
+    path, problem = Path(text), ""
+    try:
+        there = next(one for one in (path, *path.parents) if _is_there(one))
+        # Looked at before it is asked, as a link may lead in a circle or to nowhere.
+        if there.stat() and not there.is_dir():
+            problem = f"is {text!r}, but {there} is a file"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        problem = f"is {text[:100]!r}, which can be no folder ({reason})"
+    if problem:
+        raise ConfigError(where, problem, "a folder, or a name for one to be made")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether something has that name, a link to nowhere too."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _placed(found: Settings, where: Where) -> Settings:
+    """``found`` with ``~`` and environment variables in its folders replaced."""
+    return replace(
+        found,
+        results=places.place(found.results, where / "results"),
+        store=places.place(found.store, where / "store"),
+        data=places.place(found.data, where / "data"),
+        plugins=tuple(
+            places.expand(text, where / "plugins" / i) for i, text in enumerate(found.plugins)
+        ),
+        sources={
+            name: origin if _is_address(origin) else places.expand(origin, where / "sources" / name)
+            for name, origin in found.sources.items()
+        },
+    )
+
+
+def _is_address(origin: str) -> bool:
+    return origin.startswith(("http://", "https://"))
+
+
+def study(folder: Path, name: str, asked_at: Where) -> tuple[Study, Where]:
+    """A study by name, and the place of its file."""
+    check_name(name, asked_at)
+    path = folder / "studies" / f"{name}.yaml"
+    if not path.exists():
+        raise unknown(asked_at, "study", name, (p.stem for p in path.parent.glob("*.yaml")))
+    where = Where(os.path.relpath(path))
+    found = Study(**fields.parse(Study, read_yaml(path), where))
+    for key in ("datasets", "partitions", "models", "methods", "seeds"):
+        if not getattr(found, key):
+            raise ConfigError(where / key, "is empty", "at least one")
+    i = second(found.seeds)
+    if i is not None:
+        raise ConfigError(where / "seeds" / i, f"{found.seeds[i]} stands twice", "each seed once")
+    return found, where
+
+
+def check_methods(folder: Path) -> None:
+    """Refuse (`ConfigError`) a file in ``methods/`` that would not be read: no method is named so.
+
+    A README, hidden files and the copies that editors leave (``~``) may lie there.
+    """
+    known = registry.names("method")
+    for path in sorted((folder / "methods").glob("*")):
+        passed = path.name.startswith((".", "README")) or path.name.endswith("~")
+        where = Where(os.path.relpath(path))
+        if not passed and path.name.partition(".")[0] not in known:
+            raise unknown(where, "method", path.name.partition(".")[0], known)
+        if not passed and path.suffixes != [".yaml"]:
+            allowed = f"{path.name.partition('.')[0]}.yaml"
+            raise ConfigError(
+                where, f"the file's name is {path.name!r}, which is not read", allowed
+            )
+
+
+def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Where]:
+    """What ``config/methods/<name>.yaml`` sets for a method in every study; often nothing."""
+    path = folder / "methods" / f"{name}.yaml"
+    return (read_yaml(path) if path.exists() else {}), Where(os.path.relpath(path))
+
+
+def execution(base: Execution, given: Any, where: Where) -> Execution:
+    """``base``, but for the keys that a study or a method's entry sets at ``where``."""
+    checked = fields.parse(Execution, given, where)
+    _check_board(checked["tensorboard"], where)
+    found = replace(base, **{key: checked[key] for key in fields.mapping(given, where)})
+    _check_processes(found, where)
+    return found
+
+
+def _check_processes(found: Execution, where: Where) -> None:
+    if found.processes > 1 and found.backend == "debug":
+        problem = f"is {found.processes}, and backend is debug, which looks at one client at a time"
+        raise ConfigError(where / "processes", problem, "1, or another backend")
+
+
+def _check_board(wanted: bool, where: Where) -> None:
+    if wanted and not tensorboard.there():
+        problem = "is true, but the package tensorboard is not installed"
+        raise ConfigError(where / "tensorboard", problem, tensorboard.REMEDY)

@@ -1,0 +1,117 @@
+"""What runs will cost, estimated from similar runs in the store."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fl.api.training import Training
+from fl.base import registry
+from fl.base.errors import DataError, FedloomError, Where
+from fl.base.places import path_of
+from fl.data import holdings
+from fl.data.scheme import Common
+from fl.plan import partition_fit
+from fl.store import run_check
+from fl.store.store import Store
+
+LIKENESS = (("dataset", "model", "method"), ("dataset", "model"), ("model",))
+"""What two runs must share for the one to tell the other's time, the most telling first.
+
+What a study adds to the method they always share: a term can cost many times what that does.
+"""
+
+
+def client_steps(spec: Mapping[str, Any]) -> int:
+    """Local steps of all clients over a whole run, by its spec, before there is any data."""
+    training = Training(**spec["training"])
+    clients, unseen, samples = _held(spec["partition"], spec["dataset"])
+    epochs = training.local_epochs or 1
+    local = training.local_steps or epochs * samples / clients / training.batch_size
+    trained = clients if unseen and _alone(spec) else clients - unseen
+    participants = max(1, round(training.participation * trained))
+    return round(training.rounds * participants * max(local, 1))
+
+
+def _alone(spec: Mapping[str, Any]) -> bool:
+    """Whether unseen clients are trained too."""
+    method = registry.declared("method", spec["method"]["name"], Where("the spec"))
+    return bool(getattr(method.target, "alone", False))
+
+
+def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, int, float]:
+    """How many clients there are, how many of them unseen, and the train samples of them all.
+
+    The sizes of a published split are known only from the data. Its share is assumed to be the
+    scheme's default, and no client is assumed to be unseen by it.
+    """
+    if "path" in scheme:
+        path = path_of(scheme["path"])
+        return _counted(path, path.stat().st_mtime_ns)
+    _, found = registry.entry_of("data set", dataset)
+    several = scheme.get("clients_per_domain", 0) * len(getattr(found, "domains", ()))
+    clients = scheme.get("clients") or several or found.natural or 1
+    unseen = scheme.get("unseen", 0)
+    if not isinstance(unseen, int):
+        unseen = 0 if isinstance(unseen, str) else round(unseen * clients)
+    followed = [key for key in ("val", "test") if isinstance(scheme.get(key), str)]
+    pool = 1 - sum(getattr(Common, key) for key in followed)
+    own = 1 - sum(partition_fit.share(scheme, key) for key in ("val", "test", "server"))
+    return clients, unseen, (found.size or 0) * pool * own
+
+
+@cache
+def _counted(path: Path, changed: int) -> tuple[int, int, float]:
+    """As `_held`, for a table that a user brings."""
+    table = holdings.read(path)
+    train = (table["split"] == "train").sum()
+    return table["client"].nunique(), len(holdings.unseen(table)), float(train)
+
+
+class Rates:
+    """Seconds of a process per client step, measured by the runs in a store."""
+
+    def __init__(self, store: Store) -> None:
+        seen: dict[str, list[float]] = {}
+        for run in store.runs():
+            record = store.record(run)
+            try:
+                run_check.check_record(record, Where(run))
+                run_check.check_spec(record.get("spec"), Where(run))
+                processes = record["execution"].get("processes", 1)
+                rate = processes * record["seconds"] / client_steps(record["spec"])
+            except (FedloomError, OSError, KeyError, TypeError, ArithmeticError):
+                continue  # A shared store may hold runs of a plugin or of keys not known here.
+            if record["state"] != "complete":
+                continue
+            for keys in LIKENESS:
+                seen.setdefault(_key(record["spec"], keys), []).append(rate)
+        self._rates = {key: statistics.median(rates) for key, rates in seen.items()}
+
+    def seconds(self, specs: Iterable[Mapping[str, Any]]) -> float | None:
+        """An estimate for runs one after another, each by one process; None if none is known."""
+        total = 0.0
+        for spec in specs:
+            rate = next(
+                (self._rates[_key(spec, k)] for k in LIKENESS if _key(spec, k) in self._rates), None
+            )
+            if rate is None:
+                return None
+            try:
+                total += rate * client_steps(spec)
+            except (DataError, OSError):
+                return None  # The user's table that it is planned on is not there any more.
+        return total
+
+
+def _key(spec: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+    # Numbers such as weights and rates cost nothing; what a term looks at, and how often, does.
+    added = [
+        [{k: v for k, v in one.items() if not isinstance(v, float)} for one in spec.get(kind, ())]
+        for kind in ("terms", "features")
+    ]
+    return json.dumps([[(key, spec[key]["name"]) for key in keys], *added], sort_keys=True)

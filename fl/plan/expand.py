@@ -1,0 +1,239 @@
+"""From a study to its runs: every combination, with every default filled in.
+
+A run's *spec* holds every choice that decides its numbers and nothing else. Its *point* is the spec
+without the seed, with the hashes of its code and data. Point and seed make the run's identity.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fl.api.task import Task
+from fl.base import identity
+from fl.base.errors import Where
+from fl.base.places import path_of
+from fl.data.contents import stamp
+from fl.plan import config, modal_check, specs, task_check
+from fl.plan.components import Choice, choices
+from fl.plan.config import Execution, Study
+from fl.plan.elsewhere import Site
+from fl.plan.grids import too_many
+from fl.plan.method_entries import Entries
+from fl.plan.own_files import Own
+from fl.plan.points import Point
+from fl.plan.rehearsed import Rehearsed
+from fl.plan.tried import Tried
+
+log = logging.getLogger(__name__)
+
+MANY = 2000
+"""Runs from which on planning takes so long that a word is said."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a study.
+
+    Attributes:
+        label: The study's name for its method entry.
+        title: The entry's name in print.
+        grid: The grid values of the entry, and as ``start.<key>`` those of what it starts from, as
+            ``train_on.<key>`` those of what made its samples.
+        execution: How to compute it; no part of its identity.
+        start: The run whose model it starts from.
+    """
+
+    id: str
+    point: str
+    spec: dict[str, Any]
+    code: dict[str, str]
+    label: str
+    title: str
+    grid: dict[str, Any]
+    dataset: Choice
+    partition: Choice
+    model: Choice
+    execution: Execution
+    start: str | None = None
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A study's runs.
+
+    Attributes:
+        watched: By path, the `stamp` of each file outside the config that the runs depend on.
+        parameters: The size of each model, by the texts of the model and the data set.
+        analyses: Those that the study asks for.
+        execution: How the study's runs are computed where an entry says nothing else.
+    """
+
+    name: str
+    study: Study
+    where: Where
+    runs: list[Run]
+    watched: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, dict[str, int]] = field(default_factory=dict)
+    analyses: list[Choice] = field(default_factory=list)
+    execution: Execution = field(default_factory=Execution)
+
+    @property
+    def needs_weights(self) -> bool:
+        """Whether final weights are read, by an analysis or because the study says so."""
+        analysed = any(getattr(one.entry.target, "weights", False) for one in self.analyses)
+        return self.study.keep_weights or analysed
+
+
+def expand(
+    folder: Path,
+    name: str,
+    asked_at: Where,
+    execution: Execution | None = None,
+    own: Own | None = None,
+    known: Tried | None = None,
+    checked: bool = True,
+) -> Expansion:
+    """All runs of a study.
+
+    Args:
+        execution: How runs are computed where the study says nothing else.
+        own: Finds the user's own files behind data sets.
+        known: What was tried before, and is not tried again.
+        checked: Whether models and methods are tried at all. If not, the runs are the same, but
+            no model's size is known.
+
+    Raises:
+        ConfigError: For anything in the study that is not understood.
+    """
+    study, where = config.study(folder, name, asked_at)
+    own = own or Own()
+    entries = Entries(folder, study, where, execution or Execution(), own.settle)
+    most = study.max_runs
+    datasets = choices("data set", study.datasets, where / "datasets", most)
+    datasets = list(map(own.settle, datasets))
+    models = choices("model", study.models, where / "models", most)
+    schemes = choices("partition scheme", study.partitions, where / "partitions", most)
+    analyses = choices("analysis", study.analyses, where / "analyses", most)
+    task, metric = task_check.settled(study, datasets, analyses, where)
+    study = replace(study, metric=metric)
+    task_check.check_named(analyses, study.methods)
+    count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * entries.size
+    if count > most:
+        raise too_many(count, "runs", most, where)
+    if count > MANY:
+        log.warning("%s: planning %s runs, which takes a while", where.file, f"{count:,}")
+    runs: dict[tuple[str, str], Run] = {}
+    counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
+    known, stages = known or Tried(), dict[tuple[str, str, str], Rehearsed]()
+    for dataset, scheme, model in itertools.product(datasets, schemes, models):
+        _check_task(dataset, scheme, model, task)
+        study_site = Site.of(dataset, scheme)
+        for site, labels in entries.sites(study_site, model):
+            held = _checked(site, model, task, analyses)
+            entries.check(labels, site.dataset, model, site.scheme, task, held)
+            if checked:
+                stage = Rehearsed(model, site.dataset, held, known)
+                stage = stages.setdefault((model.text, site.dataset.text, held), stage)
+                counts[model.text].setdefault(site.dataset.text, stage.parameters)
+                entries.rehearse(labels, stage, site.scheme)
+        place = _Place(entries, study.test, study.seeds[0], study_site, model)
+        for label, seed in itertools.product(entries.points, study.seeds):
+            if entries.distils(label) and seed != study.seeds[0]:
+                continue  # Its images are the same for all seeds.
+            for run in place.runs(label, seed):
+                runs[run.label, run.id] = run
+    files = {
+        str(path): stamp([path])
+        for path in (path_of(s.values["path"]) for s in schemes if "path" in s.values)
+    }
+    watched = {**own.watched, **files}
+    found = list(runs.values())
+    execution = entries.execution
+    return Expansion(name, study, where, found, watched, counts, analyses, execution)
+
+
+def _checked(site: Site, model: Choice, task: Task, analyses: Sequence[Choice]) -> modal_check.Held:
+    """What clients hold of each sample; a site, model or analysis that does not fit the others is a
+    `ConfigError`.
+    """
+    dataset, scheme = site.dataset, site.scheme
+    _check_task(dataset, scheme, model, task)
+    held = modal_check.check(model, dataset, scheme)
+    modal_check.check_analyses(held, dataset, model, analyses)
+    return held
+
+
+def _check_task(dataset: Choice, scheme: Choice, model: Choice, task: Task) -> None:
+    task_check.check_alike(dataset, task)
+    for one in (scheme, model):
+        task_check.check(one.entry, task, dataset, one.at)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One data set, partition and model of the study, on which every entry runs that has no site of
+    its own; test: the study's; seed: the first one, that of images to train on.
+    """
+
+    entries: Entries
+    test: str
+    seed: int
+    site: Site
+    model: Choice
+    _codes: dict[int, dict[str, str]] = field(default_factory=dict)
+
+    def _code(self, method: Point, spec: dict[str, Any]) -> dict[str, str]:
+        """The code hashes of a point, which are the same for all seeds and starts."""
+        if id(method) not in self._codes:
+            self._codes[id(method)] = specs.code(spec)
+        return self._codes[id(method)]
+
+    def runs(self, label: str, seed: int) -> Iterator[Run]:
+        """The runs of an entry: every point, from every point of what it starts from."""
+        start, parents = self.entries.start(label), list[Run | None]([None])
+        site = self.entries.site(label, self.site)
+        on = self.entries.train_on(label)
+        if start is not None:
+            parents = list(self.runs(start, seed))
+        elif isinstance(on, str):
+            parents = list(self.runs(on, self.seed))
+        of = "start" if start is not None else "train_on"
+        for method, parent in itertools.product(self.entries.points[label], parents):
+            before = {f"{of}.{key}": value for key, value in parent.grid.items()} if parent else {}
+            spec: dict[str, Any] = {
+                "dataset": site.dataset.spec,
+                "partition": site.scheme.spec,
+                "model": self.model.spec,
+                "method": method.spec,
+                "terms": method.terms,
+                "training": method.training,
+                "start": parent.point if parent and start else None,
+            }
+            # Left out where there are none, so that runs without are named as they were.
+            if method.features:
+                spec["features"] = method.features
+            if self.test != "own":
+                spec["test"] = self.test
+            if on is not None:
+                spec["train_on"] = parent.id if parent and not start else on
+            code = self._code(method, spec)
+            point = identity.point(spec, code)
+            yield Run(
+                id=identity.run(point, seed),
+                point=point,
+                spec={**spec, "seed": seed},
+                code=code,
+                label=label,
+                title=self.entries.title(label),
+                grid={**before, **method.grid},
+                dataset=site.dataset,
+                partition=site.scheme,
+                model=self.model,
+                execution=self.entries.executions[label],
+                start=parent.id if parent else None,
+            )

@@ -1,0 +1,303 @@
+"""What a config means, written to files: the runs, the bundles that train them, and what they need.
+
+Snakemake parses `current`. It is kept in ``<results>/plan/`` and made again only when config or
+code changed, so that reading it does not wait for the expansion.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fl.base import identity, registry, syntax
+from fl.base.errors import ConfigError, DataError, Where
+from fl.base.files import check_writable, sha256
+from fl.data.contents import stamp
+from fl.data.lock import NAME as LOCK
+from fl.plan import config, fingerprint, plan_check, plan_files, room, served
+from fl.plan.analyses import planned
+from fl.plan.captions import told
+from fl.plan.config import Settings
+from fl.plan.expand import Expansion, Run, expand
+from fl.plan.own_files import Own
+from fl.plan.published_cells import published_cells
+from fl.plan.tried import Tried
+from fl.pytorch import allocator
+
+TRIED = "tried.json"
+"""Beside the plan: which models and methods were tried, see `fl.plan.tried`."""
+REPORTING = ("results/tables.py", "report/__init__.py")
+"""Code behind tables and reports: when it changes, these are made again."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of some studies.
+
+    Attributes:
+        studies: By name: title, metric, hash and runs, for `fl.report.tables`.
+        bundles: By id: runs with their specs, needs and execution, for `fl.train.job`.
+        datasets, partitions: By id, how to make them.
+        analyses: By id, what they read, for `fl.report.analyse`.
+        watched: By path, the `stamp` of each file outside config that the plan depends on.
+    """
+
+    settings: Settings
+    studies: dict[str, dict[str, Any]]
+    bundles: dict[str, dict[str, Any]]
+    datasets: dict[str, dict[str, Any]]
+    partitions: dict[str, dict[str, Any]]
+    watched: dict[str, str]
+    analyses: dict[str, dict[str, Any]]
+
+    @property
+    def kinds(self) -> dict[str, dict[str, Any]]:
+        """Its files: by folder, by name."""
+        return {kind: getattr(self, kind) for kind in plan_check.KINDS}
+
+
+def make(
+    folder: Path,
+    studies: Sequence[str] = (),
+    checked: bool = True,
+    known: Tried | None = None,
+) -> Plan:
+    """The plan of the studies that a config folder or ``studies`` names.
+
+    It writes nothing but, where there is a ``<results>/plan``, what was tried and which code read.
+
+    Args:
+        checked: Whether models and methods are tried, where that was not done before; it needs
+            torch. If not, runs and bundles are the same.
+        known: What was tried before; by default what is beside the plan.
+
+    Raises:
+        ConfigError: For anything in the config that is wrong.
+    """
+    settings, wanted, where = asked_for(folder, studies)
+    place = Path(settings.results) / "plan"
+    syntax.recall(place)
+    own = Own(Path(settings.data), settings.sources, folder / LOCK)
+    known = known or Tried(place / TRIED)
+    with allocator.kept():
+        expansions = [
+            expand(folder, name, where, settings.execution, own, known, checked) for name in wanted
+        ]
+    known.save()
+    syntax.keep(place)
+    runs = {run.id: run for e in expansions for run in e.runs}
+    starts = {run.start for run in runs.values()}
+    kept = {run.id for e in expansions if e.needs_weights for run in e.runs}
+    bundles = _bundles(runs, {start for start in starts if start} | kept, settings, folder)
+    for expansion in expansions:
+        room.check_processes(expansion, settings, folder)
+    room.check_nodes(runs.values(), settings, folder)
+    home = {member["run"]: name for name, bundle in bundles.items() for member in bundle["runs"]}
+    made = {e.name: _study(e, home, folder) for e in expansions}
+    analysed = {e.name: list(planned(e, made[e.name]["runs"])) for e in expansions}
+    return Plan(
+        settings=settings,
+        studies={name: _analysed(one, analysed[name]) for name, one in made.items()},
+        bundles=bundles,
+        datasets={r.dataset.id: r.dataset.spec for r in runs.values()},
+        partitions={r.partition.id: _partition(r) for r in runs.values()},
+        watched=dict(sorted((path, was) for e in expansions for path, was in e.watched.items())),
+        analyses={one["analysis"]: one for own in analysed.values() for one in own},
+    )
+
+
+def asked_for(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str], Where]:
+    """The settings of a config folder, the studies asked for, and where they are named.
+
+    Raises:
+        ConfigError: For what is wrong with the config of all studies.
+    """
+    settings = config.settings(folder)
+    config.check_methods(folder)
+    where = Where(os.path.relpath(folder / "config.yaml")) / "studies"
+    where = Where("the command line") if studies else where
+    wanted = list(dict.fromkeys(studies or settings.studies))
+    if not wanted:
+        raise ConfigError(where, "is empty", "at least one study")
+    return settings, wanted, where
+
+
+def _bundles(
+    runs: Mapping[str, Run], kept: set[str], settings: Settings, folder: Path
+) -> dict[str, dict[str, Any]]:
+    """All seeds of a point are one bundle, over all studies; named by its members."""
+    points: dict[str, list[Run]] = {}
+    for run in runs.values():
+        points.setdefault(run.point, []).append(run)
+    names = {
+        point: identity.digest(sorted(run.id for run in members))
+        for point, members in points.items()
+    }
+    home = {run.id: names[run.point] for run in runs.values()}
+    return {
+        names[point]: {
+            "bundle": names[point],
+            "title": f"{members[0].title} on {members[0].dataset.text}",
+            "runs": [
+                {
+                    "run": run.id,
+                    "spec": run.spec,
+                    "code": run.code,
+                    "start": run.start,
+                    "keep_weights": run.id in kept,
+                }
+                for run in sorted(members, key=lambda r: r.spec["seed"])
+            ],
+            "dataset": members[0].dataset.id,
+            "partition": members[0].partition.id,
+            "after": sorted({home[run.start] for run in members if run.start}),
+            "results": settings.results,
+            "data": settings.data,
+            "sources": settings.sources,
+            "lock": str(folder / LOCK),
+            "plugins": list(settings.plugins),
+            "execution": asdict(members[0].execution),
+        }
+        for point, members in sorted(points.items(), key=lambda item: names[item[0]])
+    }
+
+
+def _partition(run: Run) -> dict[str, Any]:
+    return {
+        "dataset": run.dataset.id,
+        "spec": run.dataset.spec,
+        "scheme": run.partition.spec,
+        "text": run.partition.text,
+    }
+
+
+def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[str, Any]:
+    study = expansion.study
+    found = {
+        "study": expansion.name,
+        "title": study.title or expansion.name,
+        "question": study.question,
+        "metric": study.metric,
+        "test": study.test,
+        "scored": study.scored,
+        "baseline": study.baseline,
+        "runs": [
+            {
+                "run": run.id,
+                "method": run.label,
+                "title": run.title,
+                "point": run.grid,
+                "dataset": run.dataset.text,
+                "partition": run.partition.text,
+                "partition_id": run.partition.id,
+                "model": run.model.text,
+                "seed": run.spec["seed"],
+                "bundle": home[run.id],
+                "start": run.start,
+            }
+            for run in expansion.runs
+        ],
+        "published": published_cells(expansion, folder),
+        **told(expansion),
+    }
+    reporting = [identity.code(registry.ROOT / name) for name in REPORTING]
+    looks = {path.name: sha256(path) for path in fingerprint.TEMPLATES.glob("report.*")}
+    return {**found, "hash": identity.digest([found, reporting, looks])}
+
+
+def _analysed(study: dict[str, Any], analyses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A study with the analyses that its report shows."""
+    if not analyses:
+        return study
+    told = [{key: one[key] for key in ("analysis", "text", "title")} for one in analyses]
+    return {**study, "analyses": told, "hash": identity.digest([study["hash"], told])}
+
+
+def current(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
+    """``<results>/plan/plan.json``, made again first if config or code changed.
+
+    It has the settings, by name each study's hash and bundles, and each bundle's needs.
+    """
+    studies = config.asked(studies)
+    return still(folder, studies) or written(folder, studies)[1]
+
+
+def still(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
+    """`current`, if nothing has to be made for it; else empty."""
+    studies = config.asked(studies)
+    settings, wanted, _ = asked_for(folder, studies)
+    home = Path(settings.results) / "plan"
+    try:
+        known = plan_files.summary(home)
+    except DataError:
+        known = {}
+    watched = known.get("watched", {})
+    same = known.get("key") == fingerprint.of(folder, wanted, settings) and stands(watched)
+    return known if same and _whole(home, known) else {}
+
+
+def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, Any]]:
+    """Make and write a plan; the content of its ``plan.json``.
+
+    Raises:
+        FedloomError: If the disk refuses, where possible before anything is planned.
+    """
+    studies = config.asked(studies)
+    settings, wanted, _ = asked_for(folder, studies)
+    home = Path(settings.results) / "plan"
+    check_writable(home)
+    # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
+    key = fingerprint.of(folder, wanted, settings)
+    known = Tried(home / TRIED)
+    plan = make(folder, studies, known=known)
+    for kind, parts in plan.kinds.items():
+        for name, content in parts.items():
+            plan_files.write(home / kind / f"{name}.json", content)
+    plan_files.write(home / served.FILE, served.programs(plan.bundles))
+    known.save()  # Before, there may have been no folder.
+    syntax.keep(home)
+    return plan, dict(plan_files.write(home / "plan.json", _summary(plan, key)))
+
+
+def _whole(home: Path, known: Mapping[str, Any]) -> bool:
+    """Whether the files of all studies and bundles that a plan names are there."""
+    return all(
+        (home / kind / f"{name}.json").exists()
+        for kind in ("studies", "bundles", "analyses")
+        for name in known[kind]
+    )
+
+
+def _summary(plan: Plan, key: str) -> dict[str, Any]:
+    return {
+        "key": key,
+        "settings": asdict(plan.settings),
+        "watched": plan.watched,
+        "runs": sorted({m["run"] for b in plan.bundles.values() for m in b["runs"]}),
+        "studies": {
+            name: {
+                "hash": study["hash"],
+                "bundles": sorted({run["bundle"] for run in study["runs"]}),
+                "partitions": sorted({run["partition_id"] for run in study["runs"]}),
+                "analyses": [one["analysis"] for one in study.get("analyses", ())],
+            }
+            for name, study in plan.studies.items()
+        },
+        "bundles": {
+            name: {
+                "runs": [m["run"] for m in bundle["runs"]],
+                "keep_weights": [m["run"] for m in bundle["runs"] if m["keep_weights"]],
+                **{key: bundle[key] for key in ("dataset", "partition", "after")},
+            }
+            for name, bundle in plan.bundles.items()
+        },
+        "analyses": {name: {"bundles": one["bundles"]} for name, one in plan.analyses.items()},
+    }
+
+
+def stands(watched: Mapping[str, str]) -> bool:
+    """Whether the user's files are unchanged."""
+    return all(stamp([Path(path)]) == was for path, was in watched.items())

@@ -1,0 +1,165 @@
+"""From a method entry of a study to the points of its grid, with every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fl.api.training import Training
+from fl.base import fields, registry
+from fl.base.errors import ConfigError, Where, unknown
+from fl.base.registry import Entry
+from fl.plan import config, published
+from fl.plan.config import Study
+from fl.plan.grids import check_size, each_once, grid, is_grid
+
+ADDED = {"terms": "term", "features": "alteration"}
+"""What an entry adds to its method, by key, and what the registry calls it."""
+RESERVED = ("method", "start", "train_on", "title", *ADDED, "execution", "dataset", "partition")
+EXCLUSIVE = ("local_epochs", "local_steps")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method entry of a study at one point of its grid.
+
+    Attributes:
+        terms, features: Specs of those that the entry adds.
+    """
+
+    entry: Entry
+    values: dict[str, Any]
+    terms: list[dict[str, Any]]
+    features: list[dict[str, Any]]
+    training: dict[str, Any]
+    grid: dict[str, Any]
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Its part of a run's spec."""
+        return {"name": self.entry.name, **self.values}
+
+
+def points(
+    folder: Path, study: Study, where: Where, label: str, given: Mapping[str, Any]
+) -> Iterator[Point]:
+    """All points of a method entry.
+
+    Args:
+        folder: The config's.
+        where: The study's file.
+        label: The entry's name.
+        given: What the entry says.
+
+    Raises:
+        ConfigError: For a layer (the study's ``training``, the method's defaults, the entry) that
+            is not understood.
+    """
+    at = where / "methods" / label
+    entry = registry.declared("method", str(given.get("method", label)), at)
+    own, training = fields.fields(entry.target), fields.fields(Training)
+    for key in own.keys() & {*training, *RESERVED}:
+        problem = f"the method {entry.name!r} calls a hyper-parameter as a key of every entry"
+        raise ConfigError(at / key, problem, "another name in the method's file")
+    defaults, defaults_at = config.method_defaults(folder, entry.name)
+    declared = {**training, **own}
+    _check_layer(study.training, training, (), where / "training", study.max_runs)
+    for layer, place in ((defaults, defaults_at), (given, at)):
+        _check_layer(layer, declared, RESERVED, place, study.max_runs)
+    fixed = getattr(entry.target, "training", {})
+    merged = _layered(study.training, fixed, defaults, given)
+    added = _added(merged, at)
+    merged = {key: value for key, value in merged.items() if key not in RESERVED}
+    for name, (_, one, values) in added.items():
+        declared |= {f"{name}.{key}": field for key, field in fields.fields(one.target).items()}
+        merged |= {f"{name}.{key}": value for key, value in values.items()}
+    merged |= _published(folder, study, where, label, declared)
+    several = [k for k, v in merged.items() if is_grid(declared.get(k), v) and len(v) > 1]
+    check_size(declared, merged, study.max_runs, at)
+    for values in grid(declared, merged):
+        hyper = entry.parse({k: v for k, v in values.items() if k in own}, at)
+        rest = {k: v for k, v in values.items() if k in training}
+        settled = Training.settle(fields.parse(Training, rest, at), at)
+        specs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ADDED}
+        for name, (kind, one, _) in added.items():
+            parsed = one.parse(_within(values, name), at / kind / name)
+            specs[kind].append({"name": name, **parsed})
+        yield Point(entry, hyper, **specs, training=settled, grid={k: values[k] for k in several})
+
+
+def _added(merged: Mapping[str, Any], at: Where) -> dict[str, tuple[str, Entry, Mapping[str, Any]]]:
+    """What an entry adds, by name: the config key, its kind, and the keys that the entry sets of
+    it.
+    """
+    found: dict[str, tuple[str, Entry, Mapping[str, Any]]] = {}
+    for kind, called in ADDED.items():
+        where = at / kind
+        for name, values in fields.mapping(merged.get(kind), where).items():
+            entry = registry.declared(called, name, where / name)
+            if name in found:
+                problem = f"{name!r} stands in {found[name][0]} too"
+                raise ConfigError(where / name, problem, "each name once, as keys go by it")
+            values = fields.mapping(values, where / name)
+            for key in values:
+                if key not in fields.fields(entry.target):
+                    raise unknown(where / name / key, "key", key, fields.fields(entry.target))
+            each_once(fields.fields(entry.target), values, where / name)
+            found[name] = (kind, entry, values)
+    return found
+
+
+def _within(values: Mapping[str, Any], added: str) -> dict[str, Any]:
+    """The keys that are set of what is added, by the entry or by a published table."""
+    found = ((key.partition("."), value) for key, value in values.items())
+    return {key: value for (name, dot, key), value in found if dot and name == added}
+
+
+def _published(
+    folder: Path, study: Study, where: Where, label: str, declared: Mapping[str, fields.Field]
+) -> dict[str, float]:
+    """What ``grid: published`` sets of an entry, by key."""
+    best, where = study.best, where / "best"
+    if study.grid != "published":
+        return {}
+    if best is None:
+        raise ConfigError(where, "is missing", "what to take, as grid is published")
+    cells, found = published.table(folder, best.source, best.table, where), {}
+    for key, row in best.rows.get(label, {}).items():
+        at = where / "rows" / label / key
+        if key not in declared:
+            raise unknown(at, "key", key, declared)
+        found[key] = published.number(published.cell(cells, row, best.column, at))
+    return found
+
+
+def _check_layer(
+    layer: Mapping[str, Any],
+    declared: Mapping[str, fields.Field],
+    reserved: tuple[str, ...],
+    where: Where,
+    most: int,
+) -> None:
+    """Check each key and value of one layer, and that its grid has at most ``most`` points."""
+    for key in layer:
+        if key not in declared and key not in reserved:
+            raise unknown(where / key, "key", key, (*declared, *reserved))
+    each_once(declared, layer, where)
+    check_size(declared, layer, most, where)
+    for values in grid(declared, layer):
+        for key, given in values.items():
+            if key in declared:
+                fields.value(declared[key].hint, given, where / key)
+        if all(values.get(key) is not None for key in EXCLUSIVE):
+            Training.settle({"participation": 1.0, **values}, where)
+
+
+def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Later layers win; one that sets a client's local work removes the earlier settings of it."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        if any(key in layer for key in EXCLUSIVE):
+            merged = {key: value for key, value in merged.items() if key not in EXCLUSIVE}
+        merged.update(layer)
+    return merged

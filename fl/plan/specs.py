@@ -1,0 +1,158 @@
+"""From a run's spec to objects: its model, its method, its simulation, and the code of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from fl.api.task import DEFAULT
+from fl.base import identity, registry
+from fl.base.errors import Where
+from fl.base.files import sha256
+from fl.base.places import Folders
+from fl.base.registry import entry_of
+from fl.data.materials import (
+    dataset_id,
+    modalities_of,
+    partition,
+    partition_id,
+    prepare,
+    supply,
+    task_entry,
+    task_of,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from fl.api.method import Method, Setting
+    from fl.data.prepared import Prepared
+    from fl.engine.assembly import Composed, Parts
+    from fl.engine.simulate import Simulation
+
+Spec = Mapping[str, Any]
+"""A run's whole spec; of a part of it, ``{"name": ..., key: value, ...}``."""
+
+
+def parts_of(spec: Spec) -> Parts:
+    """The objects that a run's spec names, made with its values."""
+    from fl.engine.assembly import Parts
+
+    return Parts(
+        entry_of("model", spec["model"])[1],
+        composed(spec),
+        task_of(spec["dataset"]),
+        modalities_of(spec["dataset"]),
+    )
+
+
+def build(spec: Spec, setting: Setting) -> Method:
+    """The method of a run's spec, or of one without a model, see `fl.engine.assembly.build`."""
+    from fl.engine.assembly import build
+
+    return build(composed(spec), setting)
+
+
+def composed(spec: Spec) -> Composed:
+    """What the method of a run's spec is composed of."""
+    from fl.engine.assembly import Composed
+
+    return Composed(
+        entry_of("method", spec["method"])[1],
+        tuple(entry_of("term", term)[1] for term in spec["terms"]),
+        tuple(entry_of("alteration", one)[1] for one in spec.get("features", ())),
+    )
+
+
+def assemble(spec: Spec, folders: Folders, device: torch.device) -> Simulation:
+    """The simulation that a run's spec describes; missing data and partitions are made first."""
+    from fl.engine.assembly import assemble
+
+    return assemble(spec, parts_of(spec), *_dealt(spec, folders), device)
+
+
+def domains_of(spec: Spec, folders: Folders) -> list[str]:
+    """The domain of most of each client's training samples; nothing if the data set has none."""
+    prepared, table = _dealt(spec, folders)
+    if prepared.domain is None or not prepared.domains:
+        return []
+    train = table[(table["split"] == "train").to_numpy(bool)]
+    kinds = pd.Series(np.asarray(prepared.domain)[train["sample"].to_numpy()], train.index)
+    most = kinds.groupby(train["client"]).agg(lambda own: int(np.bincount(own).argmax()))
+    return [prepared.domains[kind] for kind in most.sort_index()]
+
+
+def _dealt(spec: Spec, folders: Folders) -> tuple[Prepared, pd.DataFrame]:
+    """The data set and the partition of a run, made if they do not exist yet."""
+    given = supply(spec["dataset"], folders.sources, folders.lock)
+    prepared = prepare(spec["dataset"], folders.data, given)
+    table = partition(spec["partition"], spec["dataset"], folders.data, folders.results)
+    return prepared, table
+
+
+def code(spec: Spec) -> dict[str, str]:
+    """The code hashes of a run of that spec, and the ids of its data."""
+    dataset = dataset_id(spec["dataset"])
+    added = {
+        f"{key} {one['name']}": identity.code(_entry_file(kind, one))
+        for key, kind, one in _added(spec)
+    }
+    task = task_entry(spec["dataset"])
+    if task.name != DEFAULT:  # That one is part of the core.
+        added["task"] = identity.code(task.file)
+    return {
+        **added,
+        "core": identity.code(identity.CORE),
+        "method": identity.code(_file("method", spec)),
+        "model": model_code(spec["model"]),
+        "dataset": dataset,
+        "partition": partition_id(spec["partition"], dataset),
+    }
+
+
+def _added(spec: Spec) -> Iterator[tuple[str, str, Spec]]:
+    """What a study adds to the method: its name in `code`, its kind, its spec."""
+    yield from (("term", "term", term) for term in spec["terms"])
+    yield from (("features", "alteration", one) for one in spec.get("features", ()))
+
+
+def model_code(spec: Spec) -> str:
+    """The code of a model, and the content of a weights file of the user's own."""
+    code = identity.code(_entry_file("model", spec))
+    weights = spec.get("weights")
+    if not isinstance(weights, str) or not Path(weights).is_file():
+        return code
+    return identity.digest([code, _content(weights, Path(weights).stat().st_mtime_ns)])
+
+
+@cache
+def _content(path: str, changed: int) -> str:
+    return sha256(Path(path))
+
+
+def code_files(spec: Spec) -> dict[str, str]:
+    """Every source file behind a run of that spec, with its hash."""
+    kinds = {
+        "method": "method",
+        "model": "model",
+        "dataset": "data set",
+        "partition": "partition scheme",
+    }
+    roots = [identity.CORE, identity.PREPARED, identity.DEALT]
+    roots += [_file(kind, spec, key) for key, kind in kinds.items()]
+    roots += [_entry_file(kind, one) for _, kind, one in _added(spec)]
+    roots.append(task_entry(spec["dataset"]).file)
+    return {name: found for root in roots for name, found in identity.files(root).items()}
+
+
+def _file(kind: str, spec: Spec, key: str = "") -> Path:
+    return _entry_file(kind, spec[key or kind])
+
+
+def _entry_file(kind: str, spec: Spec) -> Path:
+    return registry.file(kind, spec["name"], Where("the spec"))

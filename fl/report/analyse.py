@@ -1,0 +1,191 @@
+"""Making an analysis of stored runs, once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fl.analyses import Result
+from fl.base import files, identity, registry
+from fl.base.errors import DataError, FedloomError
+from fl.base.schema import COMPLETE, MISSING, StudySetting
+from fl.plan import plan_files, specs
+from fl.plan.analyses import PAGE, RECORD, TABLE, place
+from fl.report import partitions, tables
+from fl.store.store import Store
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fl.engine.simulate import Simulation
+
+log = logging.getLogger(__name__)
+
+
+def make(planned: Mapping[str, Any], results: Path, store: Path) -> Path:
+    """The folder of an analysis, see `fl.plan.analyses`; made only if it is not there yet.
+
+    Raises:
+        FedloomError: If runs are missing, if the code differs from that it was planned with, or if
+            the disk refuses.
+    """
+    folder = place(results, planned["analysis"])
+    if (folder / RECORD).is_file():
+        return folder
+    entry, analysis = registry.entry_of("analysis", planned["spec"])
+    if identity.code(entry.file) != planned["code"]:
+        raise FedloomError(
+            f"{planned['analysis']}: its code changed after it was planned; plan again (start "
+            "snakemake again, or `python -m fl plan --write`)"
+        )
+    with _device(planned["execution"]) as device:
+        runs, left_out = _runs(planned, results, store, device)
+        result: Result = analysis.read(runs)
+        executed = {"device": device}
+    with files.disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder, {**planned, "executed": executed}, result, left_out)
+    log.info("%s: made of %d runs", planned["analysis"], len(runs))
+    return folder
+
+
+@contextlib.contextmanager
+def _device(execution: Mapping[str, Any]) -> Iterator[str]:
+    """The device for models: as the study's ``execution`` says, claimed as for training."""
+    if execution["device"] == "cpu":  # All that an analysis needs that computes no model.
+        yield "cpu"
+        return
+    from fl.pytorch.devices import claim
+
+    with claim(execution["device"]) as [device]:
+        yield str(device)
+
+
+def _runs(
+    planned: Mapping[str, Any], results: Path, store: Path, device: str
+) -> tuple[list[_Stored], list[str]]:
+    """The runs to be read, one for each method, setting and seed, and those left out."""
+    _, runs = tables.collect(planned, store)
+    missing = runs.loc[runs["state"] == MISSING, "run"]
+    if len(missing):
+        raise FedloomError(
+            f"{planned['analysis']}: {len(missing)} of {len(runs)} runs are not in {store}: "
+            f"{', '.join(missing[:5])}; train them first"
+        )
+    chosen = runs[runs["selected"]]
+    left_out = [
+        f"diverged, left out: {row['title']}, seed {row['seed']}, run {row['run']}"
+        for row in chosen[chosen["state"] != COMPLETE].to_dict("records")
+    ]
+    keep = set(chosen.loc[chosen["state"] == COMPLETE, "run"])
+    shared: dict[str, Any] = {}
+    known = (one for one in planned["runs"] if one["run"] in keep)
+    return [_Stored(one, results, Store(store), shared, device) for one in known], left_out
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A run as an analysis sees it, `fl.analyses.Source`.
+
+    Attributes:
+        shared: What runs of a bundle share.
+        device: Where models and data are, ``cpu`` or ``cuda:0``.
+    """
+
+    planned: Mapping[str, Any]
+    results: Path
+    store: Store
+    shared: dict[str, Any]
+    device: str
+
+    @property
+    def run(self) -> str:
+        return str(self.planned["run"])
+
+    @property
+    def method(self) -> str:
+        return str(self.planned["method"])
+
+    @property
+    def setting(self) -> StudySetting:
+        return self.planned["dataset"], self.planned["partition"], self.planned["model"]
+
+    @property
+    def seed(self) -> int:
+        return int(self.planned["seed"])
+
+    def traces(self) -> dict[str, Tensor]:
+        return self.store.traces(self.run)
+
+    def weights(self) -> dict[str, Any]:
+        return self.store.weights(self.run, self.device)
+
+    def simulation(self) -> Simulation:
+        import torch
+
+        name = self.planned["bundle"]
+        if name not in self.shared:
+            bundle = plan_files.bundle(self.results / "plan", name)
+            spec = bundle.runs[0].spec
+            self.shared.clear()  # One at a time, as each holds its data.
+            self.shared[name] = specs.assemble(spec, bundle.folders, torch.device(self.device))
+        found: Simulation = self.shared[name]
+        return found
+
+    def counts(self) -> np.ndarray:
+        found = self._partition
+        counts = np.zeros((max(found.clients) + 1, len(found.classes)), np.int64)
+        counts[list(found.clients)] = found.counts["train"]
+        return counts
+
+    def domains(self) -> list[str]:
+        bundle = plan_files.bundle(self.results / "plan", self.planned["bundle"])
+        return specs.domains_of(bundle.runs[0].spec, bundle.folders)
+
+    @cached_property
+    def _partition(self) -> partitions.Partition:
+        name = self.planned["partition_id"]
+        found = partitions.read(self.results, name, self.planned["partition"])
+        if found is None:
+            raise DataError(
+                f"{self.results / 'partitions' / name}: is not there; `python -m fl partition "
+                f"{name}` makes it"
+            )
+        return found
+
+
+def _write(folder: Path, planned: Mapping[str, Any], result: Result, left_out: list[str]) -> None:
+    """Write the table, the figures and, last, the record."""
+    files.write_table(folder / TABLE, result.table)
+    names, panels = [TABLE], []
+    for i, panel in enumerate(result.panels, start=1):
+        found = {**panel.picture.files(), PAGE: panel.picture.svg.encode()}
+        for end, content in found.items():
+            files.write_bytes(folder / f"figure-{i}{end}", content)
+            names.append(f"figure-{i}{end}")
+        panels.append(
+            {
+                "figure": f"figure-{i}",
+                "setting": list(panel.setting),
+                "method": panel.method,
+                "title": panel.title,
+                "alt": panel.alt,
+            }
+        )
+    record = {
+        **{key: planned[key] for key in ("analysis", "text", "spec", "code", "executed")},
+        "runs": [one["run"] for one in planned["runs"]],
+        "columns": result.columns,
+        "caption": result.caption,
+        "figure": result.figure,
+        "notes": [*result.notes, *left_out],
+        "panels": panels,
+    }
+    files.write_sealed(folder / RECORD, record, files=names)

@@ -1,0 +1,101 @@
+"""A study's results as files: its tables, and the numbers and curves shown by version control.
+
+`fl.report.tables` writes ``tables/<study>.parquet`` and ``.runs.parquet``. From them are made
+``metrics/<study>.json``, the summary by setting and method, and ``plots/<study>.csv``, a line per
+setting, method and round: plain enough for `dvc metrics` and `dvc plots`, and for `git diff`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from fl.base import files
+from fl.base.schema import SETTING
+from fl.report import derived, summaries, tables
+
+SHOWN = ("mean", "sd_seeds", "sd_clients", "worst", "n_seeds", "n_diverged", "n_missing")
+GRID = ("n_points", "n_points_there")
+"""What the metrics say of a method, see `fl.report.summaries.summarise`; of its grid only if it
+has one.
+"""
+
+
+def paths(results: Path, study: str) -> list[Path]:
+    """The files of a study: both tables, the metrics, the plot's data."""
+    return [
+        *(results / "tables" / f"{study}{end}" for end in (".parquet", ".runs.parquet")),
+        results / "metrics" / f"{study}.json",
+        results / "plots" / f"{study}.csv",
+    ]
+
+
+def write(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Write all `paths` of a study from what ``store`` holds; return both tables."""
+    *_, metrics, plot = paths(results, plan["study"])
+    with files.disk_errors(results):
+        for path in (metrics, plot):
+            # Gone first: numbers of another plan never stand beside tables of this one.
+            path.unlink(missing_ok=True)
+        rows, runs = tables.write(plan, store, results / "tables")
+        for path in (metrics, plot):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_json(metrics, _metrics(rows, runs, plan["metric"]))
+        files.write_bytes(plot, _curves(rows, runs, plan["metric"]).encode())
+    return rows, runs
+
+
+def read(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both tables of a study as it is planned; incomplete ones are made again, but not written.
+
+    Without a store, as in a copy, tables that lack runs are used as they are.
+    """
+    found = there(plan, results, lacking=not store.is_dir())
+    return found or tables.collect(plan, store)
+
+
+def there(
+    plan: Mapping[str, Any], results: Path, lacking: bool = False
+) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    """Both tables of a study if they stand there, readable and of the same plan.
+
+    Args:
+        lacking: Whether tables that lack runs will do.
+    """
+    both = paths(results, plan["study"])[:2]
+    stamps = {tables.read_plan_hash(path) for path in both}
+    if stamps != {(plan["hash"], True)} and not (lacking and stamps == {(plan["hash"], False)}):
+        return None
+    try:
+        rows, runs = (pd.read_parquet(path, partitioning=None) for path in both)
+    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
+        # Only their ends were looked at, which say whose they are: the rest may be damaged, and
+        # another Snakemake may have removed them since, to make them anew.
+        return None
+    return rows, runs
+
+
+def _metrics(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> dict[str, Any]:
+    """``{setting: {method: {mean: 0.96, ...}}}``, without means of nothing."""
+    found: dict[str, Any] = {}
+    for row in summaries.summarise(rows, runs, metric).to_dict("records"):
+        shown = (*SHOWN, *GRID) if row["n_points"] > 1 else SHOWN
+        told = {key: row[key] for key in shown if pd.notna(row[key])}
+        found.setdefault(_place(row), {})[row["method"]] = told
+    return found
+
+
+def _curves(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> str:
+    """CSV of `fl.report.derived.curves`, sorted by setting, method and round."""
+    curves = derived.curves(rows, runs, metric)
+    curves.insert(0, "setting", [_place(row) for row in curves.to_dict("records")])
+    order = curves.sort_values(["setting", "method", "round"], kind="stable")
+    return order.drop(columns=SETTING).to_csv(index=False, lineterminator="\n")
+
+
+def _place(row: Mapping[Any, Any]) -> str:
+    return " / ".join(str(row[key]) for key in SETTING)

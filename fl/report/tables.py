@@ -1,0 +1,219 @@
+"""A study's results as tables: the long table and the runs table.
+
+The long table holds every recorded value of every finished run, in the columns of
+`fl.base.schema.RESULT_COLUMNS` and `POINT_COLUMNS`, with a column for each hyper-parameter that
+varies (`fl.report.varied`), and where the best round of each client counts, which that is. It is
+the same, byte for byte, whenever the same runs give the same numbers; timings and machines are
+only in the runs table.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fl.base import files
+from fl.base.errors import DataError, Where
+from fl.base.schema import METRIC_COLUMNS, MISSING, RESULT_COLUMNS, SETTING
+from fl.report import computed, varied
+from fl.report.summaries import SCORED, best_rounds, points, rising
+from fl.store import run_check
+from fl.store.layout import METRICS, RECORD
+from fl.store.store import Store
+
+POINT_COLUMNS = {"point": "string", "selected": "bool"}
+"""Of both tables: a row's grid point (``mu=0.1, lr=0.01``; empty without a grid), and whether it is
+the one that validation data chose, which is what the main table shows.
+"""
+
+RUN_COLUMNS = {
+    "study": "string",
+    "run": "string",
+    "dataset": "string",
+    "partition": "string",
+    "partition_id": "string",
+    "model": "string",
+    "method": "string",
+    "title": "string",
+    "point": "string",
+    "seed": "int64",
+    "state": "string",
+    "rounds": "Int64",
+    "rounds_before": "Int64",
+    "seconds": "float64",
+    "stack": "string",
+    "backend": "string",
+    "device": "string",
+    "selected": "bool",
+    "participants": "Int64",
+    "traffic": "string",
+    "bytes_down": "float64",
+    "bytes_up": "float64",
+    "flops": "float64",
+    "flops_server": "float64",
+    "state_client": "Int64",
+    "state_server": "Int64",
+}
+"""Columns of ``<study>.runs.parquet``: one row per planned run, missing ones included. Those of
+`fl.report.varied` follow.
+
+rounds_before: rounds behind the model that it starts from, 0 where that is a fresh one; unknown
+where the run that made it is gone. stack: the runs that were trained at once with it, itself
+included; each of them has an equal share of the seconds. participants and those after it are what
+`fl.train.costs.Costs` says, traffic as JSON; unknown of runs that do not tell.
+"""
+
+METADATA = b"fedloom"
+
+
+def collect(plan: Mapping[str, Any], store: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The long table and the runs table of a study, from the runs that ``store`` holds.
+
+    A run without a folder is ``missing`` in the runs table and absent from the long one.
+    Raises `DataError` for a store entry that cannot be read and for a grid without validation
+    results to choose by.
+    """
+    entries = {(entry["method"], entry["run"]): entry for entry in plan["runs"]}
+    records = [_record(Store(store), entry["run"]) for entry in entries.values()]
+    runs = pd.DataFrame(
+        [
+            _run_row(plan["study"], entry, record) | computed.columns(record, Store(store))
+            for entry, record in zip(entries.values(), records, strict=True)
+        ],
+        columns=list(RUN_COLUMNS),
+    ).astype(RUN_COLUMNS)
+    hyper = varied.columns([entry.get("point") or {} for entry in entries.values()])
+    runs = pd.concat([runs, hyper], axis=1)
+    by_run = {run: record for (_, run), record in zip(entries, records, strict=True)}
+    rows, owner = _long(runs, Store(store), by_run)
+    if plan.get("scored") == "best":
+        rows[SCORED] = best_rounds(rows, plan["metric"])
+    runs["selected"] = _selected(rows, runs, plan["metric"])
+    about = runs[[*POINT_COLUMNS, *hyper]].iloc[owner].reset_index(drop=True)
+    return pd.concat([rows, about], axis=1), runs
+
+
+def _record(store: Store, run: str) -> dict[str, Any] | None:
+    """What ``run.json`` says, or nothing for a run that is not finished."""
+    if not store.has(run):
+        return None
+    record = store.record(run)
+    run_check.check_record(record, Where(str(store.place(run) / RECORD)))
+    return record
+
+
+def _run_row(
+    study: str, entry: Mapping[str, Any], record: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    known = {column: entry[column] for column in RUN_COLUMNS if column in entry}
+    return known | {
+        "study": study,
+        "title": entry.get("title") or entry["method"],
+        "point": point_text(entry.get("point") or {}),
+        "state": record["state"] if record else MISSING,
+        "selected": False,
+    }
+
+
+def point_text(point: Mapping[str, Any]) -> str:
+    """A grid point as text, ``mu=0.1, lr=0.01``; empty without a grid."""
+    return ", ".join(f"{key}={value}" for key, value in point.items())
+
+
+def _long(
+    runs: pd.DataFrame, store: Store, records: Mapping[str, Any]
+) -> tuple[pd.DataFrame, np.ndarray]:
+    """The recorded values, and for each of them its run's place in ``runs``."""
+    order = runs.sort_values([*SETTING, "method", "seed", "run"], kind="stable")
+    order = order[order["state"] != MISSING]
+    places, order = order.index.to_numpy(), order.reset_index(drop=True)
+    values, owner = _metrics(store, list(order["run"]), records)
+    columns = {c: order[c].take(owner).to_numpy() for c in RESULT_COLUMNS if c in order}
+    columns |= {c: values[c].to_numpy() for c in METRIC_COLUMNS}
+    rows = pd.DataFrame(columns, columns=list(RESULT_COLUMNS)).astype(RESULT_COLUMNS)
+    return rows, places[owner]
+
+
+def _metrics(
+    store: Store, runs: Sequence[str], records: Mapping[str, Any]
+) -> tuple[pd.DataFrame, np.ndarray]:
+    """The rows of runs, one run after another, and by row the run's place among them."""
+    if not runs:
+        return pd.DataFrame(columns=list(METRIC_COLUMNS)), np.zeros(0, int)
+    parts = [store.metrics(run) for run in runs]
+    sources = [str(store.place(run) / METRICS) for run in runs]
+    try:
+        rows = run_check.joined_metrics(parts, [records[run] for run in runs], sources)
+    except DataError as error:
+        remedy = "`python -m fl store verify --remove`, and train it again"
+        raise DataError(f"{error}; {remedy}") from error
+    rows["owner"] = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    rows = rows.sort_values(["owner", *run_check.KEY], kind="stable", ignore_index=True)
+    return rows, rows["owner"].to_numpy()
+
+
+def write(plan: Mapping[str, Any], store: Path, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Write ``<study>.parquet`` and ``<study>.runs.parquet`` into ``folder``; return both tables as
+    a reader of the files finds them.
+
+    Both carry the plan's hash and whether every planned run is there (see `read_plan_hash`).
+    """
+    rows, runs = collect(plan, store)
+    stamp = {"plan": plan["hash"], "complete": bool((runs["state"] != MISSING).all())}
+    study = plan["study"]
+    with files.disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        # The long table comes last: where it stands, the runs table of the same plan does too.
+        runs = _write_parquet(runs, folder / f"{study}.runs.parquet", stamp)
+        rows = _write_parquet(rows, folder / f"{study}.parquet", stamp)
+    return rows, runs
+
+
+def _write_parquet(frame: pd.DataFrame, path: Path, stamp: Mapping[str, Any]) -> pd.DataFrame:
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    metadata = {**(table.schema.metadata or {}), METADATA: json.dumps(stamp).encode()}
+    content = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(metadata), content)
+    files.write_bytes(path, content.getvalue())
+    # Not read from the disk, where another Snakemake may be about to make the same table.
+    return pd.read_parquet(content)
+
+
+def read_plan_hash(path: Path) -> tuple[str, bool] | None:
+    """The plan's hash in a table and whether no run was missing; nothing if it cannot be told."""
+    try:
+        stamp = json.loads((pq.read_schema(path).metadata or {})[METADATA])
+        return str(stamp["plan"]), bool(stamp["complete"])
+    except (OSError, KeyError, ValueError, pa.ArrowException):
+        return None
+
+
+def _selected(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.Series:
+    """Whether a run belongs to the point that does best on validation data (ties: the first)."""
+    table = points(rows, runs, metric)
+    best = set()
+    for key, group in table.groupby([*SETTING, "method"], sort=False):
+        if len(group) > 1 and group["n_seeds"].sum() and group["val"].isna().all():
+            raise DataError(
+                f"method {key[-1]!r} has a grid of {len(group)} points but no validation rows of "
+                f"{metric!r} to choose by; give the partition a validation share or the method "
+                "one point"
+            )
+        rank = pd.DataFrame(
+            {
+                "diverged": group["n_diverged"] > 0,
+                "score": group["val"] * (-1 if rising(metric) else 1),
+            }
+        )
+        first = rank.sort_values(["diverged", "score"], kind="stable", na_position="last").index[0]
+        best.add((*key, group.loc[first, "point"]))
+    keys = runs[[*SETTING, "method", "point"]].itertuples(index=False, name=None)
+    return pd.Series([key in best for key in keys], index=runs.index, dtype=bool)

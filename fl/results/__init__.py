@@ -1,1 +1,0 @@
-"""From runs to tables and analyses."""

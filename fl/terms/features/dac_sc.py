@@ -1,0 +1,66 @@
+"""DAC-SC: the amplitudes of features are normalised in part, their phases stay.
+
+Lee, Bae, Kim. Decompose, Adjust, Compose: Effective Normalization by Playing with Frequency for
+Domain Generalization. CVPR 2023. arXiv:2303.02328.
+
+The paper's layers are normalisations with learned shares, at work in training and in evaluation.
+Here, as an augmentation for comparison with others, the share is drawn, and evaluation is without
+it. For a channel x with mean m and deviation s, the amplitudes become lambda times those of x plus
+1 - lambda times those of (x - m) / s, with lambda uniform, one for each sample. Normalising moves
+no phase but that of the mean, which is a sign and is kept. So no Fourier transform is needed: the
+result is (lambda + (1 - lambda) / s) (x - m) + lambda m.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fl.api.alteration import Alteration
+from fl.api.method import Setting
+from fl.api.task import ANY
+from fl.api.term import Batch
+from fl.api.trees import Tree
+from fl.base.fields import Share
+from fl.parts.feature_statistics import moments
+from fl.parts.partners import check_images, is_drawn
+from fl.pytorch import keyed
+
+WHETHER, HOW_MUCH = range(2)
+"""Streams of a batch's keys."""
+
+
+@dataclass(frozen=True)
+class DACSC:
+    """layers: names of the model's modules whose images [b, c, h, w] are altered.
+    p: probability that a batch is altered, drawn for each layer apart.
+    """
+
+    layers: tuple[str, ...]
+    p: Share = 0.5
+
+    title: ClassVar = "DAC-SC"
+    tasks: ClassVar = ANY
+
+    def build(self, setting: Setting) -> Alteration:
+        """The alteration, without a state."""
+
+        def apply(
+            layer: str, features: Tensor, batch: Batch, state: Tree
+        ) -> tuple[Tensor, dict[str, Any]]:
+            check_images(features, "features.dac-sc.layers", layer)
+            altered = is_drawn(batch["key"], WHETHER, self.p)
+            own = keyed.uniform(batch["key"], HOW_MUCH).to(features.dtype)
+            return torch.where(altered, composed(features, own), features), {}
+
+        return Alteration("dac-sc", self.layers, apply)
+
+
+def composed(features: Tensor, own: Tensor) -> Tensor:
+    """Features [b, c, h, w] that keep a share ``own``, [b], of their own amplitudes."""
+    mean, sd = (statistic[..., None, None] for statistic in moments(features))
+    own = own.reshape(-1, 1, 1, 1)
+    return (own + (1 - own) / sd) * (features - mean) + own * mean

@@ -1,0 +1,77 @@
+"""M-Mixup, manifold mixup: features of a layer drawn for the batch, and labels, are mixed.
+
+Verma, Lamb, Beckham, Najafi, Mitliagkas, Lopez-Paz, Bengio. Manifold Mixup: Better Representations
+by Interpolating Hidden States. ICML 2019. arXiv:1806.05236.
+
+The layer is drawn from those named, and from the input too unless `inputs` says otherwise. The rest
+is as in `fl.terms.features.mixup`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fl.api.alteration import Alteration
+from fl.api.method import Setting
+from fl.api.mixed_labels import mixed, remember
+from fl.api.task import ANY
+from fl.api.term import Batch
+from fl.api.trees import Tree, each
+from fl.base.errors import FedloomError
+from fl.base.fields import Bound
+from fl.parts.partners import check_labels
+from fl.pytorch import keyed
+from fl.terms.features.mixup import chosen
+
+WHERE = 2
+"""The stream of the layer, after those of `chosen`."""
+
+CHOICE = "m-mixup"
+"""In a batch: the partners, lambda and the place of the layer."""
+
+
+@dataclass(frozen=True)
+class MMixup:
+    """layers: names of the model's modules after which features may be mixed, of any shape.
+    inputs: whether the model's inputs may be mixed too.
+    alpha: lambda is drawn from Beta(alpha, alpha).
+    """
+
+    layers: tuple[str, ...]
+    inputs: bool = True
+    alpha: Annotated[float, Bound(low=0.001, high=2)] = 2.0
+
+    title: ClassVar = "M-Mixup"
+    tasks: ClassVar = ANY
+
+    def build(self, setting: Setting) -> Alteration:
+        """The alteration, without a state; `FedloomError` for inputs that are tokens."""
+        check_labels(setting, "m-mixup")
+        if self.inputs and setting.network.of_tokens:
+            raise FedloomError(
+                "features.m-mixup.inputs: is true, but inputs are tokens; allowed: false"
+            )
+        places = (*(["input"] if self.inputs else []), *self.layers)
+
+        def before(batch: Batch) -> Batch:
+            partner, own = chosen(batch, self.alpha)
+            place = (keyed.uniform(batch["key"][0], WHERE) * len(places)).long()
+            batch = {**remember(batch, partner, own), CHOICE: (partner, own, place)}
+            if not self.inputs:
+                return batch
+            return {**batch, "x": each(lambda x: at("input", x, batch), batch["x"])}
+
+        def at(name: str, values: Tensor, batch: Batch) -> Tensor:
+            partner, own, place = batch[CHOICE]
+            return torch.where(place == places.index(name), mixed(values, partner, own), values)
+
+        def apply(
+            layer: str, features: Tensor, batch: Batch, state: Tree
+        ) -> tuple[Tensor, dict[str, Any]]:
+            return at(layer, features, batch), {}
+
+        return Alteration("m-mixup", self.layers, apply, before=before)

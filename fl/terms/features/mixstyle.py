@@ -1,0 +1,81 @@
+"""MixStyle: features in the style of another sample of the batch, in part.
+
+Zhou, Yang, Qiao, Xiang. Domain Generalization with MixStyle. ICLR 2021. arXiv:2104.02008.
+
+A sample's style is the mean and the standard deviation of each of its channels over space. With
+probability p a batch is altered: each sample's style becomes lambda of its own and 1 - lambda of a
+partner's, lambda ~ Beta(alpha, alpha), one for each sample. No gradient goes through styles.
+
+Partners are a permutation of the samples that weigh something: those that fill up a batch keep
+their style. Domains are not looked at (the paper's "random shuffle"), as a client mostly has one.
+The deviation is that over all pixels, as the paper writes it; its code divides by one pixel less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fl.api.alteration import Alteration
+from fl.api.method import Setting
+from fl.api.task import ANY
+from fl.api.term import Batch
+from fl.api.trees import Tree
+from fl.base.fields import Bound, Share
+from fl.parts.partners import check_images, is_drawn, partners
+from fl.pytorch import keyed
+
+EPS = 1e-6
+"""Added to the variance, as in the released code."""
+
+WHETHER, PARTNER, HOW_MUCH = range(3)
+"""Streams of a batch's keys."""
+
+
+@dataclass(frozen=True)
+class MixStyle:
+    """layers: names of the model's modules whose images [b, c, h, w] are altered, mostly after the
+        first blocks.
+    p: probability that a batch is altered, drawn for each layer apart.
+    alpha: of the Beta distribution of lambda; the smaller it is, the nearer lambda is to 0 or 1.
+    """
+
+    layers: tuple[str, ...]
+    p: Share = 0.5
+    alpha: Annotated[float, Bound(low=0.001, high=2)] = 0.1
+
+    title: ClassVar = "MixStyle"
+    tasks: ClassVar = ANY
+
+    def build(self, setting: Setting) -> Alteration:
+        """The alteration, without a state."""
+
+        def apply(
+            layer: str, features: Tensor, batch: Batch, state: Tree
+        ) -> tuple[Tensor, dict[str, Any]]:
+            check_images(features, "features.mixstyle.layers", layer)
+            altered = is_drawn(batch["key"], WHETHER, self.p)
+            own = keyed.beta(batch["key"], HOW_MUCH, self.alpha, self.alpha).to(features.dtype)
+            mixed = mix(features, partners(batch["key"], batch["weight"], PARTNER), own)
+            return torch.where(altered, mixed, features), {}
+
+        return Alteration("mixstyle", self.layers, apply)
+
+
+def mix(features: Tensor, partner: Tensor, own: Tensor) -> Tensor:
+    """Features [b, c, h, w], each with a mixture of its own style and its partner's.
+
+    Args:
+        partner: The place of the partner in the batch, [b].
+        own: The share of the own style, [b].
+    """
+    still = features.detach()
+    mean = still.mean((2, 3), keepdim=True)
+    sd = (still.var((2, 3), correction=0, keepdim=True) + EPS).sqrt()
+    own = own.reshape(-1, 1, 1, 1)
+    mixed_mean = own * mean + (1 - own) * mean[partner]
+    mixed_sd = own * sd + (1 - own) * sd[partner]
+    return (features - mean) / sd * mixed_sd + mixed_mean

@@ -1,0 +1,70 @@
+"""Mixup: inputs and labels are mixed with those of another sample of the batch.
+
+Zhang, Cisse, Dauphin, Lopez-Paz. mixup: Beyond Empirical Risk Minimization. ICLR 2018.
+arXiv:1710.09412.
+
+As in the released code, lambda is one number for the batch, partners are a permutation, and the
+loss is lambda times the loss with the own label plus 1 - lambda times the loss with the partner's
+label. Of a mask, each pixel's shares of classes are mixed, and the loss is that of these shares.
+Losses other than the task's see the sample's own label; reference models see samples as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from torch import Tensor
+
+from fl.api.alteration import Alteration
+from fl.api.method import Setting
+from fl.api.mixed_labels import mixed, remember
+from fl.api.task import ANY
+from fl.api.term import Batch
+from fl.api.trees import Tree, each
+from fl.base.errors import FedloomError
+from fl.base.fields import Bound
+from fl.parts.partners import check_labels, partners
+from fl.pytorch import keyed
+
+PARTNER, HOW_MUCH = range(2)
+"""Streams of a batch's keys."""
+
+
+@dataclass(frozen=True)
+class Mixup:
+    """alpha: lambda is drawn from Beta(alpha, alpha); 1 is the paper's for CIFAR."""
+
+    alpha: Annotated[float, Bound(low=0.001, high=2)] = 1.0
+
+    tasks: ClassVar = ANY
+
+    def build(self, setting: Setting) -> Alteration:
+        """The alteration of what goes into the model, without layers; `FedloomError` for tokens."""
+        check_labels(setting, "mixup")
+        if setting.network.of_tokens:
+            raise FedloomError(
+                "features.mixup: inputs are tokens; allowed: inputs that are numbers"
+            )
+
+        def before(batch: Batch) -> Batch:
+            partner, own = chosen(batch, self.alpha)
+            return remember(
+                {**batch, "x": each(lambda x: mixed(x, partner, own), batch["x"])}, partner, own
+            )
+
+        return Alteration("mixup", (), unaltered, before=before)
+
+
+def chosen(batch: Batch, alpha: float) -> tuple[Tensor, Tensor]:
+    """Partners [b] and lambda [b], the same for all; a sample that only fills up has no partner."""
+    key: Tensor = batch["key"]
+    partner = partners(key, batch["weight"], PARTNER)
+    return partner, keyed.beta(key[0], HOW_MUCH, alpha, alpha).expand(len(key))
+
+
+def unaltered(
+    layer: str, features: Tensor, batch: Batch, state: Tree
+) -> tuple[Tensor, dict[str, Any]]:
+    """Features as they are."""
+    return features, {}

@@ -1,0 +1,79 @@
+"""MOEx: features get the moments of another sample's, and its label in part.
+
+Li, Wu, Lim, Belongie, Weinberger. On Feature Normalization and Data Augmentation. CVPR 2021.
+arXiv:2002.11102.
+
+The moments are those of positional normalisation: mean and deviation over channels at every pixel.
+As in the released code, the deviation is the root of the unbiased variance plus 1e-5, gradients go
+through both samples' moments, and the share of the label is a constant, not drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fl.api.alteration import Alteration
+from fl.api.method import Setting
+from fl.api.mixed_labels import remember
+from fl.api.task import ANY
+from fl.api.term import Batch
+from fl.api.trees import Tree
+from fl.base.fields import Share
+from fl.parts.partners import check_images, check_labels, is_drawn, partners
+
+EPS = 1e-5
+"""Added to the variance, as in the released code."""
+
+WHETHER, PARTNER = range(2)
+"""Streams of a batch's keys."""
+
+CHOICE = "moex"
+"""In a batch: whether it is altered, and partners."""
+
+
+@dataclass(frozen=True)
+class MOEx:
+    """layers: names of the model's modules whose images [b, c, h, w] get other moments, mostly one
+        early module.
+    p: probability that a batch is altered (0.25 in the released code for CIFAR).
+    lam: lambda, how much of the label stays the sample's own (0.5 there).
+    """
+
+    layers: tuple[str, ...]
+    p: Share = 0.25
+    lam: Share = 0.5
+
+    title: ClassVar = "MOEx"
+    tasks: ClassVar = ANY
+
+    def build(self, setting: Setting) -> Alteration:
+        """The alteration, without a state."""
+
+        check_labels(setting, "moex")
+
+        def before(batch: Batch) -> Batch:
+            altered = is_drawn(batch["key"], WHETHER, self.p)
+            partner = partners(batch["key"], batch["weight"], PARTNER)
+            own = (1 - (1 - self.lam) * altered.double()).expand(len(partner))
+            return {**remember(batch, partner, own), CHOICE: (altered, partner)}
+
+        def apply(
+            layer: str, features: Tensor, batch: Batch, state: Tree
+        ) -> tuple[Tensor, dict[str, Any]]:
+            check_images(features, "features.moex.layers", layer)
+            altered, partner = batch[CHOICE]
+            return torch.where(altered, exchange(features, partner), features), {}
+
+        return Alteration("moex", self.layers, apply, before=before)
+
+
+def exchange(features: Tensor, partner: Tensor) -> Tensor:
+    """Features [b, c, h, w] with the moments of ``partner`` [b], a place in the batch."""
+    mean = features.mean(1, keepdim=True)
+    correction = min(1, features.shape[1] - 1)
+    sd = (features.var(1, correction=correction, keepdim=True) + EPS).sqrt()
+    return (features - mean) / sd * sd[partner] + mean[partner]

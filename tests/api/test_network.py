@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from contract import worlds
+from torch import Tensor, nn
+
+from fl.api import trees
+from fl.api.alteration import Alteration, Alterations
+from fl.api.network import Network
+from fl.base.errors import FedloomError
+from fl.pytorch import private
+
+CNN = Network(lambda: worlds.module("cnn"), torch.float64)
+X = torch.randn(6, 1, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_a_seed_gives_the_same_weights_and_leaves_torchs_own_stream_alone() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    first, again, other = CNN.init(4), CNN.init(4), CNN.init(5)
+    assert torch.equal(torch.rand(3), expected)
+    assert worlds.same(first, again)
+    assert not torch.equal(first["params"]["0.weight"], other["params"]["0.weight"])
+
+
+def test_variables_are_named_as_in_the_module_and_have_the_precision_asked_for() -> None:
+    variables = CNN.init(0)
+    assert list(variables["params"]) == CNN.names["params"]
+    assert list(variables["buffers"]) == CNN.names["buffers"]
+    assert {t.dtype for t in trees.leaves(variables["params"])} == {torch.float64}
+    assert variables["buffers"]["1.running_mean"].dtype == torch.float64
+    assert variables["buffers"]["1.num_batches_tracked"].dtype == torch.int64
+
+
+def test_training_and_evaluation_are_the_modules_own() -> None:
+    variables = CNN.init(0)
+    before = trees.apply(torch.clone, variables)
+    module = worlds.module("cnn").double()
+    module.load_state_dict({**variables["params"], **variables["buffers"]})
+    outputs, features, moved, _ = CNN.train(variables["params"], variables["buffers"], X)
+    torch.testing.assert_close(outputs, module(X), rtol=0, atol=1e-14)
+    assert worlds.distance(moved, {k: module.state_dict()[k] for k in moved}) < 1e-14
+    assert float(moved["1.running_mean"].abs().max()) > 0
+    module.eval()
+    head = module[-1]
+    torch.testing.assert_close(head(features), outputs, rtol=0, atol=1e-14)
+    scores = CNN.eval(variables["params"], moved, X).outputs
+    torch.testing.assert_close(scores, module(X), rtol=0, atol=1e-14)
+    assert worlds.same(variables, before)
+
+
+@pytest.mark.parametrize("size", [1, 6])
+def test_evaluation_does_not_depend_on_the_batch(size: int) -> None:
+    variables = CNN.init(0)
+    whole = CNN.eval(variables["params"], variables["buffers"], X).outputs
+    some = CNN.eval(variables["params"], variables["buffers"], X[:size]).outputs
+    torch.testing.assert_close(some, whole[:size], rtol=0, atol=1e-14)
+
+
+class Probe(nn.Module):
+    """A convolution that notes what it is given and what it gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 3, 3)
+        self.format, self.dtype = True, torch.float64
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.format = x.is_contiguous(memory_format=torch.channels_last)
+        y = self.conv(x)
+        self.dtype = y.dtype
+        return y.flatten(1)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_how_it_computes_is_seen_inside_only(mixed: bool, channels_last: bool) -> None:
+    probe = Probe()
+    network = Network(lambda: probe, mixed=mixed, channels_last=channels_last)
+    network.tap(["conv"])
+    variables = network.init(0)
+    out = network.train(variables["params"], variables["buffers"], torch.ones(4, 2, 5, 5))
+    assert probe.format == channels_last
+    assert probe.dtype == (torch.bfloat16 if mixed else torch.float32)
+    assert {t.dtype for t in (out.outputs, out.features, out.taps["conv"])} == {torch.float32}
+
+
+def test_names_that_pytorch_does_not_promise_are_used_in_one_place() -> None:
+    unpromised = re.compile(
+        r"\btorch(\.\w+)*\._[a-z]\w*|_functorch|_BatchNorm|\._(parameters|buffers|modules)\b"
+    )
+    root = Path(private.__file__).parent
+    users = [p.name for p in root.rglob("*.py") if unpromised.search(p.read_text(encoding="utf-8"))]
+    assert users == ["private.py"]
+
+
+def test_features_are_altered_in_training_where_they_are_named() -> None:
+    """A tap sees what comes out, whoever asked first; what follows gets it; evaluation does not."""
+    network = Network(lambda: worlds.module("cnn"), torch.float64)
+    variables = network.init(0)
+    params, buffers = variables["params"], variables["buffers"]
+    before, scores = network.train(params, buffers, X), network.eval(params, buffers, X)
+    network.tap(["0"])
+    network.alter(["0", "2"])
+    plain = network.train(params, buffers, X)
+    doubled = network.train(params, buffers, X, alter={"0": lambda features: 2 * features})
+    assert torch.equal(plain.outputs, before.outputs), "a pass that names none alters none"
+    assert torch.equal(doubled.taps["0"], 2 * plain.taps["0"])
+    moved, usual = doubled.buffers["1.running_mean"], plain.buffers["1.running_mean"]
+    torch.testing.assert_close(moved, 2 * usual, rtol=0, atol=1e-14)
+    assert torch.equal(network.eval(params, buffers, X).outputs, scores.outputs)
+    with pytest.raises(FedloomError, match=r"no layer 'body'; allowed: '0' \("):
+        network.alter(["body"])
+
+
+def test_alterations_compute_in_the_weights_precision() -> None:
+    network = Network(lambda: worlds.module("cnn"), mixed=True)
+    variables, seen = network.init(0), list[torch.dtype]()
+
+    def alter(features: Tensor) -> Tensor:
+        seen.append(features.dtype)
+        return features
+
+    network.alter(["0"])
+    network.tap(["1"])
+    network.train(variables["params"], variables["buffers"], X.float(), alter={"0": alter})
+    assert seen[-1] == torch.float32
+
+
+class Twice(nn.Module):
+    """One layer, used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu, self.head = nn.ReLU(), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.relu(self.relu(x) - 1))
+        return out
+
+
+def test_alterations_of_one_layer_follow_each_other_and_a_layer_is_used_once() -> None:
+    def adding(number: float) -> Alteration:
+        return Alteration(
+            f"add {number}", ("relu",), lambda layer, x, batch, state: (x * number + number, {})
+        )
+
+    batch = {"key": torch.arange(2)}
+    given, _ = Alterations([adding(2), adding(3)]).functions({}, batch)
+    assert given["relu"](torch.ones(2)).tolist() == [15, 15], "(1 * 2 + 2) * 3 + 3"
+    network = Network(Twice, torch.float64)
+    network.alter(["relu"])
+    variables = network.init(0)
+    given, _ = Alterations([adding(2)]).functions({}, batch)
+    with pytest.raises(FedloomError, match="uses relu more than once in a pass; allowed: a layer"):
+        network.train(**variables, x=torch.ones(2, 3, dtype=torch.float64), alter=given)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fl.api.training import Training, learning_rate
+from fl.base.errors import ConfigError, Where
+from fl.base.fields import parse
+
+WHERE = Where("studies/a.yaml", "training")
+
+
+def settled(**values: Any) -> Training:
+    return Training(**Training.settle(parse(Training, values, WHERE), WHERE))
+
+
+@pytest.mark.parametrize(
+    ("values", "rates"),
+    [
+        ({}, [0.8, 0.8, 0.8, 0.8, 0.8]),
+        ({"lr_decay": 0.5}, [0.8, 0.8, 0.8, 0.8, 0.8]),
+        ({"schedule": "exponential", "lr_decay": 0.5}, [0.8, 0.4, 0.2, 0.1, 0.05]),
+        (
+            {"schedule": "step", "lr_decay": 0.5, "lr_decay_every": 2},
+            [0.8, 0.8, 0.4, 0.4, 0.2],
+        ),
+        ({"schedule": "step", "lr_decay": 0.5}, [0.8, 0.4, 0.2, 0.1, 0.05]),
+        (
+            {"schedule": "drops", "rounds": 8, "lr_decay": 0.5},
+            [0.8, 0.8, 0.8, 0.8, 0.4, 0.4, 0.2, 0.2],
+        ),
+        # (1 + cos(k pi / 4)) / 2 for k = 0..3
+        (
+            {"schedule": "cosine", "rounds": 4},
+            [0.8, 0.8 * 0.8535533905932737, 0.4, 0.8 * 0.14644660940672627],
+        ),
+    ],
+)
+def test_the_rate_follows_its_schedule(values: dict[str, Any], rates: list[float]) -> None:
+    training = settled(**{"lr": 0.8, "rounds": 5, **values})
+    found = [learning_rate(training, t) for t in range(1, len(rates) + 1)]
+    assert found == pytest.approx(rates, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("given", "epochs", "steps"),
+    [
+        ({}, 1, None),
+        ({"local_epochs": 3}, 3, None),
+        ({"local_steps": 7}, None, 7),
+        ({"local_steps": 7, "local_epochs": None}, None, 7),
+    ],
+)
+def test_an_epoch_is_the_default_only_where_no_steps_are_given(
+    given: dict[str, Any], epochs: int | None, steps: int | None
+) -> None:
+    training = settled(**given)
+    assert (training.local_epochs, training.local_steps) == (epochs, steps)
+
+
+def test_epochs_and_steps_exclude_each_other() -> None:
+    with pytest.raises(ConfigError) as caught:
+        settled(local_epochs=2, local_steps=7)
+    assert str(caught.value) == (
+        "studies/a.yaml: training.local_steps: is 7 beside local_epochs 2; "
+        "allowed: one of local_epochs and local_steps"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rounds", 0),
+        ("local_epochs", 0),
+        ("local_steps", 0),
+        ("batch_size", 0),
+        ("lr", 0),
+        ("lr", -0.1),
+        ("lr", float("inf")),
+        ("momentum", 1.5),
+        ("weight_decay", -1e-4),
+        ("lr_decay", 0),
+        ("lr_decay_every", 0),
+        ("participation", 0),
+        ("participation", 1.1),
+        ("evaluate_every", 0),
+        ("optimizer", "adam"),
+        ("schedule", "linear"),
+        ("precision", "float16"),
+        ("drop_last", 1),
+    ],
+)
+def test_what_makes_no_sense_is_refused(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settled(**{key: value})
+    assert caught.value.where == WHERE / key
+    assert str(value) in caught.value.problem
+    assert caught.value.allowed

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field as with_default
+from typing import Any, Literal
+
+import pytest
+
+from fl.base import fields
+from fl.base.errors import ConfigError, Where
+from fl.base.fields import Count, Index, NonNegative, Positive, Share, parse
+
+WHERE = Where("config/studies/a.yaml", "methods.m")
+
+
+@dataclass(frozen=True)
+class Inner:
+    size: Count
+    name: str = "x"
+
+
+@dataclass(frozen=True)
+class Keys:
+    rate: Positive = 0.1
+    mu: NonNegative = 0.0
+    share: Share = 0.5
+    count: Count = 1
+    index: Index = 0
+    number: float = 1.5
+    whole: int = -3
+    text: str = "t"
+    flag: bool = False
+    kind: Literal["sgd", "adamw"] = "sgd"
+    maybe: Count | None = None
+    either: Count | str = 1
+    widths: tuple[Count, ...] = (2,)
+    seeds: list[Index] = with_default(default_factory=list)
+    names: dict[str, Count] = with_default(default_factory=dict)
+    anything: Any = None
+    inner: Inner | None = None
+
+
+def refusal(key: str, value: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(Keys, {key: value}, WHERE)
+    return str(caught.value)
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem", "allowed"),
+    [
+        ("rate", 0, "is 0.0", "a number > 0"),
+        ("rate", -0.1, "is -0.1", "a number > 0"),
+        ("rate", NAN, "is nan", "a number > 0"),
+        ("rate", INF, "is inf", "a number > 0"),
+        ("rate", "0.1", "is '0.1' (str)", "a number > 0"),
+        ("rate", True, "is True (bool)", "a number > 0"),
+        ("rate", None, "is None (NoneType)", "a number > 0"),
+        ("rate", [0.1], "is [0.1] (list)", "a number > 0"),
+        ("mu", -1e-9, "is -1e-09", "a number >= 0"),
+        ("share", 1.01, "is 1.01", "a number >= 0 and <= 1"),
+        ("share", -0.01, "is -0.01", "a number >= 0 and <= 1"),
+        ("count", 0, "is 0", "a whole number >= 1"),
+        ("count", 1.5, "is 1.5 (float)", "a whole number >= 1"),
+        ("count", True, "is True (bool)", "a whole number >= 1"),
+        ("count", INF, "is inf (float)", "a whole number >= 1"),
+        ("index", -1, "is -1", "a whole number >= 0"),
+        ("number", INF, "is inf", "a number"),
+        ("number", NAN, "is nan", "a number"),
+        ("number", False, "is False (bool)", "a number"),
+        ("whole", 0.5, "is 0.5 (float)", "a whole number"),
+        ("text", 3, "is 3 (int)", "text"),
+        ("text", None, "is None (NoneType)", "text"),
+        ("flag", 1, "is 1 (int)", "true or false"),
+        ("flag", "yes", "is 'yes' (str)", "true or false"),
+        ("maybe", 0, "is 0", "a whole number >= 1"),
+        ("maybe", "one", "is 'one' (str)", "a whole number >= 1"),
+        ("either", 0.5, "is 0.5", "a whole number >= 1 or text"),
+        ("widths", 3, "is 3", "a list, each a whole number >= 1"),
+        ("widths", "34", "is '34'", "a list, each a whole number >= 1"),
+        ("names", [1], "is [1]", "a mapping (key: value)"),
+        ("inner", 3, "is 3", "a mapping (key: value)"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_place_and_what_is_allowed(
+    key: str, value: Any, problem: str, allowed: str
+) -> None:
+    expected = f"config/studies/a.yaml: methods.m.{key}: {problem}; allowed: {allowed}"
+    assert refusal(key, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "place", "problem"),
+    [
+        ("widths", [4, 0], "widths.1", "is 0"),
+        ("widths", [4, True], "widths.1", "is True (bool)"),
+        ("seeds", [0, 1, -2], "seeds.2", "is -2"),
+        ("names", {"a": 1, "b": 0}, "names.b", "is 0"),
+        ("inner", {"size": 0}, "inner.size", "is 0"),
+        ("inner", {}, "inner.size", "is missing"),
+        ("inner", {"size": 1, "nam": "y"}, "inner.nam", "unknown key 'nam' (did you mean 'name'?)"),
+    ],
+)
+def test_the_place_of_an_inner_value_is_named(
+    key: str, value: Any, place: str, problem: str
+) -> None:
+    assert refusal(key, value).startswith(f"config/studies/a.yaml: methods.m.{place}: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [("adam", " (did you mean 'adamw'?)"), ("zzz", ""), (1, ""), (True, ""), (["sgd"], None)],
+)
+def test_one_of_several_words(value: Any, hint: str | None) -> None:
+    message = refusal("kind", value)
+    assert message.startswith(f"{WHERE}.kind: unknown value {value!r}")
+    assert message.endswith("; allowed: adamw, sgd")
+    if hint is not None:
+        assert message == f"{WHERE}.kind: unknown value {value!r}{hint}; allowed: adamw, sgd"
+
+
+def test_true_is_not_the_word_1() -> None:
+    where = Where("a.yaml", "n")
+    assert fields.value(Literal[1, 2], 1, where) == 1
+    for given in (True, 3):
+        with pytest.raises(ConfigError):
+            fields.value(Literal[1, 2], given, where)
+
+
+def test_an_unknown_key_gets_the_nearest_known_one() -> None:
+    message = refusal("sharee", 1)
+    assert message.startswith(f"{WHERE}.sharee: unknown key 'sharee' (did you mean 'share'?)")
+    assert message.endswith("allowed: " + ", ".join(sorted(fields.fields(Keys))))
+    assert "did you mean" not in refusal("qqqqqq", 1)
+
+
+def test_a_required_key_that_is_missing() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(Inner, {"name": "y"}, WHERE)
+    assert str(caught.value) == f"{WHERE}.size: is missing; allowed: a whole number >= 1"
+
+
+@pytest.mark.parametrize(("given", "text"), [(3, "is 3"), (["a"], "is ['a']"), ("x", "is 'x'")])
+def test_what_is_no_mapping(given: Any, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(Keys, given, WHERE)
+    assert str(caught.value) == f"{WHERE}: {text}; allowed: a mapping (key: value)"
+
+
+def test_a_key_that_is_no_text() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(Keys, {True: 1}, WHERE)
+    assert str(caught.value) == f"{WHERE}.True: the key True is not text; allowed: a text key"
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "settled"),
+    [
+        ("rate", 1, 1.0),
+        ("mu", 0, 0.0),
+        ("share", 1, 1.0),
+        ("count", 3.0, 3),
+        ("count", 1e3, 1000),
+        ("whole", -2.0, -2),
+        ("maybe", None, None),
+        ("maybe", 4.0, 4),
+        ("either", "three", "three"),
+        ("widths", [4, 2.0], (4, 2)),
+        ("widths", [], ()),
+        ("seeds", (1, 2), [1, 2]),
+        ("names", None, {}),
+        ("kind", "adamw", "adamw"),
+        ("anything", {"a": [1]}, {"a": [1]}),
+        ("inner", {"size": 2.0}, Inner(2)),
+        ("inner", None, None),
+    ],
+)
+def test_equal_meanings_become_one_value_of_one_type(key: str, given: Any, settled: Any) -> None:
+    found = parse(Keys, {key: given}, WHERE)[key]
+    assert found == settled
+    assert type(found) is type(settled)
+    if isinstance(settled, tuple | list):
+        assert [type(item) for item in found] == [type(item) for item in settled]
+
+
+def test_defaults_are_filled_in_and_nothing_is_everything_by_default() -> None:
+    for given in ({}, None):
+        assert parse(Keys, given, WHERE) == {
+            name: getattr(Keys(), name) for name in fields.fields(Keys)
+        }
+
+
+def test_a_functions_keyword_only_arguments_are_keys_too() -> None:
+    def scheme(labels: list[int], *, clients: Count, alpha: Positive = 1.0) -> None: ...
+
+    assert list(fields.fields(scheme)) == ["clients", "alpha"]
+    assert parse(scheme, {"clients": 2}, WHERE) == {"clients": 2, "alpha": 1.0}
+    with pytest.raises(ConfigError, match="clients: is missing; allowed: a whole number >= 1"):
+        parse(scheme, {"alpha": 2}, WHERE)
+    with pytest.raises(ConfigError, match="unknown key 'labels'"):
+        parse(scheme, {"labels": 2}, WHERE)
+
+
+@pytest.mark.parametrize("key", ["rate", "count", "number", "whole"])
+def test_a_number_of_any_length_is_a_number(key: str) -> None:
+    """Digits without end are refused or taken, but are no crash."""
+    try:
+        assert parse(Keys, {key: 10**400}, WHERE)[key] == 10**400
+    except ConfigError as error:
+        assert error.where == WHERE / key
+        assert error.allowed.startswith("a ")

@@ -1,0 +1,103 @@
+"""Folders in a config: what they stand for, and which of them the graph can carry."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import planning
+import pytest
+
+from fl.base.errors import ConfigError, Where
+from fl.base.places import expand, place
+from fl.plan import config, plan
+
+HERE = Where("config/config.yaml", "store")
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    monkeypatch.setenv("SCRATCH", "/scratch/~ann")
+    monkeypatch.setenv("EMPTY", "")
+    monkeypatch.setenv("BRACES", "/scratch/{ann}")
+    monkeypatch.delenv("NOWHERE", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("results/runs", "results/runs"),
+        ("~/runs", "/home/ann/runs"),
+        ("~", "/home/ann"),
+        ("$SCRATCH/runs", "/scratch/~ann/runs"),
+        ("${SCRATCH}/runs", "/scratch/~ann/runs"),
+        ("runs/~", "runs/~"),
+        ("./runs//old/", "runs/old"),
+        ("../runs", "../runs"),
+        # Signs that mean something to a shell, and are characters of a name.
+        ("$(touch x)/$1;#'\"&|*", "$(touch x)/$1;#'\"&|*"),
+    ],
+)
+def test_what_a_folder_stands_for(text: str, meant: str) -> None:
+    assert place(text, HERE) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "which is empty"),
+        ("$NOWHERE/runs", "but the environment variable 'NOWHERE' is not set"),
+        ("${NOWHERE}", "but the environment variable 'NOWHERE' is not set"),
+        ("$EMPTY/runs", "but the environment variable 'EMPTY' is not set"),
+        ("~nobody-of-that-name/runs", "but '~nobody-of-that-name' is nobody's home"),
+        ("$BRACES/runs", "('/scratch/{ann}/runs'), which has braces"),
+        ("runs{0}", "which has braces"),
+        ("a\nb", "which has a line break or a control character"),
+        ("a\u2028b", "which has a line break or a control character"),
+        ("runs ", "which begins or ends with a blank"),
+        ("-x", "which begins with a dash"),
+        ("s3://bucket/runs", "which is an address"),
+    ],
+)
+def test_what_the_graph_cannot_carry_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        place(text, HERE)
+    assert str(caught.value).startswith(f"config/config.yaml: store: is {text!r}")
+    assert problem in str(caught.value)
+
+
+def test_a_folder_that_no_rule_is_told_of_may_have_any_name() -> None:
+    assert expand("~/my {folder}", HERE) == "/home/ann/my {folder}"
+
+
+def test_all_folders_of_a_config_are_expanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB", str(tmp_path))
+    (tmp_path / "mylab_of_places").mkdir()
+    folders = {"results": "$LAB/out", "store": "~/runs", "data": "${LAB}/data"}
+    folders |= {"plugins": ["$LAB/mylab_of_places"], "sources": {"digits": "$LAB"}}
+    found = config.settings(planning.write_config(tmp_path, settings=folders))
+    assert (found.results, found.store) == (f"{tmp_path}/out", "/home/ann/runs")
+    assert (found.data, found.sources) == (f"{tmp_path}/data", {"digits": str(tmp_path)})
+    assert found.plugins == (f"{tmp_path}/mylab_of_places",)
+
+
+def test_an_error_names_the_key(tmp_path: Path) -> None:
+    folder = planning.write_config(tmp_path, settings={"sources": {"digits": "$NOWHERE"}})
+    with pytest.raises(ConfigError, match=r"config\.yaml: sources\.digits: is '\$NOWHERE'"):
+        config.settings(folder)
+
+
+def test_a_plan_is_made_anew_when_a_variable_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"results": str(tmp_path / "results"), "store": "$SCRATCH/runs"}
+    folder = planning.write_config(tmp_path, settings=settings)
+    stores = []
+    for scratch in ("one", "two", "two"):
+        monkeypatch.setenv("SCRATCH", str(tmp_path / scratch))
+        stores.append(Path(plan.current(folder)["settings"]["store"]))
+    assert stores == [tmp_path / name / "runs" for name in ("one", "two", "two")]
+    assert not os.path.lexists(tmp_path / "one")

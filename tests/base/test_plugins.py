@@ -1,0 +1,502 @@
+"""Code of a user's own: written by `fl new`, found, checked, hashed, run, held to the contract."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import planning
+import preloaded
+import pytest
+import torch
+import yaml
+
+from fl.base import identity, plugins, registry
+from fl.base.errors import ConfigError, DataError, Where
+from fl.cli import main
+from fl.data import materials
+from fl.data.partition import validate
+from fl.plan import config
+from fl.store.store import Store
+
+NUMBER = itertools.count(1)
+WHERE = Where("config/config.yaml", "plugins")
+STUDY: dict[str, Any] = {
+    "datasets": [{"two-clouds": {"size": 80}}],
+    "partitions": [{"in-steps": {"clients": 3, "ratio": 1.5}}],
+    "models": [{"small-net": {"width": 4}}],
+    "methods": {
+        "fedavg": None,
+        "my-anchor": {"strength": 0.5, "features": {"scaled": {"layers": ["1"]}}},
+    },
+    "training": {"rounds": 2, "batch_size": 8, "lr": 0.05},
+    "analyses": [{"held-by": {"bars": 2}}],
+}
+
+
+MADE = {
+    **{"method": "my-anchor", "model": "small-net", "dataset": "two-clouds", "scheme": "in-steps"},
+    "features": "scaled",
+    "analysis": "held-by",
+}
+FILES = (
+    "analyses/held_by.py",
+    *("datasets/two_clouds.py", "features/scaled.py", "methods/my_anchor.py"),
+    *("models/small_net.py", "schemes/in_steps.py"),
+)
+
+
+def forget() -> None:
+    """Identities are remembered by file; tests change files."""
+    identity._read.cache_clear()
+    identity._code.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Plugins are known to the whole process: what a test brings is taken back."""
+    monkeypatch.setattr(plugins, "_roots", {"fl": plugins.FL})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    forget()
+    yield
+    brought = set(plugins.roots()) - {"fl"}
+    for name in [name for name in sys.modules if name.partition(".")[0] in brought]:
+        del sys.modules[name]
+    forget()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A plugin beside a config that names it, with one thing of each kind, as `fl new` made it.
+
+    The package has another name in every test, so that none finds another one's modules.
+    """
+    folder = tmp_path / f"lab{next(NUMBER)}"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    planning.write_config(tmp_path, STUDY, {"plugins": [folder.name]})
+    for kind, name in MADE.items():
+        assert main.main(["new", kind, name]) == 0
+    return folder
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1, text
+    path.write_text(text.replace(old, new))
+    forget()
+
+
+def errors(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one message with which a command ends."""
+    capsys.readouterr()
+    assert main.main(list(arguments)) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+# What `fl new` writes
+
+
+def test_new_files_are_in_place_and_pass_the_linter(lab: Path) -> None:
+    files = sorted(path.relative_to(lab).as_posix() for path in lab.rglob("*.py"))
+    assert files == list(FILES)
+    ruff = Path(sys.executable).parent / "ruff"
+    if not ruff.exists():
+        pytest.skip("ruff is not installed beside this Python")
+    # As in the root of a clone, where ``fl`` is first-party.
+    settings = [
+        "--config",
+        planning.ROOT / "pyproject.toml",
+        "--config",
+        f"src=['{planning.ROOT}']",
+    ]
+    for command in (["check"], ["format", "--diff"]):
+        done = subprocess.run(
+            [ruff, *command, "--no-cache", *settings, lab],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_new_says_what_it_wrote_and_how_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planning.write_config(tmp_path)
+    assert main.main(["new", "method", "anchor"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "wrote mylab/methods/anchor.py",
+        "now say `plugins: [mylab]` in config/config.yaml",
+    ]
+    before = (tmp_path / "mylab/methods/anchor.py").read_bytes()
+    assert "is there already" in errors(capsys, "new", "method", "anchor")
+    assert (tmp_path / "mylab/methods/anchor.py").read_bytes() == before
+    assert main.main(["new", "model", "net", "--in", "other"]) == 0
+    assert (tmp_path / "other/models/net.py").is_file()
+
+
+@pytest.mark.parametrize("name", ["Anchor", "my_anchor", "2nd", "a--b", "-a", "a-", "", "../a"])
+def test_a_name_that_configs_cannot_say_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planning.write_config(tmp_path)
+    said = errors(capsys, "new", "method", "--", name)
+    assert repr(name) in said
+    assert "; allowed: small letters, digits and dashes" in said
+    assert not (tmp_path / "mylab").exists()
+
+
+# Found and run
+
+
+def test_what_is_new_is_listed(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command, name, title in (
+        ("methods", "my-anchor", "MyAnchor: what it does, in a line."),
+        ("models", "small-net", "SmallNet: what it is, in a line."),
+        ("datasets", "two-clouds", "TwoClouds: what it is, in a line."),
+        ("partitions", "in-steps", "in-steps: who holds what, in a line."),
+    ):
+        capsys.readouterr()
+        assert main.main([command]) == 0
+        listed = capsys.readouterr().out
+        assert re.search(rf"^{name} +{title}$", listed, re.MULTILINE)
+        assert len(listed.splitlines()) >= 6, "those of fl are there as well"
+
+
+def test_features_of_ones_own_are_altered_by_key(lab: Path) -> None:
+    config.settings(Path("config"))
+    entry = registry.find("alteration", "scaled", WHERE)
+    made = entry.make(entry.parse({"layers": ["0"], "width": 0.25}, WHERE)).build(None)
+    batch = {"key": torch.arange(400), "weight": torch.ones(400)}
+    found, seen = made.apply("0", torch.ones(400, 2, 3), batch, {})
+    assert (made.layers, seen) == (("0",), {})
+    assert 0.75 <= float(found.min()) < 0.76 and 1.24 < float(found.max()) <= 1.25
+    assert torch.equal(found, found[:, :1, :1].expand_as(found)), "one number for a sample"
+
+
+def test_a_scheme_of_ones_own_deals_every_sample(lab: Path) -> None:
+    config.settings(Path("config"))
+    entry = registry.find("partition scheme", "in-steps", WHERE)
+    keys = entry.parse({"clients": 4, "test": 0.25}, WHERE)
+    assert keys["ratio"] == 2.0, "as its function declares it"
+    labels = np.arange(312) % 10
+    made = entry.target(labels, **keys)
+    validate(made, labels, source="in-steps")
+    assert made["client"].value_counts().sort_index().tolist() == [23, 43, 83, 163]
+    assert made.equals(entry.target(labels, **keys))
+    assert not made.equals(entry.target(labels, **keys | {"seed": 1}))
+    with pytest.raises(DataError, match="in-steps"):
+        entry.target(labels[:11], **keys)
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "lines"),
+    [
+        (
+            "methods",
+            "my-anchor",
+            [
+                *("MyAnchor: what it does, in a line.", "Authors. Title. Venue 2026."),
+                "strength: a number >= 0; default: 0.1\n weight of the drift penalty; 0 is FedAvg",
+            ],
+        ),
+        (
+            "partitions",
+            "in-steps",
+            [
+                "clients: a whole number >= 1; has to be given\n how many there are",
+                "ratio: a number > 0; default: 2.0\n of a client's size to that of the one before",
+                "seed: a whole number >= 0; default: 0\n of the partition",
+            ],
+        ),
+        ("datasets", "two-clouds", ["size: a whole number >= 1; default: 600\n samples, here"]),
+        ("models", "small-net", ["width: a whole number >= 1; default: 64\n of the hidden layer"]),
+    ],
+)
+def test_what_is_new_says_its_keys(
+    lab: Path, capsys: pytest.CaptureFixture[str], command: str, name: str, lines: list[str]
+) -> None:
+    capsys.readouterr()
+    assert main.main([command, name]) == 0
+    told = re.sub(r" +", " ", capsys.readouterr().out)
+    for line in lines:
+        assert line in told
+    assert f"\nfile: {lab.name}/" in told
+
+
+def test_a_study_of_ones_own_parts_is_trained(lab: Path, tmp_path: Path) -> None:
+    assert main.main(["plan", "--write"]) == 0
+    [study] = (tmp_path / "results/plan/studies").glob("*.json")
+    found = json.loads(study.read_text())["runs"]
+    assert [run["method"] for run in found] == ["fedavg", "my-anchor"]
+    for run in found:
+        bundle = tmp_path / "results/plan/bundles" / f"{run['bundle']}.json"
+        assert main.main(["train", str(bundle)]) == 0
+    store = Store(tmp_path / "runs")
+    average, anchored = (store.metrics(run["run"]) for run in found)
+    assert average["round"].max() == anchored["round"].max() == 2
+    assert not average["value"].equals(anchored["value"])
+    accuracy = anchored[(anchored["metric"] == "accuracy") & (anchored["split"] == "test")]
+    assert accuracy["value"].between(0, 1).all()
+    assert len(accuracy) == 6, "three clients in two rounds"
+    record = store.record(found[1]["run"])
+    own = {name for name in record["code_files"] if name.startswith(lab.name)}
+    assert own == {f"{lab.name}/{name}" for name in FILES if "analyses" not in name}
+    [asked] = (tmp_path / "results/plan/analyses").glob("*.json")
+    assert main.main(["analyse", asked.stem]) == 0
+    made = tmp_path / "results/analyses" / asked.stem
+    assert pd.read_parquet(made / "table.parquet")["held"].tolist() == [2.0, 2.0]
+    assert (made / "figure-2.pdf").is_file() and not (made / "figure-3.pdf").exists()
+
+
+@pytest.mark.parametrize(
+    ("methods", "key", "problem"),
+    [
+        ({"strength": -1.0}, "methods.my-anchor.strength", "-1.0"),
+        ({"strength": ["much"]}, "methods.my-anchor.strength", "'much'"),
+        ({"strenght": 1.0}, "methods.my-anchor", "strenght"),
+    ],
+)
+def test_hyper_parameters_of_ones_own_are_checked(
+    lab: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    methods: dict[str, Any],
+    key: str,
+    problem: str,
+) -> None:
+    study = tmp_path / "config/studies/tiny.yaml"
+    content = yaml.safe_load(study.read_text())
+    study.write_text(yaml.safe_dump({**content, "methods": {"my-anchor": methods}}))
+    said = errors(capsys, "plan")
+    assert said.startswith(f"error: config/studies/tiny.yaml: {key}")
+    assert problem in said
+
+
+def test_a_new_hyper_parameter_is_a_config_key_with_its_bounds(lab: Path) -> None:
+    edit(
+        lab / "methods/my_anchor.py",
+        "    strength: NonNegative = 0.1\n",
+        "    strength: NonNegative = 0.1\n    rate: NonNegative = 2.0\n",
+    )
+    config.settings(Path("config"))
+    entry = registry.find("method", "my-anchor", WHERE)
+    assert entry.parse({}, WHERE) == {"strength": 0.1, "rate": 2.0}
+    with pytest.raises(ConfigError, match=r"plugins\.rate: .*-2.0"):
+        entry.parse({"rate": -2.0}, WHERE)
+
+
+def test_a_hyper_parameter_called_as_a_key_of_every_entry_is_refused(
+    lab: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the rate of the study would be taken for the method's own."""
+    edit(
+        lab / "methods/my_anchor.py",
+        "    strength: NonNegative = 0.1\n",
+        "    strength: NonNegative = 0.1\n    lr: NonNegative = 2.0\n",
+    )
+    study = tmp_path / "config/studies/tiny.yaml"
+    content = yaml.safe_load(study.read_text())
+    study.write_text(yaml.safe_dump({**content, "methods": {"my-anchor": None}}))
+    assert "methods.my-anchor.lr: the method 'my-anchor'" in errors(capsys, "plan")
+
+
+# Identity
+
+
+def identities() -> dict[str, str]:
+    """Of the code of every method and model."""
+    config.settings(Path("config"))
+    found = [e for kind in ("method", "model") for e in registry.entries(kind)]
+    return {entry.name: identity.code(entry.file) for entry in found}
+
+
+def changed(before: dict[str, str]) -> set[str]:
+    now = identities()
+    assert set(now) == set(before)
+    return {name for name in now if now[name] != before[name]}
+
+
+def test_code_of_ones_own_is_the_identity_of_what_uses_it_and_of_nothing_else(lab: Path) -> None:
+    method = lab / "methods/my_anchor.py"
+    before = identities()
+    edit(method, "what it does, in a line.", "what it does, in other words.")
+    edit(method, "def drift", "# Why not?\n\n\ndef drift")
+    assert changed(before) == set()
+    edit(method, ".abs()", ".square()")
+    assert changed(before) == {"my-anchor"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "use"),
+    [
+        ("from {lab}.terms import scale", "scale"),
+        ("from {lab} import terms", "terms.scale"),
+        ("import {lab}.terms", "{lab}.terms.scale"),
+        ("from ..terms import scale", "scale"),
+    ],
+)
+def test_what_it_imports_of_its_package_counts_too(lab: Path, statement: str, use: str) -> None:
+    method, terms = lab / "methods/my_anchor.py", lab / "terms.py"
+    terms.write_text('"""Numbers."""\n\nscale = 1.0\n')
+    edit(
+        method,
+        "from fl.base.schema import GLOBAL\n",
+        f"from fl.base.schema import GLOBAL\n{statement.format(lab=lab.name)}\n",
+    )
+    edit(method, "return strength *", f"return {use.format(lab=lab.name)} * strength *")
+    before = identities()
+    entry = registry.find("method", "my-anchor", WHERE)
+    assert set(identity.files(entry.file)) >= {
+        f"{lab.name}/methods/my_anchor.py",
+        f"{lab.name}/terms.py",
+        "fl/api/losses.py",
+    }
+    edit(terms, '"""Numbers."""', '"""A number."""')
+    assert changed(before) == set()
+    edit(terms, "scale = 1.0", "scale = 2.0")
+    assert changed(before) == {"my-anchor"}
+
+
+def test_where_the_package_lies_does_not_matter(
+    lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = identities()
+    data = materials.dataset_id({"name": "two-clouds", "size": 80})
+    (tmp_path / "elsewhere").mkdir()
+    lab.rename(tmp_path / "elsewhere" / lab.name)
+    edit(tmp_path / "config/config.yaml", f"- {lab.name}", f"- elsewhere/{lab.name}")
+    monkeypatch.setattr(plugins, "_roots", {"fl": plugins.FL})
+    for name in [name for name in sys.modules if name.partition(".")[0] == lab.name]:
+        del sys.modules[name]
+    sys.path.remove(str(tmp_path))
+    assert identities() == before
+    assert registry.find("method", "my-anchor", WHERE).file.is_relative_to(tmp_path / "elsewhere")
+    assert materials.dataset_id({"name": "two-clouds", "size": 80}) == data
+
+
+# Refused
+
+
+def test_a_name_that_is_taken_is_an_error_that_names_both(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lab / "methods/fedavg.py").write_text((lab / "methods/my_anchor.py").read_text())
+    said = errors(capsys, "plan")
+    assert "the method 'fedavg'" in said
+    assert "fl.methods.fedavg" in said
+    assert f"{lab.name}.methods.fedavg" in said
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "problem"),
+    [
+        (False, "nowhere", "'nowhere' is not a folder; allowed: the folder of a Python package"),
+        (True, "my-lab", "'my-lab' is not a name that Python can import"),
+        (True, "2lab", "'2lab' is not a name that Python can import"),
+    ],
+)
+def test_a_folder_that_is_no_package_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make: bool,
+    name: str,
+    problem: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planning.write_config(tmp_path, settings={"plugins": [name]})
+    if make:
+        (tmp_path / name).mkdir()
+    assert errors(capsys, "plan") == f"error: config/config.yaml: plugins.0: {problem}"
+    assert plugins.roots() == {"fl": plugins.FL}
+
+
+def test_two_packages_of_one_name_are_refused(tmp_path: Path) -> None:
+    folders = [tmp_path / place / "mylab" for place in ("a", "b")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    plugins.use([str(folders[0])], WHERE)
+    plugins.use([str(folders[0])], WHERE)
+    with pytest.raises(ConfigError) as caught:
+        plugins.use(map(str, folders), WHERE)
+    assert str(caught.value) == (
+        f"config/config.yaml: plugins.1: {folders[1]} has the name of {folders[0]}; "
+        "allowed: packages of different names"
+    )
+
+
+def test_fl_itself_is_no_name_for_a_plugin(tmp_path: Path) -> None:
+    (tmp_path / "fl").mkdir()
+    with pytest.raises(ConfigError, match="has the name of"):
+        plugins.use([str(tmp_path / "fl")], WHERE)
+
+
+# The contract
+
+
+def held(lab: Path, chosen: str) -> subprocess.CompletedProcess[str]:
+    """The chosen contract tests, with the plugin."""
+    return subprocess.run(
+        [
+            *(preloaded.python(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen),
+            f"--basetemp={lab.with_name('pytest')}",
+            "tests/contract/test_methods.py",
+        ],
+        cwd=planning.ROOT,
+        env={**os.environ, "FEDLOOM_PLUGINS": str(lab)},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_contract_covers_methods_of_ones_own(lab: Path) -> None:
+    done = held(lab, "my-anchor and (says_what_it_is or out_of_bounds or views or fills)")
+    assert done.returncode == 0, done.stdout
+    assert "7 passed" in done.stdout, done.stdout
+    edit(lab / "methods/my_anchor.py", "stages: ClassVar = (GLOBAL,)", 'stages: ClassVar = ("x",)')
+    done = held(lab, "my-anchor and views")
+    assert done.returncode == 1
+    assert "test_views_are_the_stages_that_the_class_declares[my-anchor]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("asked", "old", "new", "problem"),
+    [
+        ([], "def build(self", "def build((self", "cannot be imported (SyntaxError"),
+        (["my-anchor"], "def build(self", "def build((self", "cannot be imported (SyntaxError"),
+        (["my-anchor"], "import Tensor", "import Tensr", "cannot be imported ({line}: ImportError"),
+        (["my-anchor"], "def build(", "def made(", "has 0 dataclasses with `build` or `read`; all"),
+    ],
+)
+def test_a_broken_file_is_one_message(
+    lab: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    asked: list[str],
+    old: str,
+    new: str,
+    problem: str,
+) -> None:
+    edit(lab / "methods" / "my_anchor.py", old, new)
+    assert main.main(["methods", *asked, "--config", str(tmp_path / "config")]) == 1
+    said = capsys.readouterr().err
+    line = f"{os.path.relpath(lab)}/methods/my_anchor.py, line 13"
+    assert f"{lab.name}.methods.my_anchor {problem.replace('{line}', line)}" in said
+    assert "Traceback" not in said

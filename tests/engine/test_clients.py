@@ -1,0 +1,134 @@
+"""Clients of which only those who took part have rows are what a full stack would be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from contract import worlds
+
+from fl.api import trees
+from fl.base.errors import FedloomError
+from fl.engine import engine, simulate
+from fl.engine.clients import Clients
+from fl.engine.engine import State
+from fl.store import tree_file
+
+COUNT = 6
+INITIAL = {
+    "params": {"weight": torch.arange(6.0).reshape(2, 3), "bias": torch.ones(2)},
+    "steps": torch.tensor(3),
+    "empty": {},
+}
+FACTS = {"id": torch.arange(COUNT), "counts": torch.arange(2 * COUNT).reshape(COUNT, 2)}
+
+
+def stack() -> dict[str, Any]:
+    return {**trees.repeat(INITIAL, COUNT), **FACTS}
+
+
+def values(clients: list[int], start: float) -> dict[str, Any]:
+    """New trees of some clients; one leaf is not laid out row after row."""
+    m = len(clients)
+    weight = start + torch.arange(6.0 * m).reshape(3, 2, m).permute(2, 1, 0)
+    params = {"weight": weight, "bias": torch.full((m, 2), start, dtype=torch.float64)}
+    facts = {key: fact[clients] for key, fact in FACTS.items()}
+    return {"params": params, "steps": torch.arange(m), "empty": {}, **facts, "more": weight}
+
+
+PUTS = [([4, 1], 0.5), ([1, 2], 7.0), ([0, 5, 4], -3.0)]
+
+
+def test_whatever_is_put_it_reads_as_the_full_stack() -> None:
+    clients, full = Clients.alike(INITIAL, FACTS, COUNT), stack()
+    for ids, start in PUTS:
+        assert worlds.same(clients, full)
+        index = torch.tensor(ids)
+        clients = clients.put(index, values(ids, start))
+        full = trees.put(full, index, values(ids, start))
+    assert worlds.same(clients, full)
+    assert worlds.same(clients.take([5, 3, 1]), trees.take(full, torch.tensor([5, 3, 1])))
+    assert worlds.same(clients.one(2), trees.take(full, 2))
+    assert worlds.same(clients.one(3), trees.take(full, 3))
+    assert clients.nbytes == trees.nbytes(full) // COUNT
+    assert [leaf.is_contiguous() for leaf in trees.leaves(clients)] == [True] * 5
+
+
+def test_who_never_took_part_has_no_row_and_what_was_there_stays() -> None:
+    before = Clients.alike(INITIAL, FACTS, COUNT).put(torch.tensor([1]), values([1], 2.0))
+    seen = trees.apply(torch.clone, before.take(range(COUNT)))
+    given = values([3, 1], 9.0)
+    after = before.put(torch.tensor([3, 1]), given)
+    assert (sorted(before.rows), sorted(after.rows)) == ([1], [1, 3])
+    assert worlds.same(before, seen)
+    kept = trees.apply(torch.clone, after.take([1, 3]))
+    for leaf in trees.leaves(given):
+        leaf.zero_()
+    assert worlds.same(after.take([1, 3]), kept), "rows are in memory of their own"
+    shared = {row[0].untyped_storage().data_ptr() for row in after.rows.values()}
+    assert len(shared) == 2, "a client that is trained again frees its row"
+
+
+def test_what_clients_are_from_the_start_stays() -> None:
+    clients = Clients.alike(INITIAL, FACTS, COUNT)
+    other = {**values([1], 2.0), "counts": torch.tensor([[0, 0]])}
+    with pytest.raises(FedloomError, match="counts of a client"):
+        clients.put(torch.tensor([1]), other)
+
+
+def test_some_weights_can_be_left_out() -> None:
+    clients = Clients.alike(INITIAL, FACTS, COUNT).put(torch.tensor([2]), values([2], 1.0))
+    less = clients.without({"weight", "empty"})
+    assert worlds.same(less, trees.without(clients, {"weight", "empty"}))
+    assert len(less.rows[2]) == 2
+
+
+@pytest.mark.parametrize("puts", [0, 3])
+def test_what_is_saved_is_loaded(puts: int, tmp_path: Any) -> None:
+    clients = Clients.alike(INITIAL, FACTS, COUNT)
+    for ids, start in PUTS[:puts]:
+        clients = clients.put(torch.tensor(ids), values(ids, start))
+    tree_file.save_tree(clients.saved(), tmp_path / "clients")
+    loaded = Clients.loaded(tree_file.load_tree(tmp_path / "clients"))
+    assert sorted(loaded.rows) == sorted(clients.rows)
+    assert worlds.same(loaded, clients)
+    ids, start = PUTS[0]
+    same = [one.put(torch.tensor(ids), values(ids, start)) for one in (loaded, clients)]
+    assert worlds.same(*same)
+
+
+def test_a_state_may_be_given_a_full_stack() -> None:
+    full = stack()
+    state = State({}, full)
+    assert worlds.same(state.clients, full)
+    after = state.home.put(torch.tensor([4]), values([4], 5.0))
+    assert worlds.same(after, trees.put(full, torch.tensor([4]), values([4], 5.0)))
+    assert dict(State({}, {}).clients) == {}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto", "fedlgd"])
+def test_rounds_give_rows_to_their_participants_alone(method: str) -> None:
+    simulation = worlds.world(method, sizes=(9, 5, 12, 9, 6, 7, 19), participation=0.3, rounds=2)
+    state = simulation.begin()
+    assert not state.home.rows
+    came: set[int] = set()
+    for done in simulate.rounds(simulation, state, 0, "stacked"):
+        called = simulation.plan(done.number)
+        came |= set(called.clients.tolist())
+        everyone = any(one.everyone for one in simulation.method.exchanges)
+        if trees.leaves(state.home.initial):
+            assert set(done.state.home.rows) == (came if not everyone else set(range(7)))
+        state = done.state
+    assert state.clients["id"].tolist() == list(range(7))
+    assert trees.nbytes(simulation.begin().home.initial) == trees.nbytes(state.home.initial)
+
+
+def test_a_round_from_an_older_state_gives_the_same_again() -> None:
+    simulation = worlds.world("scaffold", rounds=3)
+    begun = simulation.begin()
+    plan = simulation.plan(1)
+    first, _ = engine.run_round(simulation.method, begun, plan, "stacked")
+    engine.run_round(simulation.method, first, simulation.plan(2), "stacked")
+    again, _ = engine.run_round(simulation.method, begun, plan, "stacked")
+    assert worlds.same(worlds.tree(first), worlds.tree(again))

@@ -1,0 +1,138 @@
+"""The compiled backend: it is the loop to rounding, and is compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from contract import worlds
+from contract.worlds import world
+from torch._dynamo.utils import counters
+
+from fl.api.method import Setting
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.engine import compiled, engine
+from fl.engine.arrays import Arrays
+from fl.engine.batches import schedule
+from fl.engine.simulate import Simulation
+from fl.methods.fedavg import FedAvg
+from fl.models.lstm import LSTM
+
+CPU = torch.device("cpu")
+compiles = pytest.mark.skipif(
+    not compiled.available(CPU), reason="torch.compile needs a C++ compiler"
+)
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many programs have been compiled so far; they are short, which makes that quick."""
+    monkeypatch.setattr(compiled, "CHUNK", 2)
+    torch._dynamo.reset()
+    counters.clear()
+    return lambda: int(counters["stats"]["unique_graphs"])
+
+
+@compiles
+def test_compiled_is_loop_to_rounding_at_any_learning_rate(programs: Callable[[], int]) -> None:
+    simulation = world("fedavg", "mlp", local_epochs=1)
+    method, state, plan = simulation.method, simulation.begin(), simulation.plan(1)
+    steps = plan.schedules[0].steps
+    assert len(set(steps.tolist())) == 3, "who has fewer steps waits"
+    assert (steps % 2).any(), "the last chunk is padded"
+    needed = None
+    for lr in (0.1, 0.03):
+        now = replace(plan, lr=lr)
+        after, losses = engine.run_round(method, state, now, "compiled")
+        expected, expected_losses = engine.run_round(method, state, now, "loop")
+        assert worlds.distance(worlds.tree(after), worlds.tree(expected)) < 1e-10
+        torch.testing.assert_close(losses, expected_losses, rtol=0, atol=1e-10)
+        assert worlds.distance(worlds.tree(after), worlds.tree(state)) > 1e-3
+        needed = needed or programs()
+    assert programs() == needed == 1
+    assert not counters["graph_break"]
+
+
+@compiles
+def test_lstm_runs_uncompiled_to_the_same_numbers(programs: Callable[[], int]) -> None:
+    setting = Network(lambda: LSTM(7, 3, 4, 1).build((5,), 3), torch.float64)
+    training = Training(batch_size=4, local_epochs=1, precision="float64")
+    method = FedAvg().build(Setting(setting, training, 3, 2))
+    x = np.random.default_rng(0).integers(0, 7, (12, 5))
+    batches = schedule([np.arange(4), np.arange(4, 12)], [0, 1], training, 0, 1)
+    arrays = Arrays(x, x[:, 0] % 3, None, dtype=torch.float64)
+    plan = engine.Plan(1, torch.arange(2), torch.tensor([4, 8]), (batches,), arrays, lr=0.5)
+    state = engine.start(method, setting.init(0), torch.ones(2, 3, dtype=torch.int64))
+    ends = [engine.run_round(method, state, plan, name)[0] for name in ("compiled", "loop")]
+    assert worlds.distance(*(worlds.tree(end) for end in ends)) < 1e-10
+    # Two steps over five tokens are some hundred calls, of which none is in a program.
+    assert counters["stats"]["calls_captured"] < 50
+
+
+def longest(simulation: Simulation) -> list[int]:
+    rounds = range(1, simulation.training.rounds + 1)
+    return [int(simulation.plan(number).schedules[0].steps.max()) for number in rounds]
+
+
+def test_who_takes_part_does_not_matter_to_the_program(
+    programs: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds differ in their clients, rates and steps. What is compiled is only traced here."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    simulation = world("fedavg", "mlp", participation=0.5, local_epochs=1, seed=2)
+    assert len(set(longest(simulation))) > 1
+    found, rows = worlds.run(simulation, "compiled")
+    expected, expected_rows = worlds.run(simulation, "loop")
+    assert worlds.distance(worlds.tree(found), worlds.tree(expected)) < 1e-10
+    assert worlds.rows_agree(rows, expected_rows, 1e-10)
+    assert 1 <= programs() <= 2, "with a mask and without"
+
+
+def test_a_term_that_taps_layers_is_compiled_too(
+    programs: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as gradients are traced, where tensors of a stack that are left behind show."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    simulation = world("fedprox", "mlp", rounds=1, terms=[("cosine", {"layers": ["0"], "mu": 0.5})])
+    found, expected = (worlds.run(simulation, name)[0] for name in ("compiled", "loop"))
+    assert worlds.distance(worlds.tree(found), worlds.tree(expected)) < 1e-10
+    assert 1 <= programs() <= 2
+
+
+def test_without_a_compiler_it_is_not_available(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not compiled.available(CPU)
+    assert compiled.available(torch.device("cuda")), "a GPU needs none"
+    for name in ("c++", "g++", "clang++"):
+        program = tmp_path / name
+        program.touch(mode=0o755)
+        assert compiled.available(CPU)
+        program.unlink()
+    monkeypatch.setenv("CXX", str(tmp_path / "mine"))
+    assert not compiled.available(CPU)
+    (tmp_path / "mine").touch(mode=0o755)
+    assert compiled.available(CPU)
+
+
+def test_without_a_compiler_a_stack_is_trained_as_it_is_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    compiled._say.cache_clear()
+    simulation = world("fedavg")
+    with caplog.at_level("INFO", logger="fl.engine.compiled"):
+        found, rows = worlds.run(simulation, "compiled")
+    expected, expected_rows = worlds.run(simulation, "stacked")
+    assert worlds.same(worlds.tree(found), worlds.tree(expected))
+    assert worlds.rows_agree(rows, expected_rows, 0.0)
+    assert caplog.messages == ["no C++ compiler here, so the stacked step is not compiled"]

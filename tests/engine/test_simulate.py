@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from contract import worlds
+from contract.worlds import world
+
+from fl.api import trees
+from fl.engine import simulate
+from fl.engine.arrays import Arrays
+
+
+@pytest.mark.parametrize(
+    ("share", "count"), [(1.0, 4), (0.75, 3), (0.5, 2), (0.3, 1), (0.01, 1), (0.9, 4)]
+)
+def test_a_share_of_the_clients_takes_part(share: float, count: int) -> None:
+    simulation = world("fedavg", participation=share)
+    for round in (1, 2):
+        plan = simulation.plan(round)
+        clients = plan.clients.tolist()
+        assert len(clients) == count
+        assert clients == sorted(set(clients))
+        assert plan.n.tolist() == [worlds.SIZES[k] for k in clients]
+
+
+def test_who_takes_part_is_drawn_anew_each_round_and_evenly() -> None:
+    simulation = world("fedavg", participation=0.5)
+    drawn = [tuple(simulation.plan(r).clients.tolist()) for r in range(1, 201)]
+    assert drawn == [tuple(simulation.plan(r).clients.tolist()) for r in range(1, 201)]
+    assert len(set(drawn)) == 6
+    counts = Counter(client for clients in drawn for client in clients)
+    assert all(70 < counts[client] < 130 for client in range(4))
+    other = replace(simulation, seed=6)
+    assert drawn != [tuple(other.plan(r).clients.tolist()) for r in range(1, 201)]
+
+
+def test_clients_that_are_away_never_take_part() -> None:
+    simulation = world("fedavg", participation=0.5)
+    everybody = [simulation.plan(r).clients.tolist() for r in range(1, 41)]
+    simulation = replace(simulation, held=replace(simulation.held, away=(1,)))
+    drawn = [simulation.plan(r).clients.tolist() for r in range(1, 41)]
+    assert {client for clients in drawn for client in clients} == {0, 2, 3}
+    assert {len(clients) for clients in drawn} == {2}
+    whole = replace(simulation, held=replace(simulation.held, away=()))
+    assert [whole.plan(r).clients.tolist() for r in range(1, 41)] == everybody
+
+
+def test_batches_are_of_training_samples_only() -> None:
+    simulation = world("fedavg", participation=1.0)
+    seen = {int(i) for r in (1, 2) for i in simulation.plan(r).schedules[0].index[:, 0].ravel()}
+    held = simulation.held.samples
+    assert seen <= set(np.concatenate(held["train"]).tolist())
+    for split in ("val", "test"):
+        assert not seen & set(np.concatenate(held[split]).tolist())
+
+
+def test_scores_come_when_due_and_after_the_last_round() -> None:
+    simulation = world("fedavg", rounds=5, evaluate_every=2)
+    _, rows = worlds.run(simulation)
+    scored = rows[rows["metric"] == "accuracy"]
+    assert sorted(set(scored["round"])) == [2, 4, 5]
+    training = rows[rows["split"] == "train"]
+    assert set(training["metric"]) == {"loss"}
+    assert training.groupby("round").size().tolist() == [3] * 5
+    assert set(scored["client"]) == {0, 1, 2, 3}
+
+
+def test_the_state_before_round_1_depends_on_the_seed_alone() -> None:
+    one, two = world("fedavg", rounds=1).begin(), world("fedprox", rounds=9, lr=1.0).begin()
+    assert worlds.same(one.server, two.server)
+    assert worlds.distance(one.server, world("fedavg", seed=6).begin().server) > 1e-3
+    assert one.clients["id"].tolist() == [0, 1, 2, 3]
+
+
+def test_stored_weights_take_the_place_of_fresh_ones() -> None:
+    weights = trees.apply(lambda t: torch.full_like(t, 0.5), world("fedavg").begin().server)
+    state = world("finetune").begin(weights)
+    for client in range(4):
+        own = trees.take(state.clients, client)
+        assert worlds.same({k: own[k] for k in ("params", "buffers")}, weights)
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked"])
+def test_a_loss_that_is_not_finite_ends_the_run(backend: str) -> None:
+    raw, labels, held = worlds.data("mlp")
+    raw[held.samples["train"][2]] = np.nan
+    simulation = world("fedavg", participation=0.25, rounds=12)
+    arrays = Arrays(raw, labels, worlds.NORMALISATION, dtype=torch.float64)
+    simulation = replace(simulation, arrays=arrays)
+    first = next(r for r in range(1, 13) if 2 in simulation.plan(r).clients.tolist())
+    assert 1 < first < 12
+    done = list(simulate.rounds(simulation, simulation.begin(), 0, backend))
+    assert [d.diverged for d in done] == [False] * (first - 1) + [True]
+    assert np.isnan(done[-1].loss)
+    assert (
+        done[-1].trouble == f"the training loss of client 2 was no longer finite in round {first}"
+    )
+    assert set(done[-1].rows["metric"]) == {"loss"}
+
+
+def test_a_model_that_is_ruined_by_the_last_step_has_diverged() -> None:
+    """Its training loss was still finite, its scores are not."""
+    simulation = world("fedavg", rounds=1, lr=1e200, local_epochs=None, local_steps=1)
+    [done] = simulate.rounds(simulation, simulation.begin(), 0, "loop")
+    scores = done.rows.loc[done.rows["split"] != "train", "value"]
+    assert done.diverged or np.isfinite(scores).all()
+
+
+def test_a_seed_that_diverges_leaves_the_others_as_they_are() -> None:
+    runs = {seed: world("fedavg", "cnn", seed=seed, rounds=4) for seed in (1, 2, 3)}
+    states = {seed: run.begin() for seed, run in runs.items()}
+    ruined = trees.apply(lambda t: t * torch.nan if t.is_floating_point() else t, states[2].server)
+    states[2] = replace(states[2], server=ruined)
+    done = list(simulate.lockstep(runs, states, 0, "stacked"))
+    assert [sorted(one) for one in done] == [[1, 2, 3], [1, 3], [1, 3], [1, 3]]
+    assert done[0][2].diverged
+    assert done[0][2].trouble.startswith("the training loss of clients ")
+    assert done[0][2].trouble.endswith(" was no longer finite in round 1")
+    for seed in (1, 3):
+        alone, _ = worlds.run(runs[seed], "loop")
+        assert worlds.distance(worlds.tree(done[-1][seed].state), worlds.tree(alone)) < 1e-10

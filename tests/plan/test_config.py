@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import planning
+import pytest
+import yaml
+
+from fl.base.errors import ConfigError, Where
+from fl.base.schema import RESULT_COLUMNS
+from fl.plan import config
+from fl.plan.config import Execution
+
+ASKED = Where("config/config.yaml", "studies")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return planning.write_config(tmp_path)
+
+
+def read(folder: Path, text: str | bytes) -> dict[str, Any]:
+    path = folder / "a.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return config.read_yaml(path)
+
+
+def refusal(folder: Path, text: str | bytes) -> str:
+    """The message about a file, after its name."""
+    with pytest.raises(ConfigError) as caught:
+        read(folder, text)
+    name = os.path.relpath(folder / "a.yaml")
+    message = str(caught.value)
+    assert message.startswith(f"{name}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{name}: ")
+
+
+def study(folder: Path, **changes: Any) -> config.Study:
+    path = folder / "studies" / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**planning.STUDY, **changes}))
+    return config.study(folder, "tiny", ASKED)[0]
+
+
+def study_refusal(folder: Path, **changes: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        study(folder, **changes)
+    name = os.path.relpath(folder / "studies" / "tiny.yaml")
+    return str(caught.value).removeprefix(f"{name}: ")
+
+
+# YAML
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        ("1E3", 1000.0),
+        ("-2e+5", -2e5),
+        ("+1e2", 100.0),
+        ("1.5e-3", 1.5e-3),
+        ("2.e3", 2000.0),
+        ("0.1", 0.1),
+        ("7", 7),
+        ("'1e-3'", "1e-3"),
+        ("1e-3x", "1e-3x"),
+        ("e5", "e5"),
+        ("true", True),
+        ("", None),
+    ],
+)
+def test_numbers_are_numbers(folder: Path, text: str, value: Any) -> None:
+    found = read(folder, f"key: {text}\n")["key"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line"),
+    [
+        ("lr: 1\nmu: 2\nlr: 1\n", "lr", 3),
+        ("a:\n  b:\n    lr: 1\n    lr: 2\n", "lr", 4),
+        ("a: {x: 1, x: 2}\n", "x", 1),
+        ("- {x: 1, x: 2}\n", "x", 1),
+    ],
+)
+def test_a_key_that_stands_twice(folder: Path, text: str, key: str, line: int) -> None:
+    message = refusal(folder, text)
+    assert message == f"is not valid YAML: the key {key!r} stands twice (line {line})"
+
+
+def test_the_same_key_in_two_mappings_is_fine(folder: Path) -> None:
+    assert read(folder, "a: {x: 1}\nb: {x: 2}\n") == {"a": {"x": 1}, "b": {"x": 2}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "datasets: [digits\n",
+        "a: {b: 1\n",
+        "a: 'open\n",
+        "a: b: c\n",
+        "a:\n\t- 1\n",
+        "a: *nothing\n",
+        "a: !!python/object:os.system {}\n",
+        "a: 1\n---\nb: 2\n",
+        "a: \x00\n",
+    ],
+)
+def test_what_is_no_yaml(folder: Path, text: str) -> None:
+    assert refusal(folder, text).startswith("is not valid YAML: ")
+
+
+def test_where_a_truncated_file_ends_is_said(folder: Path) -> None:
+    assert "line 2" in refusal(folder, "datasets: [digits\n")
+
+
+def test_a_key_that_is_a_list(folder: Path) -> None:
+    assert refusal(folder, "? [a, b]\n: 1\n")
+
+
+@pytest.mark.parametrize(("text", "shown"), [("- a\n", "['a']"), ("word\n", "'word'"), ("3", "3")])
+def test_what_is_no_mapping(folder: Path, text: str, shown: str) -> None:
+    assert refusal(folder, text) == f"is {shown}; allowed: a mapping (key: value)"
+
+
+def test_an_empty_file_has_no_keys(folder: Path) -> None:
+    assert read(folder, "") == {}
+    assert read(folder, "# nothing\n") == {}
+
+
+def test_what_cannot_be_read(folder: Path) -> None:
+    assert refusal(folder, b"title: \xff\xfe\n").startswith("cannot be read: ")
+    for path, problem in ((folder / "none.yaml", "does not exist"), (folder, "cannot be read: ")):
+        with pytest.raises(ConfigError) as caught:
+            config.read_yaml(path)
+        assert str(caught.value).startswith(f"{os.path.relpath(path)}: {problem}")
+
+
+# config.yaml
+
+
+def test_settings(folder: Path) -> None:
+    found = config.settings(folder)
+    assert found.studies == ("tiny",)
+    assert found.execution == Execution(**planning.EXECUTION)
+    (folder / "config.yaml").write_text("studies: [a, b]\n")
+    assert config.settings(folder) == config.Settings(studies=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "studies: is missing; allowed: a list, each text"),
+        ("studies: tiny\n", "studies: is 'tiny'; allowed: a list, each text"),
+        ("studies: [1]\n", "studies.0: is 1 (int); allowed: text"),
+        (
+            "studies: []\nexecution: {threads: 0}\n",
+            "execution.threads: is 0; allowed: a whole number >= 1",
+        ),
+        (
+            "studies: []\nexecution: {backend: stack}\n",
+            "execution.backend: unknown value 'stack' (did you mean 'stacked'?); "
+            "allowed: auto, compiled, debug, loop, stacked",
+        ),
+        (
+            "studies: []\nstor: x\n",
+            "stor: unknown key 'stor' (did you mean 'store'?); "
+            "allowed: data, execution, nodes, plugins, results, sources, store, studies",
+        ),
+        (
+            "studies: []\nsources: {digits: /no/such/folder}\n",
+            "sources.digits: is '/no/such/folder'; "
+            "allowed: a folder that is there, or an http:// or https:// address",
+        ),
+    ],
+)
+def test_settings_that_are_wrong(folder: Path, text: str, message: str) -> None:
+    (folder / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        config.settings(folder)
+    assert str(caught.value) == f"{os.path.relpath(folder / 'config.yaml')}: {message}"
+
+
+def test_sources_of_a_data_set_that_is_not_there(folder: Path) -> None:
+    (folder / "config.yaml").write_text("studies: []\nsources: {digit: /tmp}\n")
+    with pytest.raises(ConfigError, match=r"sources\.digit: unknown data set .*mean 'digits'"):
+        config.settings(folder)
+
+
+# Studies
+
+
+def test_a_study_and_its_place(folder: Path) -> None:
+    found, where = config.study(folder, "tiny", ASKED)
+    assert where == Where(os.path.relpath(folder / "studies" / "tiny.yaml"))
+    assert (found.seeds, found.metric, found.methods) == ([0], None, {"fedavg": None})
+
+
+def test_an_unknown_study_gets_the_nearest_one(folder: Path) -> None:
+    (folder / "studies" / "other.yaml").write_text("")
+    with pytest.raises(ConfigError) as caught:
+        config.study(folder, "tinny", ASKED)
+    assert str(caught.value) == (
+        "config/config.yaml: studies: unknown study 'tinny' (did you mean 'tiny'?); "
+        "allowed: other, tiny"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "empty"),
+    [("seeds", []), ("datasets", []), ("partitions", []), ("models", []), ("methods", {})],
+)
+def test_a_list_that_is_empty(folder: Path, key: str, empty: Any) -> None:
+    assert study_refusal(folder, **{key: empty}) == f"{key}: is empty; allowed: at least one"
+
+
+SEED = "a whole number >= 0 and <= 9223372036854775807"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        ([1, 2, 1], "seeds.2: 1 stands twice; allowed: each seed once"),
+        ([0, 0.0], "seeds.1: 0 stands twice; allowed: each seed once"),
+        ([-1], f"seeds.0: is -1; allowed: {SEED}"),
+        ([0, 2**63], f"seeds.1: is 9223372036854775808; allowed: {SEED}"),
+        ([0.5], f"seeds.0: is 0.5 (float); allowed: {SEED}"),
+        ([True], f"seeds.0: is True (bool); allowed: {SEED}"),
+        (3, f"seeds: is 3; allowed: a list, each {SEED}"),
+        (None, f"seeds: is None; allowed: a list, each {SEED}"),
+    ],
+)
+def test_seeds_that_are_wrong(folder: Path, seeds: Any, message: str) -> None:
+    assert study_refusal(folder, seeds=seeds) == message
+
+
+def test_the_largest_seed_fits_into_the_tables(folder: Path) -> None:
+    seeds = study(folder, seeds=[2**63 - 1]).seeds
+    assert pd.Series(seeds, dtype=RESULT_COLUMNS["seed"]).tolist() == seeds
+
+
+def test_an_unknown_key_of_a_study(folder: Path) -> None:
+    message = study_refusal(folder, dataset=["digits"])
+    assert message.startswith("dataset: unknown key 'dataset' (did you mean 'datasets'?); allowed")
+
+
+def test_defaults_of_a_method(folder: Path) -> None:
+    assert config.method_defaults(folder, "fedprox")[0] == {}
+    (folder / "methods" / "fedprox.yaml").write_text("mu: 1e-2\n")
+    values, where = config.method_defaults(folder, "fedprox")
+    assert values == {"mu": 0.01}
+    assert re.search(r"methods.fedprox\.yaml$", where.file)

@@ -1,0 +1,119 @@
+"""Estimates come from runs like those asked for; a shared store may hold others too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from make_results import write_run
+from planning import Planned
+
+from fl.base import registry
+from fl.base.errors import Where
+from fl.data import materials
+from fl.engine.evaluate import Held
+from fl.plan.estimate import Rates, client_steps
+
+WHERE = Where("a.yaml")
+
+
+def settled(kind: str, name: str, **values: Any) -> dict[str, Any]:
+    return {"name": name, **registry.find(kind, name, WHERE).parse(values, WHERE)}
+
+
+def spec(
+    planned: Callable[..., Planned], dataset: str, partition: dict[str, Any], **training: Any
+) -> dict[str, Any]:
+    """A run's spec, of FedAvg where nothing else is said."""
+    [member] = planned().bundle("fedavg")["runs"]
+    changes = {"training": {**member["spec"]["training"], **training}}
+    data = settled("data set", dataset)
+    return {**member["spec"], **changes, "dataset": data, "partition": partition}
+
+
+DOMAINS = partial(settled, "partition scheme", "domain", clients_per_domain=3)
+NATURAL = partial(settled, "partition scheme", "natural")
+
+
+@pytest.mark.parametrize(
+    ("partition", "method", "clients"),
+    [
+        (DOMAINS(), "fedavg", 15),
+        (DOMAINS(unseen=4), "fedavg", 11),
+        (DOMAINS(unseen=0.2, val=0.3), "fedavg", 12),
+        (DOMAINS(unseen=4), "local", 15),
+        (NATURAL(unseen=1), "fedavg", 4),
+    ],
+)
+def test_steps_are_those_of_the_partition_that_will_be_made(
+    planned: Callable[..., Planned], tmp_path: Path, partition: Any, method: str, clients: int
+) -> None:
+    study = spec(planned, "digits-domains", partition, batch_size=1, rounds=7)
+    study["method"] = settled("method", method)
+    table = materials.partition(partition, study["dataset"], tmp_path / "data", tmp_path / "made")
+    held = Held.of(table, everybody=method == "local")
+    assert len(held.participants) == clients
+    steps = 7 * sum(len(held.samples["train"][client]) for client in held.participants)
+    assert client_steps(study) == pytest.approx(steps, rel=0.02)
+    part = {**study, "training": {**study["training"], "local_steps": 3, "participation": 0.5}}
+    assert client_steps(part) == 7 * 3 * round(clients / 2)
+
+
+def test_steps_of_a_table_of_ones_own_are_counted(
+    planned: Callable[..., Planned], tmp_path: Path
+) -> None:
+    rows = [(0, "train")] * 30 + [(1, "train")] * 10 + [(2, "train")] * 20
+    rows += [(client, "test") for client in range(3)]
+    table = pd.DataFrame(rows, columns=["client", "split"])
+    table.assign(sample=range(len(rows)), unseen=table["client"] == 2).to_parquet(
+        tmp_path / "mine.parquet"
+    )
+    mine = settled("partition scheme", "file", path=str(tmp_path / "mine.parquet"))
+    study = spec(planned, "digits", mine, batch_size=5, rounds=1)
+    assert client_steps(study) == 2 * 60 / 3 / 5
+
+
+@pytest.mark.parametrize(
+    ("dataset", "published"), [("cifar10", 50_000), ("mnist", 60_000), ("fed-isic2019", 18_597)]
+)
+def test_a_published_test_split_is_not_trained_on(
+    planned: Callable[..., Planned], dataset: str, published: int
+) -> None:
+    keys = {"clients": 5, "alpha": 1.0, "val": 0.1, "test": "published"}
+    partition = settled("partition scheme", "dirichlet", **keys)
+    study = spec(planned, dataset, partition, batch_size=1, rounds=1)
+    assert client_steps(study) == pytest.approx(0.9 * published, rel=0.07)
+
+
+def test_a_run_of_what_is_not_known_here_is_passed_over(planned: Callable[..., Planned]) -> None:
+    study = planned()
+    spec = study.bundle("fedavg")["runs"][0]["spec"]
+    store = study.store()
+    assert Rates(store).seconds([spec]) is None
+    strange = {**spec, "dataset": {"name": "of-a-plugin"}}
+    older = {**spec, "dataset": {"name": "synthetic"}}
+    for run, found in (("strange", strange), ("older", older), ("like", spec)):
+        write_run(store.root, run, [], spec=found, seconds=3.0 if run == "like" else 99.0)
+    assert client_steps(spec) > 0
+    assert Rates(store).seconds([spec, spec]) == pytest.approx(6.0)
+
+
+def test_a_term_is_told_by_runs_with_that_term(planned: Callable[..., Planned]) -> None:
+    study = planned()
+    plain, store = study.bundle("fedavg")["runs"][0]["spec"], study.store()
+
+    def added(**keys: Any) -> dict[str, Any]:
+        return {**plain, "terms": [settled("term", "mk-mmd", layers=["1"], **keys)]}
+
+    write_run(store.root, "plain", [], spec=plain, seconds=3.0)
+    assert Rates(store).seconds([plain]) == pytest.approx(3.0)
+    assert Rates(store).seconds([plain, added()]) is None
+    mixed = {**plain, "features": [settled("alteration", "mixstyle", layers=["1"])]}
+    assert Rates(store).seconds([mixed]) is None
+    write_run(store.root, "added", [], spec=added(), seconds=30.0)
+    assert Rates(store).seconds([plain, added(mu=0.7)]) == pytest.approx(33.0)
+    assert Rates(store).seconds([added(update="periodic")]) is None

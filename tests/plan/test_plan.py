@@ -1,0 +1,756 @@
+"""What a study means, run by run, and what is written down of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fl.base.errors import ConfigError
+from fl.base.fields import Count, Field
+from fl.cli import main
+from fl.plan import fingerprint, plan, plan_files, specs
+from fl.plan.expand import expand
+from fl.plan.grids import grid
+from fl.plan.published_cells import published_cells
+from fl.pytorch import tensorboard
+
+STUDY: dict[str, Any] = {
+    "datasets": [{"synthetic": {"clients": 3, "samples": 30}}],
+    "partitions": ["natural"],
+    "models": [{"mlp": {"hidden": [8]}}],
+    "methods": {"fedavg": None},
+    "seeds": [0, 1],
+    "training": {"rounds": 2},
+}
+
+
+X: dict[str, Any] = {"method": "fedprox", "mu": 0.3}
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("config")
+    (folder / "studies").mkdir(parents=True)
+    (folder / "methods").mkdir()
+    (folder / "config.yaml").write_text("studies: [a]\n")
+    study(folder)
+    return folder
+
+
+def study(folder: Path, name: str = "a", **changes: Any) -> None:
+    text = yaml.safe_dump({**STUDY, **changes}, sort_keys=False)
+    (folder / "studies" / f"{name}.yaml").write_text(text)
+
+
+def runs(folder: Path, name: str = "a", **changes: Any) -> list[Any]:
+    study(folder, name, **changes)
+    return expand(folder, name, plan.asked_for(folder, [name])[2]).runs
+
+
+def refused(folder: Path, **changes: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        runs(folder, **changes)
+    return str(error.value)
+
+
+def test_whose_test_samples_is_part_of_a_run_only_where_it_is_not_its_own(config: Path):
+    plain, said, all_ = (
+        runs(config, **keys)[0] for keys in ({}, {"test": "own"}, {"test": "global"})
+    )
+    assert plain.id == said.id
+    assert "test" not in plain.spec
+    assert all_.spec == {**plain.spec, "test": "global"}
+    assert all_.id != plain.id
+    assert "allowed: global, own" in refused(config, test="unseen")
+
+
+def test_every_combination_is_a_run_of_its_own(config: Path):
+    found = runs(
+        config,
+        models=[{"mlp": {"hidden": [[8], [8, 8]]}}, "two-layer"],
+        methods={"fedavg": None, "fedprox": {"mu": [0.1, 1], "lr": [0.1, 0.2]}},
+    )
+    assert len({run.id for run in found}) == len(found) == 3 * (1 + 4) * 2
+    prox = [r for r in found if r.label == "fedprox" and r.model.text == "mlp(hidden=[8, 8])"]
+    points = [(r.spec["method"]["mu"], r.spec["training"]["lr"], r.spec["seed"]) for r in prox]
+    assert sorted(points) == [
+        (mu, lr, seed) for mu in (0.1, 1.0) for lr in (0.1, 0.2) for seed in (0, 1)
+    ]
+    assert {tuple(r.spec["model"]["hidden"]) for r in prox} == {(8, 8)}
+    assert prox[0].grid == {"mu": 0.1, "lr": 0.1}
+    assert len({run.point for run in prox}) == 4
+
+
+def test_a_list_is_a_grid_only_where_one_value_is_expected():
+    hidden = Field("hidden", tuple[Count, ...], ())
+    rate = Field("lr", float, 0.1)
+    declared = {"hidden": hidden, "lr": rate}
+    assert list(grid(declared, {"hidden": [8, 8], "lr": [1, 2]})) == [
+        {"hidden": [8, 8], "lr": 1},
+        {"hidden": [8, 8], "lr": 2},
+    ]
+    assert list(grid(declared, {"hidden": [[8], [4]]})) == [{"hidden": [8]}, {"hidden": [4]}]
+
+
+def test_a_default_that_is_written_out_is_the_same_run(config: Path):
+    ids = [run.id for run in runs(config)]
+    assert ids == [r.id for r in runs(config, training={"rounds": 2.0, "momentum": 0})]
+    assert ids == [r.id for r in runs(config, training={"rounds": 2, "local_epochs": 1})]
+    assert ids == [
+        r.id for r in runs(config, partitions=[{"natural": {"val": 0.1}}], title="x", question="y")
+    ]
+    assert ids != [r.id for r in runs(config, training={"rounds": 2, "momentum": 0.5})]
+
+
+def test_training_is_layered_and_the_entry_wins(config: Path):
+    methods = {
+        "fedavg": None,
+        "fedprox": {"lr": 0.3, "local_steps": 7},
+        "ft": {"method": "finetune", "start": "fedavg"},
+    }
+    (config / "methods" / "fedprox.yaml").write_text("lr: 0.2\nmu: 0.7\nbatch_size: 4\n")
+    found = runs(config, methods=methods, training={"rounds": 3, "local_epochs": 2, "lr": 0.1})
+    by = {run.label: run.spec for run in found}
+    assert by["fedavg"]["training"]["lr"] == 0.1
+    assert by["fedavg"]["training"]["batch_size"] == 32
+    prox = by["fedprox"]["training"]
+    assert (prox["lr"], prox["batch_size"], prox["rounds"]) == (0.3, 4, 3)
+    assert (prox["local_epochs"], prox["local_steps"]) == (None, 7)
+    assert by["fedprox"]["method"]["mu"] == 0.7
+    assert (by["ft"]["training"]["rounds"], by["ft"]["training"]["local_epochs"]) == (5, 1)
+
+
+def test_fine_tuning_starts_from_the_run_of_its_seed_at_every_point(config: Path):
+    methods = {
+        "fedprox": {"mu": [0.1, 1]},
+        "ft": {"method": "finetune", "start": "fedprox", "lr": [0.01, 0.1]},
+    }
+    found = runs(config, methods=methods)
+    starts = {run.id: run for run in found if run.label == "fedprox"}
+    tuned = [run for run in found if run.label == "ft"]
+    assert len(tuned) == 8
+    for run in tuned:
+        before = starts[run.start]
+        assert before.spec["seed"] == run.spec["seed"]
+        assert before.point == run.spec["start"]
+        assert run.grid == {"start.mu": before.grid["mu"], "lr": run.spec["training"]["lr"]}
+
+
+def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
+    tune = {"method": "finetune", "start": "b"}
+    said = refused(config, methods={"fedavg": None, "b": tune})
+    assert "config/studies/a.yaml: methods.b.start: goes round in a circle: b <- b" in said
+    said = refused(config, methods={"a": tune, "b": {**tune, "start": "a"}})
+    assert "methods.a.start: 'b' (finetune) has no shared model" in said
+    said = refused(config, methods={"fedavg": None, "a": {**tune, "start": "fedavgg"}})
+    assert "methods.a.start: unknown entry of this study 'fedavgg' (did you mean 'fedavg'?)" in said
+    said = refused(config, methods={"a": {"method": "finetune"}, "fedavg": None})
+    assert "methods.a.start" in said
+    assert "allowed: fedavg" in said
+    said = refused(config, methods={"local": None, "a": {**tune, "start": "local"}})
+    assert "methods.a.start: 'local' (local) has no shared model to start from" in said
+    assert "does not start from a stored model" in refused(
+        config, methods={"fedavg": None, "fedprox": {"start": "fedavg"}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"datasets": ["digit"]}, "datasets.0: unknown data set 'digit' (did you mean 'digits'?)"),
+        ({"methods": {"fedavgg": None}}, "methods.fedavgg: unknown method"),
+        ({"methods": {"fedprox": {"nu": 1}}}, "methods.fedprox.nu: unknown key 'nu'"),
+        (
+            {"methods": {"fedprox": {"mu": -1}}},
+            "methods.fedprox.mu: is -1.0; allowed: a number >= 0",
+        ),
+        (
+            {"methods": {"fedavg": {"lr": [0.1, 0]}}},
+            "methods.fedavg.lr: is 0.0; allowed: a number > 0",
+        ),
+        ({"training": {"lr": "fast"}}, "training.lr: is 'fast' (str); allowed: a number > 0"),
+        ({"seeds": []}, "seeds: is empty; allowed: at least one"),
+        ({"seeds": [0, 0]}, "seeds.1: 0 stands twice"),
+        ({"seeds": [-1]}, "seeds.0: is -1; allowed: a whole number >= 0"),
+        (
+            {"analyses": [{"inversion": {"methods": ["local"]}}]},
+            "analyses.0.inversion.methods.0: unknown entry 'local'",
+        ),
+        ({"baseline": "local"}, "baseline: unknown entry 'local'"),
+        ({"models": ["cnn"]}, "models.0.cnn: cnn does not take the inputs of synthetic"),
+        (
+            {"partitions": [{"dirichlet": {"clients": 90, "alpha": 1}}]},
+            "partitions.0.dirichlet.clients: is 90, too many for the 90 samples of synthetic",
+        ),
+        (
+            {"partitions": [{"pathological": {"clients": 3, "classes_per_client": 11}}]},
+            "classes_per_client: is 11, but synthetic has 10 classes; allowed: 1 to 10",
+        ),
+        ({"partitions": [{"file": {"path": "no.parquet"}}]}, "partitions.0.file.path: no.parquet"),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_key_and_what_is_allowed(
+    config: Path, changes: dict[str, Any], said: str
+):
+    error = refused(config, **changes)
+    assert error.startswith("config/studies/a.yaml: ")
+    assert said in error
+
+
+def test_two_studies_share_a_run_and_its_bundle(config: Path):
+    study(config, "a", seeds=[0, 1])
+    study(config, "b", seeds=[1, 2], methods={"fedavg": None, "fedprox": None})
+    (config / "config.yaml").write_text("studies: [a, b]\n")
+    found = plan.make(config)
+    a, b = ({(r["method"], r["seed"]): r for r in found.studies[n]["runs"]} for n in "ab")
+    assert a["fedavg", 1] == b["fedavg", 1]
+    assert len({run["bundle"] for run in [*a.values(), b["fedavg", 1], b["fedavg", 2]]}) == 1
+    shared = found.bundles[a["fedavg", 0]["bundle"]]
+    assert [member["spec"]["seed"] for member in shared["runs"]] == [0, 1, 2]
+    assert len(found.bundles) == 2
+
+
+def test_a_bundle_names_what_it_needs(config: Path):
+    methods = {"fedavg": None, "ft": {"method": "finetune", "start": "fedavg"}}
+    study(config, methods=methods)
+    found = plan.make(config)
+    by = {run["method"]: found.bundles[run["bundle"]] for run in found.studies["a"]["runs"]}
+    assert by["ft"]["after"] == [by["fedavg"]["bundle"]]
+    assert by["fedavg"]["after"] == []
+    assert [m["keep_weights"] for m in by["fedavg"]["runs"]] == [True, True]
+    assert [m["keep_weights"] for m in by["ft"]["runs"]] == [False, False]
+    assert [m["start"] for m in by["ft"]["runs"]] == [m["run"] for m in by["fedavg"]["runs"]]
+    assert by["ft"]["dataset"] in found.datasets
+    assert by["ft"]["partition"] in found.partitions
+
+
+CELLS = {
+    "source": "paper.csv",
+    "table": "1",
+    "rows": {"fedavg": "FedAvg"},
+    "columns": {"natural": "all"},
+}
+
+
+def published(config: Path, **changes: Any) -> list[dict[str, Any]]:
+    (config / "published").mkdir(exist_ok=True)
+    lines = ["table,row,column,value,sd,note", "1,FedAvg,all,71.5,0.4,", "2,FedAvg,all,9,,x"]
+    (config / "published" / "paper.csv").write_text("\n".join(lines) + "\n")
+    study(config, published=[{**CELLS, **changes}])
+    return list(plan.make(config).studies["a"]["published"])
+
+
+def test_published_cells_are_looked_up(config: Path):
+    [cell] = published(config)
+    assert cell == {
+        "source": "paper.csv",
+        "table": "1",
+        "row": "FedAvg",
+        "column": "all",
+        "note": "",
+        "value": 71.5,
+        "sd": 0.4,
+        "method": "fedavg",
+        "setting": "natural",
+    }
+    [cell] = published(config, table="2")
+    assert (cell["value"], cell["sd"], cell["note"]) == (9.0, None, "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"source": "papr.csv"},
+            "published.0.source: unknown file 'papr.csv' (did you mean 'paper",
+        ),
+        ({"table": "3"}, "published.0.table: unknown table '3'; allowed: 1, 2"),
+        ({"rows": {"fedprox": "FedProx"}}, "published.0.rows.fedprox: unknown entry 'fedprox'"),
+        (
+            {"rows": {"fedavg": "FedAvh"}},
+            "unknown cell 'FedAvh / all' (did you mean 'FedAvg / all'",
+        ),
+        (
+            {"columns": {"digits": "all"}},
+            "published.0.columns.digits: unknown data set or partition",
+        ),
+        (
+            {"unseen": True},
+            "published.0.unseen: is true, but no client of natural is held out of training; ",
+        ),
+        ({"unseen": True, "modality": "image"}, "published.0.unseen: stands beside modality; "),
+    ],
+)
+def test_published_cells_that_are_not_there_are_refused(
+    config: Path, changes: dict[str, Any], said: str
+):
+    with pytest.raises(ConfigError) as error:
+        published(config, **changes)
+    assert said in str(error.value)
+
+
+def times(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*.json")}
+
+
+def test_files_are_rewritten_only_when_their_content_changes(config: Path):
+    home = Path("results/plan")
+    methods: dict[str, Any] = {"fedavg": None, "fedprox": None}
+    study(config, methods=methods)
+    first = plan.current(config)
+    before = times(home)
+    text = (config / "studies" / "a.yaml").read_text()
+    (config / "studies" / "a.yaml").write_text(f"# A comment.\n{text}")
+    second = plan.current(config)
+    assert {k: v for k, v in first.items() if k != "key"} == {
+        k: v for k, v in second.items() if k != "key"
+    }
+    assert {path for path, time in times(home).items() if before[path] != time} == {
+        "results/plan/plan.json"
+    }
+    study(config, methods={**methods, "fedprox": {"mu": 5.0}})
+    third = plan.current(config)
+    changed = {Path(path) for path, time in times(home).items() if before.get(path) != time}
+    [new] = set(third["bundles"]) - set(first["bundles"])
+    assert changed == {
+        home / "plan.json",
+        home / "studies" / "a.json",
+        home / "bundles" / f"{new}.json",
+        home / "programs.json",
+        home / "tried.json",
+    }
+
+
+def test_a_job_of_a_running_plan_keeps_to_it(config: Path):
+    planned = plan.current(config)
+    study(config, seeds=[5])
+    assert plan_files.read(Path("results/plan/plan.json")) == planned
+    assert plan.current(config)["runs"] != planned["runs"]
+
+
+def test_a_known_plan_is_read_without_torch(config: Path):
+    look = (
+        "import sys; from pathlib import Path; from fl.plan import plan;"
+        "plan.current(Path('config')); print('torch' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(plan.__file__).parents[2])}
+    said = [
+        subprocess.check_output([sys.executable, "-c", look], env=environment, text=True).strip()
+        for _ in range(2)
+    ]
+    assert said == ["True", "False"]
+
+
+def test_an_edit_while_the_plan_is_made_makes_it_anew(config: Path, monkeypatch):
+    make = plan.make
+
+    def slow(*arguments: Any, **how: Any) -> plan.Plan:
+        found = make(*arguments, **how)
+        study(config, seeds=[5])
+        return found
+
+    monkeypatch.setattr(plan, "make", slow)
+    assert len(plan.current(config)["runs"]) == 2
+    monkeypatch.setattr(plan, "make", make)
+    assert len(plan.current(config)["runs"]) == 1
+
+
+@pytest.fixture
+def makings(monkeypatch: pytest.MonkeyPatch) -> list[plan.Plan]:
+    """The plans that were made since."""
+    make, made = plan.make, list[plan.Plan]()
+
+    def noted(*arguments: Any, **how: Any) -> plan.Plan:
+        made.append(make(*arguments, **how))
+        return made[-1]
+
+    monkeypatch.setattr(plan, "make", noted)
+    return made
+
+
+def test_a_plan_is_made_once_to_be_written_and_shown(
+    config: Path, makings: list[plan.Plan], capsys
+):
+    assert main.main(["plan", "--write"]) == 0
+    assert len(makings) == 1
+    assert "2 runs in 1 bundle; 2 to train" in capsys.readouterr().out
+    assert plan.current(config) == plan_files.read(Path("results/plan/plan.json"))
+    assert len(makings) == 1
+
+
+@pytest.mark.parametrize("name", ["results", "results/plan"])
+def test_results_that_cannot_be_written_are_named_before_anything_is_planned(
+    config: Path, makings: list[plan.Plan], capsys, name: str
+):
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text("a file")
+    assert main.main(["plan", "--write"]) == 1
+    said = "error: results/plan: a part of this path is a file, not a folder; choose another folder"
+    assert said in capsys.readouterr().err
+    assert makings == []
+    assert main.main(["plan"]) == 0
+
+
+def test_a_plan_that_is_refused_leaves_nothing(config: Path):
+    study(config, seeds=[])
+    assert main.main(["plan", "--write"]) == 1
+    assert not Path("results").exists()
+
+
+def test_the_templates_are_part_of_what_a_report_follows_from(config: Path, monkeypatch, tmp_path):
+    before = plan.current(config)
+    templates = tmp_path / "templates"
+    templates.mkdir()
+    (templates / "report.css").write_text("p { color: red; }")
+    monkeypatch.setattr(fingerprint, "TEMPLATES", templates)
+    after = plan.current(config)
+    assert after["studies"]["a"]["hash"] != before["studies"]["a"]["hash"]
+    assert after["runs"] == before["runs"]
+
+
+def test_execution_is_no_part_of_identity(config: Path):
+    before = plan.make(config)
+    (config / "config.yaml").write_text("studies: [a]\nexecution: {threads: 3, backend: debug}\n")
+    after = plan.make(config)
+    assert list(after.bundles) == list(before.bundles)
+    assert [b["execution"]["threads"] for b in after.bundles.values()] == [3]
+    assert after.studies["a"]["hash"] == before.studies["a"]["hash"]
+
+
+def test_execution_is_layered_and_the_entry_wins(config: Path):
+    ids = {run.id for run in runs(config, methods={"fedavg": None, "fedprox": None, "x": X})}
+    (config / "config.yaml").write_text("studies: [a]\nexecution: {threads: 3, memory_mb: 500}\n")
+    (config / "methods" / "fedprox.yaml").write_text("execution: {memory_mb: 700, gpus: 1}\n")
+    entry = {"execution": {"gpus": 2, "partition": "big"}}
+    methods = {"fedavg": None, "fedprox": entry, "x": X}
+    study(config, methods=methods, execution={"memory_mb": 600, "minutes": 9})
+    found = plan.make(config)
+    by = {r["method"]: found.bundles[r["bundle"]]["execution"] for r in found.studies["a"]["runs"]}
+    keys = ("threads", "memory_mb", "minutes", "gpus", "partition")
+    assert [by["fedavg"][key] for key in keys] == [3, 600, 9, None, None]
+    assert [by["fedprox"][key] for key in keys] == [3, 700, 9, 2, "big"]
+    assert [by["x"][key] for key in keys] == [3, 700, 9, 1, None]
+    assert {run["run"] for run in found.studies["a"]["runs"]} == ids
+
+
+def test_an_execution_that_is_wrong_is_named_where_it_stands(config: Path):
+    said = refused(config, methods={"fedavg": {"execution": {"gpu": 1}}})
+    assert "a.yaml: methods.fedavg.execution.gpu: unknown key 'gpu' (did you mean 'gpus'?)" in said
+    assert "a.yaml: execution.minutes: is 0" in refused(config, execution={"minutes": 0})
+
+
+NODES = """studies: [a]
+execution: {memory_mb: 8000}
+nodes:
+  - {cpus: 4, memory_mb: 16000}
+  - {partition: gpu, cpus: 4, memory_mb: 16000, gpus: 1, minutes: 60}
+  - {partition: gpu, cpus: 8, memory_mb: 64000, gpus: 4, minutes: 60}
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"memory_mb": 16001}, "the default partition can hold a job of fedavg, which asks for "),
+        ({"memory_mb": 16001}, "16001 memory_mb (16000 there)"),
+        ({"partition": "gpu", "gpus": 5, "minutes": 30}, "5 gpus (4 there)"),
+        ({"partition": "gpu", "gpus": 1}, "240 minutes (60 there)"),
+        ({"partition": "gpu", "minutes": 9, "threads": 16}, "16 cpus (8 there)"),
+    ],
+)
+def test_a_job_that_no_node_can_hold_is_refused(config: Path, asked: dict[str, Any], said: str):
+    (config / "config.yaml").write_text(NODES)
+    study(config, methods={"fedavg": {"execution": asked}})
+    with pytest.raises(ConfigError) as error:
+        plan.make(config)
+    assert str(error.value).startswith("config/config.yaml: nodes: no node of ")
+    assert said.lower() in str(error.value).lower()
+
+
+def test_a_job_that_a_node_can_hold_or_whose_nodes_are_not_known_is_planned(config: Path):
+    (config / "config.yaml").write_text(NODES)
+    for asked in ({"partition": "gpu", "gpus": 2, "minutes": 60}, {"partition": "x", "gpus": 9}):
+        study(config, methods={"fedavg": {"execution": asked}})
+        assert len(plan.make(config).bundles) == 1
+
+
+def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
+    methods = {f"m{number}": {"method": "fedprox", "mu": number} for number in range(50)}
+    study(config, methods={"fedavg": None, **methods}, seeds=[0, 1])
+    assert main.main(["plan"]) == 0
+    said = capsys.readouterr().out
+    assert "102 runs in 51 bundles; 102 to train" in said
+    cores = len(os.sched_getaffinity(0))
+    assert f"1 start on {cores} core" in said
+    assert (
+        "51 cluster jobs (snakemake --profile slurm); fewer where `execution: run_minutes`" in said
+    )
+    text = "studies: [a]\nexecution: {run_minutes: 1, merge_minutes: 30}\n"
+    (config / "config.yaml").write_text(text)
+    assert main.main(["plan"]) == 0
+    said = capsys.readouterr().out
+    assert " here (snakemake), or 4 cluster jobs (snakemake --profile slurm)\n" in said
+    assert "\n1 start" not in said, "minutes of work are for all cores"
+
+
+def test_tensorboard_is_asked_for_where_it_is(config: Path, monkeypatch):
+    monkeypatch.setattr(tensorboard, "there", lambda: False)
+    asked = {"tensorboard": True}
+    problem = "tensorboard: is true, but the package tensorboard is not installed; allowed: `pip"
+    assert f"a.yaml: execution.{problem}" in refused(config, execution=asked)
+    (config / "config.yaml").write_text("studies: [a]\nexecution: {tensorboard: true}\n")
+    study(config)
+    with pytest.raises(ConfigError) as error:
+        plan.make(config)
+    assert f"config.yaml: execution.{problem}" in str(error.value)
+
+
+def test_what_is_written_is_what_was_made(config: Path):
+    summary, made = plan.current(config), plan.make(config)
+    home = Path("results/plan")
+    for kind in ("studies", "bundles", "datasets", "partitions"):
+        files = {p.stem: json.loads(p.read_text()) for p in (home / kind).glob("*.json")}
+        assert files == json.loads(json.dumps(getattr(made, kind)))
+    assert summary["runs"] == sorted(r["run"] for r in made.studies["a"]["runs"])
+
+
+def test_a_grid_without_validation_samples_is_refused(config: Path):
+    changes = {"methods": {"fedprox": {"mu": [0.1, 1]}}}
+    scheme = {"dirichlet": {"clients": 4, "alpha": 1.0, "val": 0.0}}
+    assert "methods.fedprox: is a grid, but dirichlet" in refused(
+        config, partitions=[scheme], **changes
+    )
+    scheme["dirichlet"]["val"] = 0.1
+    assert len(runs(config, partitions=[scheme], **changes)) == 4
+
+
+@pytest.mark.parametrize("kind", ["studies", "bundles"])
+def test_a_plan_file_that_was_deleted_is_written_again(config: Path, kind: str):
+    study(config)
+    plan.current(config)
+    gone = next(Path("results/plan", kind).iterdir())
+    content = gone.read_text()
+    gone.unlink()
+    plan.current(config)
+    assert gone.read_text() == content
+
+
+def test_results_follow_the_config_and_not_the_last_plan(config: Path, capsys):
+    study(config, methods={"fedavg": None})
+    plan.current(config)
+    study(config, methods={"fedavg": None, "local": None})
+    assert main.main(["report", "a"]) == 0
+    assert "0 of 4 runs there" in capsys.readouterr().out
+    assert main.main(["report", "a", "--planned"]) == 0
+    assert "0 of 2 runs there" in capsys.readouterr().out
+    assert main.main(["show", "a"]) == 0
+    said = capsys.readouterr().out
+    assert "2 missing" in said and "4 missing" in said
+
+
+# Terms, and published hyper-parameters
+
+IMAGES: dict[str, Any] = {
+    "datasets": ["digits"],
+    "partitions": [{"homogeneous": {"clients": 3}}],
+    "models": ["cnn"],
+}
+MIXED = {"mixstyle": {"layers": ["0"], "p": [0.2, 1]}}
+TERM = {"method": "ditto", "terms": {"mk-mmd": {"layers": ["2"], "mu": 0.5}}}
+
+
+def test_a_term_is_settled_and_is_part_of_the_run(config: Path):
+    [one, _] = runs(config, methods={"mk": TERM})
+    [term] = one.spec["terms"]
+    assert (term["name"], term["mu"], term["update"]) == ("mk-mmd", 0.5, "step")
+    assert "term mk-mmd" in one.code
+    [plain, _] = runs(config, methods={"mk": {"method": "ditto"}})
+    assert plain.spec["terms"] == []
+    assert plain.id != one.id
+    assert plain.code == {key: code for key, code in one.code.items() if key != "term mk-mmd"}
+
+
+def test_a_list_in_a_term_is_a_grid(config: Path):
+    terms = {"mk-mmd": {"layers": [["2"], ["1", "2"]], "mu": [0.1, 1.0]}}
+    given = {"method": "ditto", "lam": [0, 1], "terms": terms}
+    found = runs(config, methods={"mk": given}, seeds=[0])
+    assert len({run.id for run in found}) == 8
+    assert found[0].grid == {"lam": 0, "mk-mmd.layers": ["2"], "mk-mmd.mu": 0.1}
+    assert {tuple(run.spec["terms"][0]["layers"]) for run in found} == {("2",), ("1", "2")}
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"mkmmd": {}}, "methods.mk.terms.mkmmd: unknown term 'mkmmd' (did you mean 'mk-mmd'"),
+        ({"mk-mmd": {"layer": ["2"]}}, "terms.mk-mmd.layer: unknown key 'layer' (did you mean"),
+        ({"mk-mmd": {"layers": ["body"]}}, "no layer 'body'; allowed: '0' ("),
+        ({"mk-mmd": {"mu": 1.0}}, "layers: is missing"),
+        ({"mk-mmd": {"layers": ["2"], "kernels": 20}}, "kernels: is 20; allowed: a whole number"),
+    ],
+)
+def test_a_term_that_is_not_understood_is_refused(config: Path, terms: Any, said: str):
+    assert said in refused(config, methods={"mk": {**TERM, "terms": terms}})
+
+
+def test_altered_features_are_settled_and_are_part_of_the_run(config: Path):
+    """Of a run without any the spec says nothing of them."""
+    given = {"fedavg": None, "mixed": {"method": "fedavg", "features": MIXED}}
+    plain, low, high = runs(config, methods=given, seeds=[0], **IMAGES)
+    [settled] = high.spec["features"]
+    assert settled == {"name": "mixstyle", "layers": ("0",), "p": 1.0, "alpha": 0.1}
+    assert (low.grid, high.grid) == ({"mixstyle.p": 0.2}, {"mixstyle.p": 1})
+    assert "features" not in plain.spec
+    assert {**low.code, **plain.code} == low.code
+    assert set(low.code) - set(plain.code) == {"features mixstyle"}
+    assert len({plain.id, low.id, high.id}) == 3
+
+
+@pytest.mark.parametrize(
+    ("features", "said"),
+    [
+        ({"mixstile": {}}, "features.mixstile: unknown alteration 'mixstile' (did you mean 'mixst"),
+        ({"mixstyle": {"q": 1}}, "features.mixstyle.q: unknown key 'q'"),
+        ({"mixstyle": {"layers": ["body"]}}, "no layer 'body'; allowed: '0' ("),
+        ({"mixstyle": {"p": 0.1}}, "features.mixstyle.layers: is missing"),
+        ({"mixstyle": {"layers": ["0"], "p": 2}}, "p: is 2.0; allowed: a number >= 0 and <= 1"),
+        (["mixstyle"], "features: is ['mixstyle']; allowed: a mapping"),
+    ],
+)
+def test_altered_features_that_are_not_understood_are_refused(
+    config: Path, features: Any, said: str
+):
+    entry = {"method": "fedavg", "features": features}
+    assert said in refused(config, methods={"mk": entry}, **IMAGES)
+
+
+BEST = {
+    "source": "paper.csv",
+    "table": "3",
+    "column": "all",
+    "rows": {"mk": {"lr": "MK: lr", "mk-mmd.mu": "MK: mu"}},
+}
+
+
+SWEPT = {"lr": [0.1, 0.2], "terms": {"mk-mmd": {"layers": ["2"], "mu": [0.1, 2]}}}
+
+
+def best(config: Path, swept: Mapping[str, Any] = SWEPT, **changes: Any) -> list[Any]:
+    (config / "published").mkdir(exist_ok=True)
+    lines = ["table,row,column,value,sd,note", "3,MK: lr,all,0.25,,", "3,MK: mu,all,2,,"]
+    (config / "published" / "paper.csv").write_text("\n".join(lines) + "\n")
+    methods = {"fedavg": None, "mk": {**TERM, **swept}}
+    return runs(config, methods=methods, seeds=[0], best={**BEST, **changes}, grid="published")
+
+
+@pytest.mark.parametrize("swept", [SWEPT, {"terms": {"mk-mmd": {"layers": ["2"]}}}])
+def test_published_hyper_parameters_take_the_place_of_a_grid(
+    config: Path, swept: Mapping[str, Any]
+):
+    """And of defaults, where the entry says nothing."""
+    [_, one] = best(config, swept)
+    assert one.spec["training"]["lr"] == 0.25
+    assert one.spec["terms"][0]["mu"] == 2.0
+    assert one.grid == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rows": {"ditto": {}}}, "best.rows.ditto: unknown entry 'ditto'"),
+        ({"rows": {"mk": {"mu": "MK: mu"}}}, "best.rows.mk.mu: unknown key 'mu'"),
+        ({"rows": {"mk": {"lr": "MK: rate"}}}, "best.rows.mk.lr: unknown cell 'MK: rate / all'"),
+        ({"table": "4"}, "best.table: unknown table '4'; allowed: 3"),
+    ],
+)
+def test_published_hyper_parameters_that_are_not_there_are_refused(
+    config: Path, changes: Any, said: str
+):
+    with pytest.raises(ConfigError) as error:
+        best(config, **changes)
+    assert said in str(error.value)
+
+
+def test_weights_of_a_file_are_part_of_a_run_by_their_content(config: Path):
+    spec = {"name": "resnet18", "weights": "weights.pth"}
+    weights = Path("weights.pth")
+    weights.write_bytes(b"one")
+    first = specs.model_code(spec)
+    weights.write_bytes(b"two")
+    os.utime(weights, (1, 1))
+    assert specs.model_code(spec) != first
+    weights.write_bytes(b"one")
+    os.utime(weights, (2, 2))
+    assert specs.model_code(spec) == first
+
+
+CONFIG = Path(__file__).parents[2] / "config"
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (CONFIG / "studies").glob("*.yaml")))
+def test_every_study_that_comes_along_can_be_planned(name: str):
+    """But those that want ImageNet's weights, which say where to put them, are not tried."""
+    where = plan.asked_for(CONFIG, [name])[2]
+    try:
+        found = expand(CONFIG, name, where)
+    except ConfigError as error:
+        assert "weights: " in str(error) and "is not there; fetch https://" in str(error)
+        found = expand(CONFIG, name, where, checked=False)
+    assert found.runs
+    assert bool(published_cells(found, CONFIG)) == bool(found.study.published)
+
+
+def test_titles_decide_no_identity(config: Path):
+    plain = runs(config, models=[{"mlp": {"hidden": [[8], [16]]}}])
+    titled = {
+        "models": [{"mlp": {"hidden": [[8], [16]], "title": "MLP {hidden[0]}"}}],
+        "datasets": [{"synthetic": {"clients": 3, "samples": 30, "title": "Drawn"}}],
+        "partitions": [{"natural": {"title": "Own clients"}}],
+    }
+    found = runs(config, **titled)
+    assert [run.id for run in found] == [run.id for run in plain]
+    assert [run.model.text for run in found] == [run.model.text for run in plain]
+    told = plan.make(config).studies["a"]
+    assert told["titles"] == {
+        "dataset": {plain[0].dataset.text: "Drawn"},
+        "partition": {"natural": "Own clients"},
+        "model": {"mlp(hidden=[8])": "MLP 8", "mlp(hidden=[16])": "MLP 16"},
+    }
+
+
+def test_a_title_is_text_and_of_one_alone(config: Path):
+    both = {"hidden": [[8], [16]]}
+    assert "'MLP' for mlp(hidden=[8]) and for mlp(hidden=[16])" in refused(
+        config, models=[{"mlp": both | {"title": "MLP"}}]
+    )
+    said = refused(config, models=[{"mlp": both | {"title": "MLP {width}"}}])
+    assert "title" in said and "KeyError('width')" in said and "in braces any of hidden" in said
+    assert "is 3; allowed: text" in refused(config, datasets=[{"digits": {"title": 3}}])
+
+
+def test_a_plan_tells_how_entries_train_and_how_large_models_are(config: Path):
+    methods = {"fedavg": None, "ft": {"method": "finetune", "start": "fedavg", "lr": [0.1, 0.2]}}
+    methods |= {"cos": {"method": "ditto", "terms": {"cosine": {"layers": ["1"], "mu": 2}}}}
+    found = runs(config, methods=methods)
+    told = plan.make(config).studies["a"]
+    # 60 inputs, 8 hidden units, 10 classes, and their biases.
+    assert told["models"] == {"mlp(hidden=[8])": {found[0].dataset.text: 60 * 8 + 8 + 8 * 10 + 10}}
+    assert told["seeds"] == [0, 1]
+    assert told["entries"]["ft"]["start"] == "fedavg"
+    assert told["entries"]["ft"]["training"]["lr"] == [0.1, 0.2]
+    assert told["entries"]["fedavg"]["training"]["rounds"] == [2]
+    assert told["entries"]["cos"]["values"]["cosine.mu"] == [2]
+    starts = {run["run"]: run["start"] for run in told["runs"]}
+    fine = [run["run"] for run in told["runs"] if run["method"] == "ft"]
+    assert {starts[run] for run in fine} == {
+        r["run"] for r in told["runs"] if r["method"] == "fedavg"
+    }

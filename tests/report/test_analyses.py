@@ -1,0 +1,440 @@
+"""Analyses of stored runs: their numbers, their identity, and their way into the report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import planning
+import pytest
+import torch
+from torch import nn
+
+from fl.analyses import complementarity, cooperation, features, strategies
+from fl.api.network import Network
+from fl.cli import main, markers
+from fl.engine.arrays import Arrays
+from fl.engine.evaluate import Held
+from fl.plan import plan
+from fl.pytorch import devices
+from fl.store import tree_file
+from fl.store.tree_file import load_tree
+
+SETTING = ("digits", "natural", "mlp")
+
+
+def source(**given: Any) -> Any:
+    """A run as an analysis sees it; ``given`` are its attributes, and what its methods return."""
+    plain: dict[str, Any] = {"run": "r0", "method": "m", "setting": SETTING, "seed": 0}
+    called = {key: (lambda value=value: value) for key, value in given.items() if key not in plain}
+    return SimpleNamespace(**{**plain, **{k: given[k] for k in plain if k in given}, **called})
+
+
+# Numbers
+
+
+def mutual_information(a: np.ndarray, b: np.ndarray) -> float:
+    """Normalised by the mean of both entropies, from counts."""
+    joint = np.array([[np.mean((a == i) & (b == j)) for j in set(b)] for i in set(a)])
+    p, q = joint.sum(1), joint.sum(0)
+    there = joint > 0
+    mutual = (joint[there] * np.log(joint[there] / np.outer(p, q)[there])).sum()
+    return float(mutual / (-(p * np.log(p)).sum() / 2 - (q * np.log(q)).sum() / 2))
+
+
+def silhouette(x: np.ndarray, y: np.ndarray) -> float:
+    """Mean of (b - a) / max(a, b): a, b the mean distances to the own and to the nearest class."""
+    found = []
+    for i in range(len(x)):
+        far = np.linalg.norm(x - x[i], axis=1)
+        own = (y == y[i]) & (np.arange(len(x)) != i)
+        a = far[own].mean()
+        b = min(far[y == other].mean() for other in set(y) - {y[i]})
+        found.append((b - a) / max(a, b))
+    return float(np.mean(found))
+
+
+def test_quality_of_features_is_as_counted_by_hand() -> None:
+    # Two far groups, of which one sample is labelled otherwise: what k-means finds is plain.
+    x = np.array([[0.0, 0], [0, 1], [1, 0], [1, 1], [20, 20], [20, 21], [21, 20]])
+    y = np.array([0, 0, 0, 1, 1, 1, 1])
+    group = np.array([0, 0, 0, 0, 1, 1, 1])
+    nmi, width = features.quality(x, y, seed=3)
+    assert nmi == pytest.approx(mutual_information(group, y))
+    assert width == pytest.approx(silhouette(x, y))
+    assert features.quality(x, group, seed=3)[0] == pytest.approx(1)
+    assert all(map(math.isnan, features.quality(x, np.zeros(7), seed=3)))
+    assert all(map(math.isnan, features.quality(x, np.arange(7), seed=3)))
+
+
+def small_world(n: int = 24) -> tuple[Any, torch.Tensor, np.ndarray]:
+    """A simulation of two clients, with their test samples, and what is in them."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 3, generator=generator)
+    y = np.arange(n) % 3
+    network = Network(lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 3)))
+    arrays = Arrays(x.numpy(), y, None, torch.device("cpu"), torch.float32)
+    halves = [np.arange(0, n, 2), np.arange(1, n, 2)]
+    held = Held({"train": halves, "test": halves})
+    return SimpleNamespace(network=network, arrays=arrays, held=held, classes=3), x, y
+
+
+def test_features_are_what_goes_into_the_classifier_of_each_model() -> None:
+    simulation, x, y = small_world()
+    first, second = simulation.network.init(1), simulation.network.init(2)
+    own = {
+        kind: {name: torch.stack([first[kind][name], second[kind][name]]) for name in first[kind]}
+        for kind in ("params", "buffers")
+    }
+    shared = source(run="a", method="fedavg", simulation=simulation, weights={"global": first})
+    apart = source(run="b", method="local", simulation=simulation, weights={"personal": own})
+    result = features.Features(samples=24).read([shared, apart])
+
+    def by_hand(variables: Mapping[str, Any]) -> np.ndarray:
+        weight, bias = variables["params"]["0.weight"], variables["params"]["0.bias"]
+        return np.asarray(torch.tanh(x @ weight.T + bias).double())
+
+    rows = result.table.set_index("method")
+    expected = [features.quality(by_hand(one), y, 0) for one in (first, second)]
+    assert rows.loc["fedavg", ["nmi", "silhouette"]].tolist() == pytest.approx(expected[0])
+    assert rows.loc["local", ["nmi", "silhouette"]].tolist() == pytest.approx(
+        np.mean(expected, axis=0)
+    )
+    assert rows["stage"].to_dict() == {"fedavg": "global", "local": "personal"}
+    assert [(one.method, one.title) for one in result.panels] == [
+        ("fedavg", ""),
+        ("local", "client 0"),
+    ]
+    fewer = features.Features(samples=9)
+    chosen = fewer._samples(simulation)
+    assert len(set(chosen)) == 9
+    assert chosen.tolist() == fewer._samples(simulation).tolist()
+    assert chosen.tolist() != features.Features(samples=9, seed=1)._samples(simulation).tolist()
+
+
+COUNTS = np.array([[10, 0, 0], [4, 4, 0], [0, 3, 9], [5, 5, 5]])
+
+
+def test_similarity_is_the_cosine_of_shares_of_classes() -> None:
+    alike = cooperation.similarity(COUNTS)
+    shares = COUNTS / COUNTS.sum(axis=1, keepdims=True)
+    for i in range(4):
+        for j in range(4):
+            dot = sum(shares[i] * shares[j])
+            by_hand = dot / math.sqrt(sum(shares[i] ** 2)) / math.sqrt(sum(shares[j] ** 2))
+            assert alike[i, j] == pytest.approx(by_hand)
+    assert not cooperation.similarity(np.array([[0, 0], [1, 2]]))[0].any()
+
+
+def test_cooperation_is_correlated_over_pairs_of_who_took_part() -> None:
+    generator = np.random.default_rng(0)
+    everyone = generator.dirichlet(np.ones(4), 4)
+    some = np.zeros((4, 4))
+    some[np.ix_([0, 2, 3], [0, 2, 3])] = generator.dirichlet(np.ones(3), 3)
+    traces = {
+        "round": torch.tensor([5, 10]),
+        "cooperation": torch.from_numpy(np.stack([everyone, some])),
+    }
+    runs = [
+        source(run="a", method="pfedgraph", traces=traces, counts=COUNTS),
+        source(run="b", method="pfedgraph", seed=1, traces=traces, counts=COUNTS),
+        source(run="c", method="fedavg", traces={}),
+    ]
+    result = cooperation.Cooperation().read(runs)
+    alike = cooperation.similarity(COUNTS)
+    for matrix, round_, present in ((everyone, 5, (0, 1, 2, 3)), (some, 10, (0, 2, 3))):
+        pairs = [(i, j) for i in present for j in present if i != j]
+        ours, theirs = [matrix[p] for p in pairs], [alike[p] for p in pairs]
+        found = result.table.loc[result.table["round"] == round_, "correlation"]
+        assert found.tolist() == pytest.approx([np.corrcoef(ours, theirs)[0, 1]] * 2)
+    assert [one.title for one in result.panels] == ["round 5", "round 10", "similarity of data"]
+    assert result.notes == ("no trace cooperation: fedavg",)
+    assert math.isnan(cooperation.correlation(np.eye(3), np.eye(3))), "nobody learns from others"
+
+
+# Identity
+
+ANALYSES: list[Any] = [{"features": {"samples": 20}}, "cooperation"]
+
+
+def planned_with(root: Path, **study: Any) -> plan.Plan:
+    planning.write_config(root, study)
+    return plan.make(root / "config")
+
+
+def test_a_key_of_an_analysis_renames_it_and_no_run(tmp_path: Path) -> None:
+    def planned(name: str, **study: Any) -> plan.Plan:
+        return planned_with(tmp_path / name, **study)
+
+    def named(found: plan.Plan) -> list[str]:
+        return [one["analysis"] for one in found.studies["tiny"]["analyses"]]
+
+    first = planned("a", analyses=ANALYSES)
+    other = planned("b", analyses=[{"features": {"samples": 30}}, "cooperation"])
+    assert first.bundles.keys() == other.bundles.keys()
+    assert named(first)[0] != named(other)[0]
+    assert named(first)[1] == named(other)[1]
+    assert first.studies["tiny"]["hash"] != other.studies["tiny"]["hash"], "the page shows another"
+    told = [{"features": {"samples": 20, "title": "Features"}}, {"cooperation": {"title": "Who"}}]
+    titled = planned("c", analyses=told, methods={"fedavg": {"title": "Averaging"}})
+    assert named(titled) == named(first), "titles decide nothing"
+    assert not {*named(planned("d", analyses=ANALYSES, seeds=[0, 1]))} & {*named(first)}
+    swept = planned("e", analyses=[{"features": {"samples": [20, 30]}}])
+    assert named(swept) == [named(first)[0], named(other)[0]]
+
+
+@pytest.mark.parametrize(("analyses", "kept"), [(ANALYSES, True), (["cooperation"], False)])
+def test_weights_are_kept_where_an_analysis_reads_them(
+    tmp_path: Path, analyses: list[Any], kept: bool
+) -> None:
+    found = planned_with(tmp_path, analyses=analyses)
+    assert {m["keep_weights"] for b in found.bundles.values() for m in b["runs"]} == {kept}
+
+
+def test_it_is_computed_as_the_study_says_under_the_same_name(tmp_path: Path) -> None:
+    def planned(name: str, **execution: Any) -> dict[str, Any]:
+        made = planned_with(tmp_path / name, analyses=ANALYSES, execution=execution)
+        return {key.partition("-")[0]: one for key, one in made.analyses.items()}
+
+    on_cpu, on_gpu = planned("a"), planned("b", device="cuda", gpus=2, memory_mb=9000)
+    for kind in ("features", "cooperation"):
+        assert on_cpu[kind]["analysis"] == on_gpu[kind]["analysis"]
+        assert on_gpu[kind]["execution"]["memory_mb"] == 9000
+    assert markers.gpus(on_gpu["features"]["execution"]) == 2
+    assert markers.gpus(on_gpu["cooperation"]["execution"]) == 0, "it computes no model"
+    assert on_gpu["cooperation"]["execution"]["device"] == "cpu"
+
+
+def loaded(path: Path, seen: list[Any], device: Any) -> dict[str, Any]:
+    seen.append(device)
+    return load_tree(path)
+
+
+def test_what_reads_weights_gets_them_on_the_device_that_was_claimed(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundles = sorted(map(str, (lab / "results/plan/bundles").glob("*.json")))
+    assert main.main(["train", *bundles]) == 0
+    [asked] = (lab / "results/plan/analyses").glob("features-*.json")
+    content = json.loads(asked.read_text())
+    content["execution"]["device"] = "auto"
+    asked.write_text(json.dumps(content))
+    seen: list[Any] = []
+
+    @contextlib.contextmanager
+    def claim(wanted: str) -> Iterator[list[torch.device]]:
+        seen.append(wanted)
+        yield [torch.device("cpu", 0)]
+        seen.append("given back")
+
+    def read(self: Any, runs: Any) -> Any:
+        seen.append({run.simulation().arrays.device for run in runs})
+        return own(self, runs)
+
+    own = features.Features.read
+    monkeypatch.setattr(devices, "claim", claim)
+    monkeypatch.setattr(features.Features, "read", read)
+    monkeypatch.setattr(tree_file, "load_tree", lambda path, device: loaded(path, seen, device))
+    assert main.main(["analyse", asked.stem]) == 0
+    assert seen == ["auto", {torch.device("cpu", 0)}, "cpu:0", "cpu:0", "given back"]
+    record = json.loads((lab / "results/analyses" / asked.stem / "analysis.json").read_text())
+    assert record["executed"] == {"device": "cpu:0"}
+
+
+# From runs to the report
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A planned study with analyses."""
+    monkeypatch.chdir(tmp_path)
+    training = {"rounds": 2, "batch_size": 8, "lr": 0.05}
+    methods = {"fedavg": None, "pfedgraph": None}
+    planning.write_config(
+        tmp_path, {"analyses": ANALYSES, "methods": methods, "training": training}
+    )
+    assert main.main(["plan", "--write"]) == 0
+    return tmp_path
+
+
+def test_an_analysis_is_made_once_and_shown(
+    lab: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (
+        one["analysis"] for one in json.loads(
+            (lab / "results/plan/studies/tiny.json").read_text()
+        )["analyses"]
+    )  # fmt: skip
+    assert main.main(["analyse", first]) == 1
+    assert "2 of 2 runs are not in" in capsys.readouterr().err
+    assert main.main(["report", "tiny"]) == 0
+    page = (lab / "results/report/tiny.html").read_text()
+    assert f"python -m fl analyse {first}" in page
+    assert second in (lab / "results/report/tiny.md").read_text()
+
+    bundles = sorted(map(str, (lab / "results/plan/bundles").glob("*.json")))
+    assert main.main(["train", *bundles]) == 0
+    for one in (first, second):
+        assert main.main(["analyse", one]) == 0
+    home = lab / "results" / "analyses"
+    table = pd.read_parquet(home / first / "table.parquet")
+    assert table["method"].tolist() == ["fedavg", "pfedgraph"]
+    assert table["stage"].tolist() == ["global", "personal"]
+    before = {path: path.stat().st_mtime_ns for path in home.rglob("*.*")}
+    with monkeypatch.context() as patch:
+        patch.setattr(features.Features, "read", lambda *given: pytest.fail("made again"))
+        assert main.main(["analyse", first]) == 0
+    assert before == {path: path.stat().st_mtime_ns for path in home.rglob("*.*")}
+
+    assert main.main(["report", "tiny"]) == 0
+    page = (lab / "results/report/tiny.html").read_text()
+    assert '<section id="analyses"' in page
+    assert "no trace cooperation: fedavg" in page
+    assert f"{table['nmi'][0]:.3f}" in page
+    assert f"{table['nmi'][0]:.3f}" in (lab / "results/report/tiny.md").read_text()
+    drawn = home / second / "figure-1.pdf"
+    [copied] = (lab / "results/report/tiny").glob("cooperation-*round-1.pdf")
+    assert copied.read_bytes() == drawn.read_bytes()
+
+    drawn.write_bytes(b"?")
+    assert main.main(["report", "tiny"]) == 0
+    page = (lab / "results/report/tiny.html").read_text()
+    assert f"results/analyses/{second}, and it is made again" in page
+
+
+def test_code_that_changed_since_it_was_planned_makes_nothing(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [path] = (lab / "results/plan/analyses").glob("features-*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"code": "0" * 16}))
+    assert main.main(["analyse", path.stem]) == 1
+    assert "its code changed after it was planned" in capsys.readouterr().err
+
+
+REFUSED: list[Any] = [
+    (["feature"], "analyses"),
+    ([{"features": {"samples": 0}}], "samples"),
+    ([{"features": {"sample": 3}}], "sample"),
+    (["features", {"features": {"samples": 500}}], "stands twice"),
+]
+
+
+@pytest.mark.parametrize(("analyses", "said"), REFUSED)
+def test_a_wrong_analysis_is_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], analyses: Any, said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    planning.write_config(tmp_path, {"analyses": analyses})
+    assert main.main(["plan"]) == 1
+    error = capsys.readouterr().err
+    assert "tiny.yaml: analyses" in error
+    assert said in error
+
+
+# Complementarity
+
+
+def test_three_networks_follow_from_the_matrices_of_a_round() -> None:
+    """Client 2 took no part. Shares 3/4 and 1/4, cosine of models .2, of subspaces .6.
+
+    Row 0: shares + beta/2 (1, .2) - alpha/2 (1, .6), half of what is over 1 taken from both.
+    """
+    models = np.array([[1.0, 0.2, 0.0], [0.2, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    subspaces = np.array([[1.0, 0.6, 0.0], [0.6, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    counts = np.array([[30, 0], [5, 5], [9, 9]])
+    analysis = complementarity.Complementarity(alpha=0.5, beta=0.25)
+    networks = analysis.networks(counts.sum(1), models, subspaces, models.diagonal() > 0)
+    gap = 0.25 / 2 * (1 - 0.2), -0.5 / 2 * (1 - 0.6)
+    for network, more in zip(networks, (gap[0], gap[1], sum(gap)), strict=True):
+        first, second = 0.75 + more / 2, 0.25 + more / 2
+        expected = [[first, 1 - first, 0], [1 - second, second, 0], [0, 0, 0]]
+        np.testing.assert_allclose(network, expected, rtol=0, atol=1e-14)
+
+
+def test_complementarity_is_read_from_traces_and_drawn() -> None:
+    counts = np.array([[9, 1, 0], [0, 9, 1], [8, 0, 2]])
+    alike = cooperation.similarity(counts)
+    traces = {
+        "round": torch.tensor([2, 4]),
+        "similarity": torch.from_numpy(np.stack([alike, 2 * alike - 1])),
+        "complementarity": torch.from_numpy(np.stack([alike, 1 - alike + np.eye(3)])),
+    }
+    runs = [source(traces=traces, counts=counts), source(run="r1", method="o", traces={})]
+    found = complementarity.Complementarity().read(runs)
+    assert found.notes == ("no traces similarity, complementarity: o",)
+    assert found.table["round"].tolist() == [2, 4]
+    assert found.table["models"].tolist() == pytest.approx([1, 1])
+    assert found.table["features"].tolist() == pytest.approx([1, -1])
+    assert [panel.title for panel in found.panels] == [
+        *("data", "models", "features"),
+        *complementarity.NETWORKS,
+    ]
+    assert found.panels[1].picture.svg.startswith("<svg")
+
+
+# Strategies
+
+
+def grouped(spread: float) -> tuple[np.ndarray, list[str]]:
+    """Nine clients of three domains, a domain at each corner of a right triangle of sides 1."""
+    draw = np.random.default_rng(0)
+    corners = np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], 3, axis=0)
+    return corners + draw.normal(0, spread, corners.shape), [n for n in "abc" for _ in range(3)]
+
+
+def test_domains_that_lie_apart_are_found_again() -> None:
+    points, domains = grouped(0.01)
+    assert strategies.agreement(points * 3, domains) == 1.0
+    assert strategies.agreement(points * 3, domains[::2] + domains[1::2]) < 0.5
+    assert strategies.agreement(points[::3], ["a", "b", "c"]) == 1.0
+    for few in ([], ["a"] * 9):
+        assert math.isnan(strategies.agreement(points, few))
+    assert math.isnan(strategies.agreement(points[:, :0], domains))
+
+
+def test_distances_between_domains_by_hand() -> None:
+    points = np.array([[0.0], [1.0], [10.0], [14.0], [7.0]])
+    names, found = strategies.distances(points, ["a", "a", "b", "b", "c"])
+    assert names == ["a", "b", "c"]
+    # Own distances 1 and 4; between a and b 10, 14, 9 and 13.
+    assert found[0, 1] == pytest.approx(math.log(11.5 / 2)) == found[1, 0]
+    assert found[0, 0] == pytest.approx(0) == found[1, 1]
+    assert np.isnan(found[2]).all(), "one client has nobody to be near to"
+
+
+def test_strategies_read_the_last_round_of_who_took_part() -> None:
+    points, domains = grouped(0.01)
+    absent = np.zeros((1, 2))
+    now = torch.from_numpy(np.concatenate([points, absent]))
+    rates = torch.where(now[None] > 0.5, 0.0, 1.0)
+    traces = {
+        **{name: torch.stack([now * 0, now]) for name in ("xi", "inputs")},
+        "beta": torch.stack([now, now + 0.5]),
+        "rates": torch.cat([rates, rates]),
+        "round": torch.tensor([1, 2]),
+    }
+    runs = [
+        source(traces=traces, domains=[*domains, "c"]),
+        source(run="r1", method="other", traces={}, domains=[]),
+    ]
+    found = strategies.Strategies().read(runs)
+    [row] = found.table.to_dict("records")
+    assert row["sparsity"] == pytest.approx(6 / 18)
+    assert row["beta"] == pytest.approx(float(points.mean()) + 0.5)
+    assert row["ari_rates"] == 1.0
+    assert found.notes == ("no traces xi, beta, inputs, rates: other",)
+    assert [panel.title for panel in found.panels] == [
+        "share of own statistics, beta",
+        "domains by share of own statistics, beta",
+        "learning rate, eta",
+    ], "rates of a domain are the same, so that nothing is to be divided by"
+    for panel in found.panels:
+        assert panel.picture.svg.startswith("<svg")

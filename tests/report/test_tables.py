@@ -1,0 +1,396 @@
+"""The long table, what is selected, and every summary against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from make_results import clients, entry, plan, write_run
+
+from fl.base.errors import DataError
+from fl.base.schema import RESULT_COLUMNS
+from fl.report import result_files, summaries, tables
+from fl.store.store import Store
+
+LONG = RESULT_COLUMNS | tables.POINT_COLUMNS
+
+
+def two_seeds(store: Path) -> dict:
+    """FedAvg scores (0.5, 0.7) and (0.6, 0.8) on its two clients, Local the reverse of the gain."""
+    write_run(store, "a0", [*clients([0.1, 0.1], round=1), *clients([0.5, 0.7])])
+    write_run(store, "a1", clients([0.6, 0.8]))
+    write_run(store, "b0", clients([0.9, 0.7]))
+    write_run(store, "b1", clients([0.9, 0.7]))
+    made = [
+        entry("a0", "fedavg", seed=0),
+        entry("a1", "fedavg", seed=1),
+        entry("b0", "local", seed=0),
+        entry("b1", "local", seed=1),
+    ]
+    return plan(made, baseline="fedavg")
+
+
+def row(frame: pd.DataFrame, method: str) -> pd.Series:
+    (found,) = (r for _, r in frame[frame["method"] == method].iterrows())
+    return found
+
+
+def test_long_table_has_the_agreed_columns_and_says_what_the_plan_says(tmp_path):
+    rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
+    assert list(rows.columns) == list(LONG)
+    assert {c: str(t) for c, t in rows.dtypes.items()} == LONG
+    first = rows[(rows["run"] == "a0") & (rows["round"] == 2) & (rows["client"] == 1)].iloc[0]
+    assert (first["method"], first["seed"], first["value"], first["n"]) == ("fedavg", 0, 0.7, 10)
+    assert first["partition"] == "dirichlet(clients=2, alpha=0.3)"
+    assert len(rows) == 10
+    assert list(runs["state"]) == ["complete"] * 4
+    assert (runs["seconds"] == 1.5).all()
+
+
+def test_mean_and_spreads_are_those_worked_out_by_hand(tmp_path):
+    rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
+    found = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
+    # Seeds: 0.6 and 0.7. Clients over seeds: 0.55 and 0.75.
+    assert found["mean"] == pytest.approx(0.65)
+    assert found["sd_seeds"] == pytest.approx(math.sqrt(0.005))
+    assert found["sd_clients"] == pytest.approx(math.sqrt(0.02))
+    assert found["worst"] == pytest.approx(0.55)
+    assert found["p10"] == pytest.approx(0.57)
+    assert (found["round"], found["stage"], found["n_seeds"]) == (2, "global", 2)
+
+
+def test_one_seed_has_no_deviation_over_seeds_but_one_over_clients(tmp_path):
+    write_run(tmp_path, "a0", clients([0.5, 0.7]))
+    rows, runs = tables.collect(plan([entry("a0", "fedavg")]), tmp_path)
+    found = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
+    assert math.isnan(found["sd_seeds"])
+    assert found["sd_clients"] == pytest.approx(math.sqrt(0.02))
+
+
+def test_for_a_loss_the_worst_client_is_the_highest(tmp_path):
+    write_run(tmp_path, "a0", clients([1.0, 3.0], metric="loss"))
+    rows, runs = tables.collect(plan([entry("a0", "fedavg")], metric="loss"), tmp_path)
+    found = row(summaries.summarise(rows, runs, "loss"), "fedavg")
+    assert (found["worst"], found["p10"]) == (3.0, pytest.approx(2.8))
+
+
+def test_the_personal_stage_counts_where_there_is_one(tmp_path):
+    before, after = clients([0.5, 0.5], round=0), clients([0.8, 0.9], round=1, stage="personal")
+    write_run(tmp_path, "a0", [*before, *after])
+    rows, runs = tables.collect(plan([entry("a0", "ft")]), tmp_path)
+    found = row(summaries.summarise(rows, runs, "accuracy"), "ft")
+    assert (found["stage"], found["mean"], found["round"]) == ("personal", pytest.approx(0.85), 1)
+
+
+def test_the_personal_stage_counts_where_both_are_recorded_in_the_last_round(tmp_path):
+    write_run(tmp_path, "a0", [*clients([0.1, 0.2]), *clients([0.8, 0.9], stage="personal")])
+    rows, runs = tables.collect(plan([entry("a0", "ditto")]), tmp_path)
+    found = row(summaries.summarise(rows, runs, "accuracy"), "ditto")
+    assert (found["stage"], found["mean"], found["n_clients"]) == (
+        "personal",
+        pytest.approx(0.85),
+        2,
+    )
+
+
+def test_the_best_round_of_each_client_counts_where_it_is_asked_for(tmp_path):
+    """Client 0 does best in round 1, client 1 in 2 and again in 3: it counts at the first."""
+    metrics = []
+    for number, (val, test) in enumerate(
+        [([0.9, 0.1], [0.2, 0.3]), ([0.8, 0.5], [0.4, 0.5]), ([0.7, 0.5], [0.6, 0.7])], 1
+    ):
+        metrics += [*clients(val, split="val", round=number), *clients(test, round=number)]
+    write_run(tmp_path, "a0", metrics)
+    made = plan([entry("a0", "fedavg")])
+    last, runs = tables.collect(made, tmp_path)
+    assert row(summaries.summarise(last, runs, "accuracy"), "fedavg")["mean"] == pytest.approx(0.65)
+    rows, runs = tables.collect({**made, "scored": "best"}, tmp_path)
+    found = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
+    assert found["mean"] == pytest.approx((0.2 + 0.5) / 2)
+    assert summaries.points(rows, runs, "accuracy")["val"].item() == pytest.approx((0.9 + 0.5) / 2)
+    # Who cannot tell a best round is scored in the last one.
+    rows = rows[(rows["split"] == "test") | (rows["client"] == 1)].drop(columns=summaries.SCORED)
+    rows[summaries.SCORED] = summaries.best_rounds(rows, "accuracy")
+    assert summaries.final(rows, "accuracy")["value"].tolist() == [0.5, 0.6]
+
+
+def grid(store: Path, states: tuple[str, str] = ("complete", "complete"), val: bool = True) -> dict:
+    """Two points: validation prefers the second, test the first."""
+    scores = {"p": (0.6, 0.9), "q": (0.7, 0.5)}
+    made = []
+    for (run, (on_val, on_test)), mu, state in zip(scores.items(), (0.1, 1), states, strict=True):
+        rows = clients([on_test, on_test])
+        write_run(store, run, [*rows, *(clients([on_val] * 2, split="val") if val else [])], state)
+        made.append(entry(run, "fedprox", point={"mu": mu}))
+    return plan(made)
+
+
+def test_a_point_is_selected_on_validation_even_where_test_would_choose_another(tmp_path):
+    rows, runs = tables.collect(grid(tmp_path), tmp_path)
+    assert dict(zip(runs["point"], runs["selected"], strict=True)) == {
+        "mu=0.1": False,
+        "mu=1": True,
+    }
+    assert row(summaries.summarise(rows, runs, "accuracy"), "fedprox")["mean"] == 0.5
+    points = summaries.points(rows, runs, "accuracy").set_index("point")
+    assert points.loc["mu=0.1", ["val", "test"]].tolist() == [0.6, 0.9]
+
+
+def test_validation_chooses_by_accuracy_for_a_metric_that_it_lacks(tmp_path):
+    _, runs = tables.collect({**grid(tmp_path), "metric": "reweighted_accuracy"}, tmp_path)
+    assert runs.loc[runs["selected"], "point"].tolist() == ["mu=1"]
+
+
+def test_both_tables_say_the_point_of_every_row_and_whether_it_was_selected(tmp_path):
+    made = grid(tmp_path / "store")
+    write_run(tmp_path / "store", "a", clients([0.4, 0.5]))
+    write_run(tmp_path / "store", "d", clients([0.4, 0.5]))
+    made["runs"].insert(0, entry("a", "fedavg"))
+    made["runs"].append(entry("d", "mk", point={"mk-mmd.mu": 1, "n": 3, "seed": True, "x": [2]}))
+    for table in tables.write(made, tmp_path / "store", tmp_path / "tables"):
+        back = table.drop_duplicates("run").set_index("run")
+        assert back["point"].to_dict() == {
+            **{"a": "", "p": "mu=0.1", "q": "mu=1"},
+            "d": "mk-mmd.mu=1, n=3, seed=True, x=[2]",
+        }
+        assert back["selected"].to_dict() == {"a": True, "p": False, "q": True, "d": True}
+        hyper = back[[c for c in back if str(c).startswith("hp.")]]
+        assert list(hyper) == ["hp.mk-mmd.mu", "hp.mu", "hp.n", "hp.seed", "hp.x"]
+        kinds = ["Int64", "float64", "Int64", "boolean", "string"]
+        assert [str(t) for t in hyper.dtypes] == kinds
+        assert hyper["hp.mu"].dropna().to_dict() == {"p": 0.1, "q": 1.0}
+        assert hyper.loc["d"].dropna().tolist() == [1, 3, True, "[2]"]
+        assert hyper.loc["a"].isna().all()
+
+
+def test_the_runs_table_says_what_was_stacked_and_what_a_run_stands_on(tmp_path):
+    together = {"backend": "stacked", "device": "cpu", "stack": ["a0", "a1"]}
+    for run in ("a0", "a1"):
+        write_run(tmp_path, run, clients([0.5], round=10), execution=together, seconds=4.0)
+    write_run(tmp_path, "f0", clients([0.5], round=5), start="a0")
+    write_run(tmp_path, "g0", clients([0.5]), start="f0")
+    write_run(tmp_path, "g1", clients([0.5]), start="gone")
+    made = [entry(run, run, seed=int(run[1])) for run in ("a0", "a1", "f0", "g0", "g1", "z0")]
+    _, runs = tables.collect(plan(made), tmp_path)
+    found = runs.set_index("run")
+    assert found["stack"].dropna().to_dict() == {
+        **{"a0": "a0, a1", "a1": "a0, a1"},
+        **{"f0": "f0", "g0": "g0", "g1": "g1"},
+    }
+    assert found.groupby("stack")["seconds"].sum()["a0, a1"] == 8.0
+    before = found["rounds_before"].dropna().to_dict()
+    assert before == {"a0": 0, "a1": 0, "f0": 10, "g0": 15}, "g1's and z0's are not known"
+
+
+def test_points_of_a_grid_that_are_not_there_are_counted(tmp_path):
+    made = grid(tmp_path)
+    made["runs"] += [
+        entry("r", "fedprox", point={"mu": 10}),  # not trained
+        entry("p1", "fedprox", point={"mu": 0.1}, seed=1),  # one seed of two
+        entry("s", "fedavg"),
+    ]
+    summary = summaries.summarise(*tables.collect(made, tmp_path), "accuracy")
+    part, plain = row(summary, "fedprox"), row(summary, "fedavg")
+    assert (part["n_points"], part["n_points_there"], part["mean"]) == (3, 1, 0.5)
+    assert (plain["n_points"], plain["n_points_there"], plain["n_missing"]) == (1, 0, 1)
+    assert summaries.gaps(part) == "1 of 3 grid points there"
+    assert summaries.gaps(plain) == "1 missing", "no grid"
+    for run, value in (("r", 0.4), ("p1", 0.1)):
+        write_run(tmp_path, run, [*clients([value]), *clients([value], split="val")], "diverged")
+    part = row(summaries.summarise(*tables.collect(made, tmp_path), "accuracy"), "fedprox")
+    assert summaries.gaps(part) == "", "what diverged is there"
+
+
+def test_a_diverged_point_is_not_selected_however_well_it_did(tmp_path):
+    _, runs = tables.collect(grid(tmp_path, ("complete", "diverged")), tmp_path)
+    assert list(runs.loc[runs["selected"], "point"]) == ["mu=0.1"]
+
+
+def test_one_diverged_seed_rules_a_point_out_though_its_other_seed_did_best(tmp_path):
+    made = grid(tmp_path)
+    write_run(tmp_path, "q1", [*clients([0.1]), *clients([0.1], split="val")], "diverged")
+    made["runs"].append(entry("q1", "fedprox", point={"mu": 1}, seed=1))
+    _, runs = tables.collect(made, tmp_path)
+    assert list(runs.loc[runs["selected"], "run"]) == ["p"]
+
+
+def test_where_all_points_diverged_one_is_still_selected(tmp_path):
+    rows, runs = tables.collect(grid(tmp_path, ("diverged", "diverged")), tmp_path)
+    assert list(runs.loc[runs["selected"], "point"]) == ["mu=0.1"]
+    found = row(summaries.summarise(rows, runs, "accuracy"), "fedprox")
+    assert (found["n_seeds"], found["n_diverged"]) == (0, 1)
+    assert math.isnan(found["mean"])
+
+
+def test_equal_points_leave_the_first_selected(tmp_path):
+    for run in ("p", "q"):
+        write_run(tmp_path, run, [*clients([0.5]), *clients([0.7], split="val")])
+    made = [entry(r, "fedprox", point={"mu": m}) for r, m in (("p", 1), ("q", 2))]
+    _, runs = tables.collect(plan(made), tmp_path)
+    assert list(runs.loc[runs["selected"], "run"]) == ["p"]
+
+
+def test_a_grid_is_selected_for_each_setting_by_itself(tmp_path):
+    made = []
+    for model, scores in (("mlp", (0.6, 0.7)), ("cnn", (0.7, 0.6))):
+        for mu, score in zip((1, 2), scores, strict=True):
+            write_run(tmp_path, f"{model}{mu}", [*clients([0.5]), *clients([score], split="val")])
+            made.append(entry(f"{model}{mu}", "fedprox", point={"mu": mu}, model=model))
+    _, runs = tables.collect(plan(made), tmp_path)
+    assert list(runs.loc[runs["selected"], "run"]) == ["mlp2", "cnn1"]
+
+
+def test_a_grid_without_validation_rows_is_an_error_that_names_the_method(tmp_path):
+    with pytest.raises(DataError, match="'fedprox' has a grid of 2 points but no validation"):
+        tables.collect(grid(tmp_path, val=False), tmp_path)
+
+
+def test_missing_and_diverged_runs_are_counted_and_kept_out_of_the_mean(tmp_path):
+    made = two_seeds(tmp_path)
+    write_run(tmp_path, "a2", clients([0.0, math.nan]), state="diverged")
+    made["runs"] += [entry("a2", "fedavg", seed=2), entry("a3", "fedavg", seed=3)]
+    rows, runs = tables.collect(made, tmp_path)
+    found = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
+    assert (found["n_seeds"], found["n_diverged"], found["n_missing"]) == (2, 1, 1)
+    assert found["mean"] == pytest.approx(0.65)
+    assert set(rows["run"]) == {"a0", "a1", "a2", "b0", "b1"}
+    missing = runs[runs["run"] == "a3"].iloc[0]
+    assert missing["state"] == "missing"
+    assert pd.isna(missing["rounds"]) and pd.isna(missing["backend"])
+
+
+def test_paired_comparison_counts_seeds_and_clients_apart(tmp_path):
+    rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
+    (found,) = summaries.paired(rows, runs, "accuracy", "fedavg").to_dict("records")
+    # Local minus FedAvg: client 0 gains 0.4 and 0.3, client 1 loses 0 and 0.1.
+    assert found["method"] == "local"
+    assert found["difference"] == pytest.approx(0.15)
+    assert found["difference_sd_seeds"] == pytest.approx(math.sqrt(0.005))
+    assert (found["better"], found["equal"], found["worse"]) == (0.5, 0.0, 0.5)
+    assert (found["n_seeds"], found["n_clients"], found["p_sign"]) == (2, 2, 1.0)
+
+
+def test_paired_comparison_is_made_at_the_selected_points(tmp_path):
+    made = grid(tmp_path)
+    write_run(tmp_path, "a", clients([0.4, 0.4]))
+    made["runs"].append(entry("a", "fedavg"))
+    rows, runs = tables.collect(made, tmp_path)
+    for baseline, sign in (("fedavg", 1), ("fedprox", -1)):
+        (found,) = summaries.paired(rows, runs, "accuracy", baseline).to_dict("records")
+        assert found["difference"] == pytest.approx(sign * 0.1)
+
+
+def test_paired_comparison_uses_common_seeds_only(tmp_path):
+    made = two_seeds(tmp_path)
+    made["runs"] = [e for e in made["runs"] if e["run"] != "a1"]
+    rows, runs = tables.collect(made, tmp_path)
+    (found,) = summaries.paired(rows, runs, "accuracy", "fedavg").to_dict("records")
+    assert (found["n_seeds"], found["difference"]) == (1, pytest.approx(0.2))
+    assert (found["better"], found["equal"]) == (0.5, 0.5)
+
+
+def test_for_a_loss_a_client_is_better_off_with_less(tmp_path):
+    for run, value in (("a", 2.0), ("b", 1.0)):
+        write_run(tmp_path, run, clients([value] * 3, metric="loss"))
+    made = plan([entry("a", "base"), entry("b", "other")], metric="loss", baseline="base")
+    rows, runs = tables.collect(made, tmp_path)
+    (found,) = summaries.paired(rows, runs, "loss", "base").to_dict("records")
+    assert (found["difference"], found["better"], found["p_sign"]) == (-1.0, 1.0, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "p"), [(0, 0, 1.0), (5, 0, 1 / 16), (1, 7, 18 / 256), (4, 4, 1.0)]
+)
+def test_sign_test_matches_the_binomial_counted_by_hand(better, worse, p):
+    assert summaries.sign_test(better, worse) == p
+
+
+def test_no_baseline_and_an_absent_one_give_an_empty_comparison(tmp_path):
+    rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
+    for baseline in (None, "nobody"):
+        found = summaries.paired(rows, runs, "accuracy", baseline)
+        assert found.empty and list(found.columns) == summaries.PAIRED_COLUMNS
+
+
+def test_equal_runs_give_the_same_bytes_whatever_their_timing_and_row_order(tmp_path):
+    made = two_seeds(tmp_path / "one")
+    made["runs"].reverse()
+    again = two_seeds(tmp_path / "two")
+    for run in ("a0", "b1"):
+        store = Store(tmp_path / "two")
+        rows = store.metrics(run).sample(frac=1, random_state=1)
+        store.remove(run)
+        rows = list(rows.itertuples(index=False, name=None))
+        write_run(store.root, run, rows, seconds=99.0)
+    tables.write(made, tmp_path / "one", tmp_path / "t1")
+    tables.write(again, tmp_path / "two", tmp_path / "t2")
+
+    def same(name: str) -> bool:
+        return len({(tmp_path / folder / name).read_bytes() for folder in ("t1", "t2")}) == 1
+
+    assert same("small.parquet")
+    assert not same("small.runs.parquet")
+
+
+def test_tables_carry_the_plan_and_whether_they_are_complete(tmp_path):
+    made = two_seeds(tmp_path / "store")
+    tables.write(made, tmp_path / "store", tmp_path / "tables")
+    paths = [tmp_path / "tables" / name for name in ("small.parquet", "small.runs.parquet")]
+    assert [tables.read_plan_hash(p) for p in paths] == [("cafe0123", True)] * 2
+    made["runs"].append(entry("zz", "fedavg", seed=9))
+    tables.write(made, tmp_path / "store", tmp_path / "tables")
+    assert tables.read_plan_hash(paths[0]) == ("cafe0123", False)
+    assert sorted(p.name for p in (tmp_path / "tables").iterdir()) == [p.name for p in paths]
+    back = pd.read_parquet(paths[0])
+    assert {c: str(t) for c, t in back.dtypes.items()} == LONG
+
+
+def test_tables_that_are_removed_at_once_by_another_snakemake_do_no_harm(tmp_path, monkeypatch):
+    made, store, results = two_seeds(tmp_path / "store"), tmp_path / "store", tmp_path / "results"
+    wanted = result_files.write(made, store, results)
+    shown = [path.read_bytes() for path in result_files.paths(results, "small")[2:]]
+    write = tables.files.write_bytes
+
+    def lose(path: Path, content: bytes) -> None:
+        write(path, content)
+        if path.suffix == ".parquet":
+            path.unlink()
+
+    monkeypatch.setattr(tables.files, "write_bytes", lose)
+    found = result_files.write(made, store, results)
+    assert [path.read_bytes() for path in result_files.paths(results, "small")[2:]] == shown
+    for table, same in zip(found, wanted, strict=True):
+        pd.testing.assert_frame_equal(table, same)
+
+
+def test_plan_hash_of_what_is_no_table_is_nothing(tmp_path):
+    assert tables.read_plan_hash(tmp_path / "absent.parquet") is None
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+    assert tables.read_plan_hash(tmp_path / "broken.parquet") is None
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
+    assert tables.read_plan_hash(tmp_path / "other.parquet") is None
+
+
+def test_a_store_entry_that_cannot_be_read_is_named(tmp_path):
+    made = two_seeds(tmp_path)
+    (tmp_path / "a0" / "metrics.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"a0/metrics\.parquet: has 4 bytes"):
+        tables.collect(made, tmp_path)
+    (tmp_path / "a0" / "run.json").write_text('{"state": "compl')
+    with pytest.raises(DataError, match=r"a0/run\.json: is not readable"):
+        tables.collect(made, tmp_path)
+
+
+def test_nothing_trained_yet_is_no_error(tmp_path):
+    made = plan([entry("a", "fedavg"), entry("b", "prox", point={"mu": 1})])
+    made["runs"].append(entry("c", "prox", point={"mu": 2}))
+    rows, runs = tables.collect(made, tmp_path)
+    assert rows.empty
+    assert {c: str(t) for c, t in rows.dtypes.items()} == {**LONG, "hp.mu": "Int64"}
+    assert list(runs.loc[runs["selected"], "run"]) == ["a", "b"]
+    found = summaries.summarise(rows, runs, "accuracy")
+    assert list(found["n_missing"]) == [1, 1]
+    assert np.isnan(found["mean"]).all()
