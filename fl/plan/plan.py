@@ -29,7 +29,7 @@ from fl.pytorch import allocator
 
 TRIED = "tried.json"
 """Beside the plan: which models and methods were tried, see `fl.plan.tried`."""
-REPORTING = ("results/tables.py", "report/__init__.py")
+REPORTING = ("report/tables.py", "report/__init__.py")
 """Code behind tables and reports: when it changes, these are made again."""
 
 
