@@ -8,7 +8,7 @@ them. Nothing here decides a number of a run; costs are measured when a run is f
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -177,22 +177,27 @@ def _steps(part: Pass | Sweep, round_: int) -> int:
 
 @dataclass(frozen=True)
 class _Work:
-    """Operations of a pass: of one client's step (for a sweep, of one sample) and of each refresh.
+    """Operations of a pass.
 
     Attributes:
         steps: Of every client, [K], to be multiplied by the steps that the pass itself states; for
             a sweep the number of samples.
+        step: Of one client's step; for a sweep, of one sample.
+        once: Of what begins and ends a client's pass.
+        refreshes: Of each refresh, once.
     """
 
     part: Pass | Sweep
     steps: np.ndarray
     step: int
+    once: int
     refreshes: tuple[int, ...]
 
     def flops(self, round_: int) -> float:
         """The mean over clients."""
-        steps = self.steps * _steps(self.part, round_)
-        total = float(self.step * steps.sum())
+        stated = _steps(self.part, round_)
+        steps = self.steps * stated
+        total = float(self.step * steps.sum() + self.once * len(steps) * bool(stated))
         if isinstance(self.part, Pass):
             counts = list(zip(*np.unique(steps, return_counts=True), strict=True))
             for once, refresh in zip(self.refreshes, self.part.refreshes, strict=True):
@@ -248,12 +253,16 @@ def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
         if exchange.give or fresh:
             seen.down += trees.nbytes(clients.get(GIVEN, {}))
         upload: dict[str, Any] = {}
-        for part, own, schedule in zip(exchange.passes, whole.passes, schedules, strict=True):
+        for part, stated, schedule in zip(exchange.passes, whole.passes, schedules, strict=True):
             if schedule is not None:
                 cohort = _cohort(clients, sent, plan, schedule, row)
-                clients, upload, step, refreshes = _worked(part, cohort, upload)
-                steps = schedule.steps if isinstance(part, Pass) else schedule.weight.sum((1, 2))
-                seen.work.append(_Work(own, steps, step, refreshes))
+                if isinstance(part, Sweep):
+                    clients, upload, counts = _swept(part, cohort, upload)
+                    steps = schedule.weight.sum((1, 2))
+                else:
+                    clients, upload, counts = _trained(part, cohort)
+                    steps = schedule.steps
+                seen.work.append(_Work(stated, steps, *counts))
         seen.up += trees.nbytes(upload)
         if exchange.give:
             del clients[GIVEN]
@@ -286,32 +295,51 @@ def _cohort(clients: Tree, sent: Tree, plan: Plan, schedule: Schedule, row: int)
     return Cohort(dict(clients), ids, sent, False, own, plan.arrays, plan.round, plan.lr)
 
 
-def _worked(
-    part: Pass | Sweep, cohort: Cohort, sent: Tree
-) -> tuple[dict[str, Any], dict[str, Any], int, tuple[int, ...]]:
-    """What the client keeps and sends after one step, and the operations of that, see `_Work`."""
+Counts = tuple[int, int, tuple[int, ...]]
+"""Operations of a step, of what begins and ends the pass, and of each refresh, see `_Work`."""
+
+
+def _swept(
+    part: Sweep, cohort: Cohort, sent: Tree
+) -> tuple[dict[str, Any], dict[str, Any], Counts]:
+    """What the client keeps and sends after it has looked at one sample, and the operations."""
     schedule = cohort.schedule
-    if isinstance(part, Sweep):
-        index, weight = schedule.index[:, :1, :1], schedule.weight[:, :1, :1]
-        steps = schedule.steps.clip(max=1)
-        alone = replace(cohort, schedule=Schedule(index, weight, steps))
-        with Operations() as counter:
-            kept, upload = sweep(part, alone, sent, "loop")
-        return kept, upload, counter.total, ()
-    *refreshing, (kept, upload, step) = [
-        _stepped(part, cohort, number) for number in (*range(len(part.refreshes)), None)
-    ]
-    return kept, upload, step, tuple(total - step for *_, total in refreshing)
+    index, weight = schedule.index[:, :1, :1], schedule.weight[:, :1, :1]
+    short = replace(cohort, schedule=Schedule(index, weight, schedule.steps.clip(max=1)))
+    once, whole = Operations(), Operations()
+    with whole:
+        kept, upload = sweep(replace(part, end=_counted(part.end, once)), short, sent, "loop")
+    return kept, upload, (whole.total - once.total, once.total, ())
+
+
+def _trained(part: Pass, cohort: Cohort) -> tuple[dict[str, Any], dict[str, Any], Counts]:
+    """What the client keeps and sends after one step, and the operations."""
+    refreshing = [_stepped(part, cohort, (number,))[2][0] for number in range(len(part.refreshes))]
+    kept, upload, (step, once) = _stepped(part, cohort, ())
+    return kept, upload, (step, once, tuple(total - step for total in refreshing))
 
 
 def _stepped(
-    part: Pass, cohort: Cohort, refresh: int | None
-) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """One step, with one of the refreshes or none: its result and its operations."""
-    chosen = slice(0, 0) if refresh is None else slice(refresh, refresh + 1)
-    short = replace(part, refreshes=part.refreshes[chosen])
-    schedule = replace(cohort.schedule, extra=cohort.schedule.extra[chosen])
-    alone = replace(cohort, schedule=schedule.begin(1, short.refreshes))
-    with Operations() as counter:
-        kept, upload, _ = BACKENDS["loop"](short, alone)
-    return kept, upload, counter.total
+    part: Pass, cohort: Cohort, refreshes: tuple[int, ...]
+) -> tuple[dict[str, Any], dict[str, Any], tuple[int, int]]:
+    """One step with these of the refreshes: its result, its operations, those around it."""
+    once, whole = Operations(), Operations()
+    short = replace(
+        part,
+        begin=_counted(part.begin, once),
+        end=_counted(part.end, once),
+        refreshes=tuple(part.refreshes[number] for number in refreshes),
+    )
+    extra = tuple(cohort.schedule.extra[number] for number in refreshes)
+    schedule = replace(cohort.schedule, extra=extra).begin(1, short.refreshes)
+    with whole:
+        kept, upload, _ = BACKENDS["loop"](short, replace(cohort, schedule=schedule))
+    return kept, upload, (whole.total - once.total, once.total)
+
+
+def _counted(function: Callable[..., Any], counter: Operations) -> Callable[..., Any]:
+    def call(*given: Any) -> Any:
+        with counter:
+            return function(*given)
+
+    return call

@@ -13,7 +13,7 @@ from contract import worlds
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Draws, Exchange, Pass, Refresh, Sweep
+from fl.api.method import Draws, Exchange, Pass, Refresh, ServerWork, Sweep
 from fl.api.trees import Tree
 from fl.base import registry
 from fl.engine.simulate import Simulation
@@ -130,6 +130,17 @@ def test_the_servers_own_steps_are_counted_in_the_rounds_that_have_them() -> Non
     assert once.flops_server > 0
     assert of("fedavg").flops_server == 0
 
+    plain = world("fedavg", rounds=3)
+    [weight, *_] = [name for name in plain.network.names["params"] if name.endswith("weight")]
+
+    def product(server: Tree) -> Tensor:
+        return server["params"][weight] @ server["params"][weight].T
+
+    works = (ServerWork(steps=lambda round_: round_, step=product),)
+    working = replace(plain, method=replace(plain.method, works=works))
+    # 1, 2 and 3 products of 5 x 6 and 6 x 5 numbers.
+    assert costs.measure(working, plain.begin()).flops_server == 2 * 5 * 6 * 5 * (1 + 2 + 3) / 3
+
 
 def changed(simulation: Simulation, part: Pass, **choices: Any) -> Simulation:
     return replace(simulation, method=replace(simulation.method, passes=(part,), **choices))
@@ -166,7 +177,22 @@ def test_refreshes_count_as_often_as_they_come() -> None:
     assert found.flops - without.flops == 3 * 2 * (2 * 8) * 6 * 6
 
 
-def test_a_sweep_counts_every_sample() -> None:
+def test_a_sweep_after_training_counts_samples_and_its_end_once_a_client() -> None:
+    simulation = world("fedsac", participation=1.0, momentum=0.0)
+    inputs, hidden, classes, batch = 6, 5, worlds.CLASSES, 8
+    forward = 2 * (inputs * hidden + hidden * classes)
+    step = batch * (2 * forward + 2 * hidden * classes)
+    steps = [2 * -(-size // batch) for size in worlds.SIZES]
+    # A sample's forward pass, and its features' products with each other.
+    look = forward + 2 * hidden**2
+    # Directions of the features: three products of two matrices (`fl.parts.subspaces`).
+    end = 3 * 2 * hidden**3
+    by_hand = sum(n * step + size * look + end for n, size in zip(steps, worlds.SIZES, strict=True))
+    found = costs.measure(simulation, simulation.begin())
+    assert found.flops == by_hand / len(steps)
+
+
+def test_an_exchange_before_counts_samples_and_its_end_once_a_client() -> None:
     plain = world("fedavg", participation=1.0, rounds=3)
 
     def look(server: Tree, client: Tree, sent: Tree, batch: Tree) -> dict[str, Any]:
@@ -175,13 +201,17 @@ def test_a_sweep_counts_every_sample() -> None:
     def conclude(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Any, Any]:
         return dict(server), dict(clients)
 
-    seeing = Sweep(look, lambda server, client, sent, seen: (dict(client), dict(seen)))
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Any, Any]:
+        return dict(client), {"seen": seen["seen"] @ seen["seen"]}
+
+    seeing = Sweep(look, end)
     before = Exchange((seeing,), conclude, due=lambda round_: round_ == 3)
     method = replace(plain.method, before=(before,))
     found = costs.measure(replace(plain, method=method), plain.begin())
     without = costs.measure(plain, plain.begin())
     mean = sum(worlds.SIZES) / len(worlds.SIZES)
-    assert found.flops - without.flops == pytest.approx(2 * 6 * 6 * mean / 3)
+    # A product of every sample with itself; at the end one of two matrices of 6 x 6 a client.
+    assert found.flops - without.flops == pytest.approx((2 * 6 * 6 * mean + 2 * 6**3) / 3)
     model = without.traffic[0][1]
     assert found.traffic == [[2, model, model], [1, model, model + 6 * 6 * 8]]
 
