@@ -39,7 +39,7 @@ def simulated(results: Path, run: dict[str, Any]) -> Simulation:
 def begun(warmup: Simulation) -> Tensor:
     """What clients' virtual images begin as, [clients, images, ...]."""
     parts = tuple(
-        replace(part, draws=replace(part.draws, steps=lambda round_: 0))
+        replace(part, sampling=replace(part.sampling, steps=lambda round_: 0))
         for part in warmup.method.passes
         if isinstance(part, Pass)
     )

@@ -1,6 +1,6 @@
 """What methods that work on features cost a round: ``python -m bench.feature_methods``.
 
-A round of each beside one of FedAvg on the same generated data, exchanges and sweeps included, as a
+A round of each beside one of FedAvg on the same generated data, phases and sweeps included, as a
 multiple. The two take turns, on one thread; the shortest of some tries counts.
 """
 

@@ -15,7 +15,7 @@ __all__ = ["MOVED", "classification", "cross_entropy", "task_loss", "weighted_me
 
 MOVED = {
     "Adaptive": "fl.api.term",
-    "Beside": "fl.api.term",
+    "Compared": "fl.api.term",
     "Periodic": "fl.api.term",
     "Reference": "fl.api.term",
     "SHARED": "fl.api.term",

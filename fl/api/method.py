@@ -88,7 +88,7 @@ class Refresh:
 
 
 @dataclass(frozen=True)
-class Draws:
+class Sampling:
     """Which samples a pass sees in a round, and for how long.
 
     split: whose samples, or those of several (``train+val``); a client that has none of it takes no
@@ -113,16 +113,16 @@ class Draws:
 class Pass:
     """One pass over a client's data in a round: it begins, takes steps (loss, update), and ends.
 
-    draws: which samples, and how many steps. refreshes: what happens beside the steps. reference:
-    what batches bring as ``batch["reference"]``, computed for them or, where that costs less,
-    looked up (`fl.engine.loader`).
+    sampling: which samples, and how many steps. refreshes: what happens beside the steps.
+    reference: what batches bring as ``batch["reference"]``, computed for them or, where that costs
+    less, looked up (`fl.engine.loader`).
     """
 
     begin: protocols.Begin
     loss: protocols.Loss
     update: protocols.Update
     end: protocols.End
-    draws: Draws = field(default_factory=Draws)
+    sampling: Sampling = field(default_factory=Sampling)
     refreshes: tuple[Refresh, ...] = ()
     reference: protocols.ReferenceModels | None = None
 
@@ -131,8 +131,8 @@ class Pass:
 class Sweep:
     """One look at every sample of a client, once and without gradients, and the sum of what it saw.
 
-    split: whose samples are seen, see `Draws`; a client that has none of it has seen zeros. due: in
-    which rounds it takes place. most: of a client's samples so many at most, drawn anew in every
+    split: whose samples are seen, see `Sampling`; a client that has none of it has seen zeros. due:
+    in which rounds it takes place. most: of a client's samples so many at most, drawn anew in every
     round.
     """
 
@@ -163,13 +163,15 @@ class Averaging:
 KINDS = ("params", "buffers")
 """What a network's variables are, and where they are in a server's tree and a client's."""
 
-BESIDE = "beside"
-"""Among the parameters of a client: those beside the network's, see `fl.api.recipe.recipe`."""
+PERSONAL_PARAMS = "personal_params"
+"""Among the parameters of a client: those beside the network's that it keeps to itself, see
+`fl.api.recipe.recipe`.
+"""
 
 REAL = "real"
 """A split: a client's own training samples, also where it trains on others in their place."""
 
-GIVEN = "given"
+PAYLOAD = "payload"
 """In a client's tree: what the server made for this client alone, and sends it."""
 
 COUNTS = "counts"
@@ -183,22 +185,22 @@ MODALITY = "modality"
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Phase:
     """The server sends, clients work and answer, the server draws its conclusion.
 
     passes: what a client does, one after another; the last one's uploads are aggregated.
     aggregate: over the round's participants, see `Averaging`. due: in which rounds it happens.
-    send: what clients get of the server's tree; None: the whole. give: what the server makes for
+    send: what clients get of the server's tree; None: the whole. payload: what the server makes for
     each of them alone, again in every round.
     everyone: whether all clients that may take part do so, not only those drawn for the round; for
-        exchanges that come before that of every round.
+        phases that come before that of every round.
     """
 
     passes: tuple[Pass | Sweep, ...]
     aggregate: Aggregate
     due: protocols.Due = lambda round_: True
     send: protocols.Send | None = None
-    give: protocols.Give | None = None
+    payload: protocols.Payload | None = None
     everyone: bool = False
 
 
@@ -242,10 +244,10 @@ class Method:
     """A federated method.
 
     init: the server's tree and a client's, before round 1.
-    passes, aggregate, send, give: the exchange of every round, see `Exchange`.
+    passes, aggregate, send, payload: the last phase of a round, see `Phase`.
     views: which weights are evaluated, by stage (`fl.base.schema.GLOBAL`,
         `fl.base.schema.PERSONAL`), and where that is not the network's own pass, how: `Predictor`.
-    before: exchanges that come before it in a round, with the same participants.
+    before: phases that come before it in a round, with the same participants.
     trace: what is kept of the server beside weights and scores; trace_clients: the same of the
         stack of all clients. It is no message: no client and no server sees it.
     admit: refuses clients that the method cannot do with.
@@ -257,9 +259,9 @@ class Method:
     passes: tuple[Pass | Sweep, ...]
     aggregate: Aggregate
     views: Mapping[str, View]
-    before: tuple[Exchange, ...] = ()
+    before: tuple[Phase, ...] = ()
     send: protocols.Send | None = None
-    give: protocols.Give | None = None
+    payload: protocols.Payload | None = None
     trace: protocols.Trace | None = None
     trace_clients: protocols.Trace | None = None
     admit: protocols.Admit | None = None
@@ -267,16 +269,16 @@ class Method:
     works: tuple[ServerWork, ...] = ()
 
     @property
-    def exchanges(self) -> tuple[Exchange, ...]:
+    def phases(self) -> tuple[Phase, ...]:
         """All of a round, in their order."""
-        last = Exchange(self.passes, self.aggregate, send=self.send, give=self.give)
+        last = Phase(self.passes, self.aggregate, send=self.send, payload=self.payload)
         return (*self.before, last)
 
 
 @dataclass(frozen=True)
 class Attached:
     """A term that needs more of its method than a place in the loss: something that the server
-    keeps, an exchange of its own.
+    keeps, a phase of its own.
 
     attach: given the method, whose loss has the term, the method with what the term needs.
     """

@@ -136,7 +136,7 @@ class SweepLook(Protocol):
     def __call__(self, server: Tree, client: Tree, sent: Tree, batch: Batch, /) -> dict[str, Any]:
         """For ONE client, without gradients.
 
-        sent: the upload of the pass before in the same exchange (a model just trained, say), {}
+        sent: the upload of the pass before in the same phase (a model just trained, say), {}
         where there is none. Gives sums over the samples, in which each counts ``batch["weight"]``,
         1 or 0.
         """
@@ -199,11 +199,11 @@ class Send(Protocol):
         """server: the whole tree. Gives the part that passes see."""
 
 
-class Give(Protocol):
+class Payload(Protocol):
     """What the server makes for one client alone."""
 
     def __call__(self, server: Tree, client: Tree, /) -> dict[str, Any]:
-        """For ONE client. Gives what passes find in its tree under `fl.api.method.GIVEN`."""
+        """For ONE client. Gives what passes find in its tree under `fl.api.method.PAYLOAD`."""
 
 
 class Admit(Protocol):

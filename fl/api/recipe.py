@@ -1,4 +1,4 @@
-"""Methods from parts: terms of a loss, phases, and weights that stay local or are shared."""
+"""Methods from parts: terms of a loss, passes, and weights that stay local or are shared."""
 
 from __future__ import annotations
 
@@ -13,12 +13,22 @@ from torch import Tensor
 from fl.api import trees
 from fl.api.alteration import STATES, Alterations
 from fl.api.losses import task_loss
-from fl.api.method import BESIDE, KINDS, Averaging, Draws, Method, Pass, Refresh, Setting, View
+from fl.api.method import (
+    KINDS,
+    PERSONAL_PARAMS,
+    Averaging,
+    Method,
+    Pass,
+    Refresh,
+    Sampling,
+    Setting,
+    View,
+)
 from fl.api.network import Network, Output
 from fl.api.optimizers import Optimizer, optimizer
 from fl.api.protocols import Start, spends
 from fl.api.task import Task
-from fl.api.term import SHARED, Adaptive, Batch, Beside, Forward, Periodic, Reference, Term
+from fl.api.term import SHARED, Adaptive, Batch, Compared, Forward, Periodic, Reference, Term
 from fl.api.trees import Rate, Tree
 from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL, PERSONAL
@@ -52,13 +62,13 @@ def without(names: Collection[str]) -> Predicate:
 
 
 @dataclass(frozen=True)
-class Phase:
-    """A stretch of a client's round in which only some parameters are trained.
+class Trains:
+    """A pass that trains some parameters only.
 
-    trains: which; epochs: how long (None: as long as the run's training settings say).
+    which: its parameters; epochs: how long (None: as long as the run's training settings say).
     """
 
-    trains: Predicate = everything
+    which: Predicate = everything
     epochs: int | None = None
 
 
@@ -67,9 +77,9 @@ def recipe(
     *,
     terms: tuple[Term, ...] = (task_loss,),
     local: Predicate = nothing,
-    phases: tuple[Phase, ...] = (Phase(),),
+    passes: tuple[Trains, ...] = (Trains(),),
     keep_optimizer: bool = False,
-    beside: Start | None = None,
+    personal_params: Start | None = None,
 ) -> Method:
     """Local training on the sum of ``terms``, then the sample-weighted mean of what is shared.
 
@@ -77,13 +87,13 @@ def recipe(
     state of their own. So are what it alters in features (``setting.alterations``, `Alteration`).
 
     local: weights and buffers that never leave the client (all of them: no federation at all).
-    phases: one after another; what a phase trains of the shared weights only its own upload holds,
+    passes: one after another; what a pass trains of the shared weights only its own upload holds,
         so all but the last must train local ones.
     keep_optimizer: the optimizer's state stays with the client from round to round; otherwise each
-        round starts afresh. For methods of one phase.
-    beside: from the first variables, parameters that are trained with the network's in every phase
-        and never leave the client; terms find them in ``forward.beside``, views in the client's
-        tree under `BESIDE`.
+        round starts afresh. For methods of one pass.
+    personal_params: from the first variables, parameters that are trained with the network's in
+        every pass and never leave the client; terms find them in ``forward.personal_params``, views
+        in the client's tree under `PERSONAL_PARAMS`.
 
     Trees may carry more than this knows of: what another function put into the server's, a client's
     or the work tree stays there, and whatever is uploaded is averaged.
@@ -97,14 +107,15 @@ def recipe(
         tuple(term for term in (*terms, *setting.terms) if not isinstance(term, Adaptive)),
         tuple(term for term in (*terms, *setting.terms) if isinstance(term, Adaptive)),
         local,
-        phases,
+        passes,
         keep_optimizer,
-        beside,
+        personal_params,
         setting.task,
     )
     names = [name for kind in KINDS for name in setting.network.names[kind]]
-    passes = tuple(map(parts.make, phases))
-    return Method(parts.init, passes, Averaging(_average), _views(names, local))
+    return Method(
+        parts.init, tuple(map(parts.make, passes)), Averaging(_average), _views(names, local)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,31 +128,31 @@ class _Parts:
     plain: tuple[Term, ...]
     adaptive: tuple[Adaptive, ...]
     local: Predicate
-    phases: tuple[Phase, ...]
+    passes: tuple[Trains, ...]
     keep_optimizer: bool
-    beside: Start | None
+    personal_params: Start | None
     task: Task
 
     @property
     def references(self) -> list[Reference]:
-        beside = [term.reference for term in self.plain if isinstance(term, Beside)]
-        return beside + [term.reference for term in self.adaptive if term.reference]
+        compared = [term.reference for term in self.plain if isinstance(term, Compared)]
+        return compared + [term.reference for term in self.adaptive if term.reference]
 
     def init(self, variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
         client = select(variables, self.local)
-        own = {BESIDE: self.beside(variables)} if self.beside else {}
+        own = {PERSONAL_PARAMS: self.personal_params(variables)} if self.personal_params else {}
         client |= own
         if self.keep_optimizer:
-            trained = {**_trained(variables, self.phases[0])[0], **own}
+            trained = {**_trained(variables, self.passes[0])[0], **own}
             client["optimizer"] = self.optimizer.init(trained)
         if self.adaptive:
             client["terms"] = {term.name: term.start(variables) for term in self.adaptive}
         client |= self.alterations.start(variables)
         return select(variables, lambda name: not self.local(name)), client
 
-    def make(self, phase: Phase) -> Pass:
+    def make(self, trains: Trains) -> Pass:
         def begin(server: Tree, client: Tree) -> dict[str, Any]:
-            return self.begin(phase, server, client)
+            return self.begin(trains, server, client)
 
         refreshes = tuple(_refresh(term, term.refresh) for term in self.adaptive if term.refresh)
         reference = self.reference if self.references else None
@@ -150,16 +161,16 @@ class _Parts:
             self.loss,
             self.update,
             self.end,
-            Draws(epochs=phase.epochs, keyed=self.alterations.keyed),
+            Sampling(epochs=trains.epochs, keyed=self.alterations.keyed),
             refreshes,
             reference,
         )
 
-    def begin(self, phase: Phase, server: Tree, client: Tree) -> dict[str, Any]:
+    def begin(self, trains: Trains, server: Tree, client: Tree) -> dict[str, Any]:
         variables = merge(server, client)
-        trained, frozen = _trained(variables, phase)
-        if self.beside:
-            trained[BESIDE] = client[BESIDE]
+        trained, frozen = _trained(variables, trains)
+        if self.personal_params:
+            trained[PERSONAL_PARAMS] = client[PERSONAL_PARAMS]
         kept = client["optimizer"] if self.keep_optimizer else self.optimizer.init(trained)
         work = {"params": trained, "frozen": frozen, "optimizer": kept}
         states = {key: client[key] for key in ("terms", STATES) if key in client}
@@ -206,8 +217,8 @@ class _Parts:
         ordered = {name: params[name] for name in self.network.names["params"]}
         final = {"params": ordered, "buffers": work["buffers"]}
         kept = select(final, self.local)
-        if self.beside:
-            kept[BESIDE] = own
+        if self.personal_params:
+            kept[PERSONAL_PARAMS] = own
         if self.keep_optimizer:
             kept["optimizer"] = work["optimizer"]
         kept |= {key: work[key] for key in ("terms", STATES) if key in work}
@@ -216,7 +227,7 @@ class _Parts:
     def _apart(self, work: Tree) -> tuple[dict[str, Any], Tree]:
         """All of the network's parameters, and those beside them."""
         params = {**work["frozen"], **work["params"]}
-        return params, params.pop(BESIDE, {})
+        return params, params.pop(PERSONAL_PARAMS, {})
 
 
 def _average(
@@ -233,7 +244,7 @@ def _adapted(work: Tree, term: Adaptive, seen: Tree) -> dict[str, Any]:
 def _refresh(term: Adaptive, when: Periodic) -> Refresh:
     def look(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
         params = {**work["frozen"], **work["params"]}
-        params.pop(BESIDE, None)
+        params.pop(PERSONAL_PARAMS, None)
         variables = {"params": params, "buffers": work["buffers"]}
         return when.look(variables, batch)
 
@@ -243,9 +254,9 @@ def _refresh(term: Adaptive, when: Periodic) -> Refresh:
     return Refresh(when.every, when.first, when.batches, look, adapt)
 
 
-def _trained(variables: Tree, phase: Phase) -> tuple[dict[str, Any], dict[str, Any]]:
+def _trained(variables: Tree, trains: Trains) -> tuple[dict[str, Any], dict[str, Any]]:
     params = variables["params"]
-    trained = {name: tensor for name, tensor in params.items() if phase.trains(name)}
+    trained = {name: tensor for name, tensor in params.items() if trains.which(name)}
     return trained, {name: tensor for name, tensor in params.items() if name not in trained}
 
 

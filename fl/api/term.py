@@ -26,9 +26,10 @@ class Forward:
     output: the network's pass over the batch in training mode, see `fl.api.network.Output`.
     params: the weights of that pass. shared: the server's tree as it was sent this round; its
     ``params`` are without those that stay local. work: the client's tree of this round, where a
-    method keeps what only it knows. batch: the samples, see `Batch`; what `Beside` terms
-    asked of reference models is in ``batch["reference"]``. beside: parameters beside the network's,
-    see `fl.api.recipe.recipe`. task: whose loss a method minimises, see `fl.api.losses.task_loss`.
+    method keeps what only it knows. batch: the samples, see `Batch`; what `Compared` terms
+    asked of reference models is in ``batch["reference"]``. personal_params: parameters beside the
+    network's, see `fl.api.recipe.recipe`. task: whose loss a method minimises, see
+    `fl.api.losses.task_loss`.
     """
 
     network: Network
@@ -37,7 +38,7 @@ class Forward:
     shared: Tree
     work: Tree
     batch: Batch
-    beside: Tree = field(default_factory=dict)
+    personal_params: Tree = field(default_factory=dict)
     # A default that is no plain value is one that torch 2.11's compiler cannot name.
     task: Task = field(default_factory=lambda: CLASSIFICATION)
 
@@ -75,7 +76,7 @@ class AdaptiveLoss(Protocol):
 
 
 @dataclass(frozen=True)
-class Beside:
+class Compared:
     """A term that compares the model in training with reference models, which stand still."""
 
     term: Term

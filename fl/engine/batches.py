@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from fl.api.method import Draws, Refresh
+from fl.api.method import Refresh, Sampling
 from fl.api.training import Training
 from fl.base import rng
 from fl.engine.stragglers import WHOLE, shortened
@@ -88,7 +88,7 @@ def schedule(
     round_: int,
     purpose: str = "batches",
     *,
-    draws: Draws | None = None,
+    sampling: Sampling | None = None,
     work: Sequence[Fraction] = (),
     labels: Sequence[np.ndarray] = (),
     classes: int = 0,
@@ -100,34 +100,36 @@ def schedule(
     Args:
         samples: By client, the samples that it holds.
         clients: Their ids, in the same order.
-        draws: How the pass asks for samples.
+        sampling: How the pass asks for samples.
         work: By client, how much of the pass it does; all of it, if that is not said.
         labels: By client, the labels of its samples, where the pass asks for classes.
         classes: How many there are, likewise.
         keyed: Whether the steps are random in themselves.
         refreshes: Those of the pass.
     """
-    draws = draws or Draws()
-    whole = lengthened(training, draws, round_)
+    sampling = sampling or Sampling()
+    whole = lengthened(training, sampling, round_)
     lengths = [shortened(whole, share) for share in work or [WHOLE] * len(clients)]
     generators = [rng.generator(seed, purpose, client, round_) for client in clients]
-    if draws.per_class is None:
+    if sampling.per_class is None:
         plain = zip(samples, lengths, generators, strict=True)
         drawn = [_client_batches(held, length, draw) for held, length, draw in plain]
     else:
         by_class = zip(samples, labels, lengths, generators, strict=True)
         drawn = [
-            _class_batches([held[own == c] for c in range(classes)], length, draws.per_class, draw)
+            _class_batches(
+                [held[own == c] for c in range(classes)], length, sampling.per_class, draw
+            )
             for held, own, length, draw in by_class
         ]
-    if draws.repeat > 1:
-        drawn = [tuple(np.repeat(part, draws.repeat, axis=0) for part in own) for own in drawn]
+    if sampling.repeat > 1:
+        drawn = [tuple(np.repeat(part, sampling.repeat, axis=0) for part in own) for own in drawn]
     steps = np.array([len(index) for index, _ in drawn])
     shape = (len(drawn), int(steps.max()), drawn[0][0].shape[1])
     index, weight = np.zeros(shape, np.int64), np.zeros(shape, bool)
     for row, (i, w) in enumerate(drawn):
         index[row, : len(i)], weight[row, : len(i)] = i, w
-    random = keyed or draws.keyed
+    random = keyed or sampling.keyed
     key = np.array([draw.integers(2**62) for draw in generators]) if random else None
     extra = []
     for refresh in refreshes:
@@ -138,12 +140,12 @@ def schedule(
     return Schedule(index, weight, steps, key, tuple(extra))
 
 
-def lengthened(training: Training, draws: Draws, round_: int) -> Training:
+def lengthened(training: Training, sampling: Sampling, round_: int) -> Training:
     """The training settings with the length that a pass asks for."""
-    if draws.steps is not None:
-        return replace(training, local_epochs=None, local_steps=draws.steps(round_))
-    if draws.epochs is not None:
-        return replace(training, local_epochs=draws.epochs, local_steps=None)
+    if sampling.steps is not None:
+        return replace(training, local_epochs=None, local_steps=sampling.steps(round_))
+    if sampling.epochs is not None:
+        return replace(training, local_epochs=sampling.epochs, local_steps=None)
     return training
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import COUNTS, GIVEN, MODALITY, Averaging, Exchange, Method, Sweep
+from fl.api.method import COUNTS, MODALITY, PAYLOAD, Averaging, Method, Phase, Sweep
 from fl.api.trees import Tree
 from fl.engine.backends import BACKENDS, TOGETHER, Cohort, Trained
 from fl.engine.batches import Schedule, together
@@ -77,16 +77,16 @@ def run_rounds(
         runs = zip(methods, states, plans, strict=True)
         return [run_round(*run, backend) for run in runs]
     losses: list[Tensor] = []
-    first, done = midway.first("exchange"), midway.begun.get("states", {})
+    first, done = midway.first("phase"), midway.begun.get("states", {})
     before: Callable[[], Tree] = partial(dict, done)
     if done:
         states = unpacked(done, plans[0].arrays.device)
-    for number, schedules in enumerate(plans[0].exchanges):
+    for number, schedules in enumerate(plans[0].phases):
         if schedules is not None and number >= first:
-            exchanges = [method.exchanges[number] for method in methods]
-            called = [plan.of(exchanges[0]) for plan in plans]
-            inner = midway.within("exchange", number, partial(_states, before))
-            states, losses = _exchanged(exchanges, states, called, number, backend, inner)
+            phases = [method.phases[number] for method in methods]
+            called = [plan.of(phases[0]) for plan in plans]
+            inner = midway.within("phase", number, partial(_states, before))
+            states, losses = _exchanged(phases, states, called, number, backend, inner)
             before = partial(packed, states)
     return list(zip(states, losses, strict=True))
 
@@ -108,26 +108,26 @@ def unpacked(tree: Tree, device: torch.device) -> list[State]:
 
 
 def _exchanged(
-    exchanges: Sequence[Exchange],
+    phases: Sequence[Phase],
     states: Sequence[State],
     plans: Sequence[Plan],
     number: int,
     backend: str,
     midway: Midway,
 ) -> tuple[list[State], list[Tensor]]:
-    """The states after one exchange of every run, and the losses of its last training pass."""
+    """The states after one phase of every run, and the losses of its last training pass."""
     done = []
     group, by = plans[0].group, midway.begun.get(COUNT)
     if by is not None and int(by) != (group.size if group else 1):
-        # Dealt to another number of processes, the exchange begins again.
+        # Dealt to another number of processes, the phase begins again.
         midway, by = midway.afresh(), None
     # What one process has begun, it finishes, as others cannot go on from there.
     if group and (by is not None or not midway.begun):
-        found = group.trained(exchanges[0], states, plans, number, backend, midway)
+        found = group.trained(phases[0], states, plans, number, backend, midway)
     else:
-        found = trained(exchanges[0], states, plans, number, backend, midway)
-    for exchange, state, plan, own in zip(exchanges, states, plans, found, strict=True):
-        server, clients = exchange.aggregate(
+        found = trained(phases[0], states, plans, number, backend, midway)
+    for phase, state, plan, own in zip(phases, states, plans, found, strict=True):
+        server, clients = phase.aggregate(
             state.server,
             trees.concatenate(own.kept),
             trees.concatenate(own.uploads),
@@ -192,7 +192,7 @@ class Gathered:
 
 
 def trained(
-    exchange: Exchange,
+    phase: Phase,
     states: Sequence[State],
     plans: Sequence[Plan],
     number: int,
@@ -203,8 +203,8 @@ def trained(
     many for one group, averaged.
     """
     groups = list(_groups(states, plans))
-    averaging = len(groups) > 1 and isinstance(exchange.aggregate, Averaging)
-    schedules, servers = _schedules(plans, number), _servers(exchange, states)
+    averaging = len(groups) > 1 and isinstance(phase.aggregate, Averaging)
+    schedules, servers = _schedules(plans, number), _servers(phase, states)
     n = torch.cat([plan.n for plan in plans])
     before = midway.begun.get("gathered", {}).values()
     found = [Gathered.of(tree, n.device, averaging) for tree in before]
@@ -212,9 +212,9 @@ def trained(
     for place, (rows, runs) in enumerate(groups):
         if place < midway.first("group"):
             continue
-        cohort = _cohort(exchange, states, plans, servers, rows, runs)
+        cohort = _cohort(phase, states, plans, servers, rows, runs)
         inner = midway.within("group", place, partial(_gathered, found))
-        done = _worked(exchange, cohort, schedules, rows, backend, inner)
+        done = _worked(phase, cohort, schedules, rows, backend, inner)
         for run in np.unique(runs):
             own = runs == run
             chosen = slice(None) if own.all() else _places(own).to(n.device)
@@ -239,19 +239,19 @@ def _gathered(found: Sequence[Gathered]) -> dict[str, Any]:
 
 
 def _schedules(plans: Sequence[Plan], number: int) -> Schedules:
-    """The batches of the participants of all runs, in each pass of an exchange."""
-    by_pass = zip(*(plan.exchanges[number] or () for plan in plans), strict=True)
+    """The batches of the participants of all runs, in each pass of a phase."""
+    by_pass = zip(*(plan.phases[number] or () for plan in plans), strict=True)
     return tuple(together([s for s in parts if s]) if all(parts) else None for parts in by_pass)
 
 
-def _servers(exchange: Exchange, states: Sequence[State]) -> Tree:
+def _servers(phase: Phase, states: Sequence[State]) -> Tree:
     """What clients are sent: one tree, or a stack with that of each of several runs."""
-    sent = [exchange.send(s.server) if exchange.send else s.server for s in states]
+    sent = [phase.send(s.server) if phase.send else s.server for s in states]
     return trees.stack(sent) if len(states) > 1 else sent[0]
 
 
 def _worked(
-    exchange: Exchange,
+    phase: Phase,
     cohort: Cohort,
     schedules: Schedules,
     rows: slice,
@@ -265,7 +265,7 @@ def _worked(
     )
     if "done" in midway.begun:
         done = Trained(**moved(midway.begun["done"], device))
-    for number, (part, schedule) in enumerate(zip(exchange.passes, schedules, strict=True)):
+    for number, (part, schedule) in enumerate(zip(phase.passes, schedules, strict=True)):
         if schedule is None or number < midway.first("pass"):
             continue
         now = replace(cohort, clients=done.kept, schedule=schedule.take(rows))
@@ -278,8 +278,8 @@ def _worked(
             inner = midway.within("pass", number, partial(_passed, done) if number else dict)
             done = BACKENDS[backend](part, now, inner)
     kept = dict(done.kept)
-    if exchange.give:
-        del kept[GIVEN]
+    if phase.payload:
+        del kept[PAYLOAD]
     return done._replace(kept=kept)
 
 
@@ -305,7 +305,7 @@ def _groups(states: Sequence[State], plans: Sequence[Plan]) -> Iterator[tuple[sl
 
 
 def _cohort(
-    exchange: Exchange,
+    phase: Phase,
     states: Sequence[State],
     plans: Sequence[Plan],
     servers: Tree,
@@ -319,10 +319,10 @@ def _cohort(
     for run in np.unique(runs):
         own = ids[torch.from_numpy(runs == run)]
         clients = states[run].some(own, first.arrays.device)
-        if exchange.give:
+        if phase.payload:
             # By run, so that a large server is not copied for every client of a stack.
-            given = trees.vmap(exchange.give, (None, 0))(states[run].server, clients)
-            clients = {**clients, GIVEN: given}
+            given = trees.vmap(phase.payload, (None, 0))(states[run].server, clients)
+            clients = {**clients, PAYLOAD: given}
         chosen.append(clients)
     stack, server = trees.concatenate(chosen), servers
     if several:

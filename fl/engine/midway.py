@@ -1,6 +1,6 @@
 """What of a round is kept before it is over, so that a long one can be left and gone on with.
 
-A round is exchanges of groups of clients of passes of steps. Each of these levels holds what it has
+A round is phases of groups of clients of passes of steps. Each of these levels holds what it has
 done so far as a tree, and the tree of the level within it. Nothing here decides a number: a round
 that goes on from such a tree has the bits of one that was never left.
 """

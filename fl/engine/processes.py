@@ -1,7 +1,7 @@
 """One run on several processes: what the simulation knows of them, and who gets which participants.
 
 A simulation without a `Group` is computed by this process alone. With one, the participants of
-every exchange are trained and all clients are scored by the processes of the group, each its share;
+every phase are trained and all clients are scored by the processes of the group, each its share;
 `fl.train.team` is what does it. The numbers are those of one process, to rounding.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 COUNT = "processes"
-"""Where what is kept of an exchange that several processes have begun has how many they are, [1]:
+"""Where what is kept of a phase that several processes have begun has how many they are, [1]:
 what each of them did is of use to as many alone.
 """
 
@@ -26,7 +26,7 @@ class Group(Protocol):
         """How many they are."""
 
     def trained(
-        self, exchange: Any, states: Any, plans: Any, number: int, backend: str, midway: Any
+        self, phase: Any, states: Any, plans: Any, number: int, backend: str, midway: Any
     ) -> list[Any]:
         """`fl.engine.engine.trained`, by all processes."""
 

@@ -42,7 +42,7 @@ class Serving:
         own, device = self.held.server, self.arrays.device
         drawn = schedule(
             *([own], [0], self.training, self.seed, round_, PURPOSE),
-            draws=part.draws,
+            sampling=part.sampling,
             labels=[self.arrays.labels(torch.from_numpy(own).to(device)).cpu().numpy()],
             classes=self.classes,
             keyed=self.network.random or self.arrays.random,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Exchange, Method, Pass, Sweep
+from fl.api.method import Method, Pass, Phase, Sweep
 from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
@@ -127,7 +127,7 @@ class Simulation:
 
     def _planned(self, clients: np.ndarray, work: Work, round_: int) -> Plan:
         everyone = self.held.participants
-        *before, last = self.method.exchanges
+        *before, last = self.method.phases
         all_come = any(one.everyone for one in before)
         return Plan(
             **self._asked(clients, round_),
@@ -137,7 +137,7 @@ class Simulation:
                     one,
                     *((everyone, ()) if one.everyone else (clients, work)),
                     round_,
-                    f" of exchange {number}",
+                    f" of phase {number}",
                 )
                 if one.due(round_)
                 else None
@@ -157,33 +157,33 @@ class Simulation:
         return steps_of(np.array(held), self.training)
 
     def _schedules(
-        self, exchange: Exchange, clients: np.ndarray, work: Work, round_: int, where: str
+        self, phase: Phase, clients: np.ndarray, work: Work, round_: int, where: str
     ) -> tuple[Schedule | None, ...]:
-        """The batches of an exchange's passes; every pass draws its own."""
+        """The batches of a phase's passes; every pass draws its own."""
         return tuple(
             self._schedule(
                 *(part, clients, work, round_),
                 f"batches{f' of pass {number}' if number else ''}{where}",
             )
-            for number, part in enumerate(exchange.passes)
+            for number, part in enumerate(phase.passes)
         )
 
     def _schedule(
         self, part: Pass | Sweep, clients: np.ndarray, work: Work, round_: int, purpose: str
     ) -> Schedule | None:
         """The batches of one pass; None where it is left out of the round."""
-        draws = part if isinstance(part, Sweep) else part.draws
+        draws = part if isinstance(part, Sweep) else part.sampling
         if not draws.due(round_):
             return None
         samples = [self.held.of_splits(draws.split, int(k)) for k in clients]
         if isinstance(part, Sweep):
             return sweeping(self._some(samples, clients, part.most, round_, purpose))
-        if part.draws.steps is not None and not part.draws.steps(round_):
+        if part.sampling.steps is not None and not part.sampling.steps(round_):
             return None
-        by_class = part.draws.per_class is not None
+        by_class = part.sampling.per_class is not None
         return schedule(
             *(samples, clients.tolist(), self.training, self.seed, round_, purpose),
-            draws=part.draws,
+            sampling=part.sampling,
             work=work,
             labels=[self._labels(held) for held in samples] if by_class else (),
             classes=self.classes,

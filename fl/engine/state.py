@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Exchange
+from fl.api.method import Phase
 from fl.api.trees import Tree
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule
@@ -50,7 +50,7 @@ class State:
 
 
 Schedules = tuple[Schedule | None, ...]
-"""The batches of the passes of an exchange; None for a pass that is left out of the round."""
+"""The batches of the passes of a phase; None for a pass that is left out of the round."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Plan:
 
     clients: ids of the participants, int64 [m], in host memory; n: their numbers of training
     samples, [m]; schedules: their batches in each pass, rows in the same order; before: those of
-    the exchanges before, None where one is not due. modals: where clients differ in modality, the
+    the phases before, None where one is not due. modals: where clients differ in modality, the
     plan of each one's participants, None where there are none; the schedules are theirs alone.
     group: the processes that share the work; None: this one does all of it. usual: local steps in a
     round of everybody who can take part, by their settings, int64; None: not known.
@@ -77,16 +77,16 @@ class Plan:
     group: Group | None = None
     usual: np.ndarray | None = None
 
-    def of(self, exchange: Exchange) -> Plan:
-        """The plan with those who take part in one of its exchanges."""
-        if not exchange.everyone or self.everyone is None:
+    def of(self, phase: Phase) -> Plan:
+        """The plan with those who take part in one of its phases."""
+        if not phase.everyone or self.everyone is None:
             return self
         clients, n = self.everyone
         return replace(self, clients=clients, n=n)
 
     @property
-    def exchanges(self) -> tuple[Schedules | None, ...]:
-        """The batches of all exchanges, in the order of `Method.exchanges`."""
+    def phases(self) -> tuple[Schedules | None, ...]:
+        """The batches of all phases, in the order of `Method.phases`."""
         return (*self.before, self.schedules)
 
     def take(self, rows: Sequence[int]) -> Plan:

@@ -31,8 +31,8 @@ from fl.api.trees import Tree
 from fl.base.fields import Count, NonNegative
 from fl.base.schema import PERSONAL
 from fl.parts.clusters import bipartition
-from fl.parts.given import on_given
 from fl.parts.mixing import cosines, flat
+from fl.parts.payload import on_payload
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class CFL:
     def build(self, setting: Setting) -> Method:
         """FedAvg inside each cluster; the server keeps the models and who is in which cluster."""
         base = recipe(setting)
-        local = on_given(only(base))
+        local = on_payload(only(base))
 
         def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
             like = trees.leaves(variables["params"])[0]
@@ -71,7 +71,7 @@ class CFL:
             }
             return server, base.init(variables)[1]
 
-        def give(server: Tree, client: Tree) -> dict[str, Any]:
+        def payload(server: Tree, client: Tree) -> dict[str, Any]:
             own = server["cluster"].index_select(0, client["id"].reshape(1))
             return trees.apply(lambda leaf: leaf.index_select(0, own)[0], server["models"])
 
@@ -102,7 +102,7 @@ class CFL:
             return {"models": models, **state}, dict(clients)
 
         def own(server: Tree, client: Tree | None) -> dict[str, Any]:
-            return give(server, client or {})
+            return payload(server, client or {})
 
         return Method(
             init,
@@ -110,7 +110,7 @@ class CFL:
             aggregate,
             {PERSONAL: own},
             send=lambda server: {},
-            give=give,
+            payload=payload,
             trace=clusters,
         )
 

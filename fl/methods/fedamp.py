@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from fl.api.losses import task_loss
-from fl.api.method import GIVEN, Method, Setting, only
+from fl.api.method import PAYLOAD, Method, Setting, only
 from fl.api.recipe import everything, recipe, select
 from fl.api.task import ANY
 from fl.api.trees import Tree
 from fl.base.fields import NonNegative, Positive, Share
 from fl.base.schema import PERSONAL
-from fl.parts.given import on_given
 from fl.parts.mixing import cosines, mix, squared_distances
+from fl.parts.payload import on_payload
 from fl.parts.proximal import proximal
 
 
@@ -54,11 +54,11 @@ class FedAMP:
         """Local training under a proximal term to what the server mixed for the client."""
         terms = (task_loss, proximal(self.lam / self.alpha))
         base = recipe(setting, terms=terms, local=everything)
-        local = on_given(only(base))
+        local = on_payload(only(base))
 
         def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
             server, client = base.init(variables)
-            return server, {**client, GIVEN: {"params": variables["params"], "buffers": {}}}
+            return server, {**client, PAYLOAD: {"params": variables["params"], "buffers": {}}}
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
             kept, _ = local.end(server, client, work)
@@ -68,7 +68,7 @@ class FedAMP:
             server: Tree, clients: Tree, uploads: Tree, n: Tensor
         ) -> tuple[dict[str, Any], dict[str, Any]]:
             mixed = mix(self.weights(uploads["params"]), uploads["params"])
-            return dict(server), {**clients, GIVEN: {"params": mixed, "buffers": {}}}
+            return dict(server), {**clients, PAYLOAD: {"params": mixed, "buffers": {}}}
 
         return Method(init, (replace(local, end=end),), aggregate, base.views)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fl.api.method import Method, Setting
-from fl.api.recipe import Phase, recipe, without
+from fl.api.recipe import Trains, recipe, without
 from fl.base.schema import GLOBAL
 
 
@@ -26,4 +26,4 @@ class FedBABU:
 
     def build(self, setting: Setting) -> Method:
         """FedAvg that trains everything but the head."""
-        return recipe(setting, phases=(Phase(without(setting.network.head)),))
+        return recipe(setting, passes=(Trains(without(setting.network.head)),))

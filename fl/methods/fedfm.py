@@ -3,7 +3,7 @@
 Ye, Ni, Xu, Wang, Chen, Eldar. FedFM: Anchor-based Feature Matching for Data Heterogeneity in
 Federated Learning. IEEE Transactions on Signal Processing 2023. arXiv:2210.07615.
 
-A round has two exchanges: the shared model goes out and anchors of its features come back; then the
+A round has two phases: the shared model goes out and anchors of its features come back; then the
 anchors go out and models come back. As in the released code, features are what goes into the
 classifier, in evaluation mode for anchors, and both sides of the contrastive loss are normalised to
 length 1.
@@ -49,6 +49,6 @@ class FedFM:
     short: ClassVar[dict[str, Any]] = {"first": 2, "lam": 1.0}
 
     def build(self, setting: Setting) -> Method:
-        """FedAvg with one more term, and an exchange before it that renews the anchors."""
+        """FedAvg with one more term, and a phase before it that renews the anchors."""
         base = recipe(setting, terms=(cross_entropy, guide(self.lam, self.tau, self.loss)))
         return anchored_before(base, setting, averaged(self.anchors), self.first)

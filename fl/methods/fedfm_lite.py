@@ -1,4 +1,4 @@
-"""FedFM-Lite: FedFM in one exchange a round, as anchors travel with the model.
+"""FedFM-Lite: FedFM in one phase a round, as anchors travel with the model.
 
 Ye, Ni, Xu, Wang, Chen, Eldar. FedFM: Anchor-based Feature Matching for Data Heterogeneity in
 Federated Learning. IEEE Transactions on Signal Processing 2023. arXiv:2210.07615.

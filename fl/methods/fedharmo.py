@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Averaging, Exchange, Method, Predictor, Setting, Sweep, only
+from fl.api.method import Averaging, Method, Phase, Predictor, Setting, Sweep, only
 from fl.api.recipe import recipe, shared
 from fl.api.task import ANY
 from fl.api.term import Batch
@@ -88,7 +88,7 @@ class FedHarmo:
         def view(server: Tree, client: Tree | None) -> dict[str, Any]:
             return {**shared(server, None), AMPLITUDE: server[AMPLITUDE]}
 
-        first = Exchange(
+        first = Phase(
             (Sweep(look, end),),
             Averaging(gather),
             due=lambda round_: round_ == 1,

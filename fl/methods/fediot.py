@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import BESIDE, Averaging, Method, Setting, only
-from fl.api.recipe import Phase, recipe, select, shared, without
+from fl.api.method import PERSONAL_PARAMS, Averaging, Method, Setting, only
+from fl.api.recipe import Trains, recipe, select, shared, without
 from fl.api.trees import Tree
 from fl.base.fields import Count
 from fl.base.schema import GLOBAL
@@ -57,22 +57,25 @@ class FedIoT:
         base = recipe(
             setting,
             terms=(reconstruction(setting),),
-            phases=(Phase(trains=body),),
-            beside=lambda variables: decoders(setting, self.width, variables["params"]),
+            passes=(Trains(body),),
+            personal_params=lambda variables: decoders(setting, self.width, variables["params"]),
         )
         local = only(base)
 
         def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
             server, client = base.init(variables)
             number = torch.zeros((), dtype=torch.int64)
-            return {**server, DECODERS: client.pop(BESIDE), "round": number}, client
+            return {**server, DECODERS: client.pop(PERSONAL_PARAMS), "round": number}, client
 
         def begin(server: Tree, client: Tree) -> dict[str, Any]:
-            return local.begin(server, {**client, BESIDE: server[DECODERS]})
+            return local.begin(server, {**client, PERSONAL_PARAMS: server[DECODERS]})
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
             kept, upload = local.end(server, client, work)
-            return all_but(BESIDE)(kept), {**select(upload, body), DECODERS: kept[BESIDE]}
+            return all_but(PERSONAL_PARAMS)(kept), {
+                **select(upload, body),
+                DECODERS: kept[PERSONAL_PARAMS],
+            }
 
         def aggregate(
             server: Tree, clients: Tree, uploads: Tree, n: Tensor

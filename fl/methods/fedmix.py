@@ -23,7 +23,7 @@ from torch.func import grad
 
 from fl.api import trees
 from fl.api.losses import classification, weighted_mean
-from fl.api.method import Exchange, Method, Setting, Sweep, only
+from fl.api.method import Method, Phase, Setting, Sweep, only
 from fl.api.recipe import recipe
 from fl.api.term import Batch, Forward
 from fl.api.trees import Tree
@@ -50,7 +50,7 @@ class FedMix:
     one_input: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
-        """FedAvg on the mixed loss, after an exchange that brings the means."""
+        """FedAvg on the mixed loss, after a phase that brings the means."""
         if setting.network.of_tokens:
             raise FedloomError("fedmix: inputs are tokens; allowed: numbers, which can be averaged")
         base = recipe(setting, terms=(self.mixed,))
@@ -92,14 +92,14 @@ class FedMix:
             return local.loss(server, work, {**batch, "x": (1 - self.lam) * batch["x"]})
 
         everybody = setting.training.participation == 1 and not setting.training.stragglers
-        before = Exchange(
+        before = Phase(
             (Sweep(look, end),),
             gather,
             due=lambda round_: round_ == 1 or not everybody,
             send=lambda server: {},
         )
-        draws = replace(local.draws, keyed=True)
-        step = replace(local, loss=loss, draws=draws)
+        draws = replace(local.sampling, keyed=True)
+        step = replace(local, loss=loss, sampling=draws)
         return replace(base, init=init, before=(before,), passes=(step,))
 
     def mixed(self, forward: Forward) -> Tensor:

@@ -8,7 +8,7 @@ that do only a part of their work are a setting of training (``stragglers``). Wi
 server adapts mu, one number for all, before each round to the training loss of the shared model: up
 when it rises, down after it fell in some rounds in a row (the paper: both by .1, five rounds, from
 0, or from 1 for IID data). The loss is that of the round's clients, which are asked for it in an
-exchange of its own; in the paper it is over all devices.
+phase of its own; in the paper it is over all devices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.losses import task_loss
-from fl.api.method import Averaging, Exchange, Method, Setting, Sweep
+from fl.api.method import Averaging, Method, Phase, Setting, Sweep
 from fl.api.recipe import recipe
 from fl.api.task import ANY
 from fl.api.term import Batch, Forward
@@ -79,7 +79,7 @@ class FedProx:
             loss = trees.mean(uploads, n)["loss"]
             return {**server, **self.adapted(server, loss)}, dict(clients)
 
-        measured = Exchange(
+        measured = Phase(
             (Sweep(look, end),), Averaging(adapt), send=all_but("loss", "falls", "rounds", "mu")
         )
         return replace(

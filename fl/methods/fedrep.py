@@ -6,9 +6,9 @@ Learning. ICML 2021. arXiv:2102.07078.
 The body is trained for the run's local epochs or steps (the paper: one epoch).
 
 Running statistics of batch normalisation belong to the body, and the paper says nothing about them.
-By default, the head's phase, in which the body stands still, leaves them as they were sent, so that
+By default, the head's pass, in which the body stands still, leaves them as they were sent, so that
 what is averaged has moved only in the body's steps. PFLlib's code goes on from the statistics that
-the head's phase has moved.
+the head's pass has moved.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from fl.api.method import Method, Pass, Setting, steps_of
-from fl.api.recipe import Phase, recipe, within, without
+from fl.api.recipe import Trains, recipe, within, without
 from fl.api.trees import Tree
 from fl.base.fields import Count
 from fl.base.schema import PERSONAL
@@ -26,7 +26,7 @@ from fl.base.schema import PERSONAL
 @dataclass(frozen=True)
 class FedRep:
     """head_epochs: epochs of the head, with the body fixed, before the body is trained.
-    statistics: of batch normalisation, moved by the `body`'s phase or by `both`.
+    statistics: of batch normalisation, moved by the `body`'s pass or by `both`.
     """
 
     head_epochs: Count = 10
@@ -36,10 +36,10 @@ class FedRep:
     modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
-        """Two phases: the local head, then the shared body."""
+        """Two passes: the local head, then the shared body."""
         head = setting.network.head
-        phases = (Phase(within(head), self.head_epochs), Phase(without(head)))
-        method = recipe(setting, local=within(head), phases=phases)
+        passes = (Trains(within(head), self.head_epochs), Trains(without(head)))
+        method = recipe(setting, local=within(head), passes=passes)
         if self.statistics == "body":
             return method
         return replace(method, passes=_handing_over(*steps_of(method)))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import BESIDE, Method, Setting, only
+from fl.api.method import PERSONAL_PARAMS, Method, Setting, only
 from fl.api.recipe import recipe
 from fl.api.task import ANY
 from fl.api.term import Batch
@@ -65,19 +65,23 @@ class FedRobust:
             matrix = torch.diag(ones) if self.matrix == "full" else ones
             return {"matrix": matrix, "shift": torch.zeros_like(ones)}
 
-        base = recipe(setting, beside=still)
+        base = recipe(setting, personal_params=still)
         local = only(base)
 
         def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
-            own = work["params"][BESIDE]
+            own = work["params"][PERSONAL_PARAMS]
             x = shifted(batch["x"], own["matrix"], own["shift"])
             value, aux = local.loss(server, work, {**batch, "x": x})
             return value - self.lam * strength(own["matrix"], own["shift"]), aux
 
         def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
             after = local.update(server, work, grads, aux, lr)
-            up = trees.apply(lambda p, g: p + self.eta2 * g, work["params"][BESIDE], grads[BESIDE])
-            return {**after, "params": {**after["params"], BESIDE: up}}
+            up = trees.apply(
+                lambda p, g: p + self.eta2 * g,
+                work["params"][PERSONAL_PARAMS],
+                grads[PERSONAL_PARAMS],
+            )
+            return {**after, "params": {**after["params"], PERSONAL_PARAMS: up}}
 
         return replace(base, passes=(replace(local, loss=loss, update=update),))
 

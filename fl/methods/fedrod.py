@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fl.api.losses import classification
-from fl.api.method import BESIDE, COUNTS, Method, Predictor, Setting, View, only
+from fl.api.method import COUNTS, PERSONAL_PARAMS, Method, Predictor, Setting, View, only
 from fl.api.recipe import recipe, shared
 from fl.api.term import Forward
 from fl.api.trees import Tree
@@ -39,7 +39,7 @@ class FedRoD:
         base = recipe(
             setting,
             terms=(balanced, personalised),
-            beside=lambda variables: heads.blank_head(network, variables["params"]),
+            personal_params=lambda variables: heads.blank_head(network, variables["params"]),
         )
         local = only(base)
 
@@ -47,11 +47,11 @@ class FedRoD:
             return {**local.begin(server, client), COUNTS: client[COUNTS]}
 
         def both(server: Tree, client: Tree | None) -> dict[str, Any]:
-            return {**shared(server, None), BESIDE: dict((client or {})[BESIDE])}
+            return {**shared(server, None), PERSONAL_PARAMS: dict((client or {})[PERSONAL_PARAMS])}
 
         def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             output = network.eval(variables["params"], variables["buffers"], x)
-            return output.outputs + heads.outputs(variables[BESIDE], output.features)
+            return output.outputs + heads.outputs(variables[PERSONAL_PARAMS], output.features)
 
         views: dict[str, View] = {
             GLOBAL: shared,
@@ -71,5 +71,5 @@ def balanced(forward: Forward) -> Tensor:
 
 def personalised(forward: Forward) -> Tensor:
     """Cross-entropy of the shared and the own head's outputs, added; only the own head learns."""
-    own = heads.outputs(forward.beside, forward.output.features.detach())
+    own = heads.outputs(forward.personal_params, forward.output.features.detach())
     return classification(forward.output.outputs.detach() + own, forward.batch)

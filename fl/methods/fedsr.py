@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.losses import classification, weighted_mean
-from fl.api.method import BESIDE, Method, Predictor, Setting, only
+from fl.api.method import PERSONAL_PARAMS, Method, Predictor, Setting, only
 from fl.api.recipe import recipe, shared
 from fl.api.term import Forward
 from fl.api.trees import Tree
@@ -54,30 +54,30 @@ class FedSR:
         """FedAvg of a model with a probabilistic layer."""
         network = setting.network
 
-        def beside(variables: Tree) -> dict[str, Any]:
+        def personal_params(variables: Tree) -> dict[str, Any]:
             like = trees.leaves(variables["params"])[0]
             size = width(network, variables["params"])
             table = like.new_zeros((setting.classes, size))
             reference = {"mu": table, "sigma": table + 1, "scale": like.new_ones(())}
             return {ENCODER: encoder(size, setting.seed, like), "reference": reference}
 
-        base = recipe(setting, terms=(self.term,), beside=beside)
+        base = recipe(setting, terms=(self.term,), personal_params=personal_params)
         local = only(base)
 
         def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
             server, client = base.init(variables)
-            own = dict(client[BESIDE])
-            return {**server, ENCODER: own.pop(ENCODER)}, {**client, BESIDE: own}
+            own = dict(client[PERSONAL_PARAMS])
+            return {**server, ENCODER: own.pop(ENCODER)}, {**client, PERSONAL_PARAMS: own}
 
         def begin(server: Tree, client: Tree) -> dict[str, Any]:
-            own = {ENCODER: server[ENCODER], **client[BESIDE]}
-            return local.begin(server, {**client, BESIDE: own})
+            own = {ENCODER: server[ENCODER], **client[PERSONAL_PARAMS]}
+            return local.begin(server, {**client, PERSONAL_PARAMS: own})
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
             kept, upload = local.end(server, client, work)
-            own = dict(kept[BESIDE])
+            own = dict(kept[PERSONAL_PARAMS])
             trained = own.pop(ENCODER)
-            return {**kept, BESIDE: own}, {**upload, ENCODER: trained}
+            return {**kept, PERSONAL_PARAMS: own}, {**upload, ENCODER: trained}
 
         def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             seen = network.eval(variables["params"], variables["buffers"], x)
@@ -87,13 +87,13 @@ class FedSR:
         def view(server: Tree, client: Tree | None) -> dict[str, Any]:
             return {**shared(server, None), ENCODER: server[ENCODER]}
 
-        step = replace(local, begin=begin, end=end, draws=replace(local.draws, keyed=True))
+        step = replace(local, begin=begin, end=end, sampling=replace(local.sampling, keyed=True))
         views = {GLOBAL: Predictor(view, predict, by_sample=True)}
         return replace(base, init=init, passes=(step,), views=views)
 
     def term(self, forward: Forward) -> Tensor:
         """CE + alpha_l2r E||z|| + alpha_cmi KL(p(z|x) || r(z|y)), the mean over the batch."""
-        own, batch = forward.beside, forward.batch
+        own, batch = forward.personal_params, forward.batch
         mu, sigma = distribution(own[ENCODER], forward.output.features.flatten(1))
         z = mu + sigma * normal(batch["key"], mu)
         logits = outputs(head_of(forward.network, forward.params), z)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Draws, Method, Predictor, Setting, only
+from fl.api.method import Method, Predictor, Sampling, Setting, only
 from fl.api.recipe import everything, personal, recipe
 from fl.api.task import ANY
 from fl.api.term import Batch
@@ -64,7 +64,7 @@ class FineTuneBN:
                 "normalisation; allowed: client, or a model that has"
             )
         base = recipe(setting, local=everything, keep_optimizer=self.keep_optimizer)
-        part = replace(only(base), draws=Draws(SAMPLES[self.samples]))
+        part = replace(only(base), sampling=Sampling(SAMPLES[self.samples]))
 
         def unmoved(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
             params = {**work["frozen"], **work["params"]}

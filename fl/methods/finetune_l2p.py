@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from fl.api import trees
-from fl.api.method import Draws, Method, Setting
+from fl.api.method import Method, Sampling, Setting
 from fl.api.recipe import everything, select
 from fl.api.trees import Tree
 from fl.base.schema import PERSONAL
@@ -76,7 +76,7 @@ class FineTuneL2P:
             return {"params": dict(own["params"]), "buffers": buffers}
 
         sweep = measuring(steering, origin, split, lambda round_: round_ == 1, steered=True)
-        passes = (sweep, tuning(steering, begin, end, Draws(split)))
+        passes = (sweep, tuning(steering, begin, end, Sampling(split)))
         return Method(
             init, passes, nothing_to_tell, {PERSONAL: personal}, trace_clients=told_clients
         )

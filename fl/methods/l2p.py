@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from fl.api import trees
-from fl.api.method import Draws, Method, Pass, Setting, Sweep
+from fl.api.method import Method, Pass, Sampling, Setting, Sweep
 from fl.api.recipe import everything, select
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
@@ -115,7 +115,7 @@ class L2P:
             measuring(steering, of_server, due=lambda round_: round_ < rounds),
             *itertools.chain.from_iterable(steps),
             measuring(steering, of_server, split, last, steered=True),
-            tuning(steering, begin, end, Draws(split, due=last)),
+            tuning(steering, begin, end, Sampling(split, due=last)),
         )
         views = {PERSONAL: lambda server, client: select(client or {}, everything)}
         return Method(

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import GIVEN, Method, Setting, only
+from fl.api.method import PAYLOAD, Method, Setting, only
 from fl.api.optimizers import sgd
 from fl.api.recipe import recipe
 from fl.api.task import ANY
@@ -29,8 +29,8 @@ from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.fields import Count, NonNegative, Positive, Share
 from fl.base.schema import PERSONAL
-from fl.parts.given import on_given
 from fl.parts.layers import linear
+from fl.parts.payload import on_payload
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PFedHN:
     def build(self, setting: Setting) -> Method:
         """Local training of generated weights; ``aggregate`` trains what generates them."""
         base = recipe(setting, local=lambda name: name in setting.network.names["buffers"])
-        local = on_given(only(base))
+        local = on_payload(only(base))
         optimizer = sgd(self.hyper_momentum, self.hyper_weight_decay)
 
         def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -66,14 +66,14 @@ class PFedHN:
             server = {"hyper": made, "optimizer": optimizer.init(made), "like": shapes}
             return server, base.init(variables)[1]
 
-        def give(server: Tree, client: Tree) -> dict[str, Any]:
+        def payload(server: Tree, client: Tree) -> dict[str, Any]:
             row = server["hyper"]["clients"].index_select(0, client["id"].reshape(1))
             made = generated(server["hyper"], row, server["like"])
             return {"params": {name: leaf[0] for name, leaf in made.items()}, "buffers": {}}
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
             kept, trained = local.end(server, client, work)
-            moved = trees.apply(torch.sub, client[GIVEN]["params"], trained["params"])
+            moved = trees.apply(torch.sub, client[PAYLOAD]["params"], trained["params"])
             return kept, {"moved": moved}
 
         def aggregate(
@@ -88,10 +88,12 @@ class PFedHN:
 
         def own(server: Tree, client: Tree | None) -> dict[str, Any]:
             mine = client or {}
-            return {**give(server, mine), "buffers": dict(mine["buffers"])}
+            return {**payload(server, mine), "buffers": dict(mine["buffers"])}
 
         step = replace(local, end=end)
-        return Method(init, (step,), aggregate, {PERSONAL: own}, send=lambda server: {}, give=give)
+        return Method(
+            init, (step,), aggregate, {PERSONAL: own}, send=lambda server: {}, payload=payload
+        )
 
     def gradient(self, server: Tree, ids: Tensor, moved: Tree) -> dict[str, Any]:
         """The mean over clients of (d theta / d hyper)^T moved, no longer than ``clip``."""

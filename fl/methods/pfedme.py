@@ -87,8 +87,8 @@ class PFedMe:
             )
             return {**mean, "params": params}, kept
 
-        draws = replace(local.draws, repeat=self.steps)
-        step = replace(local, begin=begin, update=update, end=end, draws=draws)
+        draws = replace(local.sampling, repeat=self.steps)
+        step = replace(local, begin=begin, update=update, end=end, sampling=draws)
         views = {GLOBAL: shared, PERSONAL: personal}
         return Method(init, (step,), Averaging(aggregate), views)
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.losses import classification, cross_entropy
-from fl.api.method import Exchange, Method, Setting, Sweep, only
+from fl.api.method import Method, Phase, Setting, Sweep, only
 from fl.api.recipe import recipe, shared
 from fl.api.term import Forward, Term
 from fl.api.trees import Tree
@@ -69,7 +69,7 @@ class VHL:
     short: ClassVar[dict[str, Any]] = {"images": 3, "batch": 4, "lam": 0.5}
 
     def build(self, setting: Setting) -> Method:
-        """FedAvg with one more term, and an exchange that sends the images."""
+        """FedAvg with one more term, and a phase that sends the images."""
         check_images(setting)
         base = recipe(setting, terms=(cross_entropy, self.term(setting.classes)))
         part = only(base)
@@ -92,14 +92,14 @@ class VHL:
         ) -> tuple[dict[str, Any], dict[str, Any]]:
             return {**client, IMAGES: server[IMAGES]}, {}
 
-        first = Exchange(
+        first = Phase(
             (Sweep(look, end, split="none"),),
             unchanged,
             due=lambda round_: round_ == 1,
             send=lambda server: {IMAGES: server[IMAGES]},
             everyone=True,
         )
-        step = replace(part, begin=begin, draws=replace(part.draws, keyed=True))
+        step = replace(part, begin=begin, sampling=replace(part.sampling, keyed=True))
         return replace(
             base,
             init=init,

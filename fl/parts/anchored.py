@@ -1,6 +1,6 @@
 """Methods whose clients share anchors, the mean feature of every class (`fl.parts.anchors`).
 
-Anchors come to the server in one of two ways: in an exchange of their own before clients train, or
+Anchors come to the server in one of two ways: in a phase of their own before clients train, or
 with what clients send after training.
 """
 
@@ -13,13 +13,13 @@ from typing import Any
 from torch import Tensor
 
 from fl.api.method import (
-    BESIDE,
     KINDS,
+    PERSONAL_PARAMS,
     Aggregate,
     Averaging,
-    Exchange,
     Method,
     Pass,
+    Phase,
     Setting,
     Sweep,
 )
@@ -42,13 +42,13 @@ Told = tuple[dict[str, Any], dict[str, Any]]
 
 
 def anchored_before(method: Method, setting: Setting, gather: Gather, first: int) -> Method:
-    """The method, with an exchange before each round that renews the anchors.
+    """The method, with a phase before each round that renews the anchors.
 
     The anchors are of the model that is sent, completed by the client's own weights.
 
     Args:
         gather: Makes the anchors of all clients from what they send.
-        first: The first round with that exchange.
+        first: The first round with that phase.
     """
     network, classes = setting.network, setting.classes
 
@@ -63,9 +63,7 @@ def anchored_before(method: Method, setting: Setting, gather: Gather, first: int
         return {**server, ANCHORS: anchors}, dict(clients)
 
     made = _with(method, setting, (ANCHORS,), method.aggregate, no_anchors)
-    before = Exchange(
-        (Sweep(look, end),), renew, due=lambda round_: round_ >= first, send=made.send
-    )
+    before = Phase((Sweep(look, end),), renew, due=lambda round_: round_ >= first, send=made.send)
     return replace(made, before=(*method.before, before))
 
 
@@ -164,7 +162,7 @@ def _remembering(part: Pass) -> Pass:
             )
         kept, upload = part.end(server, client, work)
         params = {**work["frozen"], **work["params"]}
-        params.pop(BESIDE, None)
+        params.pop(PERSONAL_PARAMS, None)
         return {**kept, TRAINED: {"params": params, "buffers": work["buffers"]}}, upload
 
     return replace(part, end=end)

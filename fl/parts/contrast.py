@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api.losses import weighted_mean
-from fl.api.term import SHARED, Beside, Forward, See
+from fl.api.term import SHARED, Compared, Forward, See
 from fl.base.fields import NonNegative, Positive
 
 
-def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Beside:
+def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Compared:
     """mu times the model-contrastive loss (MOON, equation 3), the weighted mean over the batch.
 
     -log(exp(cos(z, z_glob)/tau) / (exp(cos(z, z_glob)/tau) + exp(cos(z, z_prev)/tau))), where z are
@@ -31,10 +31,10 @@ def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Beside:
         away = F.cosine_similarity(z, known[names[previous]], dim=1) / tau
         return mu * weighted_mean(F.softplus(away - toward), forward.batch)
 
-    return Beside(term, reference)
+    return Compared(term, reference)
 
 
-def model_distance(mu: NonNegative) -> Beside:
+def model_distance(mu: NonNegative) -> Compared:
     """mu ||z - z_glob||^2, the weighted mean over the batch, with the features of `model_contrast`.
 
     It is the alternative to which MOON's section 4.7 compares the contrast.
@@ -48,4 +48,4 @@ def model_distance(mu: NonNegative) -> Beside:
         apart = forward.output.features.flatten(1) - forward.batch["reference"][name]
         return mu * weighted_mean(apart.square().sum(1), forward.batch)
 
-    return Beside(term, reference)
+    return Compared(term, reference)

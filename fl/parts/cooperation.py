@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.losses import task_loss
-from fl.api.method import GIVEN, KINDS, MODALITY, Method, Pass, Setting, Sweep, only
+from fl.api.method import KINDS, MODALITY, PAYLOAD, Method, Pass, Setting, Sweep, only
 from fl.api.network import Network
 from fl.api.recipe import everything, recipe, select
 from fl.api.trees import Tree
@@ -90,10 +90,10 @@ def cooperating(
             "round": torch.zeros((), dtype=torch.int64, device=like.device),
             **dict.fromkeys(traced, square),
         }
-        return {**server, **kept}, {**own(client), GIVEN: given, "trained": variables}
+        return {**server, **kept}, {**own(client), PAYLOAD: given, "trained": variables}
 
     def begin(server: Tree, client: Tree) -> dict[str, Any]:
-        given = client[GIVEN]
+        given = client[PAYLOAD]
         received = given["params" if mixture else "toward"]
         return {**local.begin(server, {**client, **given}), "received": received}
 
@@ -111,8 +111,8 @@ def cooperating(
             mixed["toward"] = mix(found[WEIGHTS], directions(uploads["params"]))
         kept = {name: _spread(found[name], clients["id"], server[name]) for name in traced}
         # Of a modality that takes no part nothing was sent.
-        given = trees.overlaid(clients[GIVEN], mixed)
-        return {**server, **kept, "round": server["round"] + 1}, {**clients, GIVEN: given}
+        given = trees.overlaid(clients[PAYLOAD], mixed)
+        return {**server, **kept, "round": server["round"] + 1}, {**clients, PAYLOAD: given}
 
     views = {PERSONAL: lambda server, client: dict(client["trained"])}
     passes: tuple[Pass | Sweep, ...] = (replace(local, begin=begin, end=end),)

@@ -65,7 +65,7 @@ def reconstruction(setting: Setting) -> Term:
         given = {ONLY: x} if isinstance(x, Tensor) else x
         each = [
             missed(name in tokens, decoded(own, features), given[name].flatten(1))
-            for name, own in forward.beside.items()
+            for name, own in forward.personal_params.items()
         ]
         return weighted_mean(torch.stack(each).sum(0), forward.batch)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Exchange, Pass, ServerWork, Setting, Sweep
+from fl.api.method import Pass, Phase, ServerWork, Setting, Sweep
 from fl.api.training import learning_rate
 from fl.api.trees import Tree
 from fl.parts import virtual
@@ -53,7 +53,7 @@ class GlobalImages:
         images = work[ANCHORS]
         return images, virtual.labels(self.setting.classes, self.count, images)
 
-    def sending(self) -> Exchange:
+    def sending(self) -> Phase:
         """At first and after the images changed: all clients get them."""
 
         def end(
@@ -64,7 +64,7 @@ class GlobalImages:
         def look(server: Tree, client: Tree, sent: Tree, batch: Any) -> dict[str, Any]:
             return {"samples": batch["weight"].sum()}
 
-        return Exchange(
+        return Phase(
             (Sweep(look, end, split="none"),),
             virtual.unchanged,
             due=lambda round_: round_ == 1 or self.due(round_ - 1),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Draws, Pass, Sweep
+from fl.api.method import Pass, Sampling, Sweep
 from fl.api.term import Batch
 from fl.api.trees import Rate, Tree
 from fl.parts.implicit import curvature
@@ -25,7 +25,7 @@ from fl.parts.steering import Steering
 from fl.parts.tuning import update
 
 PASSING = ("meta", "tuned", "found", "judged")
-"""In a client's tree, what one pass hands to the next; removed when the exchange ends."""
+"""In a client's tree, what one pass hands to the next; removed when the phase ends."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,16 @@ class Learning:
             return 1
 
         return (
-            Pass(self._begin_inner, self._steering.loss, _update_inner, _end_inner, Draws(**due)),
+            Pass(
+                self._begin_inner, self._steering.loss, _update_inner, _end_inner, Sampling(**due)
+            ),
             Pass(
                 *(self._begin_judge, self._judge, _update_judge, _end_judge),
-                Draws("val", steps=once, **due),
+                Sampling("val", steps=once, **due),
             ),
             Pass(
                 *(self._begin_conclude, self._conclude, self._update_conclude, last),
-                Draws(steps=once, **due),
+                Sampling(steps=once, **due),
             ),
         )
 

@@ -82,7 +82,7 @@ def _both(first: Pass, second: Pass) -> Pass:
 
     asking = {key: p.reference for key, p in passes.items() if p.reference}
     refreshes = tuple(_of_half(key, r) for key, p in passes.items() for r in p.refreshes)
-    return Pass(begin, loss, update, end, first.draws, refreshes, reference if asking else None)
+    return Pass(begin, loss, update, end, first.sampling, refreshes, reference if asking else None)
 
 
 def _of_half(key: str, refresh: Refresh) -> Refresh:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fl.api.method import Draws, Pass, Setting
+from fl.api.method import Pass, Sampling, Setting
 from fl.api.optimizers import optimizer
 from fl.api.protocols import Batch
 from fl.api.trees import Rate, Tree
@@ -38,4 +38,4 @@ def head_pass(setting: Setting, epochs: int) -> Pass:
     def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
         return {**client, "params": {**client["params"], **work["params"]}}, {}
 
-    return Pass(begin, loss, update, end, Draws(epochs=epochs))
+    return Pass(begin, loss, update, end, Sampling(epochs=epochs))

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Draws, Pass, Setting, Sweep
+from fl.api.method import Pass, Sampling, Setting, Sweep
 from fl.api.term import Batch
 from fl.api.trees import Rate, Tree
 from fl.base.errors import FedloomError
@@ -29,7 +29,7 @@ def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[s
     return {**work, "params": moved, "buffers": aux["buffers"]}
 
 
-def tuning(steering: Steering, begin: Any, end: Any, draws: Draws) -> Pass:
+def tuning(steering: Steering, begin: Any, end: Any, draws: Sampling) -> Pass:
     """A pass of fine-tuning; ``begin`` gives `Steering.work`."""
     return Pass(begin, steering.loss, update, end, draws)
 

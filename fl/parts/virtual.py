@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fl.api.method import REAL, Draws, Exchange, Pass, Setting, Sweep
+from fl.api.method import REAL, Pass, Phase, Sampling, Setting, Sweep
 from fl.api.optimizers import sgd
 from fl.api.term import Batch
 from fl.api.trees import Rate, Tree
@@ -137,7 +137,7 @@ def some_of_its_own(count: int) -> Pass:
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
         return {"params": {IMAGES: aux["seen"]}}
 
-    draws = Draws(per_class=count, steps=lambda round_: 1)
+    draws = Sampling(per_class=count, steps=lambda round_: 1)
     return Pass(begin, loss, update, _keep, draws)
 
 
@@ -145,7 +145,7 @@ def _keep(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[
     return {**client, IMAGES: work["params"][IMAGES]}, {}
 
 
-def begun(setting: Setting, count: int, start: Start, *passes: Pass) -> Exchange:
+def begun(setting: Setting, count: int, start: Start, *passes: Pass) -> Phase:
     """Before round 1: every client gets its first virtual images, and goes on with ``passes``.
 
     The server's tree has to have a ``key``, int64.
@@ -153,7 +153,7 @@ def begun(setting: Setting, count: int, start: Start, *passes: Pass) -> Exchange
     first: Pass | Sweep = statistics(setting, count, start)
     if start == "real":
         first = some_of_its_own(count)
-    return Exchange(
+    return Phase(
         (first, *passes),
         unchanged,
         due=lambda round_: round_ == 1,
@@ -214,7 +214,7 @@ def distribution_matching(
         params, state = optimizer.step(work["params"], grads, work["optimizer"], rate)
         return {**work, "params": params, "optimizer": state}
 
-    draws = Draws(REAL, per_class=matching.real, steps=steps, keyed=True)
+    draws = Sampling(REAL, per_class=matching.real, steps=steps, keyed=True)
     return Pass(begin, loss, update, _keep, draws)
 
 
@@ -271,12 +271,12 @@ def on_images(
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
         return {**part.update(server, work, grads, aux, lr), "step": work["step"] + 1}
 
-    draws = Draws(steps=lambda round_: length if due(round_) else 0, keyed=True)
-    return replace(part, begin=begin, loss=loss, update=update, draws=draws, reference=None)
+    draws = Sampling(steps=lambda round_: length if due(round_) else 0, keyed=True)
+    return replace(part, begin=begin, loss=loss, update=update, sampling=draws, reference=None)
 
 
 def unchanged(
     server: Tree, clients: Tree, uploads: Tree, n: Tensor
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The aggregate of an exchange in which clients send nothing."""
+    """The aggregate of a phase in which clients send nothing."""
     return dict(server), dict(clients)

@@ -12,7 +12,7 @@ from typing import Any
 
 from fl.api.alteration import Alteration
 from fl.api.method import Attached, Setting
-from fl.api.term import Adaptive, Beside, Term
+from fl.api.term import Adaptive, Compared, Term
 from fl.base.errors import FedloomError
 from fl.engine.assembly import Composed
 
@@ -60,7 +60,7 @@ class _Noting:
         built = self.own.build(setting)
         if isinstance(built, Adaptive):
             return replace(built, term=self._noted(built.term))
-        if isinstance(built, Beside | Attached):
+        if isinstance(built, Compared | Attached):
             return replace(built, term=self._noted(built.term))
         if isinstance(built, Alteration):
             before = built.before and self._noted(built.before)

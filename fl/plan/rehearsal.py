@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from fl.api.method import COUNTS, GIVEN, Draws, Exchange, Method, Pass, Setting
+from fl.api.method import COUNTS, PAYLOAD, Method, Pass, Phase, Sampling, Setting
 from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.trees import Tree, apply
@@ -107,9 +107,9 @@ class Stage:
 
         def losses() -> str:
             found = [
-                self._loss(method, exchange, part, setting, size)
-                for exchange in method.exchanges
-                for part in exchange.passes
+                self._loss(method, phase, part, setting, size)
+                for phase in method.phases
+                for part in phase.passes
                 if isinstance(part, Pass)
             ]
             return "" if all(map(math.isfinite, found)) else "the loss is not finite"
@@ -121,18 +121,18 @@ class Stage:
         except Exception as error:
             return error
 
-    def _loss(
-        self, method: Method, exchange: Exchange, part: Pass, setting: Setting, size: int
-    ) -> float:
-        by_class = part.draws.per_class and Draws(per_class=min(part.draws.per_class, ENOUGH))
+    def _loss(self, method: Method, phase: Phase, part: Pass, setting: Setting, size: int) -> float:
+        by_class = part.sampling.per_class and Sampling(
+            per_class=min(part.sampling.per_class, ENOUGH)
+        )
         count, training = setting.classes if by_class else size, setting.training
         arrays = self._samples(count, training.augmentation, setting.task)
         once = replace(training, batch_size=size, local_epochs=1, local_steps=None)
-        keyed = setting.network.random or arrays.random or part.draws.keyed
+        keyed = setting.network.random or arrays.random or part.sampling.keyed
         held = np.arange(count)
         drawn = schedule(
             *([held], [0], once, 0, 1),
-            draws=by_class or None,
+            sampling=by_class or None,
             labels=[held % setting.classes],
             classes=setting.classes,
             keyed=keyed,
@@ -146,9 +146,9 @@ class Stage:
         server, client = method.init(self.variables)
         counts = torch.ones(setting.classes, dtype=torch.int64)
         client = {**client, "id": torch.tensor(0), COUNTS: counts}
-        if exchange.give:
-            client[GIVEN] = exchange.give(server, client)
-        server = exchange.send(server) if exchange.send else server
+        if phase.payload:
+            client[PAYLOAD] = phase.payload(server, client)
+        server = phase.send(server) if phase.send else server
         work = part.begin(server, client)
         work["params"] = apply(lambda w: w.detach().requires_grad_(), work["params"])
         loss, _ = part.loss(server, work, ask(part.reference, server, work, batch))

@@ -19,7 +19,7 @@ from torch import Tensor
 from fl.api.losses import weighted_mean
 from fl.api.method import Setting
 from fl.api.task import ANY
-from fl.api.term import Beside, Forward
+from fl.api.term import Compared, Forward
 from fl.base.fields import NonNegative
 from fl.parts.drift import Drift
 
@@ -38,7 +38,7 @@ class Cosine:
     title: ClassVar = "Cos. Sim."
     tasks: ClassVar = ANY
 
-    def build(self, setting: Setting) -> Beside:
+    def build(self, setting: Setting) -> Compared:
         """The weighted mean over the batch, summed over layers."""
         drift = Drift(setting.network, self.layers)
 
@@ -47,4 +47,4 @@ class Cosine:
             turned = [1 - F.cosine_similarity(t["own"], t["shared"], dim=-1) for t in seen]
             return self.mu * weighted_mean(torch.stack(turned).sum(0), forward.batch)
 
-        return Beside(term, drift.reference)
+        return Compared(term, drift.reference)

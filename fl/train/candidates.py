@@ -151,7 +151,7 @@ def _refreshes(part: Pass | Sweep) -> tuple[Refresh, ...]:
 
 def _bare(method: Method) -> Method:
     """A method without what takes as long on every backend, and longer than steps: what a pass
-    refreshes, exchanges before, and what the server makes of uploads.
+    refreshes, phases before, and what the server makes of uploads.
     """
     passes = tuple(replace(p, refreshes=()) if isinstance(p, Pass) else p for p in method.passes)
     # Of means, a group's uploads need not wait in memory for those of the next.

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import COUNTS, GIVEN, MODALITY, Method, Pass, Sweep
+from fl.api.method import COUNTS, MODALITY, PAYLOAD, Method, Pass, Sweep
 from fl.api.trees import Tree
 from fl.engine.backends import BACKENDS, Cohort
 from fl.engine.batches import Schedule
@@ -29,7 +29,7 @@ from fl.pytorch.operations import Operations
 
 logger = logging.getLogger(__name__)
 
-KNOWN = ("id", COUNTS, MODALITY, GIVEN)
+KNOWN = ("id", COUNTS, MODALITY, PAYLOAD)
 """What a client has of itself, or is only lent."""
 
 ONCE = 2**62
@@ -145,7 +145,7 @@ def _kept(state: State) -> tuple[int, int]:
     A client's number and class counts are left out: it knows them itself.
     """
     one = state.home.initial
-    given = trees.nbytes(one.get(GIVEN, {})) * state.home.count
+    given = trees.nbytes(one.get(PAYLOAD, {})) * state.home.count
     return trees.nbytes({k: leaf for k, leaf in one.items() if k not in KNOWN}), given
 
 
@@ -153,12 +153,12 @@ def _rounds(
     simulation: Simulation, state: State, rounds: Sequence[int]
 ) -> Iterator[tuple[int, int, float]]:
     """Bytes down and up and operations of each round; equal rounds are measured once."""
-    exchanges = simulation.method.exchanges
+    phases = simulation.method.phases
     seen: dict[Any, _Seen] = {}
     for number in rounds:
         pattern = tuple(
             tuple(bool(_steps(part, number)) for part in one.passes) if one.due(number) else None
-            for one in exchanges
+            for one in phases
         )
         if pattern not in seen:
             seen[pattern] = _look(simulation, state, number)
@@ -168,10 +168,10 @@ def _rounds(
 
 def _steps(part: Pass | Sweep, round_: int) -> int:
     """The number of steps that a pass states for a round; 1 where it follows from the samples."""
-    draws = part.draws if isinstance(part, Pass) else part
+    draws = part.sampling if isinstance(part, Pass) else part
     if not draws.due(round_):
         return 0
-    told = part.draws.steps if isinstance(part, Pass) else None
+    told = part.sampling.steps if isinstance(part, Pass) else None
     return 1 if told is None else told(round_)
 
 
@@ -241,19 +241,19 @@ def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
     row = int(plan.n.argmax())
     clients = trees.to(trees.take(state.clients, plan.clients[[row]]), plan.arrays.device)
     server, seen, fresh = dict(state.server), _Seen(), True
-    pairs = zip(short.method.exchanges, simulation.method.exchanges, strict=True)
-    for number, (exchange, whole) in enumerate(pairs):
-        schedules = plan.exchanges[number]
+    pairs = zip(short.method.phases, simulation.method.phases, strict=True)
+    for number, (phase, whole) in enumerate(pairs):
+        schedules = plan.phases[number]
         if schedules is None or not any(schedules):
             continue
-        sent = dict(exchange.send(server) if exchange.send else server)
+        sent = dict(phase.send(server) if phase.send else server)
         seen.receive(sent)
-        if exchange.give:
-            clients[GIVEN] = trees.vmap(exchange.give, (None, 0))(server, clients)
-        if exchange.give or fresh:
-            seen.down += trees.nbytes(clients.get(GIVEN, {}))
+        if phase.payload:
+            clients[PAYLOAD] = trees.vmap(phase.payload, (None, 0))(server, clients)
+        if phase.payload or fresh:
+            seen.down += trees.nbytes(clients.get(PAYLOAD, {}))
         upload: dict[str, Any] = {}
-        for part, stated, schedule in zip(exchange.passes, whole.passes, schedules, strict=True):
+        for part, stated, schedule in zip(phase.passes, whole.passes, schedules, strict=True):
             if schedule is not None:
                 cohort = _cohort(clients, sent, plan, schedule, row)
                 if isinstance(part, Sweep):
@@ -264,11 +264,11 @@ def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
                     steps = schedule.steps
                 seen.work.append(_Work(stated, steps, *counts))
         seen.up += trees.nbytes(upload)
-        if exchange.give:
-            del clients[GIVEN]
-        if number + 1 < len(plan.exchanges):  # What comes of the last is not asked.
-            server, after = exchange.aggregate(server, clients, upload, plan.n[[row]])
-            old, new = (trees.leaves(tree.get(GIVEN, {})) for tree in (clients, after))
+        if phase.payload:
+            del clients[PAYLOAD]
+        if number + 1 < len(plan.phases):  # What comes of the last is not asked.
+            server, after = phase.aggregate(server, clients, upload, plan.n[[row]])
+            old, new = (trees.leaves(tree.get(PAYLOAD, {})) for tree in (clients, after))
             fresh, clients = list(map(id, old)) != list(map(id, new)), after
     return seen
 
@@ -279,11 +279,11 @@ def _shortened(method: Method) -> Method:
     def short(part: Pass | Sweep) -> Pass | Sweep:
         if isinstance(part, Sweep):
             return part
-        draws, told = part.draws, part.draws.steps
+        draws, told = part.sampling, part.sampling.steps
         if told is not None:
             draws = replace(draws, steps=lambda round_: min(1, told(round_)))
         refreshes = tuple(replace(one, every=ONCE, first=1) for one in part.refreshes)
-        return replace(part, draws=draws, refreshes=refreshes)
+        return replace(part, sampling=draws, refreshes=refreshes)
 
     before = tuple(replace(one, passes=tuple(map(short, one.passes))) for one in method.before)
     return replace(method, passes=tuple(map(short, method.passes)), before=before)

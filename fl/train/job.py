@@ -202,6 +202,6 @@ class _Job:
 def _settled(backend: str, simulation: Simulation) -> str:
     """The backend by the name of what it does for the passes of this simulation."""
     method = simulation.method
-    exchanges = [one for m in (method, *(m.method for m in method.modals)) for one in m.exchanges]
-    passes = [part for one in exchanges for part in one.passes]
+    phases = [one for m in (method, *(m.method for m in method.modals)) for one in m.phases]
+    passes = [part for one in phases for part in one.passes]
     return backends.of_passes(backend, passes, simulation.arrays.device)

@@ -43,9 +43,9 @@ def check(simulation: Simulation) -> None:
     training, arrays = simulation.training, simulation.arrays
     held, everybody = simulation.held.samples["train"], simulation.held.participants
     most = max((len(held[client]) for client in everybody), default=0)
-    exchanges = simulation.method.exchanges
-    passes = [part for one in exchanges for part in one.passes if isinstance(part, Pass)]
-    epochs = max((part.draws.epochs or training.local_epochs or 1 for part in passes), default=1)
+    phases = simulation.method.phases
+    passes = [part for one in phases for part in one.passes if isinstance(part, Pass)]
+    epochs = max((part.sampling.epochs or training.local_epochs or 1 for part in passes), default=1)
     steps = training.local_steps or -(-most // training.batch_size) * epochs
     clients = max(1, round(training.participation * len(everybody)))
     drawn = max((refresh.batches for part in passes for refresh in part.refreshes), default=1)
@@ -61,12 +61,12 @@ def check(simulation: Simulation) -> None:
 
 def _check_classes(simulation: Simulation, there: int | None) -> None:
     """The same for passes whose batches have all classes, such as a warm-up before round 1."""
-    for exchange in simulation.method.exchanges:
-        for part in exchange.passes:
-            if not isinstance(part, Pass) or not part.draws.per_class or not part.draws.steps:
+    for phase in simulation.method.phases:
+        for part in phase.passes:
+            if not isinstance(part, Pass) or not part.sampling.per_class or not part.sampling.steps:
                 continue
-            steps, clients = part.draws.steps(1), len(simulation.held.participants)
-            each = part.draws.per_class * simulation.classes
+            steps, clients = part.sampling.steps(1), len(simulation.held.participants)
+            each = part.sampling.per_class * simulation.classes
             # Beside its place, every sample of every step has a key.
             if there is not None and steps * clients * each * (PLACE + KEY) > there:
                 problem = f"{steps:,} steps of {clients} clients with {each:,} images each take "

@@ -1,4 +1,4 @@
-"""A process's share of an exchange: dealt, trained, put together again."""
+"""A process's share of a phase: dealt, trained, put together again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Averaging, Exchange
+from fl.api.method import Averaging, Phase
 from fl.api.trees import Tree
 from fl.engine import engine
 from fl.engine.arrays import Arrays
@@ -28,7 +28,7 @@ Part = dict[str, Any]
 
 @dataclass(frozen=True)
 class Dealt:
-    """The participants of an exchange, dealt to processes.
+    """The participants of a phase, dealt to processes.
 
     Attributes:
         rows: By process and run, the rows of its participants in the run's plan.
@@ -43,9 +43,9 @@ class Dealt:
 
 
 def deal(
-    exchange: Exchange, states: Sequence[State], plans: Sequence[Plan], number: int, size: int
+    phase: Phase, states: Sequence[State], plans: Sequence[Plan], number: int, size: int
 ) -> Dealt:
-    """The participants of all runs, by their steps in the exchange."""
+    """The participants of all runs, by their steps in the phase."""
     work = np.concatenate([steps(plan, number) for plan in plans])
     ends = np.cumsum([0, *(len(plan.clients) for plan in plans)])
     runs = range(len(plans))
@@ -56,15 +56,15 @@ def deal(
     parts = [
         [_part(i, states[i], plans[i], own[i], number) for i in runs if len(own[i])] for own in rows
     ]
-    reduced = isinstance(exchange.aggregate, Averaging)
+    reduced = isinstance(phase.aggregate, Averaging)
     reduced = reduced and all(len(own) for by_run in rows for own in by_run)
     return Dealt(rows, parts, [float(plan.n.sum()) for plan in plans] if reduced else None)
 
 
 def steps(plan: Plan, number: int) -> np.ndarray:
-    """How many steps each participant takes in an exchange, [m]."""
+    """How many steps each participant takes in a phase, [m]."""
     found = np.zeros(len(plan.clients))
-    for schedule in plan.exchanges[number] or ():
+    for schedule in plan.phases[number] or ():
         if schedule is not None:
             found += schedule.steps
     return found
@@ -72,7 +72,7 @@ def steps(plan: Plan, number: int) -> np.ndarray:
 
 def _part(run: int, state: State, plan: Plan, rows: np.ndarray, number: int) -> Part:
     index = torch.from_numpy(rows)
-    schedules = plan.exchanges[number] or ()
+    schedules = plan.phases[number] or ()
     return {
         "run": run,
         "clients": trees.take(state.clients, plan.clients[index]),
@@ -140,7 +140,7 @@ class Done:
 
 
 def train(
-    exchange: Exchange,
+    phase: Phase,
     order: Mapping[str, Any],
     servers: Sequence[Tree],
     arrays: Arrays,
@@ -164,7 +164,7 @@ def train(
 
     midway = Midway(due, leave, order["begun"])
     try:
-        found = engine.trained(exchange, states, plans, number, order["backend"], midway)
+        found = engine.trained(phase, states, plans, number, order["backend"], midway)
     except _Left as left:
         return Done(tree=partial(dict, left.tree), left=True)
     return Done(

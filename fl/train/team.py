@@ -1,7 +1,7 @@
 """The processes that train the runs of a bundle together: one leads, the others do as told.
 
 The first process has the state of every run, the store and the logs; it is what a job of one
-process is. In every exchange of a round it sends each of the others the server's tree and the trees
+process is. In every phase of a round it sends each of the others the server's tree and the trees
 and batches of some participants, trains a share itself, and gets back what clients keep and send.
 For evaluation it sends clients to be scored. So checkpoints do not know how many processes there
 were, and whoever asks the job to leave asks the first one.
@@ -163,14 +163,14 @@ class _Led:
         return self.team.size
 
     def trained(
-        self, exchange: Any, states: Any, plans: Any, number: int, backend: str, midway: Midway
+        self, phase: Any, states: Any, plans: Any, number: int, backend: str, midway: Midway
     ) -> list[Any]:
         """`fl.engine.engine.trained`, by all processes.
 
         What each of them has done is kept as a level of ``midway`` that has this process's level
         within it, and beside that those of the others.
         """
-        dealt = shares.deal(exchange, states, plans, number, self.size)
+        dealt = shares.deal(phase, states, plans, number, self.size)
         order = {
             **{"do": TRAIN, "run": self.run, "modal": self.modal, "number": number},
             **{"backend": backend, "totals": dealt.totals},
@@ -191,7 +191,7 @@ class _Led:
                 {**order, "parts": parts, "begun": messages.folded(begun)}
                 for parts, begun in zip(dealt.parts, kept, strict=True)
             ]
-            own = partial(shares.train, exchange, mine, servers, plans[0].arrays, due)
+            own = partial(shares.train, phase, mine, servers, plans[0].arrays, due)
             word, given = self.team.ask(orders, servers, own, midway.due)
             if word == ANSWER:
                 return shares.merged(dealt, given, plans)
@@ -275,9 +275,9 @@ class Member:
         method, arrays, modal = simulation.method, simulation.arrays, order["modal"]
         if modal is not None:
             method, arrays = method.modals[modal].method, simulation.modals[modal].arrays
-        exchange = method.exchanges[order["number"]]
+        phase = method.phases[order["number"]]
         order["begun"] = messages.unfolded(order["begun"])
-        return shares.train(exchange, order, servers, arrays, self._calls.heard(order["call"]))
+        return shares.train(phase, order, servers, arrays, self._calls.heard(order["call"]))
 
     @staticmethod
     def _told(error: Exception) -> str:

@@ -27,7 +27,7 @@ from contract.numbers import (
 from torch import nn
 
 from fl.api import trees
-from fl.api.method import GIVEN
+from fl.api.method import PAYLOAD
 from fl.base.schema import PERSONAL
 
 
@@ -532,7 +532,7 @@ def test_pfedgraph_mixes_by_samples_and_by_likeness(regulariser: str) -> None:
     for k in (0, 1):
         client = trees.take(state.clients, k)
         view = simulation.method.views[PERSONAL](state.server, client)
-        np.testing.assert_allclose(numbers(client[GIVEN]), starts[k], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(numbers(client[PAYLOAD]), starts[k], rtol=0, atol=1e-12)
         np.testing.assert_allclose(numbers(view), ends[k], rtol=0, atol=1e-12)
 
 
@@ -545,5 +545,5 @@ def test_pfedgraph_takes_models_that_moved_alike_as_one() -> None:
     assert 0.9 < cosine(ends[0] - origin, ends[1] - origin) < 0.995
     state = trained(simulation, stored_line(0.5, 0.25))
     for k in (0, 1):
-        started = numbers(trees.take(state.clients, k)[GIVEN])
+        started = numbers(trees.take(state.clients, k)[PAYLOAD])
         np.testing.assert_allclose(started, (2 * ends[0] + ends[1]) / 3, rtol=0, atol=1e-12)

@@ -15,7 +15,7 @@ from contract.worlds import world
 from torch import nn
 
 from fl.api import trees
-from fl.api.method import GIVEN
+from fl.api.method import PAYLOAD
 from fl.api.recipe import KINDS
 from fl.base.errors import FedloomError
 from fl.base.schema import PERSONAL
@@ -87,7 +87,7 @@ def test_fedsac_mixes_by_likeness_of_models_and_unlikeness_of_features(similarit
     for k in (0, 1):
         client = trees.take(state.clients, k)
         view = simulation.method.views[PERSONAL](state.server, client)
-        np.testing.assert_allclose(numbers(client[GIVEN]), starts[k], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(numbers(client[PAYLOAD]), starts[k], rtol=0, atol=1e-12)
         np.testing.assert_allclose(numbers(view), ends[k], rtol=0, atol=1e-12)
     alike = float(state.server["complementarity"][0, 1])
     assert alike == pytest.approx(math.cos(TURN), abs=1e-6)

@@ -16,7 +16,7 @@ from torch.distributions import Normal, kl_divergence
 from fl.api import trees
 from fl.api.method import Setting
 from fl.api.network import Network
-from fl.api.recipe import BESIDE
+from fl.api.recipe import PERSONAL_PARAMS
 from fl.api.training import Training
 from fl.base.errors import FedloomError
 from fl.methods.fedmix import drawn
@@ -61,7 +61,7 @@ def test_fedrobust_goes_down_in_w_and_up_in_the_shift_of_inputs(matrix: str) -> 
             shift + 0.05 * (slope - 2 * 0.7 * shift),
         )
     assert is_pair(state.server["params"]["weight"], w)
-    own = state.clients[BESIDE]
+    own = state.clients[PERSONAL_PARAMS]
     assert own["matrix"].flatten().tolist() == pytest.approx([turn])
     assert own["shift"].flatten().tolist() == pytest.approx([shift])
 
@@ -135,8 +135,8 @@ def test_fedsr_averages_its_layer_and_keeps_its_references_with_clients() -> Non
     simulation = world("fedsr", "mlp", participation=1.0, rounds=1)
     state, _ = worlds.run(simulation)
     assert set(state.server["encoder"]) == {"weight", "bias"}
-    assert set(state.clients[BESIDE]) == {"reference"}
-    first, second = (trees.take(state.clients, k)[BESIDE]["reference"] for k in (0, 1))
+    assert set(state.clients[PERSONAL_PARAMS]) == {"reference"}
+    first, second = (trees.take(state.clients, k)[PERSONAL_PARAMS]["reference"] for k in (0, 1))
     assert worlds.distance(first, second) > 1e-6
     begun = simulation.begin().server["encoder"]
     assert worlds.distance(state.server["encoder"], begun) > 1e-4

@@ -11,7 +11,7 @@ from contract import worlds
 from contract.worlds import world
 
 from fl.api import trees
-from fl.api.method import GIVEN
+from fl.api.method import PAYLOAD
 from fl.api.recipe import KINDS
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.engine import engine
@@ -147,7 +147,7 @@ def test_pfedgraph_of_a_large_lambda_mixes_as_fedavg_does(model: str) -> None:
     weights = torch.tensor(worlds.SIZES, dtype=torch.float64)
     mean = trees.mean(sent, weights)
     for client in range(len(worlds.SIZES)):
-        start = trees.take(state.clients[GIVEN], client)
+        start = trees.take(state.clients[PAYLOAD], client)
         assert worlds.distance(start["params"], mean["params"]) < 1e-9
         assert worlds.distance(start["params"], average["params"]) < 1e-9
         for name, buffer in start["buffers"].items():

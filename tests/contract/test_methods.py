@@ -194,7 +194,7 @@ def test_fills_do_not_influence_the_gradient(method: str) -> None:
     if simulation.network.batch_norm:
         pytest.skip("batch statistics are over whole batches")
     plan = simulation.plan(1)
-    first = [s for schedules in plan.exchanges for s in schedules or () if s is not None]
+    first = [s for schedules in plan.phases for s in schedules or () if s is not None]
     assert not first or not first[0].weight[1, 0].all(), "the small client's batches have fills"
 
     def other(schedules: tuple[Any, ...] | None) -> tuple[Any, ...] | None:

@@ -14,7 +14,7 @@ from contract import worlds
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import GIVEN, Averaging, declared
+from fl.api.method import PAYLOAD, Averaging, declared
 from fl.api.training import Training
 from fl.base import fields, registry
 from fl.base.errors import FedloomError, Where
@@ -119,7 +119,7 @@ def test_who_can_share_a_classifier_averages_in_one_exchange() -> None:
         method = world(name).method
         # It tells modalities apart itself.
         assert isinstance(method.aggregate, Averaging) or name == "fedsac"
-        assert not method.before and method.give is None
+        assert not method.before and method.payload is None
 
 
 @every_method
@@ -378,7 +378,7 @@ def test_fedsac_mixes_extractors_within_and_the_classifier_over_modalities(class
         features = alike[np.ix_(clients, clients)]
         return np.stack([projected(v) for v in shares - alpha * features / 2 + beta * similar / 2])
 
-    expected, given = np.zeros((5, 5)), state.clients[GIVEN]["params"]
+    expected, given = np.zeros((5, 5)), state.clients[PAYLOAD]["params"]
     for clients in [[0, 1], [2, 3], [4]] if classifier == "shared" else [[0, 1], [2, 3, 4]]:
         held = [name for name in names if name not in foreign(simulation, clients[0])]
         expected[np.ix_(clients, clients)] = network(clients, held, alpha)
@@ -395,7 +395,7 @@ def test_fedsac_mixes_extractors_within_and_the_classifier_over_modalities(class
         matrix = torch.from_numpy(over_all if name in common else expected)
         mixed = torch.tensordot(matrix.to(trained[name]), trained[name], dims=1)
         torch.testing.assert_close(given[name], mixed, rtol=0, atol=1e-6)
-    received = simulation.method.modals[0].of(state.clients[GIVEN])["params"]
+    received = simulation.method.modals[0].of(state.clients[PAYLOAD])["params"]
     begun = (
         simulation.modals[0]
         .method.passes[0]

@@ -103,10 +103,10 @@ CASES: dict[str, Callable[[], Simulation]] = {
     "controls": lambda: world("scaffold", **ONCE),
     "momentum that is kept": lambda: world("ditto", local_epochs=1),
     "a server with a state": lambda: world("feddyn", **ONCE),
-    "a sweep in an exchange before": lambda: world("fedfm", local_epochs=1),
+    "a sweep in a phase before": lambda: world("fedfm", local_epochs=1),
     "a sweep between passes": lambda: world("l2p", local_epochs=1, **ONCE),
     "a sweep after training": lambda: world("fedproto", local_epochs=1, **ONCE),
-    "exchanges for everyone": lambda: world("fedlgd", local_epochs=1, **ONCE),
+    "phases for everyone": lambda: world("fedlgd", local_epochs=1, **ONCE),
     "refreshes": lambda: world("fedavg", terms=TERM, local_epochs=1, **ONCE),
     "modalities": lambda: test_modalities.world("fedavg", **ONCE),
     "a server for each modality": lambda: test_modalities.world("scaffold", **ONCE),
@@ -117,7 +117,7 @@ CASES: dict[str, Callable[[], Simulation]] = {
 def test_a_round_left_after_every_step_ends_with_the_same_bits(case: str, tmp_path: Path) -> None:
     places = check({5: CASES[case]()}, "stacked", tmp_path)
     assert "step 1" in " ".join(places)
-    if "sweep" in case or "exchanges" in case:
+    if "sweep" in case or "phases" in case:
         assert "after pass" in " ".join(places)
     if case == "modalities":
         second = [f"modality 2, step {n}" for n in (1, 2, 3)]

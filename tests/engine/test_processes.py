@@ -61,7 +61,7 @@ def test_two_processes_are_one_to_rounding(name: str, pair: dict[str, Any]) -> N
 def test_a_round_that_all_left_goes_on_to_the_same_bits(name: str, pair: dict[str, Any]) -> None:
     found = pair["left"][name]
     assert found["paused"] == found["again"] == 0.0
-    assert found["one"] < 1e-10  # By one process; the exchange begins again.
+    assert found["one"] < 1e-10  # By one process; the phase begins again.
     assert found["pauses"] > 2 and "step 1" in found["place"]
 
 

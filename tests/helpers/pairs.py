@@ -39,7 +39,7 @@ LEFT = [
     *(("fedavg", "stacked"), ("fedavg", "loop"), ("fedfm", "stacked")),
     *((f"{SEVERAL}fedrod", "stacked"), (f"{MODAL}scaffold", "stacked")),
 ]
-"""What is left within a round: methods that are averaged and that are not, with exchanges before,
+"""What is left within a round: methods that are averaged and that are not, with phases before,
 of several seeds and modalities; and how they are trained.
 """
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fl.api.losses import classification, cross_entropy, weighted_mean
 from fl.api.network import Network, Output
-from fl.api.term import Beside, Forward, Term
+from fl.api.term import Compared, Forward, Term
 from fl.parts.alignment import alignment
 from fl.parts.contrast import model_contrast
 from fl.parts.proximal import proximal
@@ -45,7 +45,7 @@ def forward(
     )
     batch = {"x": double(X), "y": torch.from_numpy(Y), "weight": double(weight)}
     output = network.train(own["params"], own["buffers"], batch["x"])
-    if isinstance(term, Beside):
+    if isinstance(term, Compared):
         models = {"shared": shared, **work}
 
         def see(name: str) -> Output:

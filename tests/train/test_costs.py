@@ -13,7 +13,7 @@ from contract import worlds
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Draws, Exchange, Pass, Refresh, ServerWork, Sweep
+from fl.api.method import Pass, Phase, Refresh, Sampling, ServerWork, Sweep
 from fl.api.trees import Tree
 from fl.base import registry
 from fl.engine.simulate import Simulation
@@ -86,7 +86,7 @@ def test_bytes_are_those_worked_out_by_hand(
 def test_fedfm_sends_its_model_once_a_round_and_anchors_twice_from_round_start_on() -> None:
     found = of("fedfm", {"first": 3}, rounds=5)
     first = MODEL + ANCHORS
-    # What the first exchange sends goes out again as renewed anchors only.
+    # What the first phase sends goes out again as renewed anchors only.
     assert found.traffic == [
         [2, first, MODEL],
         [3, first + ANCHORS, MODEL + ANCHORS + worlds.CLASSES * 8],
@@ -159,7 +159,7 @@ def test_rounds_in_which_a_pass_is_left_out_cost_what_they_cost() -> None:
 
 
 def stepping(part: Pass, steps: Callable[[int], int]) -> Pass:
-    return replace(part, draws=Draws(steps=steps))
+    return replace(part, sampling=Sampling(steps=steps))
 
 
 def test_refreshes_count_as_often_as_they_come() -> None:
@@ -205,7 +205,7 @@ def test_an_exchange_before_counts_samples_and_its_end_once_a_client() -> None:
         return dict(client), {"seen": seen["seen"] @ seen["seen"]}
 
     seeing = Sweep(look, end)
-    before = Exchange((seeing,), conclude, due=lambda round_: round_ == 3)
+    before = Phase((seeing,), conclude, due=lambda round_: round_ == 3)
     method = replace(plain.method, before=(before,))
     found = costs.measure(replace(plain, method=method), plain.begin())
     without = costs.measure(plain, plain.begin())

@@ -129,7 +129,7 @@ def test_distribution_matching_sees_real_samples_whatever_is_trained_on() -> Non
     on = train_on.images(simulation, torch.zeros(4, 3, 1, 4, 4, dtype=torch.float64))
     _, warmup = on.plan(1).before[0]
     assert warmup.index[warmup.weight].max() < simulation.arrays.size
-    assert on.method.exchanges[0].passes[1].draws.split == REAL
+    assert on.method.phases[0].passes[1].sampling.split == REAL
     assert virtual.statistics(_setting(on), 1, "noise").split == REAL
 
 

@@ -7,35 +7,35 @@ from typing import Any
 
 from torch import Tensor
 
-from fl.api.method import GIVEN, Pass, Refresh
+from fl.api.method import PAYLOAD, Pass, Refresh
 from fl.api.term import Batch
 from fl.api.trees import Rate, Tree
 
 
-def on_given(part: Pass) -> Pass:
-    """The pass, which takes the client's `GIVEN` tree wherever it would take the server's.
+def on_payload(part: Pass) -> Pass:
+    """The pass, which takes the client's `PAYLOAD` tree wherever it would take the server's.
 
     A proximal term, for example, then pulls towards what the server made for this client.
     """
 
     def begin(server: Tree, client: Tree) -> dict[str, Any]:
-        return {**part.begin(client[GIVEN], client), GIVEN: client[GIVEN]}
+        return {**part.begin(client[PAYLOAD], client), PAYLOAD: client[PAYLOAD]}
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
-        return part.loss(work[GIVEN], work, batch)
+        return part.loss(work[PAYLOAD], work, batch)
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
-        return part.update(work[GIVEN], work, grads, aux, lr)
+        return part.update(work[PAYLOAD], work, grads, aux, lr)
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
-        return part.end(client[GIVEN], client, work)
+        return part.end(client[PAYLOAD], client, work)
 
     def reference(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
-        return ask(work[GIVEN], work, batch)
+        return ask(work[PAYLOAD], work, batch)
 
     def on_given_too(refresh: Refresh) -> Refresh:
         def look(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
-            return refresh.look(work[GIVEN], work, batch)
+            return refresh.look(work[PAYLOAD], work, batch)
 
         return replace(refresh, look=look)
 
