@@ -29,7 +29,7 @@ ROOT = plugins.FL
 FOLDERS = {
     "method": "methods",
     "term": "terms",
-    "alteration": "terms/features",
+    "alteration": "terms/alterations",
     "model": "models",
     "task": "api/tasks",
     "data set": "data/datasets",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 KINDS = {
     "methods": "method",
     "terms": "term",
-    "features": "alteration",
+    "alterations": "alteration",
     "datasets": "data set",
     "models": "model",
     "partitions": "partition scheme",

@@ -14,7 +14,7 @@ from fl.base.files import write_bytes
 KINDS = {
     "method": "method",
     "term": "term",
-    "features": "alteration",
+    "alteration": "alteration",
     "model": "model",
     "dataset": "data set",
     "scheme": "partition scheme",

@@ -111,7 +111,7 @@ def _row(entry: StoredRun) -> tuple[str, ...]:
 
 def _added(spec: Mapping[str, Any]) -> list[str]:
     """The names of what a study added to a method."""
-    return [one["name"] for one in (*spec["terms"], *spec.get("features", ()))]
+    return [one["name"] for one in (*spec["terms"], *spec.get("alterations", ()))]
 
 
 def _verify(parsed: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ def check_labels(setting: Setting, name: str) -> None:
     """Raise `FedloomError` where the task's loss knows no mixed labels."""
     if not setting.task.mixes:
         raise FedloomError(
-            f"features.{name}: mixes labels, which the loss of {setting.task.name} cannot take; "
+            f"alterations.{name}: mixes labels, which the loss of {setting.task.name} cannot take; "
             "allowed: a data set of another task"
         )
 

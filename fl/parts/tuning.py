@@ -94,7 +94,7 @@ def told_clients(clients: Tree) -> dict[str, Tensor]:
 
 def check_plain(setting: Setting, name: str) -> None:
     """Raise `FedloomError` for what the study adds to a loss: the method has a loss of its own."""
-    added = {"terms": setting.terms, "features": setting.alterations}
+    added = {"terms": setting.terms, "alterations": setting.alterations}
     for key in [key for key, given in added.items() if given]:
         raise FedloomError(f"{name}: {key} are set; allowed: none, as its loss is its own")
 

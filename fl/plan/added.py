@@ -16,7 +16,7 @@ from fl.api.term import Adaptive, Compared, Term
 from fl.base.errors import FedloomError
 from fl.engine.assembly import Composed
 
-KINDS = ("terms", "features")
+KINDS = ("terms", "alterations")
 """The keys of an entry and of a spec that add something."""
 
 
@@ -30,16 +30,16 @@ class Added:
     def __init__(self, composed: Composed) -> None:
         self._asked: dict[str, list[_Noting]] = {
             "terms": [_Noting(one) for one in composed.terms],
-            "features": [_Noting(one) for one in composed.alterations],
+            "alterations": [_Noting(one) for one in composed.alterations],
         }
-        terms, features = (tuple(self._asked[kind]) for kind in KINDS)
-        self.composed = replace(composed, terms=terms, alterations=features)
+        terms, alterations = (tuple(self._asked[kind]) for kind in KINDS)
+        self.composed = replace(composed, terms=terms, alterations=alterations)
 
     def check(self, spec: Mapping[str, Any]) -> None:
         """Refuse (`FedloomError`) what no loss has used by now.
 
         Args:
-            spec: What the method is composed of: its ``method``, ``terms`` and ``features``.
+            spec: What the method is composed of: its ``method``, ``terms`` and ``alterations``.
         """
         for kind in KINDS:
             for one, noting in zip(spec.get(kind, ()), self._asked[kind], strict=True):

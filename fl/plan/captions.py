@@ -61,7 +61,7 @@ def _entry(specs: list[dict[str, Any]], start: str | None) -> dict[str, Any]:
 def _hyper(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a method and of what is added to it, ``mk-mmd.mu``."""
     found = {key: value for key, value in spec["method"].items() if key != "name"}
-    for one in (*spec["terms"], *spec.get("features", ())):
+    for one in (*spec["terms"], *spec.get("alterations", ())):
         found |= {f"{one['name']}.{key}": value for key, value in one.items() if key != "name"}
     return found
 

@@ -132,7 +132,7 @@ class Best:
     """Published hyper-parameters, one column of one table in ``published/``.
 
     Attributes:
-        rows: By entry and key, the table's row. Keys of terms and features are ``<name>.<key>``.
+        rows: By entry and key, the table's row. Keys of terms and alterations are ``<name>.<key>``.
     """
 
     source: str

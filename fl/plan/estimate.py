@@ -112,6 +112,6 @@ def _key(spec: Mapping[str, Any], keys: tuple[str, ...]) -> str:
     # Numbers such as weights and rates cost nothing; what a term looks at, and how often, does.
     added = [
         [{k: v for k, v in one.items() if not isinstance(v, float)} for one in spec.get(kind, ())]
-        for kind in ("terms", "features")
+        for kind in ("terms", "alterations")
     ]
     return json.dumps([[(key, spec[key]["name"]) for key in keys], *added], sort_keys=True)

@@ -215,8 +215,8 @@ class _Place:
                 "start": parent.point if parent and start else None,
             }
             # Left out where there are none, so that runs without are named as they were.
-            if method.features:
-                spec["features"] = method.features
+            if method.alterations:
+                spec["alterations"] = method.alterations
             if self.test != "own":
                 spec["test"] = self.test
             if on is not None:

@@ -15,7 +15,7 @@ from fl.plan import config, published
 from fl.plan.config import Study
 from fl.plan.grids import check_size, each_once, grid, is_grid
 
-ADDED = {"terms": "term", "features": "alteration"}
+ADDED = {"terms": "term", "alterations": "alteration"}
 """What an entry adds to its method, by key, and what the registry calls it."""
 RESERVED = ("method", "start", "train_on", "title", *ADDED, "execution", "dataset", "partition")
 EXCLUSIVE = ("local_epochs", "local_steps")
@@ -26,13 +26,13 @@ class Point:
     """A method entry of a study at one point of its grid.
 
     Attributes:
-        terms, features: Specs of those that the entry adds.
+        terms, alterations: Specs of those that the entry adds.
     """
 
     entry: Entry
     values: dict[str, Any]
     terms: list[dict[str, Any]]
-    features: list[dict[str, Any]]
+    alterations: list[dict[str, Any]]
     training: dict[str, Any]
     grid: dict[str, Any]
 

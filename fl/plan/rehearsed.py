@@ -85,4 +85,4 @@ def _light(point: Point) -> dict[str, Any]:
     """The spec by which the method has least to do."""
     light = declared(point.entry.target).light
     method = {**point.spec, **light}
-    return {"method": method, "terms": point.terms, "features": point.features}
+    return {"method": method, "terms": point.terms, "alterations": point.alterations}

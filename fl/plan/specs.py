@@ -65,7 +65,7 @@ def composed(spec: Spec) -> Composed:
     return Composed(
         entry_of("method", spec["method"])[1],
         tuple(entry_of("term", term)[1] for term in spec["terms"]),
-        tuple(entry_of("alteration", one)[1] for one in spec.get("features", ())),
+        tuple(entry_of("alteration", one)[1] for one in spec.get("alterations", ())),
     )
 
 
@@ -118,7 +118,7 @@ def code(spec: Spec) -> dict[str, str]:
 def _added(spec: Spec) -> Iterator[tuple[str, str, Spec]]:
     """What a study adds to the method: its name in `code`, its kind, its spec."""
     yield from (("term", "term", term) for term in spec["terms"])
-    yield from (("features", "alteration", one) for one in spec.get("features", ()))
+    yield from (("alterations", "alteration", one) for one in spec.get("alterations", ()))
 
 
 def model_code(spec: Spec) -> str:

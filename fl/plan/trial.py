@@ -62,7 +62,7 @@ class Trial:
         """Build a method and compute its losses, see `fl.plan.rehearsal`.
 
         Args:
-            spec: Its ``method``, ``terms`` and ``features``.
+            spec: Its ``method``, ``terms`` and ``alterations``.
             away: How many clients are held out of training.
         """
         composed = specs.composed(spec)

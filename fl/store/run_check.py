@@ -55,7 +55,7 @@ class _Spec:
     start: str | None = None
     test: Literal["own", "global", "reweighted"] = "own"
     train_on: str | Count | None = None
-    features: list[dict[str, Any]] = field(default_factory=list)
+    alterations: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def check_spec(given: Any, where: Where) -> None:
     spec = shaped(_Spec, given, where)
     for key in ("dataset", "partition", "model", "method"):
         check_named(spec[key], where / key)
-    for key in ("terms", "features"):
+    for key in ("terms", "alterations"):
         for i, one in enumerate(spec[key]):
             check_named(one, where / key / i)
     shaped(_Training, spec["training"], where / "training")

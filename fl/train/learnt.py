@@ -99,7 +99,7 @@ class Subject:
         """
         training = {key: value for key, value in spec["training"].items() if key not in COUNTED}
         return cls(
-            method=_costly([spec["method"], spec["terms"], spec.get("features", []), training]),
+            method=_costly([spec["method"], spec["terms"], spec.get("alterations", []), training]),
             place={
                 "model": spec["model"],
                 "shapes": dict(shapes),

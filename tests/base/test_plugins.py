@@ -36,7 +36,7 @@ STUDY: dict[str, Any] = {
     "models": [{"small-net": {"width": 4}}],
     "methods": {
         "fedavg": None,
-        "my-anchor": {"strength": 0.5, "features": {"scaled": {"layers": ["1"]}}},
+        "my-anchor": {"strength": 0.5, "alterations": {"scaled": {"layers": ["1"]}}},
     },
     "training": {"rounds": 2, "batch_size": 8, "lr": 0.05},
     "analyses": [{"held-by": {"bars": 2}}],
@@ -45,12 +45,12 @@ STUDY: dict[str, Any] = {
 
 MADE = {
     **{"method": "my-anchor", "model": "small-net", "dataset": "two-clouds", "scheme": "in-steps"},
-    "features": "scaled",
+    "alteration": "scaled",
     "analysis": "held-by",
 }
 FILES = (
-    "analyses/held_by.py",
-    *("datasets/two_clouds.py", "features/scaled.py", "methods/my_anchor.py"),
+    *("alterations/scaled.py", "analyses/held_by.py"),
+    *("datasets/two_clouds.py", "methods/my_anchor.py"),
     *("models/small_net.py", "schemes/in_steps.py"),
 )
 

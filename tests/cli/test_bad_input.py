@@ -517,9 +517,9 @@ CASES = {
         allowed="a variable that has a value",
     ),
     "styles of what is no image": Bad(
-        {"methods": {"fedavg": {"features": {"mixstyle": {"layers": ["1"]}}}}},
+        {"methods": {"fedavg": {"alterations": {"mixstyle": {"layers": ["1"]}}}}},
         key="methods.fedavg",
-        value="with mlp(hidden=[5]): features.mixstyle.layers: 1 gives [b, 5]",
+        value="with mlp(hidden=[5]): alterations.mixstyle.layers: 1 gives [b, 5]",
         allowed="layers that give images, [b, channels, height, width]",
     ),
     "batch normalisation that is not there": Bad(

@@ -17,10 +17,18 @@ from fl.cli import main
 from fl.plan import kept, plan
 
 COMMANDS = (
-    *("methods", "terms", "features", "models", "datasets", "partitions", "partitions dirichlet"),
+    *(
+        "methods",
+        "terms",
+        "alterations",
+        "models",
+        "datasets",
+        "partitions",
+        "partitions dirichlet",
+    ),
     *("datasets cifar10-c", "status", "show tiny", "show tiny --planned", "report tiny"),
     *("store ls", "tables tiny", "analyses", "methods fedprox", "methods fedfm", "terms mk-mmd"),
-    *("features mixstyle", "models cnn", "analyses features"),
+    *("alterations mixstyle", "models cnn", "analyses features"),
 )
 SPY = """
 import json, sys

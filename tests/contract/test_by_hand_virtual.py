@@ -348,7 +348,7 @@ def test_inputs_that_are_no_images_are_refused(method: str) -> None:
     network = computing(lambda: worlds.module("mlp"), Training())
     spec = {"method": {"name": method, **worlds.entry(method).parse({}, None)}, "terms": []}
     with pytest.raises(FedloomError, match="inputs have shape \\(6,\\); allowed: a data set of im"):
-        specs.build({**spec, "features": []}, Setting(network, Training(), C, 4, (6,)))
+        specs.build({**spec, "alterations": []}, Setting(network, Training(), C, 4, (6,)))
 
 
 def test_terms_that_draw_samples_of_their_own_are_refused() -> None:

@@ -72,7 +72,7 @@ def world(
     model: str = "fusion",
     seed: int = 5,
     values: Mapping[str, Any] | None = None,
-    features: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    alterations: Sequence[tuple[str, Mapping[str, Any]]] = (),
     terms: Sequence[tuple[str, Mapping[str, Any]]] = (),
     **training: Any,
 ) -> Simulation:
@@ -87,9 +87,9 @@ def world(
             **found.parse({**declared(found.target).short, **(values or {})}, WHERE),
         },
         "terms": [{"name": n, **registry.find("term", n, WHERE).parse(k, WHERE)} for n, k in terms],
-        "features": [
+        "alterations": [
             {"name": n, **registry.find("alteration", n, WHERE).parse(k, WHERE)}
-            for n, k in features
+            for n, k in alterations
         ],
         "training": Training.settle(fields.parse(Training, given, WHERE), WHERE),
         "seed": seed,
@@ -218,7 +218,7 @@ def worlds_identity() -> dict[str, float]:
 def test_what_alters_inputs_alters_each_of_them() -> None:
     plain = world("fedavg", rounds=1)
     for name, keys in {"mixup": {}, "m-mixup": {"layers": []}}.items():
-        altered = world("fedavg", rounds=1, features=[(name, keys)])
+        altered = world("fedavg", rounds=1, alterations=[(name, keys)])
         loop, _ = worlds.run(altered, "loop")
         stacked, _ = worlds.run(altered, "stacked")
         assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10

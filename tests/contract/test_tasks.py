@@ -53,7 +53,7 @@ def world(
     method: str,
     seed: int = 5,
     away: tuple[int, ...] = (),
-    features: dict[str, Any] | None = None,
+    alterations: dict[str, Any] | None = None,
     **training: Any,
 ) -> Simulation:
     """A method on masks and a U-Net of one level, whose blocks are altered where layers are to be
@@ -78,7 +78,7 @@ def world(
     spec = {
         "method": {"name": method, **found.parse(short, WHERE)},
         "terms": [],
-        "features": [features] if features else [],
+        "alterations": [alterations] if alterations else [],
     }
     return Simulation(
         method=specs.build(spec, setting),
@@ -150,7 +150,7 @@ ALTERATIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", ALTERATIONS)
 def test_what_alters_features_goes_with_masks(name: str) -> None:
     keys = registry.find("alteration", name, WHERE).parse(ALTERATIONS[name], WHERE)
-    simulation = world("fedfa", features={"name": name, **keys})
+    simulation = world("fedfa", alterations={"name": name, **keys})
     loop, _ = worlds.run(simulation, "loop")
     stacked, _ = worlds.run(simulation, "stacked")
     assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10

@@ -97,12 +97,12 @@ def world(
     sizes: Sequence[int] = SIZES,
     seed: int = 5,
     terms: Sequence[tuple[str, Mapping[str, Any]]] = (),
-    features: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    alterations: Sequence[tuple[str, Mapping[str, Any]]] = (),
     device: str = "cpu",
     **training: Any,
 ) -> Simulation:
     """A simulation of ``method`` with the hyper-parameters ``values``, more ``terms``, and what
-    alters ``features``, on a device.
+    alters ``alterations``, on a device.
     """
     found, where = entry(method), Where("test")
     short = declared(found.target).short
@@ -115,9 +115,9 @@ def world(
         "terms": [
             {"name": name, **find("term", name, where).parse(keys, where)} for name, keys in terms
         ],
-        "features": [
+        "alterations": [
             {"name": name, **find("alteration", name, where).parse(keys, where)}
-            for name, keys in features
+            for name, keys in alterations
         ],
     }
     network = computing(lambda: module(model), settled)
@@ -132,7 +132,7 @@ def world(
         if model == "cnn" or network.batch_norm:
             raise
         # Some methods refuse a model without batch normalisation, which the other one has.
-        return world(method, "cnn", values, sizes, seed, terms, features, device, **training)
+        return world(method, "cnn", values, sizes, seed, terms, alterations, device, **training)
     return Simulation(
         method=built,
         network=network,

@@ -23,7 +23,7 @@ STUDY: dict[str, Any] = {
     "methods": {
         "fedavg": None,
         "ditto": None,
-        "mixup": {"method": "fedavg", "features": {"mixup": {}}},
+        "mixup": {"method": "fedavg", "alterations": {"mixup": {}}},
     },
 }
 

@@ -112,7 +112,7 @@ def test_a_term_is_told_by_runs_with_that_term(planned: Callable[..., Planned]) 
     write_run(store.root, "plain", [], spec=plain, seconds=3.0)
     assert Rates(store).seconds([plain]) == pytest.approx(3.0)
     assert Rates(store).seconds([plain, added()]) is None
-    mixed = {**plain, "features": [settled("alteration", "mixstyle", layers=["1"])]}
+    mixed = {**plain, "alterations": [settled("alteration", "mixstyle", layers=["1"])]}
     assert Rates(store).seconds([mixed]) is None
     write_run(store.root, "added", [], spec=added(), seconds=30.0)
     assert Rates(store).seconds([plain, added(mu=0.7)]) == pytest.approx(33.0)

@@ -604,32 +604,35 @@ def test_a_term_that_is_not_understood_is_refused(config: Path, terms: Any, said
 
 def test_altered_features_are_settled_and_are_part_of_the_run(config: Path):
     """Of a run without any the spec says nothing of them."""
-    given = {"fedavg": None, "mixed": {"method": "fedavg", "features": MIXED}}
+    given = {"fedavg": None, "mixed": {"method": "fedavg", "alterations": MIXED}}
     plain, low, high = runs(config, methods=given, seeds=[0], **IMAGES)
-    [settled] = high.spec["features"]
+    [settled] = high.spec["alterations"]
     assert settled == {"name": "mixstyle", "layers": ("0",), "p": 1.0, "alpha": 0.1}
     assert (low.grid, high.grid) == ({"mixstyle.p": 0.2}, {"mixstyle.p": 1})
-    assert "features" not in plain.spec
+    assert "alterations" not in plain.spec
     assert {**low.code, **plain.code} == low.code
-    assert set(low.code) - set(plain.code) == {"features mixstyle"}
+    assert set(low.code) - set(plain.code) == {"alterations mixstyle"}
     assert len({plain.id, low.id, high.id}) == 3
 
 
 @pytest.mark.parametrize(
-    ("features", "said"),
+    ("alterations", "said"),
     [
-        ({"mixstile": {}}, "features.mixstile: unknown alteration 'mixstile' (did you mean 'mixst"),
-        ({"mixstyle": {"q": 1}}, "features.mixstyle.q: unknown key 'q'"),
+        (
+            {"mixstile": {}},
+            "alterations.mixstile: unknown alteration 'mixstile' (did you mean 'mixst",
+        ),
+        ({"mixstyle": {"q": 1}}, "alterations.mixstyle.q: unknown key 'q'"),
         ({"mixstyle": {"layers": ["body"]}}, "no layer 'body'; allowed: '0' ("),
-        ({"mixstyle": {"p": 0.1}}, "features.mixstyle.layers: is missing"),
+        ({"mixstyle": {"p": 0.1}}, "alterations.mixstyle.layers: is missing"),
         ({"mixstyle": {"layers": ["0"], "p": 2}}, "p: is 2.0; allowed: a number >= 0 and <= 1"),
-        (["mixstyle"], "features: is ['mixstyle']; allowed: a mapping"),
+        (["mixstyle"], "alterations: is ['mixstyle']; allowed: a mapping"),
     ],
 )
 def test_altered_features_that_are_not_understood_are_refused(
-    config: Path, features: Any, said: str
+    config: Path, alterations: Any, said: str
 ):
-    entry = {"method": "fedavg", "features": features}
+    entry = {"method": "fedavg", "alterations": alterations}
     assert said in refused(config, methods={"mk": entry}, **IMAGES)
 
 

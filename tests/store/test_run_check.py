@@ -136,7 +136,7 @@ RECORDS: dict[str, tuple[dict[str, Any], str]] = {
     "seed": ({"spec": {**SPEC, "seed": "x"}}, "spec.seed: is 'x'"),
     "rate": ({"spec": {**SPEC, "training": {"rounds": 50}}}, "spec.training.lr: is missing"),
     "terms": ({"spec": {**SPEC, "terms": [3]}}, "spec.terms.0: is 3"),
-    "features": ({"spec": {**SPEC, "features": [{}]}}, "spec.features.0.name: is missing"),
+    "alterations": ({"spec": {**SPEC, "alterations": [{}]}}, "spec.alterations.0.name: is missing"),
     "rounds": ({"rounds": 49}, "rounds: is 49; allowed: 50, as the spec says"),
     "code": ({"code": ["x"]}, "code: is ['x']"),
     "other name": ({"run": "f" * 16}, "is, by what its record says, run "),

@@ -12,7 +12,7 @@ from fl.api.network import Network
 from fl.api.training import Training
 from fl.parts.partners import partners
 from fl.pytorch import keyed
-from fl.terms.features.mixstyle import EPS, PARTNER, MixStyle, mix
+from fl.terms.alterations.mixstyle import EPS, PARTNER, MixStyle, mix
 
 X = torch.tensor([[[[1.0, 3.0]]], [[[10.0, 30.0]]], [[[5.0, 5.0]]]], dtype=torch.float64)
 """Three samples of one channel and two pixels: means 2, 20, 5 and deviations 1, 10, 0."""

@@ -19,10 +19,10 @@ from fl.api.network import Network
 from fl.api.tasks.segmentation import SEGMENTATION
 from fl.api.training import Training
 from fl.base.errors import FedloomError
-from fl.terms.features.dac_sc import DACSC, composed
-from fl.terms.features.m_mixup import MMixup
-from fl.terms.features.mixup import Mixup
-from fl.terms.features.moex import EPS, MOEx, exchange
+from fl.terms.alterations.dac_sc import DACSC, composed
+from fl.terms.alterations.m_mixup import MMixup
+from fl.terms.alterations.mixup import Mixup
+from fl.terms.alterations.moex import EPS, MOEx, exchange
 
 
 def tensor(values: Any) -> Tensor:

@@ -72,7 +72,7 @@ def altered(
 ) -> Simulation:
     given = {"layers": list(LAYERS), **MORE.get(name, {}), **(values or {})}
     keys = {key: value for key, value in given.items() if key in declared(name)}
-    return world(method, "cnn", features=[(name, keys)], **more)
+    return world(method, "cnn", alterations=[(name, keys)], **more)
 
 
 def counting(simulation: Simulation) -> Simulation:

@@ -64,7 +64,7 @@ class MOEx:
         def apply(
             layer: str, features: Tensor, batch: Batch, state: Tree
         ) -> tuple[Tensor, dict[str, Any]]:
-            check_images(features, "features.moex.layers", layer)
+            check_images(features, "alterations.moex.layers", layer)
             altered, partner = batch[CHOICE]
             return torch.where(altered, exchange(features, partner), features), {}
 

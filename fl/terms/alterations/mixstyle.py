@@ -56,7 +56,7 @@ class MixStyle:
         def apply(
             layer: str, features: Tensor, batch: Batch, state: Tree
         ) -> tuple[Tensor, dict[str, Any]]:
-            check_images(features, "features.mixstyle.layers", layer)
+            check_images(features, "alterations.mixstyle.layers", layer)
             altered = is_drawn(batch["key"], WHETHER, self.p)
             own = keyed.beta(batch["key"], HOW_MUCH, self.alpha, self.alpha).to(features.dtype)
             mixed = mix(features, partners(batch["key"], batch["weight"], PARTNER), own)

@@ -51,7 +51,7 @@ class DACSC:
         def apply(
             layer: str, features: Tensor, batch: Batch, state: Tree
         ) -> tuple[Tensor, dict[str, Any]]:
-            check_images(features, "features.dac-sc.layers", layer)
+            check_images(features, "alterations.dac-sc.layers", layer)
             altered = is_drawn(batch["key"], WHETHER, self.p)
             own = keyed.uniform(batch["key"], HOW_MUCH).to(features.dtype)
             return torch.where(altered, composed(features, own), features), {}

@@ -4,7 +4,7 @@ Verma, Lamb, Beckham, Najafi, Mitliagkas, Lopez-Paz, Bengio. Manifold Mixup: Bet
 by Interpolating Hidden States. ICML 2019. arXiv:1806.05236.
 
 The layer is drawn from those named, and from the input too unless `inputs` says otherwise. The rest
-is as in `fl.terms.features.mixup`.
+is as in `fl.terms.alterations.mixup`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fl.base.errors import FedloomError
 from fl.base.fields import Bound
 from fl.parts.partners import check_labels
 from fl.pytorch import keyed
-from fl.terms.features.mixup import chosen
+from fl.terms.alterations.mixup import chosen
 
 WHERE = 2
 """The stream of the layer, after those of `chosen`."""
@@ -53,7 +53,7 @@ class MMixup:
         check_labels(setting, "m-mixup")
         if self.inputs and setting.network.of_tokens:
             raise FedloomError(
-                "features.m-mixup.inputs: is true, but inputs are tokens; allowed: false"
+                "alterations.m-mixup.inputs: is true, but inputs are tokens; allowed: false"
             )
         places = (*(["input"] if self.inputs else []), *self.layers)
 

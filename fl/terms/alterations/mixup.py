@@ -44,7 +44,7 @@ class Mixup:
         check_labels(setting, "mixup")
         if setting.network.of_tokens:
             raise FedloomError(
-                "features.mixup: inputs are tokens; allowed: inputs that are numbers"
+                "alterations.mixup: inputs are tokens; allowed: inputs that are numbers"
             )
 
         def before(batch: Batch) -> Batch:
