@@ -24,9 +24,16 @@ class Training:
         batch_size: Samples in a step. The last batch of an epoch is filled up with other samples of
             the client, which count for batch statistics but not for the loss.
         drop_last: Whether that last batch is left out instead (unless it is the only one).
-        optimizer, lr, momentum, weight_decay: SGD as in PyTorch (weight decay is added to the
-            gradient), or AdamW (decoupled weight decay, betas 0.9 and 0.999; momentum is not used).
-        schedule, lr_decay, lr_decay_every: The learning rate over rounds; see `learning_rate`.
+        optimizer: `sgd` as in PyTorch (weight decay is added to the gradient), or `adamw`
+            (decoupled weight decay, betas 0.9 and 0.999; momentum is not used).
+        lr: The learning rate of local steps.
+        momentum: Of SGD.
+        weight_decay: The factor of the weights.
+        schedule: Of the learning rate over rounds t = 1 .. R. `constant`; `exponential`: lr *
+            lr_decay^(t-1); `step`: lr * lr_decay^floor((t-1)/lr_decay_every); `cosine`: lr * (1 +
+            cos(pi (t-1)/R)) / 2; `drops`: times lr_decay after half of the rounds, and once more
+            after three quarters.
+        lr_decay, lr_decay_every: See `schedule`.
         participation: Share of the clients drawn in each round; at least one is drawn.
         stragglers: Share of a round's clients that do only a part of its local work, a random
             number of its epochs (of its steps, where those are counted); see
@@ -98,14 +105,7 @@ def _check_stragglers(values: dict[str, object], where: Where) -> None:
 
 
 def learning_rate(training: Training, round_: int) -> float:
-    """The rate of round t = 1, 2, ..., R, by the key ``schedule``.
-
-    constant: lr.
-    exponential: lr * lr_decay^(t-1).
-    step: lr * lr_decay^floor((t-1)/lr_decay_every).
-    cosine: lr * (1 + cos(pi (t-1)/R)) / 2.
-    drops: lr, times lr_decay after half of the rounds, and once more after three quarters.
-    """
+    """The rate of round t = 1, 2, ..., R, by the key ``schedule`` of `Training`."""
     done = round_ - 1
     if training.schedule == "cosine":
         return training.lr * (1 + math.cos(math.pi * done / training.rounds)) / 2

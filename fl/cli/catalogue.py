@@ -45,7 +45,7 @@ def details(kind: str, name: str) -> Iterator[str]:
     yield "keys:" if keys else "keys: none"
     said = keys_of(entry)
     for key, field in keys.items():
-        yield from _filled(f"{key}: {fields.describe(field.hint)}; {_default(field)}", "  ")
+        yield from _filled(f"{key}: {fields.describe(field.hint)}; {default(field)}", "  ")
         yield from _filled(said.get(key, UNSAID), "      ")
     if instead := getattr(entry.target, "training", None):
         told = ", ".join(f"{key} {value}" for key, value in instead.items())
@@ -65,7 +65,8 @@ def keys_of(entry: Entry) -> dict[str, str]:
     return own
 
 
-def _default(field: fields.Field) -> str:
+def default(field: fields.Field) -> str:
+    """A key's default, in a user's words."""
     if field.default is fields.REQUIRED:
         return "has to be given"
     return f"default: {_value(field.default)}"
@@ -73,7 +74,7 @@ def _default(field: fields.Field) -> str:
 
 def _value(value: Any) -> str:
     """A value as a config writes it."""
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) and value else json.dumps(value)
 
 
 def _filled(text: str, indent: str = "") -> list[str]:

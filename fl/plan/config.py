@@ -56,7 +56,10 @@ class Node:
     """What a node of a cluster's partition has; a key without a value has no limit.
 
     Attributes:
-        partition: None is the cluster's default one.
+        partition: Its name; without it the cluster's default one.
+        cpus: Cores of a node.
+        memory_mb: Memory of a node.
+        gpus: Cards of a node.
         minutes: How long the partition lets a job run.
     """
 
@@ -89,9 +92,14 @@ class Settings:
     In all folders ``~`` and ``$NAME`` are replaced where the config is read (`fl.base.places`).
 
     Attributes:
-        plugins: Folders of the user's own code, see `fl.base.plugins`.
+        studies: Files in ``studies/``, without ``.yaml``.
+        results: The folder of plan, tables, report, partitions and logs.
+        store: The folder of finished runs. Several people may share it.
+        data: The folder of raw files and prepared arrays.
+        plugins: Folders of the user's own code, which is run when the config is read.
         sources: By data set, the folder or http(s) address to take its raw files from, instead of
             their publishers'.
+        execution: How runs are computed; a study and an entry of a method may say otherwise.
         nodes: What the nodes of a cluster have; a job that fits on none of them is refused.
     """
 
@@ -132,6 +140,9 @@ class Best:
     """Published hyper-parameters, one column of one table in ``published/``.
 
     Attributes:
+        source: The file's name.
+        table: The table's name in that file.
+        column: The table's column.
         rows: By entry and key, the table's row. Keys of terms and alterations are ``<name>.<key>``.
     """
 
@@ -148,15 +159,32 @@ class Study:
     A list where one value is expected is a grid.
 
     Attributes:
+        datasets: Names of data sets, each alone or with its keys, as ``{synthetic: {alpha: 1}}``.
+        partitions: Names of partition schemes, written in the same way.
+        models: Names of models, written in the same way.
+        methods: The study's entries: by a name of your own, hyper-parameters and training keys.
+            ``method`` names the method where the entry's name does not, ``start`` the entry whose
+            model it begins with, ``train_on`` an entry's virtual images or a number of real samples
+            of each class; ``terms`` and ``alterations`` are added to its loss and its layers;
+            ``dataset`` and ``partition`` are its own; ``title`` and ``execution`` decide no number.
+        seeds: Training seeds, a run for each; a partition has a seed of its own.
+        title: Stands above the report.
+        question: Stands under the title.
+        training: Training keys for every method; an entry may say otherwise.
+        execution: As in ``config.yaml``, for this study.
         metric: By default the usual metric of the data sets' task (`fl.api.task`).
         test: Whose test samples a client's model is scored on. `own`: the client's. `global`: those
             of all clients that are trained on. `reweighted`: the client's, and in addition those of
             all clients by the metric `fl.base.schema.REWEIGHTED`.
         scored: Which recorded round counts: the `last`; or `best`, of each client the first in
             which its model does best on its own validation samples.
+        baseline: The entry that all others are compared with in pairs.
+        keep_weights: Whether final weights are kept where no later stage reads them.
         max_runs: A study of more runs is refused as a mistake.
         grid: `published` takes hyper-parameters from ``best``, where it has them, instead of from
             the entries.
+        best: Published hyper-parameters, see below.
+        published: Cells that the report sets beside what was measured, see below.
         analyses: Of the stored runs, see `fl.analyses`.
     """
 
