@@ -1,4 +1,4 @@
-"""The documents name everything that there is, and the examples in them are valid."""
+"""The documents are current, lead somewhere, and their examples are valid."""
 
 from __future__ import annotations
 
@@ -6,94 +6,102 @@ import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
+from PIL import Image
 
-from fl.api.training import Training
-from fl.base import fields, identity, registry
-from fl.base.errors import Where
-from fl.data.scheme import Common
+from fl.base import fields
+from fl.cli import catalogue, reference
 from fl.plan import plan
-from fl.plan.config import Best, Cells, Execution, Settings, Study
+from fl.plan.config import Settings, Study
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-MANUAL = (ROOT / "config" / "README.md").read_text()
+GUIDE = ROOT / "config" / "README.md"
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), GUIDE]
+EXAMPLES = [
+    yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.S)
+]
+BASE = {
+    "datasets": ["digits"],
+    "partitions": [{"homogeneous": {"clients": 4}}],
+    "models": ["mlp"],
+    "methods": {"fedavg": None},
+    "seeds": [0],
+}
+"""What an example that shows a part of a study is a part of."""
+WORDS = {"README.md": 1100, "docs/architecture.md": 1000, "docs/training-core.md": 1800}
+WORDS["config/README.md"] = 2000
+ALL_WORDS = 28_000
 
 
-@pytest.mark.parametrize("name", registry.names("method"))
-def test_readme_lists_every_method(name):
-    assert re.search(rf"^\| `{name}` \|", README, flags=re.M)
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_generated_pages_are_current_and_say_what_every_key_means(name: str) -> None:
+    text = reference.PAGES[name]()
+    assert (ROOT / name).read_text() == text, "python -m fl.cli.reference"
+    assert catalogue.UNSAID not in text
 
 
-@pytest.mark.parametrize("kind", ["data set", "model"])
-def test_readme_names_every_data_set_and_model(kind):
-    missing = [name for name in registry.names(kind) if f"`{name}`" not in README]
-    assert not missing
+def test_the_guide_shows_every_key_of_settings_and_of_a_study() -> None:
+    shown = [set(example) for example in EXAMPLES]
+    assert set(fields.fields(Settings)) in shown
+    assert set(fields.fields(Study)) in shown
 
 
-@pytest.mark.parametrize("name", registry.names("partition scheme"))
-def test_manual_lists_every_partition_scheme_with_its_keys(name):
-    [line] = re.findall(rf"^\| `{name}` \|.*", MANUAL, flags=re.M)
-    entry = registry.find("partition scheme", name, Where(""))
-    common = set(fields.fields(Common))
-    assert all(f"`{key}`" in line for key in set(fields.fields(entry.target)) - common)
-    assert all(f"`{key}`" in MANUAL for key in common)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [(kind, name) for kind in ("term", "alteration", "analysis") for name in registry.names(kind)],
-)
-def test_manual_lists_what_a_study_can_add_with_its_keys(kind, name):
-    [line] = re.findall(rf"^\| `{name}` \|.*", MANUAL, flags=re.M)
-    entry = registry.find(kind, name, Where(""))
-    assert all(f"`{key}`" in line for key in fields.fields(entry.target))
-
-
-@pytest.mark.parametrize("record", [Settings, Execution, Study, Cells, Best])
-def test_manual_shows_every_key(record):
-    missing = [k for k in fields.fields(record) if not re.search(rf"^\s*(- )?{k}:", MANUAL, re.M)]
-    assert not missing
-
-
-def test_manual_lists_every_file_that_only_a_person_can_get():
-    sets = registry.entries("data set")
-    files = [s.name for entry in sets for s in entry.target.sources if s.url is None]
-    assert not [name for name in files if f"`{name}`" not in MANUAL]
-
-
-def test_manual_lists_every_training_key():
-    missing = [key for key in fields.fields(Training) if f"`{key}`" not in MANUAL]
-    assert not missing
-
-
-def test_examples_of_the_manual_are_yaml_with_known_keys():
-    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", MANUAL, re.S)]
-    settings, study = blocks
-    assert set(settings) == set(fields.fields(Settings))
-    assert set(study) == set(fields.fields(Study))
-
-
-def test_the_study_of_the_manual_can_be_planned(tmp_path):
-    [_, study] = re.findall(r"```yaml\n(.*?)```", MANUAL, re.S)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: next(iter(example)))
+def test_every_example_of_the_guide_is_planned(
+    example: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    files_of_ones_own(tmp_path)
     shutil.copytree(ROOT / "config", tmp_path / "config")
-    (tmp_path / "config" / "studies" / "manual.yaml").write_text(study)
-    runs = plan.make(tmp_path / "config", ["manual"]).studies["manual"]["runs"]
-    assert {run["method"] for run in runs} == {*yaml.safe_load(study)["methods"]}
+    settings, study = {}, {**BASE, **example}
+    if not example.keys() <= fields.fields(Study).keys():
+        settings, study = example, BASE
+    write(tmp_path / "config/config.yaml", {"studies": ["quickstart"], **settings})
+    write(tmp_path / "config/studies/example.yaml", study)
+    runs = plan.make(tmp_path / "config", ["example"]).studies["example"]["runs"]
+    assert {run["method"] for run in runs} == set(study["methods"])
 
 
-def test_links_between_documents_lead_somewhere():
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "config" / "README.md"):
-        for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page}: {target}"
+def write(path: Path, values: dict) -> None:
+    path.write_text(yaml.safe_dump(values, sort_keys=False))
 
 
-def test_every_entry_of_the_ledger_is_backed_by_a_test_that_exists():
-    for entry in yaml.safe_load(identity.LEDGER.read_text()) or []:
-        path, _, name = entry["test"].partition("::")
-        assert f"def {name}(" in (ROOT / path).read_text(), entry
-        assert (ROOT / entry["root"]).exists(), entry
+def files_of_ones_own(folder: Path) -> None:
+    """The tables, images and mirror that examples name."""
+    (folder / "cifar").mkdir()
+    for label in "ab":
+        (folder / "photos" / label).mkdir(parents=True)
+        for i in range(4):
+            Image.new("L", (8, 8), i).save(folder / "photos" / label / f"{i}.png")
+    images = sorted(path.relative_to(folder) for path in folder.glob("photos/*/*"))
+    people = {"age": range(8), "diagnosis": list("abab" * 2), "hospital": [1] * 4 + [2] * 4}
+    scans = {"file": map(str, images), "finding": list("abab" * 2), "site": [1] * 4 + [2] * 4}
+    pd.DataFrame(people).to_csv(folder / "patients.csv", index=False)
+    pd.DataFrame(scans).to_csv(folder / "scans.csv", index=False)
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text()):
+            file = page.parent / target if target else page
+            assert file.exists(), f"{page}: {target}"
+            assert not anchor or anchor in anchors(file), f"{page}: {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that a page's headings have in links."""
+    headings = re.findall(r"^#+ (.*)", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_pages_stay_short() -> None:
+    counts = {page.relative_to(ROOT).as_posix(): len(page.read_text().split()) for page in PAGES}
+    assert {name: counts[name] for name, most in WORDS.items() if counts[name] > most} == {}
+    generated = {*reference.PAGES, "docs/api.md"}
+    assert sum(n for name, n in counts.items() if name not in generated) <= ALL_WORDS
 
 
 def exists(name: str) -> bool:
@@ -112,16 +120,14 @@ def exists(name: str) -> bool:
     return True
 
 
-def test_a_name_of_what_is_gone_is_told():
-    assert exists("fl.data.split.NOBODY") and exists("fl/data/split.py") and exists("fl.data")
-    assert not exists("fl.references") and not exists("fl/split.py")
-
-
-def test_modules_and_files_that_pages_and_docstrings_name_exist():
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "config" / "README.md"]
-    pages.remove(ROOT / "CHANGELOG.md")
+def test_modules_and_files_that_pages_and_docstrings_name_exist() -> None:
+    assert exists("fl.data.split.NOBODY") and not exists("fl.references") and not exists("fl/a.py")
     named = re.compile(r"`(fl(?:\.\w+)+|fl(?:/\w+)+(?:\.py|/)?)`")
-    for page in (*pages, *(ROOT / "fl").rglob("*.py")):
-        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
-        gone = [name for name in named.findall(text) if not exists(name)]
-        assert not gone, f"{page}: {gone}"
+    gone = [
+        (str(page), name)
+        for page in (*PAGES, *(ROOT / "fl").rglob("*.py"))
+        if page.name != "CHANGELOG.md"
+        for name in named.findall(re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M))
+        if not exists(name)
+    ]
+    assert not gone
