@@ -1,8 +1,8 @@
 """Runs the tests of the files that differ from a branch: ``make test-fast``.
 
-A module ``fl/store/lease.py`` has the files ``tests/*/test_lease*.py``; a method, a model or another
-library file has the tests whose name has its name. Files without either are listed, and ``make
-test`` runs everything.
+A module ``fl/store/lease.py`` has the files ``tests/*/test_lease*.py``; a method, a model or
+another library file has the tests whose name has its name. Files without either are listed, and
+``make test`` runs everything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = {
     "methods": "contract",
     "terms": "contract",
-    "features": "contract",
+    "alterations": "contract",
     "models": "models",
     "datasets": "data",
     "schemes": "data",
