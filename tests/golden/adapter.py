@@ -1,0 +1,118 @@
+"""From a world to its numbers: the one file of the goldens that knows how ``fl`` is laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import sources
+import torch
+
+from fl import data
+from fl.api.training import Training
+from fl.base import fields, registry
+from fl.base.errors import Where
+from fl.data import holdings
+from fl.data.dealt import deal
+from fl.data.distance import domain_distances
+from fl.data.modality import Modality
+from fl.data.prepared import Prepared
+from fl.engine import assembly, simulate, train_on
+from fl.engine.assembly import Parts
+from fl.plan import specs
+
+WHERE = Where("golden")
+
+
+def names(kind: str) -> list[str]:
+    """The entries of a kind."""
+    return registry.names(kind)
+
+
+def trained(
+    world: Mapping[str, Any], given: Mapping[str, Any], table: pd.DataFrame
+) -> tuple[pd.DataFrame, dict[str, Any], dict[str, Any]]:
+    """A run of a world on given arrays.
+
+    Returns:
+        The rows of all rounds, the final weights by stage, and the traces by round and name.
+    """
+    spec = {
+        "model": _settled("model", world["model"]),
+        "method": _settled("method", world["method"]),
+        "terms": [_settled("term", term) for term in world.get("terms", ())],
+        "features": [_settled("alteration", one) for one in world.get("features", ())],
+        "training": Training.settle(fields.parse(Training, world["training"], WHERE), WHERE),
+        "seed": world.get("seed", 5),
+        **{key: world[key] for key in ("test", "train_on") if key in world},
+    }
+    parts = Parts(
+        registry.entry_of("model", spec["model"])[1],
+        specs.composed(spec),
+        registry.find("task", world.get("task", "classification"), WHERE).make({}),
+        tuple(Modality(*kind) for kind in given.get("modalities", ())),
+    )
+    simulation = assembly.assemble(spec, parts, _prepared(given), table, torch.device("cpu"))
+    if "images" in world:
+        simulation = train_on.images(simulation, torch.from_numpy(world["images"]))
+    rows, weights = [], None
+    if world.get("start"):
+        weights = simulation.network.init(99)
+        rows.append(simulation.before(weights))
+    state, traces = simulation.begin(weights), {}
+    for done in simulate.rounds(simulation, state, 0, "loop"):
+        state = done.state
+        rows.append(done.rows)
+        traces |= {f"{done.number}/{name}": trace for name, trace in done.traces.items()}
+    return pd.concat(rows, ignore_index=True), simulation.final(state), traces
+
+
+def _settled(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    name, *rest = values
+    assert name == "name", rest
+    entry = registry.find(kind, values["name"], WHERE)
+    keys = {key: value for key, value in values.items() if key != "name"}
+    return {"name": entry.name, **entry.parse(keys, WHERE)}
+
+
+def _prepared(given: Mapping[str, Any]) -> Prepared:
+    arrays = dict.fromkeys(("client", "domain", "split", "mask", "text"))
+    values = {**arrays, "folder": Path("prepared"), "name": "golden", "params": {}, "domains": ()}
+    keys = {key: value for key, value in given.items() if key != "modalities"}
+    return Prepared(**{**values, "sources": (), **keys})
+
+
+def read(name: str, values: Mapping[str, Any], files: Path | None, folder: Path) -> Prepared:
+    """A data set, prepared in ``folder`` from generated files, or from what it brings itself."""
+    params = dict(values)
+    supply = data.PUBLISHED
+    if files is not None:
+        generator = sources.generator(name)
+        files.mkdir(parents=True)
+        generator.write(files)
+        params, supply = {**generator.PARAMS, **params}, data.Supply(str(files))
+    entry = registry.find("data set", name, WHERE)
+    made = entry.make(entry.parse(params, WHERE))
+    data.prepare(made, name, folder / "raw", folder / "prepared", supply)
+    return Prepared.open(folder / "prepared")
+
+
+def with_files(name: str) -> bool:
+    """Whether files of a data set can be generated."""
+    return name in sources.names()
+
+
+def dealt(
+    name: str, values: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The partition table of a scheme, its statistics, and the distances between domains."""
+    entry = registry.find("partition scheme", name, WHERE)
+    prepared = _prepared(given)
+    table = deal(entry.target, entry.parse(values, WHERE), prepared, name)
+    statistics = holdings.statistics(table, prepared.y, len(prepared.classes))
+    rows = table.loc[(table["split"] == "train").to_numpy(bool), "sample"].to_numpy()
+    assert prepared.domain is not None
+    return table, statistics, domain_distances(prepared.x, np.asarray(prepared.domain), rows)

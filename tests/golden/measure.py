@@ -1,0 +1,192 @@
+"""From a world's name to its fingerprint: few numbers that move when any number of the world does.
+
+Of a run: the training loss of each client in each round, and for each round, stage and tree of
+weights a norm and random projections, in which nothing cancels. Projections are keyed by the names
+of rows and leaves, so that their order is free. Of data: shapes, types and hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from golden import adapter, worlds
+
+Fingerprint = dict[str, Any]
+"""``text`` must be equal, ``numbers`` near."""
+
+DIGITS = 12
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """All worlds, in the order in which they are kept."""
+    return (*_runs(), *_dealt(), *_read())
+
+
+def world(name: str) -> dict[str, Any]:
+    """A run's world; {} of data."""
+    return _runs().get(name, {})
+
+
+@cache
+def _runs() -> dict[str, worlds.World]:
+    return dict(worlds.runs())
+
+
+@cache
+def _dealt() -> dict[str, tuple[str, worlds.World]]:
+    found = {}
+    for scheme, several in worlds.SCHEMES.items():
+        for number, values in enumerate(several):
+            found[f"scheme {scheme}: {number}"] = scheme, values
+        if scheme != "file":
+            for number, values in enumerate(worlds.SPLITS):
+                found[f"scheme {scheme}: split {number}"] = scheme, {**several[0], **values}
+    return found
+
+
+@cache
+def _read() -> dict[str, tuple[str, worlds.World]]:
+    return {
+        f"data {name}: {number}": (name, values)
+        for name in adapter.names("data set")
+        for number, values in enumerate(worlds.DATA_SETS.get(name, [{}]))
+    }
+
+
+def fingerprint(name: str) -> Fingerprint:
+    """The numbers of a world."""
+    if name in _runs():
+        return _of_run(_runs()[name])
+    if name in _dealt():
+        return _of_scheme(*_dealt()[name])
+    return _of_data(*_read()[name])
+
+
+def _of_run(world: worlds.World) -> Fingerprint:
+    table = worlds.table(world)
+    given = worlds.arrays(world["data"], table)
+    if "images" in world:
+        clients = int(table["client"].max()) + 1
+        draw = np.random.default_rng(3)
+        images = draw.normal(size=(clients, worlds.CLASSES * world["images"], 1, 4, 4))
+        world = {**world, "images": images}
+    rows, weights, traces = adapter.trained(world, given, table)
+    keys = [name for name in rows.columns if name not in ("value", "round")]
+    numbers: list[float] = []
+    for _, part in rows.groupby("round", sort=True):
+        training = (part["split"] == "train").to_numpy(bool)
+        numbers += part.loc[training].sort_values("client")["value"].tolist()
+        scored = part.loc[~training]
+        labels = scored[keys].astype(str).agg("|".join, axis=1).to_list() if len(scored) else []
+        numbers += _projected(dict(zip(labels, scored["value"].to_numpy()[:, None], strict=True)))
+    for stage in sorted(weights):
+        numbers += _projected(dict(_leaves(weights[stage])))
+    if traces:
+        numbers += _projected(dict(_leaves(traces)))
+    what = rows[["round", *keys]].astype(str).agg("|".join, axis=1).sort_values()
+    return {"text": f"{len(rows)} rows {_hash(''.join(what).encode())}", "numbers": numbers}
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    for key, leaf in tree.items():
+        if isinstance(leaf, Mapping):
+            yield from _leaves(leaf, f"{above}{key}/")
+        else:
+            yield f"{above}{key}", leaf.detach().double().cpu().numpy()
+
+
+def _projected(leaves: Mapping[str, np.ndarray]) -> list[float]:
+    """A norm, and two projections on directions that the names of leaves decide."""
+    square, along = 0.0, np.zeros(2)
+    for name, leaf in leaves.items():
+        flat = np.asarray(leaf, np.float64).reshape(-1)
+        draw = np.random.default_rng(zlib.crc32(name.encode()))
+        square += float(flat @ flat)
+        along += draw.standard_normal((2, flat.size)) @ flat
+    return [float(np.sqrt(square)), *along.tolist()]
+
+
+def _of_scheme(scheme: str, values: worlds.World) -> Fingerprint:
+    given = worlds.samples()
+    with tempfile.TemporaryDirectory() as folder:
+        if scheme == "file":
+            path = Path(folder) / "own.parquet"
+            own = {"sample": np.arange(90, dtype=np.int64), "client": np.arange(90) % 3}
+            split = np.array(["train", "train", "test"])[np.arange(90) // 3 % 3]
+            pd.DataFrame({**own, "split": split}).to_parquet(path)
+            values = {"path": str(path)}
+        table, statistics, distances = adapter.dealt(scheme, values, given)
+    counts = table.groupby(["client", "split"]).size().tolist()
+    columns = sorted(table.columns)
+    assigned = table.sort_values("sample")[columns].to_csv(index=False)
+    notes = "; ".join(map(str, table.attrs.get("notes", [])))
+    texts = [" ".join(map(str, counts)), _hash(assigned.encode()), ",".join(columns)]
+    texts += [_hash(statistics.to_csv(index=False).encode()), notes]
+    return {"text": " / ".join(texts), "numbers": distances.select_dtypes("float").sum().tolist()}
+
+
+def _of_data(name: str, values: worlds.World) -> Fingerprint:
+    root = Path(tempfile.mkdtemp())
+    try:
+        if name in ("images", "table"):
+            values = {**values, **_own_files(name, root)}
+        files = root / "files" if adapter.with_files(name) else None
+        prepared = adapter.read(name, values, files, root)
+        arrays = {
+            key: np.asarray(array)
+            for key, array in {**vars(prepared), **prepared.inputs}.items()
+            if isinstance(array, np.ndarray)
+        }
+        texts = [
+            f"{key} {array.dtype} {list(array.shape)} {_content(array)}"
+            for key, array in sorted(arrays.items())
+        ]
+        texts.append(_hash(repr([prepared.classes, prepared.domains]).encode()))
+        numbers = [float(np.asarray(a, np.float64).std()) for _, a in sorted(arrays.items())]
+        for normalisation in (prepared.normalisation, *prepared.normalisations.values()):
+            for value in (normalisation or {}).values():
+                numbers += np.atleast_1d(np.asarray(value, np.float64)).tolist()
+        return {"text": " / ".join(texts), "numbers": numbers}
+    finally:
+        shutil.rmtree(root)
+
+
+def _own_files(name: str, root: Path) -> dict[str, Any]:
+    draw = np.random.default_rng(5)
+    if name == "table":
+        n = 40
+        frame = pd.DataFrame(draw.normal(2, 3, (n, 3)), columns=["a", "b", "c"])
+        frame["label"] = draw.choice(["x", "y", "z"], n)
+        frame["who"] = draw.integers(0, 4, n)
+        frame["part"] = draw.choice(["train", "train", "val", "test"], n)
+        frame.to_csv(root / "own.csv", index=False)
+        return {"path": str(root / "own.csv"), "label": "label"}
+    from PIL import Image
+
+    for label in ("cat", "dog"):
+        (root / "photos" / label).mkdir(parents=True)
+        for number in range(4):
+            pixels = draw.integers(0, 256, (6, 6, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / "photos" / label / f"{number}.png")
+    return {"path": str(root / "photos")}
+
+
+def _content(array: np.ndarray) -> str:
+    """Of floats their rounded values, as the last digits of a mean may differ."""
+    rounded = np.round(array, 6) + 0.0 if array.dtype.kind == "f" else array
+    return _hash(np.ascontiguousarray(rounded).tobytes())
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
