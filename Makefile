@@ -106,20 +106,14 @@ bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast 
 	$(if $(PEERS),OMP_NUM_THREADS=1 $(PEERS_VENV)/bin/python -m bench.peers)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.whole_runs $(if $(PEERS),--pfllib "$(PFLLIB)" --python $(PEERS_VENV)/bin/python)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.arithmetic
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.together
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.trial
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.hypergradients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.evaluation
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_clients
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.population
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.constraints
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.distillation
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.feature_methods
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.cooperation
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.partitions
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.data cifar10
 
 bench-gpu: ## checks and times on one GPU, in ten minutes; PYTHON=python of an environment with torch, the table goes to bench-gpu.md
 	OMP_NUM_THREADS=1 $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m bench.gpu --write bench-gpu.md

@@ -16,10 +16,10 @@ from torch import nn
 from bench import machine
 from bench.asked import one_of
 from bench.local_steps import MODELS, simulation
+from bench.timing import seconds_a_step
 from bench.workloads import CLASSES, WORKLOADS, Workload
 from fl.models.cifar_cnn import CifarCNN
 from fl.models.resnet18 import ResNet18
-from fl.train import candidates
 
 SHAPE = (3, 32, 32)
 SIDES: dict[str, tuple[Workload, Callable[[], nn.Module]]] = {
@@ -47,8 +47,7 @@ def measure(name: str, device: str, backend: str, steps: int, tries: int) -> dic
     times = {}
     for way, training in WAYS.items():
         run = simulation(work, model, device, **training)
-        arguments = [run.method], [run.begin()], [run.plan(1)]
-        times[way] = candidates.seconds_a_step(*arguments, backend, steps, tries) / work.clients
+        times[way] = seconds_a_step(run, backend, steps, tries) / work.clients
     return times
 
 

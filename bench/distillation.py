@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from fl.api import trees
 from fl.api.method import REAL, Setting
 from fl.api.network import Network
 from fl.api.training import Training
+from fl.engine import engine
 from fl.engine.arrays import Arrays
 from fl.engine.evaluate import Held
 from fl.engine.simulate import Simulation
@@ -33,7 +35,6 @@ from fl.parts import siamese
 from fl.parts.distillation import gradient_distance
 from fl.parts.matching import matched
 from fl.parts.virtual import labels
-from fl.train import candidates
 
 CLIENTS, CLASSES, SHAPE, WIDTH = 5, 10, (3, 16, 16), 32
 REAL_IMAGES, VIRTUAL = 16, 10
@@ -60,8 +61,10 @@ def matching(backend: str) -> Callable[[int], float]:
     state, plan = run.begin(), run.plan(2)
 
     def measured(steps: int) -> float:
+        schedules = tuple(s and s.begin(steps, ()) for s in plan.schedules)
+        short = replace(plan, schedules=schedules)
         begun = time.process_time()
-        candidates.seconds_a_step([run.method], [state], [plan], backend, steps, tries=1)
+        engine.run_round(run.method, state, short, backend)
         return (time.process_time() - begun) / steps
 
     return measured

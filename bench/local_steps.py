@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from bench import machine
 from bench.asked import one_of
+from bench.timing import seconds_a_step
 from bench.workloads import CLASSES, LR, WORKLOADS, Workload
 from fl.api.method import Setting
 from fl.api.training import Training
@@ -34,7 +35,6 @@ from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
 from fl.models.lenet import LeNet
 from fl.models.mlp import MLP
-from fl.train import candidates
 
 PLAIN = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -141,18 +141,13 @@ def measure(
     """
     work, model = workload(name), MODELS[name]
     run = simulation(work, model, device)
-    plan, state, times = run.plan(1), run.begin(), {}
+    plan, times = run.plan(1), {}
     whole = int(plan.schedules[0].steps.max())
     steps = min(limit, whole)
     each = plan.schedules[0].steps.sum() / whole
     sides = {
         "bare loop": lambda: bare_loop(work, model(), run, steps),
-        **{
-            name: lambda name=name: (
-                candidates.seconds_a_step([run.method], [state], [plan], name, steps, 1) / each
-            )
-            for name in backends
-        },
+        **{name: lambda name=name: seconds_a_step(run, name, steps, 1) / each for name in backends},
     }
     if work.least and device == "cpu":
         sides["by hand"] = lambda: (

@@ -81,8 +81,9 @@ class Network:
     and after `probe` what it does. of_tokens: whether inputs are whole numbers that it looks up.
     of_batches: whether a pass in evaluation mode normalises by the batch, having no running
     statistics, so that a sample's outputs depend on those beside it. folds: whether a stack of it
-    has channels last on a CPU, as compiled programs do not. blocks: layers that the module names as
-    its stages, by an attribute ``blocks``; mostly none.
+    has channels last on a CPU, as compiled programs do not. plain: whether it is plain layers one
+    after another. blocks: layers that the module names as its stages, by an attribute ``blocks``;
+    mostly none.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Network:
         self._module = make()
         self.folds = fold(self._module)
         self._sequence = Sequence.of(self._module, self.folds)
+        self.plain = self._sequence is not None
         self._slots = _slots(self._module)
         self._own = [(kept, k, kept[k]) for slots in self._slots.values() for kept, k in slots]
         self.names = {

@@ -23,7 +23,7 @@ class Execution:
     """How runs are computed. None of it is part of a run's identity.
 
     Attributes:
-        backend: `auto` is the fastest by a few real steps, once for all (see `fl.train.trial`).
+        backend: `auto` follows from the run and its data (see `fl.train.auto`).
         device: `auto` is a GPU where there is one.
         processes: Processes that train a run together, see `fl.train.team`. What follows is for
             each of them: a job asks for as many times as much.

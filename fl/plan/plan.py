@@ -17,7 +17,7 @@ from fl.base.errors import ConfigError, DataError, Where
 from fl.base.files import check_writable, sha256
 from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
-from fl.plan import config, fingerprint, plan_check, plan_files, room, served
+from fl.plan import config, fingerprint, plan_check, plan_files, room
 from fl.plan.analyses import planned
 from fl.plan.captions import told
 from fl.plan.config import Settings
@@ -256,7 +256,6 @@ def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, 
     for kind, parts in plan.kinds.items():
         for name, content in parts.items():
             plan_files.write(home / kind / f"{name}.json", content)
-    plan_files.write(home / served.FILE, served.programs(plan.bundles))
     known.save()  # Before, there may have been no folder.
     syntax.keep(home)
     return plan, dict(plan_files.write(home / "plan.json", _summary(plan, key)))

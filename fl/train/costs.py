@@ -74,6 +74,13 @@ def recorded(simulation: Simulation, state: State) -> dict[str, Any]:
         return {"unknown": reason}
 
 
+def calls(simulation: Simulation) -> int:
+    """Operations on tensors in a step of a client in round 1, of the pass that has most."""
+    return max(
+        (work.counts.calls for work in _look(simulation, simulation.begin(), 1).work), default=0
+    )
+
+
 def measure(simulation: Simulation, state: State) -> Costs:
     """The costs of a run. Where clients differ in modality: means, bytes to the nearest whole one.
 
@@ -176,32 +183,44 @@ def _steps(part: Pass | Sweep, round_: int) -> int:
 
 
 @dataclass(frozen=True)
+class _Counts:
+    """Operations of one client's pass.
+
+    Attributes:
+        step: Of a step; for a sweep, of a sample.
+        once: Of what begins and ends the pass.
+        calls: Operations on tensors in a step, whatever they take; 0 for a sweep.
+        refreshes: Of each refresh, once.
+    """
+
+    step: int
+    once: int
+    calls: int = 0
+    refreshes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class _Work:
-    """Operations of a pass.
+    """A pass and its operations.
 
     Attributes:
         steps: Of every client, [K], to be multiplied by the steps that the pass itself states; for
             a sweep the number of samples.
-        step: Of one client's step; for a sweep, of one sample.
-        once: Of what begins and ends a client's pass.
-        refreshes: Of each refresh, once.
     """
 
     part: Pass | Sweep
     steps: np.ndarray
-    step: int
-    once: int
-    refreshes: tuple[int, ...]
+    counts: _Counts
 
     def flops(self, round_: int) -> float:
         """The mean over clients."""
         stated = _steps(self.part, round_)
         steps = self.steps * stated
-        total = float(self.step * steps.sum() + self.once * len(steps) * bool(stated))
+        total = float(self.counts.step * steps.sum() + self.counts.once * len(steps) * (stated > 0))
         if isinstance(self.part, Pass):
-            counts = list(zip(*np.unique(steps, return_counts=True), strict=True))
-            for once, refresh in zip(self.refreshes, self.part.refreshes, strict=True):
-                total += once * sum(refresh.times(int(s)) * int(n) for s, n in counts)
+            sizes = list(zip(*np.unique(steps, return_counts=True), strict=True))
+            for once, refresh in zip(self.counts.refreshes, self.part.refreshes, strict=True):
+                total += once * sum(refresh.times(int(s)) * int(n) for s, n in sizes)
         return total / len(steps)
 
 
@@ -262,7 +281,7 @@ def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
                 else:
                     clients, upload, counts = _trained(part, cohort)
                     steps = schedule.steps
-                seen.work.append(_Work(stated, steps, *counts))
+                seen.work.append(_Work(stated, steps, counts))
         seen.up += trees.nbytes(upload)
         if phase.payload:
             del clients[PAYLOAD]
@@ -295,34 +314,31 @@ def _cohort(clients: Tree, sent: Tree, plan: Plan, schedule: Schedule, row: int)
     return Cohort(dict(clients), ids, sent, False, own, plan.arrays, plan.round, plan.lr)
 
 
-Counts = tuple[int, int, tuple[int, ...]]
-"""Operations of a step, of what begins and ends the pass, and of each refresh, see `_Work`."""
+Result = tuple[dict[str, Any], dict[str, Any], _Counts]
+"""What a client keeps and what it sends after a short pass, and the operations."""
 
 
-def _swept(
-    part: Sweep, cohort: Cohort, sent: Tree
-) -> tuple[dict[str, Any], dict[str, Any], Counts]:
-    """What the client keeps and sends after it has looked at one sample, and the operations."""
+def _swept(part: Sweep, cohort: Cohort, sent: Tree) -> Result:
+    """After a look at one sample."""
     schedule = cohort.schedule
     index, weight = schedule.index[:, :1, :1], schedule.weight[:, :1, :1]
     short = replace(cohort, schedule=Schedule(index, weight, schedule.steps.clip(max=1)))
     once, whole = Operations(), Operations()
     with whole:
         kept, upload = sweep(replace(part, end=_counted(part.end, once)), short, sent, "loop")
-    return kept, upload, (whole.total - once.total, once.total, ())
+    return kept, upload, _Counts(whole.total - once.total, once.total)
 
 
-def _trained(part: Pass, cohort: Cohort) -> tuple[dict[str, Any], dict[str, Any], Counts]:
-    """What the client keeps and sends after one step, and the operations."""
-    refreshing = [_stepped(part, cohort, (number,))[2][0] for number in range(len(part.refreshes))]
-    kept, upload, (step, once) = _stepped(part, cohort, ())
-    return kept, upload, (step, once, tuple(total - step for total in refreshing))
+def _trained(part: Pass, cohort: Cohort) -> Result:
+    """After one step."""
+    refreshing = [_stepped(part, cohort, (number,))[2] for number in range(len(part.refreshes))]
+    kept, upload, alone = _stepped(part, cohort, ())
+    refreshes = tuple(counts.step - alone.step for counts in refreshing)
+    return kept, upload, replace(alone, refreshes=refreshes)
 
 
-def _stepped(
-    part: Pass, cohort: Cohort, refreshes: tuple[int, ...]
-) -> tuple[dict[str, Any], dict[str, Any], tuple[int, int]]:
-    """One step with these of the refreshes: its result, its operations, those around it."""
+def _stepped(part: Pass, cohort: Cohort, refreshes: tuple[int, ...]) -> Result:
+    """After one step with these of the refreshes."""
     once, whole = Operations(), Operations()
     short = replace(
         part,
@@ -334,7 +350,8 @@ def _stepped(
     schedule = replace(cohort.schedule, extra=extra).begin(1, short.refreshes)
     with whole:
         kept, upload, _ = BACKENDS["loop"](short, replace(cohort, schedule=schedule))
-    return kept, upload, (whole.total - once.total, once.total)
+    step, calls = whole.total - once.total, whole.calls - once.calls
+    return kept, upload, _Counts(step, once.total, calls)
 
 
 def _counted(function: Callable[..., Any], counter: Operations) -> Callable[..., Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,12 +23,11 @@ from fl.plan.bundle import Bundle
 from fl.pytorch.devices import claim
 from fl.store import checkpoint
 from fl.store.store import Store
-from fl.train import memory, programs, simulations
+from fl.train import auto, compiler, memory, simulations
 from fl.train.following import follow
 from fl.train.leaving import asked_to_leave
 from fl.train.record import check_code
 from fl.train.runs import Runs
-from fl.train.simulations import made
 from fl.train.stack import Stack
 
 if TYPE_CHECKING:
@@ -52,38 +50,29 @@ def train_bundle(bundle: Bundle, store: Store, team: Team | None = None) -> list
         KeyboardInterrupt: On a second Ctrl-C, and on the first where nothing has to be saved.
     """
     simulations.settle(bundle, store)
-    with asked_to_leave() as leaving, contextlib.ExitStack() as held:
-        held.enter_context(programs.apart(Path(bundle.results), bundle.bundle))
-        runs, backend = Runs(bundle, leaving), None
+    with asked_to_leave() as leaving, contextlib.ExitStack() as opened, compiler.silent():
+        runs = Runs(bundle, leaving)
         # In one order in all processes, so that no two wait for each other.
         for run, member in sorted(runs.members.items()):
             with runs.failing(run):
-                opened = store.open(run, member.keep_weights, leaving.now)
-                workspace = held.enter_context(opened)
-                if workspace is not None:
+                workspace = opened.enter_context(store.open(run, member.keep_weights, leaving.now))
+                if workspace is None:
+                    logger.info("%s: already there", runs.name(run))
+                else:
                     runs.workspaces[run] = workspace
-                    continue
-                logger.info("%s: already there", runs.name(run))
-                backend = store.record(run)["execution"]["backend"]
         if runs.workspaces:
             size = team.size if team else 1
             with claim(bundle.execution.device, leaving.now, size) as devices:
-                _Job(runs, store, backend, team).train(devices)
+                _Job(runs, store, team).train(devices)
     return runs.failed
 
 
 class _Job:
-    """A bundle being trained.
+    """A bundle being trained."""
 
-    Attributes:
-        backend: The backend of the finished runs, as all runs of a bundle should be comparable to
-            the bit.
-    """
-
-    def __init__(
-        self, runs: Runs, store: Store, backend: str | None, team: Team | None = None
-    ) -> None:
-        self._runs, self._store, self._backend, self._team = runs, store, backend, team
+    def __init__(self, runs: Runs, store: Store, team: Team | None = None) -> None:
+        self._runs, self._store, self._team = runs, store, team
+        self._simulations: dict[str, Simulation] = {}
 
     def train(self, devices: Sequence[torch.device]) -> None:
         """All runs that have a workspace; those with a checkpoint first, in the stack that they
@@ -92,39 +81,35 @@ class _Job:
         Args:
             devices: Of each process that trains, this one's first.
         """
-        device, simulations = devices[0], self._shared(self._simulations(devices[0]), devices)
-        left = dict.fromkeys(run for run in self._runs.members if run in self._runs.workspaces)
+        self._simulations = self._shared(self._made(devices[0]), devices)
+        ready = self._runs.workspaces.keys() & self._simulations.keys()
+        left = [run for run in self._runs.members if run in ready]
         for run in list(left):
-            if run not in left or run not in simulations:
+            if run not in left:
                 continue
             with self._runs.failing(run):
                 saved = checkpoint.load_latest(self._runs.workspaces[run].checkpoints)
                 if saved is not None:
-                    stack = Stack.resume(saved, simulations)
-                    self._backend = stack.backend
-                    for member in stack.members:
-                        left.pop(member, None)
-                    self._attempt(stack)
-        weights: dict[str, Any] = {}
-        for run in [run for run in left if run in simulations]:
-            with self._runs.failing(run):
-                weights[run] = self._weights(run, device)
-        if weights:
-            with self._runs.failing(*weights):
-                self._start({run: simulations[run] for run in weights}, weights)
+                    stack = Stack.resume(saved, self._simulations)
+                    left = [other for other in left if other not in stack.members]
+                    self._train(stack.members, stack.backend, stack)
+        if left:
+            with self._runs.failing(*left):
+                backend = self._backend(self._simulations[left[0]])
+                self._train(left, backend)
 
-    def _simulations(self, device: torch.device) -> dict[str, Simulation]:
+    def _made(self, device: torch.device) -> dict[str, Simulation]:
         """The simulations of all runs whose code is as it was planned; they share the data."""
-        found: dict[str, Simulation] = {}
+        made: dict[str, Simulation] = {}
         for run, member in self._runs.members.items():
             with self._runs.failing(*([run] if run in self._runs.workspaces else [])):
                 check_code(member)
-                like = next(iter(found.values()), None)
-                simulation = made(self._runs.bundle, member, like, self._store, device)
+                like = next(iter(made.values()), None)
+                simulation = simulations.made(self._runs.bundle, member, like, self._store, device)
                 if like is None:
                     memory.check(simulation)
-                found[run] = simulation
-        return found
+                made[run] = simulation
+        return made
 
     def _shared(
         self, mine: Mapping[str, Simulation], devices: Sequence[torch.device]
@@ -138,70 +123,49 @@ class _Job:
             return {run: self._team.joined(run, one) for run, one in mine.items()}
         return {}
 
-    def _weights(self, run: str, device: torch.device) -> dict[str, Any] | None:
+    def _backend(self, simulation: Simulation) -> str:
+        """What trains the runs that begin now; those that go on have it in their checkpoint."""
+        bundle = self._runs.bundle
+        backend: str = bundle.execution.backend
+        if backend == "auto":
+            backend, why = auto.choose(simulation, getattr(bundle, "unstackable", ""))
+            logger.info("backend %s (%s)", backend, why)
+        methods = [simulation.method, *(modal.method for modal in simulation.method.modals)]
+        passes = [part for method in methods for phase in method.phases for part in phase.passes]
+        return backends.of_passes(backend, passes, simulation.arrays.device)
+
+    def _train(self, runs: Sequence[str], backend: str, stack: Stack | None = None) -> None:
+        """Train runs in one stack; one by one if they gain nothing from that, or if it fails.
+
+        Args:
+            stack: Theirs, where they go on.
+        """
+        if len(runs) == 1 or backend in TOGETHER:
+            try:
+                follow(self._runs, stack or self._begun(runs, backend))
+                return
+            except Exception:
+                if len(runs) == 1:
+                    raise
+                logger.warning("a stack of %d runs failed; trained one by one:", len(runs))
+        # Not within `except`, or the one error would be told as the cause of the next.
+        for run in runs:
+            if run in self._runs.workspaces and not self._store.has(run):
+                with self._runs.failing(run):
+                    follow(self._runs, self._begun([run], backend))
+
+    def _begun(self, runs: Sequence[str], backend: str) -> Stack:
+        """Runs before their first round."""
+        chosen = {run: self._simulations[run] for run in runs}
+        return Stack.begin(chosen, {run: self._weights(run) for run in runs}, backend)
+
+    def _weights(self, run: str) -> dict[str, Any] | None:
         """The stored model that a run starts from, if any."""
         member = self._runs.members[run]
         start = member.start
         if not start or member.spec.get("train_on") == start:
             return None
-        weights = self._store.weights(start, device)
+        weights = self._store.weights(start, self._simulations[run].arrays.device)
         if not isinstance(weights.get(GLOBAL), dict):
             raise DataError(f"{self._store.place(start)}: its weights are of no shared model")
         return dict(weights[GLOBAL])
-
-    def _start(self, simulations: Mapping[str, Simulation], weights: Mapping[str, Any]) -> None:
-        """Begin and train runs together, or one by one if they cannot begin together."""
-        stack = None
-        try:
-            stack = self._begin(simulations, weights)
-        except Exception:
-            if len(simulations) == 1:
-                raise
-        if stack is not None:
-            self._attempt(stack)
-            return
-        # Not within `except`, or the one error would be told as the cause of the next.
-        for run in simulations:
-            with self._runs.failing(run):
-                self._start({run: simulations[run]}, {run: weights[run]})
-
-    def _begin(self, simulations: Mapping[str, Simulation], weights: Mapping[str, Any]) -> Stack:
-        backend: str = self._runs.bundle.execution.backend
-        if backend == "auto":
-            backend = self._backend or "auto"
-        backend = _settled(backend, next(iter(simulations.values())))
-        stack = Stack.begin(simulations, weights, backend)
-        if backend == "auto":
-            stack.choose(self._runs.bundle, self._runs.leaving.now)
-        return stack
-
-    def _attempt(self, stack: Stack) -> None:
-        """Train a stack; one by one if its runs gain nothing from each other, or if one of them
-        fails.
-        """
-        if len(stack.members) > 1 and stack.backend not in TOGETHER:
-            for one in stack.split():
-                with self._runs.failing(*one.members):
-                    follow(self._runs, one)
-            return
-        left: list[str] = []
-        try:
-            follow(self._runs, stack)
-        except Exception:
-            left = [run for run in stack.members if run in self._runs.workspaces]
-            if len(left) == 1:
-                raise
-            logger.warning("a stack of %d runs failed; trained one by one:", len(left))
-        for run in left:
-            with self._runs.failing(run):
-                simulation = stack.simulations[run]
-                weights = self._weights(run, simulation.arrays.device)
-                follow(self._runs, self._begin({run: simulation}, {run: weights}))
-
-
-def _settled(backend: str, simulation: Simulation) -> str:
-    """The backend by the name of what it does for the passes of this simulation."""
-    method = simulation.method
-    phases = [one for m in (method, *(m.method for m in method.modals)) for one in m.phases]
-    passes = [part for one in phases for part in one.passes]
-    return backends.of_passes(backend, passes, simulation.arrays.device)

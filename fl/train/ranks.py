@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ import torch.distributed as dist
 from fl.engine.simulate import Simulation
 from fl.plan.bundle import Bundle
 from fl.store.store import Store
-from fl.train import launch, programs, simulations
+from fl.train import compiler, launch, simulations
 from fl.train.messages import Lost
 from fl.train.team import Member, Team
 
@@ -55,8 +54,6 @@ def _serve(bundles: Mapping[str, Bundle], store: Store) -> None:
     def make(asked: Mapping[str, Any], device: torch.device) -> dict[str, Simulation]:
         bundle, found = bundles[asked["bundle"]], dict[str, Simulation]()
         simulations.settle(bundle, store)
-        name = f"{bundle.bundle}-{dist.get_rank()}"
-        held.enter_context(programs.apart(Path(bundle.results), name))
         if device.type == "cuda":
             torch.cuda.set_device(device)
         members = {member.run: member for member in bundle.runs}
@@ -66,7 +63,7 @@ def _serve(bundles: Mapping[str, Bundle], store: Store) -> None:
         return found
 
     # If the first process is gone, whoever started both knows more about it.
-    with contextlib.suppress(Lost), contextlib.ExitStack() as held:
+    with contextlib.suppress(Lost), compiler.silent():
         Member(make).serve()
         dist.destroy_process_group()
 

@@ -47,7 +47,6 @@ def record(
         "execution": {
             "backend": stack.backend,
             "stack": stack.members,
-            "trial": stack.trial,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "processes": execution.processes,
             "threads": execution.threads,

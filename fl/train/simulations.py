@@ -16,7 +16,7 @@ from fl.plan import specs
 from fl.plan.bundle import Bundle, Member
 from fl.pytorch import allocator
 from fl.store.store import Store
-from fl.train import programs
+from fl.train import compiler
 
 
 def settle(bundle: Bundle, store: Store) -> None:
@@ -25,7 +25,7 @@ def settle(bundle: Bundle, store: Store) -> None:
     syntax.recall(Path(bundle.results) / "plan")
     torch.set_num_threads(bundle.execution.threads)
     allocator.keep()
-    programs.keep_beside(store.root)
+    compiler.keep_beside(store.root)
     if torch.cuda.is_available():  # On the CPU nothing asks for it, and it costs a second.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)

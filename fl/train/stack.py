@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -27,13 +27,8 @@ from fl.engine.engine import State
 from fl.engine.evaluate import as_rows
 from fl.engine.midway import place
 from fl.engine.simulate import Round, Simulation
-from fl.plan import served as planned
-from fl.plan.bundle import Bundle
 from fl.store import checkpoint
 from fl.store.checkpoint import Checkpoint
-from fl.train import trial
-from fl.train.candidates import Candidates
-from fl.train.learnt import Learnt, Subject
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +40,6 @@ class Stack:
     Attributes:
         members: The runs that the stack began with; those that diverged are no longer in
             ``states``.
-        trial: The measurements by which the backend was chosen.
         seconds: Of work by member: equal shares of the time in which it was trained with others.
         since: When seconds were last shared out.
         traces: By run and round, what the run's method records.
@@ -57,7 +51,6 @@ class Stack:
     states: dict[str, State]
     rows: dict[str, pd.DataFrame]
     backend: str
-    trial: dict[str, float] = field(default_factory=dict)
     round: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     since: float = field(default_factory=time.monotonic)
@@ -118,45 +111,6 @@ class Stack:
             **extra,
         )
 
-    def choose(self, bundle: Bundle, waiting: Callable[[], None]) -> None:
-        """Replace the backend ``auto`` by the fastest one, known or tried.
-
-        Args:
-            waiting: See `fl.train.trial.choose`.
-        """
-        sims = list(self.simulations.values())
-        runs = Candidates.of(sims, list(self.states.values()))
-        member = next(one for one in bundle.runs if one.run == self.members[0])
-        subject = Subject.of(
-            *(member.spec, member.code, runs.shapes),
-            *(sims[0].arrays.device, bundle.execution.threads),
-        )
-        results = Path(bundle.results)
-        program, served = planned.read(results, bundle.bundle)
-        chosen = trial.choose(
-            *(runs, Learnt(results, subject), subject.program(program), served, waiting)
-        )
-        self.backend, self.trial = chosen.backend, chosen.seconds
-        logger.info("backend %s", chosen)
-
-    def split(self) -> Iterator[Stack]:
-        """A stack for each run, to be trained one after another.
-
-        A stack's clock starts when it is asked for; the first one records the trial.
-        """
-        self._share()
-        for number, run in enumerate(self.members):
-            yield replace(
-                self,
-                simulations={run: self.simulations[run]},
-                members=[run],
-                states={run: self.states[run]},
-                rows={run: self.rows[run]},
-                trial=self.trial if number == 0 else {},
-                traces={},
-                since=time.monotonic(),
-            )
-
     def add(self, finished: Mapping[str, Round]) -> None:
         """Add a finished round."""
         self._share()
@@ -206,7 +160,6 @@ class Stack:
         extra = {
             "members": self.members,
             "backend": self.backend,
-            "trial": self.trial,
             "seconds": self.seconds,
         }
         with disk_errors(folder):

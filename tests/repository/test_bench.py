@@ -16,17 +16,13 @@ import torch
 from bench import (
     arithmetic,
     cooperation,
-    data,
     evaluation,
     gpu,
     local_steps,
-    partitions,
     population,
     whole_runs,
 )
 from bench.workloads import CLASSES, WORKLOADS, Workload
-from fl.base import registry
-from fl.data.prepared import Prepared
 from fl.engine import engine
 from fl.methods.ditto import Ditto
 from fl.models.cnn import CNN
@@ -35,29 +31,6 @@ from fl.models.mlp import MLP
 ROOT = Path(__file__).resolve().parents[2]
 
 needs_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="no card here")
-
-
-def test_every_scheme_is_measured_and_makes_as_many_clients_as_asked() -> None:
-    found = partitions.calls(samples=3_000, clients=50)
-    names = {text.partition("(")[0].replace("_", "-") for text in found}
-    assert names == set(registry.names("partition scheme")) - {"file"}
-    for text, call in found.items():
-        assert call()["client"].nunique() == 50, text
-
-
-def test_every_set_that_has_a_reader_of_files_is_prepared_once() -> None:
-    assert sorted([*data.SIZES, *data.WHOLE]) == data.sources.names()
-
-
-def test_what_a_set_holds_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
-    [make] = data.makers("shakespeare")
-    make(tmp_path)
-    found = data.apart("shakespeare", tmp_path, tmp_path / "made")
-    prepared = Prepared.open(tmp_path / "made" / "prepared")
-    assert len(prepared.y) == 4_795_200
-    assert prepared.params["complete"] is False
-    assert 0 < found["added"] < found["own"] <= found["largest"]
-    assert found["added"] < prepared.x.nbytes, "arrays are mapped"
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ from planning import Planned
 from fl import __main__
 from fl.data import partition
 from fl.engine.simulate import Simulation
-from fl.train import following, trial
+from fl.train import following
 
 Plan = Callable[..., Planned]
 
@@ -143,20 +144,18 @@ def test_only_what_is_missing_is_trained(planned: Plan, caplog: pytest.LogCaptur
     assert study.store().runs() == sorted(study.runs("fedavg"))
 
 
-def test_auto_is_decided_once_for_a_bundle_and_recorded(
-    planned: Plan, monkeypatch: pytest.MonkeyPatch
+def test_auto_is_recorded_as_what_it_stands_for(
+    planned: Plan, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(trial, "LEAST", 1)
-    monkeypatch.setattr(trial, "SHARE", 10**6)
     study = planned(execution={"backend": "auto"}, seeds=[0, 1])
-    assert study.train("fedavg") == 0
-    executions = [study.store().record(run)["execution"] for run in study.runs("fedavg")]
-    assert set(executions[0]["trial"]) == {"loop", "stacked"}
-    assert executions[0]["backend"] in ("loop", "stacked")
-    assert executions[1]["backend"] == executions[0]["backend"]
-    stacked = executions[0]["backend"] == "stacked"
-    assert executions[1]["trial"] == (executions[0]["trial"] if stacked else {})
-    assert len(executions[1]["stack"]) == (2 if stacked else 1)
+    runs = study.runs("fedavg")
+    with caplog.at_level(logging.INFO):
+        assert study.train("fedavg") == 0
+    for run in runs:
+        execution = study.store().record(run)["execution"]
+        assert (execution["backend"], execution["stack"]) == ("stacked", runs)
+    steps = "steps; compiling pays from 40,000 on)"
+    assert [m for m in caplog.messages if m.startswith("backend stacked (") and steps in m]
 
 
 def test_what_cannot_be_compiled_is_not_called_so(planned: Plan) -> None:
@@ -165,19 +164,6 @@ def test_what_cannot_be_compiled_is_not_called_so(planned: Plan) -> None:
     assert study.train("fedavg") == 0
     [run] = study.runs("fedavg")
     assert study.store().record(run)["execution"]["backend"] == "stacked"
-
-
-def test_auto_is_not_decided_again_by_the_job_that_goes_on(planned: Plan) -> None:
-    study = planned(execution={"backend": "loop"}, seeds=[0, 1])
-    whole = study.bundle("fedavg")
-    study.change("fedavg", lambda b: b.update(runs=b["runs"][:1]))
-    assert study.train("fedavg") == 0
-    study.change("fedavg", lambda b: b.update(whole))
-    study.change("fedavg", lambda b: b["execution"].update(backend="auto"))
-    assert study.train("fedavg") == 0
-    executions = [study.store().record(run)["execution"] for run in study.runs("fedavg")]
-    assert executions[1]["backend"] == "loop"
-    assert executions[1]["trial"] == {}
 
 
 # It is stopped, and goes on

@@ -65,16 +65,6 @@ def test_shares_of_a_stack_add_up_to_its_time_though_a_run_leaves_it(clock: Cloc
     assert stack.seconds == {"a": 5.0, "b": 2.0, "c": 5.0}
 
 
-def test_runs_that_are_trained_one_after_another_take_their_own_time(clock: Clock) -> None:
-    both = begun(clock, "a", "b")
-    clock.now += 2.0  # The trial.
-    found: dict[str, float] = {}
-    for one, seconds in zip(both.split(), (10.0, 30.0), strict=True):
-        later(clock, one, seconds)
-        found |= one.seconds
-    assert found == {"a": 11.0, "b": 31.0}
-
-
 @pytest.mark.parametrize(
     ("told", "kept"), [({"a": 5.0, "b": 2.0}, {"a": 5.0, "b": 2.0}), (8.0, {"a": 4.0, "b": 4.0})]
 )

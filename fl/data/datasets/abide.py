@@ -23,8 +23,7 @@ that scanned in two series (UM, UCLA, LEUVEN) is one. Li et al. take one series 
 leave out subjects with short scans, cut series into windows and set negative correlations to 0:
 none of that is done. The numbers of subjects with time series are asserted.
 
-Memory: the correlations, 24 kB a subject, the table and one series: 18 MB for the four sites
-(`python -m bench.data abide`).
+Memory: the correlations, 24 kB a subject, the table and one series: 18 MB for the four sites.
 """
 
 from __future__ import annotations

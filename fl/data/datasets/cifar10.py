@@ -9,8 +9,8 @@ The Python version is read, straight from its archive and without running what i
 Rows are in the published order: the five training batches, then the test batch; ``split`` says
 which is which.
 
-Beside the arrays that it maps, preparing files of the full size holds some 110 MB at most
-(``python -m bench.data``): one batch, twice while it is unpickled.
+Beside the arrays that it maps, preparing files of the full size holds some 110 MB at most: one
+batch, twice while it is unpickled.
 """
 
 from __future__ import annotations

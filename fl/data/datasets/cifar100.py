@@ -8,8 +8,8 @@ Licence: none is stated at https://www.cs.toronto.edu/~kriz/cifar.html, where th
 The Python version is read, straight from its archive and without running what is pickled in it. The
 50,000 images to train on come first, then the 10,000 to test on; ``split`` says which is which.
 
-Beside the arrays, preparing files of the full size holds some 350 MB at most (``python -m
-bench.data cifar100``): the training set is one pickle, which is there twice while it is unpickled.
+Beside the arrays, preparing files of the full size holds some 350 MB at most: the training set is
+one pickle, which is there twice while it is unpickled.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ each, FedLGD takes all nineteen. One photograph thus occurs in every domain and 
 client tests on one version of it, others may have trained on another.
 
 Images are copied from the archive into place in pieces of 1,000. Beside the arrays that it maps,
-preparing holds some 11 MB at most, of 95,000 images as of 19,000 (``python -m bench.data
-cifar10-c``).
+preparing holds some 11 MB at most, of 95,000 images as of 19,000.
 """
 
 from __future__ import annotations

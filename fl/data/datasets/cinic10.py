@@ -9,8 +9,7 @@ Pictures are decoded as they are (grey ones among them become colour) in the arc
 ``split`` says which are the published 90,000 each to train, to validate and to test on; every split
 has 9,000 of every class.
 
-Beside the arrays, preparing holds some 10 MB at most, of 7,500 pictures as of 1,500 (``python -m
-bench.data cinic10``).
+Beside the arrays, preparing holds some 10 MB at most, of 7,500 pictures as of 1,500.
 """
 
 from __future__ import annotations

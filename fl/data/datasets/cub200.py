@@ -21,8 +21,7 @@ photographs or its vocabulary. The published split (train, test) is ``train_test
 
 ``complete`` holds the photographs to 11,788, of which 5,994 are for training and 5,794 for testing.
 
-Beside the arrays that it maps, preparing files of the full size holds some 200 MB at most
-(``python -m bench.data cub200``, whose content is made up).
+Beside the arrays that it maps, preparing files of the full size holds some 200 MB at most.
 """
 
 from __future__ import annotations

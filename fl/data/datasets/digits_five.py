@@ -23,7 +23,7 @@ one. The pieces have no validation samples. FedLGD (C.-Y. Huang et al. TMLR 2024
 sets' own splits and all their training images instead, and prints no sizes; those of the pack, from
 FedBN's preprocessing code, are asserted.
 
-Memory: 341 MB, the largest pickle, SynthDigits' test images (`python -m bench.data digits-five`).
+Memory: 341 MB, the largest pickle, SynthDigits' test images.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ smallest list. Pixels are scaled to 0..1 and not normalised, as in FedBN. Grey i
 ones.
 
 Memory: one image at a time, the lists and the index of one archive. On generated files, whose
-archives are small, 2 MB (`python -m bench.data domainnet`).
+archives are small, 2 MB.
 """
 
 from __future__ import annotations

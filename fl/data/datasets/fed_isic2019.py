@@ -20,8 +20,7 @@ from these); they are not compressed as JPEG once more; values over 255 are clip
 wrapped around. A model sees ImageNet's normalisation. FLamby's sizes, by centre and split, are
 asserted; labels must agree with the challenge's ground truth and centres with its names of lesions.
 
-Memory: one image at a time, 26 MB for one of 1024 x 1024, and the tables
-(`python -m bench.data fed-isic2019`).
+Memory: one image at a time, 26 MB for one of 1024 x 1024, and the tables.
 """
 
 from __future__ import annotations

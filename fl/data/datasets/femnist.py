@@ -16,9 +16,9 @@ Ink is dark on white, 255, as LEAF has it. Classes are 0-9, A-Z, a-z. Pictures a
 every writer but the first twice; here it is there once. Nothing is left out: LEAF's figures,
 805,263 pictures of 3,550 writers, are held as the least that a complete set has.
 
-Beside the arrays, preparing 3,600 pictures holds some 6 MB, 18,000 some 16 MB (``python -m
-bench.data femnist``): it grows with Python's list of the members of a zip, and by that rule holds
-about 0.6 GB at the full size, where ``by_class.zip`` also lists copies.
+Beside the arrays, preparing 3,600 pictures holds some 6 MB, 18,000 some 16 MB: it grows with
+Python's list of the members of a zip, and by that rule holds about 0.6 GB at the full size, where
+``by_class.zip`` also lists copies.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ files come from the copy that PyTorch keeps, as their home asks for a password.
 Images and labels are taken as they are, the training set before the test set; ``split`` says which
 is which.
 
-Beside the arrays, preparing files of the full size holds some 20 MB at most (``python -m bench.data
-mnist``).
+Beside the arrays, preparing files of the full size holds some 20 MB at most.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ rest ``val``, as in FedFA (T. Zhou and E. Konukoglu. ICLR 2023), whose sizes are
 itself trains on parts of these. Pixels are scaled to 0..1 and not normalised, as in FedBN. Grey
 images become colour ones.
 
-Memory: one image at a time and the lists, 4 MB here (`python -m bench.data office-caltech10`).
+Memory: one image at a time and the lists, 4 MB here.
 """
 
 from __future__ import annotations

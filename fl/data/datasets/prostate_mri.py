@@ -27,8 +27,7 @@ The task is the segmentation of the gland, ``mask``. ``task: classification`` as
 slice shows it, which ``empty: true`` makes a question by keeping the slices that do not: beyond the
 papers.
 
-Memory: one volume as numbers of eight bytes, three times over: 101 MB for 24 slices
-(`python -m bench.data prostate-mri`).
+Memory: one volume as numbers of eight bytes, three times over: 101 MB for 24 slices.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ disc and balanced the classes, in a way that is not published: ACRIMA's and RIM-
 already, Drishti's and REFUGE's show the whole eye here. The publishers' numbers of each class are
 asserted.
 
-Memory: one image at a time; 3 MB with small ones (`python -m bench.data retina`).
+Memory: one image at a time; 3 MB with small ones.
 """
 
 from __future__ import annotations

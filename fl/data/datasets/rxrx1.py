@@ -18,8 +18,7 @@ equally common are taken in that order, too: which of them FL4Health takes is le
 of the 50 are such (the others are the 31 controls). Images of another ``side`` than 512 are resized
 bilinearly. Values are scaled to 0..1. The whole set's number of images, 125,510, is asserted.
 
-Memory: the index of the archive's 753,060 pictures and the metadata, 619 MB
-(`python -m bench.data rxrx1`, which makes as many pictures).
+Memory: the index of the archive's 753,060 pictures and the metadata, 619 MB.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ GloVe's vectors fixed.)
 ``min_samples`` tweets are left out. LEAF's own settings ask for 64. FedProx's 772 users and 40,783
 tweets are a random subset of its authors'. The tokenisation was read off LEAF's preprocessing.
 
-Beside the arrays that it maps, preparing files of the full size holds some 180 MB at most
-(``python -m bench.data sent140``, whose content is made up).
+Beside the arrays that it maps, preparing files of the full size holds some 180 MB at most.
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ overlap, so a test sample shares characters with training samples, in LEAF as he
 ``min_samples`` are left out. FedProx's 143 roles and 517,106 samples are a random subset of its
 authors'. The alphabet and the rules were read off LEAF's and FedProx's preprocessing.
 
-Beside the arrays that it maps, preparing files of the full size holds some 80 MB at most
-(``python -m bench.data shakespeare``, whose content is made up).
+Beside the arrays that it maps, preparing files of the full size holds some 80 MB at most.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ is. Clients are sorted by name, their samples by file name with silence at the e
 256 for validation and 250 for testing (FedL2P), before speakers of fewer than ``min_samples`` are
 left out.
 
-Beside the arrays that it maps, preparing files of the full size holds some 30 MB at most
-(``python -m bench.data speech-commands``, whose content is made up).
+Beside the arrays that it maps, preparing files of the full size holds some 30 MB at most.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ Pictures are decoded as they are (grey ones among them become colour) in the arc
 val; the published test pictures have no labels and are left out. Classes are numbered by their
 WordNet id in alphabetical order.
 
-Beside the arrays, preparing holds some 30 MB at most, of 5,200 pictures as of 1,200 (``python -m
-bench.data tiny-imagenet``).
+Beside the arrays, preparing holds some 30 MB at most, of 5,200 pictures as of 1,200.
 """
 
 from __future__ import annotations

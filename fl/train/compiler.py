@@ -1,0 +1,68 @@
+"""Where PyTorch's compiler keeps its programs, and that it is silent in the log of a training."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import shutil
+import stat
+import tempfile
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+USERS = os.environ.get(FOLDER)
+"""The user's own folder comes first."""
+
+PACKAGES = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._export", "torch.fx")
+
+
+def keep_beside(store: Path) -> None:
+    """Keep programs in ``compiled`` beside the store: later jobs load and run them. So the folder
+    must be the user's own, and nobody else may write there; else programs last as long as this
+    process. It may be deleted.
+    """
+    if USERS:
+        return
+    folder = store.resolve().parent / "compiled"
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _private(folder):
+        folder = _temporary()
+    os.environ[FOLDER] = str(folder)
+
+
+@cache
+def _temporary() -> Path:
+    folder = tempfile.mkdtemp(prefix="fedloom-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _private(folder: Path) -> bool:
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return mine and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """A context in which the compiler logs errors alone, and warns of nothing."""
+    loggers = {name: logging.getLogger(name) for name in PACKAGES}
+    levels = {name: logger.level for name, logger in loggers.items()}
+    with warnings.catch_warnings():
+        for name, logger in loggers.items():
+            logger.setLevel(logging.ERROR)
+            warnings.filterwarnings("ignore", module=name.replace(".", r"\."))
+        try:
+            yield
+        finally:
+            for name, level in levels.items():
+                loggers[name].setLevel(level)
