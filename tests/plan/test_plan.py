@@ -325,7 +325,6 @@ def test_files_are_rewritten_only_when_their_content_changes(config: Path):
         home / "plan.json",
         home / "studies" / "a.json",
         home / "bundles" / f"{new}.json",
-        home / "programs.json",
         home / "tried.json",
     }
 
