@@ -248,8 +248,13 @@ def write_sealed(path: Path, record: Mapping[str, Any], files: Iterable[str] = (
         name: {"size": (path.parent / name).stat().st_size, "sha256": sha256(path.parent / name)}
         for name in files
     }
+    write_described(path, record, described)
+
+
+def write_described(path: Path, record: Mapping[str, Any], files: Mapping[str, Any]) -> None:
+    """As `write_sealed`, for files whose size and SHA-256 are known."""
     # Through JSON and back, so that the seal is over what a reader will see.
-    plain = json.loads(json.dumps({**record, "files": described}))
+    plain = json.loads(json.dumps({**record, "files": dict(files)}))
     write_json(path, {**plain, "seal": _seal(plain)})
 
 

@@ -73,7 +73,7 @@ def _bundle(bundle: Bundle, store: Store, there: set[str]) -> Iterator[Standing]
         run = member.run
         seed = f"{bundle.title}, seed {member.seed}"
         complete = store.has_weights if member.keep_weights else store.has
-        if {run, f"{run}.old"} & there and complete(run):
+        if run in there and complete(run):
             yield Standing(run, seed, member.spec, "done")
             continue
         holder = store.holder(run) if run in begun else None

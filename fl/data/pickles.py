@@ -1,16 +1,20 @@
-"""Pickles of others, read without running what is in them.
+"""Pickles of others, read without calling anything that they name.
 
-A pickle is a program: the plain ``pickle.load`` runs whatever its author wrote, and even a few
-names that look harmless are enough to crash it. So this is a reader of its own for the instructions
-that data needs. It knows text, numbers, lists, tuples and dictionaries, and by `fl.data.pickled`
-numpy's arrays; it calls nothing, refuses everything else by name, and holds no more in memory than
-the file has.
+A pickle is a program: the plain ``pickle.load`` runs whatever its author wrote. Here Python's own
+unpickler builds text, numbers, lists, tuples and dictionaries. The few names that numpy's arrays
+need (`KNOWN`) stand for functions of this file, which check what they are given; every other name
+is refused, as is every instruction that could call something. So no code of a pickle's author, and
+none that the author chose, is ever run. A pickle that is made to use up memory is not guarded
+against beyond `BYTES`: published files are held to a checksum.
 """
 
 from __future__ import annotations
 
-import codecs
-import struct
+import io
+import math
+import pickle
+import pickletools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,32 +23,31 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.data.archives import name_of
-from fl.data.pickled import KNOWN, Named, Refused, Unfinished
 
 BYTES = 1 << 32
 """How long a pickle may be; the largest that is published has 0.3 GB."""
-STEPS = 10_000_000
-"""How many instructions it may have, and values: the largest has 0.3 million."""
 DEPTH = 16
 """How deep containers may lie in containers."""
-PIECE = 1 << 26
-LINE, DIGITS = 1 << 20, 9
+CALLS = {
+    *("PERSID", "BINPERSID", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"),
+    *("NEXT_BUFFER", "READONLY_BUFFER"),
+}
+"""Instructions that make objects of classes, or ask the reader for something, by the names of the
+standard library's pickletools. Data does without them.
+"""
+NUMBERS = re.compile(r"[iu][1248]|f[248]|[SU][1-9][0-9]{0,5}|O[48]")
+"""The types of arrays that are taken; O stands for Python's objects."""
+LEAVES = (bytes, str, int, float, bool, type(None))
 
-NUMBERS = {b"J": "<i", b"K": "<B", b"M": "<H", b"G": ">d"}
-CONSTANTS = {b"N": None, b"\x88": True, b"\x89": False}
-STRINGS = {b"T": "<i", b"U": "<B", b"B": "<I", b"C": "<B", b"\x8e": "<Q", b"\x96": "<Q"}
-TEXTS = {b"X": "<I", b"\x8c": "<B", b"\x8d": "<Q"}
-PUTS, GETS = {b"q": "<B", b"r": "<I"}, {b"h": "<B", b"j": "<I"}
-TUPLES = {b")": 0, b"\x85": 1, b"\x86": 2, b"\x87": 3}
-KEYS = (bytes, str, int, float, bool, type(None))
-LEAVES = (*KEYS, np.ndarray, np.generic)
+
+class Refused(Exception):
+    """A pickle asks for something that is no plain data."""
 
 
 def load(stream: Path | BinaryIO) -> Any:
     """What is pickled in a file or a stream: arrays, numbers, text, lists, tuples, dictionaries.
 
-    Text of Python 2 and bytearrays become bytes; arrays of objects become lists. Arrays cannot be
-    written to.
+    Text of Python 2 and bytearrays become bytes; arrays of objects become lists.
 
     Raises:
         DataError: If the pickle is damaged or asks for anything else; it names the file and what is
@@ -52,10 +55,11 @@ def load(stream: Path | BinaryIO) -> Any:
     """
     title = name_of(stream)
     try:
-        if isinstance(stream, Path):
-            with stream.open("rb") as file:
-                return _Machine(file).run()
-        return _Machine(stream).run()
+        content = stream.read_bytes() if isinstance(stream, Path) else stream.read(BYTES + 1)
+        if len(content) > BYTES:
+            raise Refused(f"more than {BYTES:,} bytes")
+        _check_instructions(content)
+        return _plain(_Unpickler(io.BytesIO(content), encoding="bytes").load(), {}, 0)
     except DataError:
         raise  # The archive that it is in is damaged.
     except Refused as error:
@@ -70,290 +74,151 @@ def load(stream: Path | BinaryIO) -> Any:
         ) from error
 
 
-class _Machine:
-    """A stack of values, marks in it, and numbered values that come again."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self._left = stream, BYTES
-        self._stack: list[Any] = []
-        self._marks: list[int] = []
-        self._memo: dict[int, Any] = {}
-
-    def run(self) -> Any:
-        """Follow the instructions to the end; the value that they leave."""
-        for _ in range(STEPS):
-            code = self._read(1)
-            if code == b".":
-                value = self._pop()
-                _weigh(value, {})
-                return value
-            if code not in INSTRUCTIONS:
-                raise Refused(f"the instruction {code!r}")
-            INSTRUCTIONS[code](self)
-        raise ValueError(f"it has more than {STEPS:,} instructions")
-
-    def _read(self, count: int) -> bytes:
-        self._spend(count)
-        # In pieces, as a reader makes room for all that it is asked for, whether or not it comes.
-        sizes = [min(PIECE, count - at) for at in range(0, count, PIECE)]
-        pieces: list[bytes] = []
-        for size in sizes:
-            pieces.append(self._stream.read(size))
-            if len(pieces[-1]) != size:
-                raise EOFError("it ends early")
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _spend(self, count: int) -> None:
-        if not 0 <= count <= self._left:
-            raise ValueError(f"it states {count:,} bytes; allowed: up to {BYTES:,} in all")
-        self._left -= count
-
-    def _number(self, form: str) -> Any:
-        return struct.unpack(form, self._read(struct.calcsize(form)))[0]
-
-    def _line(self) -> bytes:
-        line = self._stream.readline(LINE)
-        self._spend(len(line))
-        if not line.endswith(b"\n"):
-            raise EOFError("a line has no end")
-        return line[:-1]
-
-    def _push(self, value: Any) -> None:
-        self._stack.append(value)
-
-    def _pop(self) -> Any:
-        if len(self._stack) <= (self._marks[-1] if self._marks else 0):
-            raise ValueError("it takes a value where there is none")
-        return self._stack.pop()
-
-    def _pop_mark(self) -> list[Any]:
-        mark = self._marks.pop()
-        values = self._stack[mark:]
-        del self._stack[mark:]
-        return values
-
-    def mark(self) -> None:
-        self._marks.append(len(self._stack))
-
-    def skip(self, count: int) -> None:
-        self._read(count)
-
-    def constant(self, value: Any) -> None:
-        self._push(value)
-
-    def number(self, form: str) -> None:
-        self._push(self._number(form))
-
-    def string(self, form: str) -> None:
-        self._push(self._read(self._number(form)))
-
-    def text(self, form: str) -> None:
-        self._push(self._read(self._number(form)).decode())
-
-    def whole(self) -> None:
-        line = self._line().removesuffix(b"L")
-        if len(line) > 20:
-            raise ValueError("a number has more than 20 digits")
-        self._push({b"00": False, b"01": True}[line] if line in (b"00", b"01") else int(line))
-
-    def long(self) -> None:
-        size = self._number("<B")
-        if size > DIGITS:
-            raise ValueError(f"a number has {size} bytes; allowed: {DIGITS}")
-        self._push(int.from_bytes(self._read(size), "little", signed=True))
-
-    def decimal(self) -> None:
-        self._push(float(self._line()[:40]))
-
-    def quoted(self) -> None:
-        line = self._line().strip()
-        if len(line) < 2 or line[:1] not in (b"'", b'"') or line[-1:] != line[:1]:
-            raise ValueError("text has no quotes")
-        self._push(codecs.escape_decode(line[1:-1])[0])
-
-    def escaped(self) -> None:
-        text = self._line().decode("raw-unicode-escape")
-        text.encode()  # Half a character is damage, as in the other forms of text.
-        self._push(text)
-
-    def new_list(self) -> None:
-        self._push([])
-
-    def new_dict(self) -> None:
-        self._push({})
-
-    def several(self, count: int) -> None:
-        values = [self._pop() for _ in range(count)]
-        self._push(tuple(reversed(values)))
-
-    def tuple_from_mark(self) -> None:
-        self._push(tuple(self._pop_mark()))
-
-    def list_from_mark(self) -> None:
-        self._push(self._pop_mark())
-
-    def dict_from_mark(self) -> None:
-        values = self._pop_mark()
-        self._push({})
-        self._set(values)
-
-    def append(self) -> None:
-        self._add([self._pop()])
-
-    def extend(self) -> None:
-        self._add(self._pop_mark())
-
-    def set_item(self) -> None:
-        value, key = self._pop(), self._pop()
-        self._set([key, value])
-
-    def set_items(self) -> None:
-        self._set(self._pop_mark())
-
-    def _add(self, values: list[Any]) -> None:
-        self._top(list).extend(values)
-
-    def _set(self, values: list[Any]) -> None:
-        for key in values[::2]:
-            if type(key) not in KEYS:
-                raise Refused(f"a key that is a {type(key).__name__}")
-        self._top(dict).update(zip(values[::2], values[1::2], strict=True))
-
-    def _top(self, kind: type) -> Any:
-        target = self._pop()
-        if type(target) is not kind:
-            raise ValueError(f"a {type(target).__name__} where a {kind.__name__} is expected")
-        self._push(target)
-        return target
-
-    def put(self, form: str) -> None:
-        self._store(self._number(form))
-
-    def put_line(self) -> None:
-        self._store(int(self._line()[:20]))
-
-    def put_next(self) -> None:
-        self._store(len(self._memo))
-
-    def _store(self, index: int) -> None:
-        self._memo[index] = value = self._pop()
-        self._push(value)
-
-    def get(self, form: str) -> None:
-        self._fetch(self._number(form))
-
-    def get_line(self) -> None:
-        self._fetch(int(self._line()[:20]))
-
-    def _fetch(self, index: int) -> None:
-        value = self._memo[index]
-        if isinstance(value, Unfinished):
-            value = value.made
-            if value is None:
-                raise Refused("an array within itself")
-        self._push(value)
-
-    def named(self) -> None:
-        module, name = self._line(), self._line()
-        self._name(module.decode(), name.decode())
-
-    def named_by_stack(self) -> None:
-        name, module = self._pop(), self._pop()
-        if type(name) is not str or type(module) is not str:
-            raise ValueError("a name is no text")
-        self._name(module, name)
-
-    def _name(self, module: str, name: str) -> None:
-        full = f"{module[:100]}.{name[:100]}"
-        if full not in KNOWN:
-            raise Refused(full)
-        self._push(KNOWN[full])
-
-    def make(self) -> None:
-        arguments, named = self._pop(), self._pop()
-        if type(named) is not Named or type(arguments) is not tuple:
-            raise Refused("a call of something that is no name")
-        if named.make is None:
-            raise Refused(f"a call of {named.name}")
-        self._spend_on(arguments)
-        self._push(named.make(arguments))
-
-    def _spend_on(self, parts: tuple[Any, ...]) -> None:
-        # The same bytes can be asked for time and again, and each time they are looked through.
-        self._spend(sum(len(part) for part in parts if type(part) in (bytes, str)))
-
-    def finish(self) -> None:
-        state, target = self._pop(), self._pop()
-        if not isinstance(target, Unfinished) or target.made is not None:
-            raise Refused(f"a state of a {type(target).__name__}")
-        if type(state) is not tuple:
-            raise ValueError("a state is no tuple")
-        self._spend_on(state)
-        self._push(target.finish(state))
-
-
-def _weigh(value: Any, known: dict[int, tuple[int, int]], level: int = 0) -> tuple[int, int]:
-    """How many values there are in ``value``, and how deep they lie.
-
-    What is in two places counts twice, as whoever walks through it meets it twice: a few lists that
-    hold each other are more than can ever be walked through.
+def _check_instructions(content: bytes) -> None:
+    """Refuse the instructions that data does without, and a memory of more places than there are
+    bytes: Python would make room for all of them.
     """
-    if type(value) not in (list, tuple, dict):
-        if not isinstance(value, LEAVES):
-            raise Refused(f"a value that is a {type(value).__name__}")
-        return 1, 0
-    if id(value) not in known and level <= DEPTH:
-        inner = value.values() if type(value) is dict else value
-        found = [_weigh(part, known, level + 1) for part in inner]
-        known[id(value)] = 1 + sum(n for n, _ in found), 1 + max((d for _, d in found), default=0)
-    total, depth = known.get(id(value), (0, DEPTH + 1))
-    if total > STEPS or depth > DEPTH:
-        raise Refused(f"more than {STEPS:,} values, or deeper than {DEPTH} in each other")
-    return total, depth
+    for instruction, argument, _ in pickletools.genops(content):
+        if instruction.name in CALLS:
+            raise Refused(f"the instruction {instruction.name}")
+        if instruction.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):
+            raise ValueError(f"it numbers a value {argument:,}")
 
 
-Step = Callable[[_Machine], None]
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        full = f"{module}.{name}"
+        if full not in KNOWN:
+            raise Refused(full[:200])
+        return KNOWN[full]
 
 
-def _given(step: Callable[[_Machine, Any], None], forms: dict[bytes, Any]) -> dict[bytes, Step]:
-    """The instructions that differ in one argument only."""
-    return {
-        code: lambda machine, argument=form: step(machine, argument)  # type: ignore[misc]
-        for code, form in forms.items()
-    }
+class _Name:
+    """What a name in a pickle stands for."""
+
+    def __init__(self, name: str, make: Callable[..., Any] | None = None) -> None:
+        self._name, self._make = name, make
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._make is None:
+            raise Refused(f"a call of {self._name}")
+        return self._make(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise Refused(f"a state of {self._name}")
 
 
-INSTRUCTIONS: dict[bytes, Step] = {
-    **_given(_Machine.skip, {b"\x80": 1, b"\x95": 8}),
-    **_given(_Machine.constant, CONSTANTS),
-    **_given(_Machine.number, NUMBERS),
-    **_given(_Machine.string, STRINGS),
-    **_given(_Machine.text, TEXTS),
-    **_given(_Machine.several, TUPLES),
-    **_given(_Machine.put, PUTS),
-    **_given(_Machine.get, GETS),
-    b"(": _Machine.mark,
-    b"I": _Machine.whole,
-    b"L": _Machine.whole,
-    b"\x8a": _Machine.long,
-    b"F": _Machine.decimal,
-    b"S": _Machine.quoted,
-    b"V": _Machine.escaped,
-    b"]": _Machine.new_list,
-    b"}": _Machine.new_dict,
-    b"t": _Machine.tuple_from_mark,
-    b"l": _Machine.list_from_mark,
-    b"d": _Machine.dict_from_mark,
-    b"a": _Machine.append,
-    b"e": _Machine.extend,
-    b"s": _Machine.set_item,
-    b"u": _Machine.set_items,
-    b"p": _Machine.put_line,
-    b"\x94": _Machine.put_next,
-    b"g": _Machine.get_line,
-    b"c": _Machine.named,
-    b"\x93": _Machine.named_by_stack,
-    b"R": _Machine.make,
-    b"b": _Machine.finish,
+class _Kind:
+    """The type of an array's items, which gets its byte order as a state."""
+
+    def __init__(self, code: Any, *rest: Any) -> None:
+        self.code, self.order = _text(code), "|"
+        if not NUMBERS.fullmatch(self.code):
+            raise Refused(f"an array of type {self.code[:20]!r}")
+
+    def __setstate__(self, state: Any) -> None:
+        _, order, *inner = state
+        if inner[:3] != [None] * 3:
+            raise Refused("an array whose items have parts")
+        self.order = _text(order)
+
+
+class _Array:
+    """An array, which gets its shape and content as a state; ``value`` is None until then."""
+
+    value: Any = None
+
+    def __init__(self, kind: Any = None, *rest: Any) -> None:
+        if kind is not NDARRAY:
+            raise Refused("an array of another class than numpy.ndarray")
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, by_columns, content = state
+        self.value = _array(kind, shape, bool(by_columns), content)
+
+
+def _array(kind: Any, shape: Any, by_columns: bool, content: Any) -> Any:
+    """An array of exactly ``content``; a list where it holds objects."""
+    if not isinstance(kind, _Kind) or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError("an array has no type, or no shape")
+    count = math.prod(shape)
+    if kind.code[0] == "O":
+        # Of bytes, numpy would make addresses in memory.
+        if type(content) is not list or len(shape) != 1 or len(content) != count:
+            raise Refused(f"an array of objects {[*shape]} that is no list of them")
+        return content
+    dtype = np.dtype(kind.order + kind.code)
+    if type(content) not in (bytes, bytearray) or len(content) != count * dtype.itemsize:
+        raise ValueError(f"an array of {[*shape]} {dtype} has other bytes")
+    if dtype.kind == "U":
+        content.decode("utf-32-be" if dtype.byteorder == ">" else "utf-32-le")
+    flat = np.frombuffer(content, dtype) if count else np.empty(0, dtype)
+    return flat.reshape(shape, order="F" if by_columns else "C")
+
+
+def _with_content(content: Any, kind: Any, shape: Any, order: Any) -> _Array:
+    array = _Array(NDARRAY)
+    array.value = _array(kind, shape, order == "F", content)
+    return array
+
+
+def _scalar(kind: Any, content: Any) -> _Array:
+    array = _Array(NDARRAY)
+    array.value = _array(kind, (1,), False, content)[0]
+    return array
+
+
+def _encoded(text: Any, encoding: Any) -> bytes:
+    """How Python 3 writes bytes for Python 2."""
+    if type(text) is not str or encoding != "latin1":
+        raise Refused("an encoding other than latin1")
+    return text.encode("latin-1")
+
+
+def _text(value: Any) -> str:
+    """Text that Python 2 wrote as bytes, or Python 3 as text."""
+    return value.decode("ascii") if type(value) is bytes else str(value)
+
+
+def _plain(value: Any, made: dict[int, Any], depth: int) -> Any:
+    """The value with arrays in place of what stands for them; what is in two places stays one."""
+    if depth > DEPTH:
+        raise Refused(f"values deeper than {DEPTH} in each other")
+    kind = type(value)
+    if kind is str:
+        value.encode()  # Half a character is damage: nobody could print it.
+    if kind in LEAVES:
+        return value
+    if kind is bytearray:
+        return bytes(value)
+    if id(value) in made:
+        return made[id(value)]
+    if kind is _Array and value.value is not None:
+        result = value.value
+        if type(result) is list:
+            result = _plain(result, made, depth + 1)
+    elif kind in (list, tuple):
+        result = kind(_plain(item, made, depth + 1) for item in value)
+    elif kind is dict:
+        if not all(type(key) in LEAVES for key in value):
+            raise Refused("a key that is neither text nor a number")
+        result = {key: _plain(item, made, depth + 1) for key, item in value.items()}
+    else:
+        raise Refused(f"a value that is no data ({kind.__name__.strip('_')})")
+    made[id(value)] = result
+    return result
+
+
+NDARRAY = _Name("numpy.ndarray")
+KNOWN: dict[str, _Name] = {
+    "numpy.ndarray": NDARRAY,
+    "numpy.dtype": _Name("numpy.dtype", _Kind),
+    "_codecs.encode": _Name("_codecs.encode", _encoded),
+    # Both are how Python 3 writes no bytes for Python 2.
+    "__builtin__.bytes": _Name("bytes", lambda: b""),
+    "builtins.bytes": _Name("bytes", lambda: b""),
 }
-"""By the byte that stands for it, as the standard library's pickletools describes it."""
+for core in ("core", "_core"):  # numpy 2 has another name for the same modules.
+    KNOWN[f"numpy.{core}.multiarray._reconstruct"] = _Name("_reconstruct", _Array)
+    KNOWN[f"numpy.{core}.multiarray.scalar"] = _Name("scalar", _scalar)
+    KNOWN[f"numpy.{core}.numeric._frombuffer"] = _Name("_frombuffer", _with_content)

@@ -1,8 +1,9 @@
 """Moving finished runs between stores: from folder to folder, or through a tar file.
 
 A run is checked at its source and again when it arrives, and it appears in the target by one
-rename. A run that the target has already is not changed: the same numbers are skipped, other
-numbers under the same name are reported as a conflict.
+rename. A run that the target has already is not changed: the same numbers, to within
+`sameness.TOLERANCE`,
+are skipped, other numbers under the same name are reported as a conflict.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
-from fl.store import maintenance
+from fl.store import maintenance, sameness
 from fl.store.layout import KEPT, RECORD
 from fl.store.store import Store, is_name
 
@@ -27,6 +28,8 @@ NEW, THERE, BUSY, CONFLICT, DAMAGED = (
     "in conflict",
     "damaged",
 )
+MEMBERS = 1_000_000
+"""The most files that are unpacked from a tar file: those of 250,000 runs."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,10 @@ class Moved:
 
 def bring(run: str, source: Store, target: Store) -> Moved:
     """Copy a finished run into ``target``, which keeps what it has."""
-    if found := maintenance.problems(source, run):
-        return Moved(run, DAMAGED, "; ".join(found))
+    if problems := maintenance.problems(source, run):
+        return Moved(run, DAMAGED, "; ".join(problems))
     if target.has(run):
-        if differing := _differing(run, source, target):
+        if differing := sameness.differing(run, source, target):
             why = f"{target.place(run)}: has other numbers than {source.place(run)} ({differing})"
             return Moved(run, CONFLICT, f"{why}; remove the one that you do not trust")
         if target.has_weights(run) or not source.has_weights(run):
@@ -52,13 +55,6 @@ def bring(run: str, source: Store, target: Store) -> Moved:
         if workspace is None:
             return Moved(run, THERE if target.has(run) else BUSY)
         return Moved(run, NEW if workspace.adopt(source.place(run)) else THERE)
-
-
-def _differing(run: str, source: Store, target: Store) -> str:
-    """The first file that both have and that is not the same; empty if there is none."""
-    ours, theirs = (store.record(run)["files"] for store in (source, target))
-    both = sorted({*ours} & {*theirs})
-    return next((name for name in both if ours[name]["sha256"] != theirs[name]["sha256"]), "")
 
 
 def is_tar(path: Path) -> bool:
@@ -76,8 +72,8 @@ def pack(runs: Iterable[str], source: Store, path: Path) -> Iterator[Moved]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with files.replacing(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
             for run in runs:
-                if found := maintenance.problems(source, run):
-                    yield Moved(run, DAMAGED, "; ".join(found))
+                if problems := maintenance.problems(source, run):
+                    yield Moved(run, DAMAGED, "; ".join(problems))
                     continue
                 for name in (RECORD, *source.record(run)["files"]):
                     tar.add(source.place(run) / name, f"{run}/{name}", filter=_plain)
@@ -93,22 +89,38 @@ def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Store]:
-    """A store to copy runs from: a folder as it is, a tar file unpacked until the context ends."""
+    """A store to copy runs from: a folder as it is, a tar file unpacked until the context ends.
+
+    Raises:
+        FedloomError: If there is no such place, or if the tar file is damaged, has other files than
+            those of runs, or has more of them than `MEMBERS`.
+    """
     if not path.exists():
         raise FedloomError(f"{path}: does not exist")
     if not is_tar(path):
+        if not path.is_dir():
+            raise FedloomError(f"{path}: allowed: a folder, or a file named *.tar")
         yield Store(path)
         return
-    from fl.data.archives import fill
-
     with files.disk_errors(path), tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
-        fill(Path(folder), path, wanted=lambda name: _known(name, path))
+        try:
+            _unpack(path, Path(folder))
+        except (tarfile.TarError, EOFError, ValueError) as error:
+            raise DataError(f"{path}: is truncated, damaged or no tar file ({error})") from error
         yield Store(Path(folder))
 
 
-def _known(name: str, path: Path) -> bool:
-    run, _, file = name.partition("/")
-    if not is_name(run) or file not in (RECORD, *KEPT):
-        allowed = ", ".join(f"RUN/{known}" for known in (RECORD, *KEPT))
-        raise DataError(f"{path}: has {name!r}; allowed: {allowed}")
-    return True
+def _unpack(path: Path, folder: Path) -> None:
+    """Write the files of a tar file into a folder. A plain tar holds no more than its own bytes."""
+    with files.ordinary(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        for number, info in enumerate(tar):
+            run, _, name = info.name.removeprefix("./").partition("/")
+            if info.isdir() and not name:
+                continue
+            regular = info.isreg() and not info.issparse()
+            if not is_name(run) or name not in (RECORD, *KEPT) or not regular:
+                allowed = ", ".join(f"RUN/{known}" for known in (RECORD, *KEPT))
+                raise DataError(f"{path}: has {info.name[:200]!r}; allowed: files {allowed}")
+            if number >= MEMBERS:
+                raise DataError(f"{path}: has more files than are unpacked; allowed: {MEMBERS:,}")
+            tar.extract(info, folder, filter="data")

@@ -1,25 +1,22 @@
 """One process at a time for one run, on a file system that several hosts may share.
 
-The holder of a lease is written in a file that appears by a hard link, which is atomic on NFS too.
-The holder increments a counter inside that file, always in the same inode: a process that has lost
-the lease and wakes up late writes to a file that nobody reads any more.
+A lease is a file that names its holder. It appears by a hard link, so that one of several processes
+makes it, and its holder touches it every few seconds. It is locked as long as the holder lives.
 
-No clocks are compared. A holder is replaced at once if its process, or the boot of its host, is
-known to be over; otherwise if its file has not changed while the waiter watched it for ``patience``
-seconds. A live holder can be replaced wrongly, for instance after it was suspended; it notices at
-its next beat (`Lease.lost`). Until then two processes work on one run. So the store is right
-without leases; they only save work.
+A process of the same host sees by the lock at once that a holder is over. On another host, where a
+lock may be unknown, a holder counts as over if nobody touched its file while the waiter watched for
+``patience`` seconds; no clocks are compared. So a live holder can be replaced wrongly, for instance
+after it was suspended. It notices at its next touch (`Lease.lost`), and until then two processes
+work on one run. The store is right without leases; they save work and guard nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import hashlib
+import fcntl
 import json
 import logging
 import os
-import secrets
 import socket
 import threading
 import time
@@ -33,96 +30,89 @@ log = logging.getLogger(__name__)
 
 
 class Lease:
-    """A lease that is held; a thread keeps its file alive until `release`."""
+    """A lease that this process has; a thread touches its file until `release`."""
 
-    def __init__(self, path: Path, holder: dict[str, Any], handle: int, beat: float) -> None:
+    def __init__(self, path: Path, handle: int, beat: float) -> None:
         self.path, self.lost = path, False
-        self._holder, self._handle, self._count, self._warned = holder, handle, 0, False
-        self._stop, self._lock = threading.Event(), threading.Lock()
-        self._thread = threading.Thread(target=self._live, args=(beat,), daemon=True)
+        self._handle, self._released = handle, threading.Event()
+        self._thread = threading.Thread(target=self._touch, args=(beat,), daemon=True)
         self._thread.start()
 
-    def _live(self, beat: float) -> None:
-        while not self.lost and not self._stop.wait(beat):
-            self.check(count=1)
+    def _touch(self, beat: float) -> None:
+        while not self.lost and not self._released.wait(beat):
+            with contextlib.suppress(OSError):  # The disk may be away for a while.
+                os.utime(self._handle)
+                self.check()
 
-    def check(self, count: int = 0) -> bool:
+    def check(self) -> bool:
         """Whether the lease is still ours; sets `lost` if it is not."""
-        with self._lock:
-            try:
-                if count and not self._stop.is_set():
-                    self._count += count
-                    os.pwrite(self._handle, _text(self._holder, self._count), 0)
-                    os.fsync(self._handle)
-                ours = bool(_nonce(_read(self.path)) == self._holder["nonce"])
-            except OSError as error:
-                ours = error.errno != errno.ESTALE
-                if ours and not self._warned:
-                    self._warned = True
-                    log.warning("%s: the lease cannot be kept alive for now: %s", self.path, error)
-            if not ours and not self.lost and not self._stop.is_set():
-                self.lost = True
-                log.warning("%s: another process has taken this run over", self.path)
-            return ours
+        if _is_at(self.path, self._handle):
+            return True
+        if not self.lost and not self._released.is_set():
+            log.warning("%s: another process has taken this run over", self.path)
+            self.lost = True
+        return False
 
     def release(self) -> None:
-        """Stop the thread and remove the file, unless another process holds the lease by now."""
-        if self._stop.is_set():
+        """Stop the thread and remove the file, unless another process has the lease by now."""
+        if self._released.is_set():
             return
-        self._stop.set()
+        self._released.set()
         self._thread.join()
-        os.close(self._handle)
         with contextlib.suppress(OSError):
-            content = _read(self.path)
-            if content and _nonce(content) == self._holder["nonce"]:
-                _withdraw(self.path, content)
+            if self.check():
+                self.path.unlink()
+        os.close(self._handle)
 
 
 def take(
     path: Path, over: Callable[[], bool], beat: float, patience: float, wait: bool = True
 ) -> Lease | None:
-    """Take the lease ``path``, waiting while another process holds it; its folder is made.
+    """Take the lease ``path``, waiting while another process has it; its folder is made.
 
     Args:
         over: Whether there is nothing left to do.
-        beat, patience: In seconds, see the module.
+        beat: Seconds after which the holder touches the file.
+        patience: See the module; in seconds.
         wait: If false, do not wait for a holder that may be alive.
 
     Returns:
         None as soon as ``over()`` is true, or, without ``wait``, if the holder may be alive.
     """
-    seen: bytes | None = None
-    unchanged, told = 0.0, False
+    touched, silent, told = (0, 0), 0.0, False
     # Time is counted in looks that were really taken, so that neither a jump of the clock nor a
     # pause of this process or of the file server counts as silence of the holder.
     pause = beat / 10
     while not over():
-        content = _read(path)
-        if content is None:
+        last = _touched(path)
+        if last is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             if lease := _create(path, beat):
                 return lease
             continue
-        if content != seen:
-            seen, unchanged = content, 0.0
-        if _gone(_parse(content)) or unchanged >= patience:
-            log.warning("%s: its holder is gone (%s); taking over", path, _name(content))
-            _withdraw(path, content)
+        if last != touched:
+            touched, silent = last, 0.0
+        name = holder(path)
+        if _remove_orphan(path) or (silent >= patience and _remove(path, last)):
+            log.warning("%s: its holder is gone (%s); taking over", path, name)
             continue
         if not wait:
             return None
         if not told:
             told = True
-            log.info("%s: waiting for %s, which holds it", path, _name(content))
+            log.info("%s: waiting for %s, which holds it", path, name)
         time.sleep(pause)
-        unchanged += pause
+        silent += pause
     return None
 
 
 def holder(path: Path) -> str | None:
-    """Who holds the lease, for a message: host and process; None if there is no lease."""
-    content = _read(path)
-    return _name(content) if content else None
+    """Who has the lease, for a message: host and process; None if there is no lease."""
+    try:
+        said = _parse(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return f"process {said.get('pid', '?')} on {said.get('host', 'an unknown host')}"
 
 
 def living(path: Path, patience: float) -> str | None:
@@ -132,132 +122,105 @@ def living(path: Path, patience: float) -> str | None:
     judged by this host's clock.
     """
     try:
-        content, beaten = path.read_bytes(), path.stat().st_mtime
+        if time.time() - path.stat().st_mtime > patience:
+            return None
+        handle = _locked(path)
     except OSError:
         return None
-    if _gone(_parse(content)) or time.time() - beaten > patience:
+    if handle is not None:
+        os.close(handle)
         return None
-    return _name(content)
+    return holder(path)
 
 
 def _create(path: Path, beat: float) -> Lease | None:
     """Try to be the one who creates the lease file."""
-    me = {**_identity(), "nonce": secrets.token_hex(16)}
     draft = files.temporary(path)
+    handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        with draft.open("xb") as file:
-            file.write(_text(me, 0))
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, path)
-        # The answer of a link can be lost on NFS, so the file itself says who created it.
-        handle = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return None  # The folder was just removed, or tidied by a new holder.
+        with contextlib.suppress(OSError):  # Some network file systems have no locks.
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        said = {"host": socket.gethostname(), "pid": os.getpid()}
+        os.write(handle, json.dumps(said).encode())
+        os.link(draft, path)
+    except (FileExistsError, FileNotFoundError):  # Another was first, or has removed the folder.
+        os.close(handle)
+        return None
+    except BaseException:
+        os.close(handle)
+        raise
     finally:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-    if _nonce(os.pread(handle, 4096, 0)) == me["nonce"]:
-        return Lease(path, me, handle, beat)
+        draft.unlink(missing_ok=True)
+    return Lease(path, handle, beat)
+
+
+def _remove_orphan(path: Path) -> bool:
+    """Remove the lease of a process of this host that is over."""
+    try:
+        handle = _locked(path)
+    except OSError:
+        return False
+    if handle is None:
+        return False
+    try:  # While this process has the lock of the file, no other can judge it.
+        orphaned = _is_at(path, handle)
+        if orphaned:
+            path.unlink()
+        return orphaned
+    finally:
+        os.close(handle)
+
+
+def _locked(path: Path) -> int | None:
+    """A handle with the lock of the file; None if a process has it, or if one of another host may.
+
+    Raises:
+        OSError: If there is no such file, or if locks are unknown here.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if _parse(os.read(handle, 4096)).get("host") == socket.gethostname():
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+    except BlockingIOError:
+        pass
+    except OSError:
+        os.close(handle)
+        raise
     os.close(handle)
     return None
 
 
-def _withdraw(path: Path, content: bytes) -> None:
-    """Remove the lease file if it still has ``content``.
-
-    Of several processes only one can move the file away. If its content has changed meanwhile, its
-    holder is alive (or is a new one), and it is put back.
-    """
-    aside = files.temporary(path)
-    with contextlib.suppress(FileNotFoundError):
-        path.rename(aside)
-    if _read(aside) != content:
-        with contextlib.suppress(FileExistsError, FileNotFoundError):
-            os.link(aside, path)
-    aside.unlink(missing_ok=True)
+def _remove(path: Path, last: tuple[int, int]) -> bool:
+    """Remove a lease that nobody has touched since ``last``."""
+    silent = _touched(path) == last
+    if silent:
+        path.unlink(missing_ok=True)
+    return silent
 
 
-def _gone(holder: dict[str, Any]) -> bool:
-    """Whether this host can tell that a holder is certainly over."""
-    me = _identity()
-    if any(holder.get(key) != me[key] for key in ("host", "machine")):
-        return False
-    if holder.get("boot") != me["boot"]:
-        return bool(holder.get("boot") and me["boot"])
-    if holder.get("namespace") != me["namespace"]:
-        return False  # Its process has another number here, as in a container.
+def _touched(path: Path) -> tuple[int, int] | None:
+    """Which file the lease is, and when it was touched; None if there is none."""
     try:
-        os.kill(holder["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, KeyError, TypeError, OverflowError):
-        return False
-    started = _started(holder["pid"])
-    return started is not None and started != holder.get("started")
-
-
-def _identity() -> dict[str, Any]:
-    """What distinguishes this process from every other, as far as the system says."""
-    machine = _system("/etc/machine-id")
-    namespace = None
-    with contextlib.suppress(OSError):
-        namespace = str(Path("/proc/self/ns/pid").readlink())
-    return {
-        "host": socket.gethostname(),
-        # Two hosts may have one name; the number of the machine itself is not for publishing.
-        "machine": machine and hashlib.sha256(machine.encode()).hexdigest()[:16],
-        "boot": _system("/proc/sys/kernel/random/boot_id"),
-        "namespace": namespace,
-        "pid": os.getpid(),
-        "started": _started(os.getpid()),
-    }
-
-
-def _system(path: str) -> str | None:
-    try:
-        return Path(path).read_text().strip() or None
-    except OSError:
-        return None
-
-
-def _started(pid: int) -> int | None:
-    """When a process started, in ticks since boot; -1 if it is dead but not yet reaped."""
-    try:
-        # The name, in brackets, may itself hold blanks and brackets.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return -1 if fields[0] in "ZX" else int(fields[19])
-
-
-def _text(holder: dict[str, Any], count: int) -> bytes:
-    """The lease file, of the same length for every count."""
-    return f'{json.dumps(holder)[:-1]}, "counter": {count:12d}}}\n'.encode()
-
-
-def _read(path: Path) -> bytes | None:
-    """The lease file's content, None if there is none."""
-    try:
-        return path.read_bytes()
+        with path.open("rb") as file:  # Opened, so that NFS asks the server.
+            stat = os.fstat(file.fileno())
     except FileNotFoundError:
         return None
+    return stat.st_ino, stat.st_mtime_ns
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    """Whether the open file is the one at ``path``."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
 
 
 def _parse(content: bytes) -> dict[str, Any]:
-    """The holder; empty if the content is damaged, so that only its silence is judged."""
+    """What a lease says; nothing if it is damaged, so that only its silence is judged."""
     try:
-        holder = files.parse_json(content)
+        said = files.parse_json(content)
     except ValueError:
         return {}
-    return holder if isinstance(holder, dict) else {}
-
-
-def _nonce(content: bytes | None) -> str | None:
-    return _parse(content or b"").get("nonce")
-
-
-def _name(content: bytes) -> str:
-    holder = _parse(content)
-    return f"process {holder.get('pid', '?')} on {holder.get('host', 'an unknown host')}"
+    return said if isinstance(said, dict) else {}

@@ -6,18 +6,15 @@
                           traces.safetensors (if the method has traces)
     root/<run>.partial/   checkpoint/, lease.json, and while it finishes result-*/;
                           failed.json where the last attempt failed
-    root/<run>.old/       only while a run without weights is being replaced by one with
 
 A run is finished in ``<run>.partial/result-*/``, forced to the disk and renamed to ``<run>``; only
 then are the checkpoints removed, and after them the lease. A kill before the rename leaves the
 checkpoints; a kill after it leaves a finished run and leftovers that the next `Store.open` removes.
 
-Replacing takes two renames, ``<run>`` to ``<run>.old`` and then the new one to ``<run>``. After a
-kill between them the store still has the old run: readers look into ``<run>.old`` if there is no
-``<run>``, and the next `Store.open` renames it back.
-
-If two processes both believe that they hold a run (see `fl.store.lease`), it is computed twice and
-nothing else happens: a rename never replaces a finished run, and the second result is dropped.
+A finished run is never replaced: if two processes both believe that they hold it (see
+`fl.store.lease`), it is computed twice and the first rename wins. A run without final weights gets
+them added: its record first, then the file. A kill between leaves the run as it was for all who
+need no weights; they count as lacking until the file is there.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fl.base import files, parquet
 from fl.base.errors import DataError, FedloomError
 from fl.store import lease
-from fl.store.layout import CHECKPOINTS, FAILED, KEPT, LEASE, METRICS, RECORD, TRACES, WEIGHTS
+from fl.store.layout import CHECKPOINTS, FAILED, LEASE, METRICS, RECORD, TRACES, WEIGHTS
 from fl.store.workspace import Workspace, erase
 
 if TYPE_CHECKING:
@@ -49,8 +46,8 @@ class Store:
     """Runs below ``root``.
 
     Attributes:
-        beat: Seconds after which a holder renews its lease.
-        patience: Seconds without a beat after which a waiter replaces a holder of which it cannot
+        beat: Seconds after which a holder touches its lease.
+        patience: Seconds without a touch after which a waiter replaces a holder of which it cannot
             tell whether it is alive.
     """
 
@@ -60,31 +57,34 @@ class Store:
 
     def has(self, run: str) -> bool:
         """Whether the run is finished; its files are not checked."""
-        return self._folder(run) is not None
+        return files.is_file(self._folder(run) / RECORD)
 
     def has_weights(self, run: str) -> bool:
         """Whether the run is finished and its final weights are kept."""
-        folder = self._folder(run)
-        return folder is not None and (folder / WEIGHTS).is_file()
+        return self.has(run) and files.is_file(self._folder(run) / WEIGHTS)
 
     def runs(self) -> list[str]:
         """The finished runs, sorted."""
-        if not self.root.exists():
-            return []
-        with files.disk_errors(self.root):
-            names = {path.name.partition(".")[0] for path in self.root.iterdir()}
-        return sorted(name for name in names if is_name(name) and self.has(name))
+        return [name for name in self._names("") if self.has(name)]
 
     def torn(self) -> list[str]:
-        """The runs of which there are files but no record, so that they are not there; sorted."""
+        """The runs whose folder has no record that can be read, so that they are not there;
+        sorted.
+        """
+        return [name for name in self._names("") if not self.has(name)]
+
+    def unfinished(self) -> list[str]:
+        """The runs that are being computed, or were and are not finished; sorted."""
+        return [name for name in self._names(".partial") if not self.has(name)]
+
+    def _names(self, ending: str) -> list[str]:
+        """The runs of which there is a folder whose name ends so, sorted."""
         if not self.root.exists():
             return []
         with files.disk_errors(self.root):
-            found = [path.name for path in self.root.iterdir() if is_name(path.name)]
-        return sorted(run for run in found if self._torn(run))
-
-    def _torn(self, run: str) -> bool:
-        return not self.has(run) and any((self.root / run / name).is_file() for name in KEPT)
+            folders = [path.name for path in self.root.iterdir() if files.is_folder(path)]
+        names = [name.removesuffix(ending) for name in folders if name.endswith(ending)]
+        return sorted(name for name in names if is_name(name))
 
     def round(self, run: str) -> int | None:
         """The round of an unfinished run's newest checkpoint, by the checkpoint's name; None
@@ -134,35 +134,27 @@ class Store:
 
         return self._read(run, TRACES, lambda path, _: load_tree(path))
 
-    def unfinished(self) -> list[str]:
-        """The runs that are being computed, or were and are not finished; sorted."""
-        if not self.root.exists():
-            return []
-        with files.disk_errors(self.root):
-            names = {path.name.removesuffix(".partial") for path in self.root.glob("*.partial")}
-        return sorted(name for name in names if is_name(name) and not self.has(name))
-
     def place(self, run: str) -> Path:
         """The folder of a run: that of the finished run, or else that of the unfinished one."""
-        return self._folder(run) or self.partial(run)
+        return self._folder(run) if self.has(run) else self.partial(run)
+
+    def partial(self, run: str) -> Path:
+        """Where a run is until it is finished."""
+        return self.root / f"{_checked(run)}.partial"
 
     def verify(self, run: str) -> list[str]:
         """What is wrong with a finished run, one line each; empty if it is whole."""
-        # Looked at twice, as it may just have been replaced between one file and the next.
-        return self._problems(run) and self._problems(run)
-
-    def _problems(self, run: str) -> list[str]:
         folder = self._folder(run)
-        if folder is None:
-            what = f"has no {RECORD}" if self._torn(run) else "there is no such finished run"
-            return [f"{self.root / run}: {what}"]
+        if not self.has(run):
+            what = f"has no {RECORD}" if folder.exists() else "there is no such finished run"
+            return [f"{folder}: {what}"]
         try:
             with files.disk_errors(folder):
                 described = files.read_sealed(folder / RECORD)["files"]
-                found = [files.damage(folder / name, entry) for name, entry in described.items()]
+                damages = [files.damage(folder / name, entry) for name, entry in described.items()]
         except FedloomError as error:
             return [str(error)]
-        return [problem for problem in found if problem]
+        return [damage for damage in damages if damage]
 
     def remove(self, run: str, still: Callable[[], object] = lambda: True) -> None:
         """Remove a run, finished or not.
@@ -175,22 +167,19 @@ class Store:
         """
         partial = self.partial(run)
         with files.disk_errors(partial):
-            held = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
-            if held is None:
+            taken = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
+            if taken is None:
                 raise FedloomError(
                     f"{partial}: {lease.holder(partial / LEASE) or 'another process'} is computing "
                     f"this run; stop it first (one on another host that has died is given up after "
                     f"{self.patience:g} s by training the run again)"
                 )
             try:
-                if not still():
-                    return
-                # The older one first, or it would come to light again.
-                for folder in (self._old(run), self.root / run):
-                    files.move(folder, partial / f"removed-{secrets.token_hex(8)}", missing_ok=True)
-                erase(partial, held)
+                if still():
+                    files.erase(self._folder(run))
+                    erase(partial, taken)
             finally:
-                held.release()
+                taken.release()
                 with contextlib.suppress(OSError):
                     partial.rmdir()
 
@@ -223,56 +212,55 @@ class Store:
             return complete(run)
 
         with files.disk_errors(partial):
-            held = lease.take(partial / LEASE, over, self.beat, self.patience, wait)
-        if held is not None and complete(run):  # Finished between the look and the lease.
-            erase(partial, held)
-            held = None
-        if held is None:
+            taken = lease.take(partial / LEASE, over, self.beat, self.patience, wait)
+        if taken is not None and complete(run):  # Finished between the look and the lease.
+            erase(partial, taken)
+            taken = None
+        if taken is None:
             self._sweep(run)
             yield None
             return
         try:
             with files.disk_errors(partial):
-                self._recover(run)
-            yield Workspace(self, run, held)
+                _clear(partial)
+            yield Workspace(self, run, taken)
         finally:
-            held.release()
+            taken.release()
             with contextlib.suppress(OSError):
                 partial.rmdir()  # Only if there is nothing to come back to.
 
-    def _folder(self, run: str) -> Path | None:
+    def publish(self, run: str, result: Path, weights: bool) -> bool:
+        """Rename a complete result to its final name; if the run is there, add the weights that it
+        lacks. False if there is nothing to add.
+        """
+        final = self._folder(run)
+        if not self.has(run) and final.exists():
+            files.move(final, result.parent / f"removed-{secrets.token_hex(8)}", missing_ok=True)
+        if files.move(result, final):
+            return True
+        if not weights or self.has_weights(run):
+            return False
+        record = files.read_sealed(final / RECORD)
+        described = record.pop("files") | {
+            WEIGHTS: files.read_sealed(result / RECORD)["files"][WEIGHTS]
+        }
+        files.write_described(final / RECORD, record, described)
+        (result / WEIGHTS).replace(final / WEIGHTS)
+        files.sync_folder(final)
+        return True
+
+    def _folder(self, run: str) -> Path:
         """Where a finished run is."""
-        final, old = self.root / _checked(run), self._old(run)
-        with files.disk_errors(final):
-            # Three looks, as it may be renamed from the first to the second and back meanwhile.
-            for folder in (final, old, final):
-                if (folder / RECORD).is_file():
-                    return folder
-        return None
-
-    def _old(self, run: str) -> Path:
-        return self.root / f"{_checked(run)}.old"
-
-    def partial(self, run: str) -> Path:
-        """Where a run is until it is finished."""
-        return self.root / f"{_checked(run)}.partial"
+        return self.root / _checked(run)
 
     def _read(self, run: str, name: str, read: Callable[[Path, dict[str, Any]], T]) -> T:
         """Read one file of a finished run after checking it; `DataError` says what to do."""
-        try:
-            return self._read_once(run, name, read)
-        except FedloomError:
-            # Once more, as the run may just have been replaced between one file and the next.
-            return self._read_once(run, name, read)
-
-    def _read_once(self, run: str, name: str, read: Callable[[Path, dict[str, Any]], T]) -> T:
-        folder = self._folder(run)
-        if folder is None:
-            raise DataError(f"{self.root / run}: there is no such finished run; train it first")
-        path = folder / name
+        path = self._folder(run) / name
+        if not self.has(run):
+            raise DataError(f"{path.parent}: there is no such finished run; train it first")
         try:
             with files.disk_errors(path):
-                record = files.read_sealed(folder / RECORD)
+                record = files.read_sealed(path.parent / RECORD)
                 if name != RECORD:
                     if name not in record["files"]:
                         raise DataError(f"{path}: was not kept when the run was finished")
@@ -283,22 +271,6 @@ class Store:
             remedy = "`python -m fl store verify --remove`, and train it again"
             raise DataError(f"{error}; {remedy}") from error
 
-    def _recover(self, run: str) -> None:
-        """Repair what a killed process left; for the holder of the lease."""
-        final, partial, old = self.root / run, self.partial(run), self._old(run)
-        if old.exists():
-            rubbish = partial / f"removed-{secrets.token_hex(8)}"
-            if (final / RECORD).is_file():
-                files.move(old, rubbish, missing_ok=True)
-            else:
-                files.move(final, rubbish, missing_ok=True)
-                files.move(old, final)
-        for path in partial.iterdir():
-            if path.is_dir() and path.name != CHECKPOINTS:
-                shutil.rmtree(path, ignore_errors=True)
-            elif path.name.endswith(".tmp") or path.name == FAILED:
-                path.unlink(missing_ok=True)
-
     def _sweep(self, run: str) -> None:
         """Remove leftovers beside a finished run, if there are any and no process works on it."""
         partial = self.partial(run)
@@ -307,26 +279,18 @@ class Store:
         if wanted or not partial.exists():
             return
         with contextlib.suppress(OSError):
-            held = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
-            if held is not None:
-                self._recover(run)
-                erase(partial, held)
+            taken = lease.take(partial / LEASE, lambda: False, self.beat, self.patience, wait=False)
+            if taken is not None:
+                erase(partial, taken)
 
-    def publish(self, run: str, result: Path, weights: bool) -> bool:
-        """Rename a complete result to its final name, unless an equally good one exists."""
-        final, old = self.root / run, self._old(run)
-        as_good = self.has_weights if weights else self.has
-        if files.move(result, final):
-            return True
-        if as_good(run):
-            return False
-        rubbish = result.parent / f"removed-{secrets.token_hex(8)}"
-        files.move(final, old if self.has(run) else rubbish, missing_ok=True)
-        published = files.move(result, final)
-        files.move(old, rubbish, missing_ok=True)
-        if not published and not as_good(run):
-            raise FedloomError(f"{final}: is being replaced by another process; start again")
-        return published
+
+def _clear(partial: Path) -> None:
+    """Remove what a killed process left beside its checkpoints."""
+    for path in partial.iterdir():
+        if path.is_dir() and path.name != CHECKPOINTS:
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.endswith(".tmp") or path.name == FAILED:
+            path.unlink(missing_ok=True)
 
 
 def _checked(run: str) -> str:

@@ -31,21 +31,21 @@ class Finished(Protocol):
         """Whether the run is finished and its final weights are kept."""
 
     def publish(self, run: str, result: Path, weights: bool) -> bool:
-        """Rename a finished run's folder into the store; False if an equally good one exists."""
+        """Put a finished run's folder into the store; False if it adds nothing to what is there."""
 
 
 class Workspace:
     """An unfinished run, held by this process."""
 
-    def __init__(self, store: Finished, run: str, held: lease.Lease) -> None:
-        self._store, self._run, self._held = store, run, held
-        self.folder = held.path.parent
+    def __init__(self, store: Finished, run: str, taken: lease.Lease) -> None:
+        self._store, self._run, self._lease = store, run, taken
+        self.folder = taken.path.parent
         self.checkpoints = self.folder / CHECKPOINTS
 
     @property
     def lost(self) -> bool:
         """Whether another process has taken the run over, as it may after a long suspension."""
-        return self._held.lost
+        return self._lease.lost
 
     def fail(self, error: str) -> None:
         """Record what went wrong; the next attempt removes the record."""
@@ -122,12 +122,12 @@ class Workspace:
                 shutil.rmtree(result, ignore_errors=True)
         if not published:
             log.info("%s: another process finished this run first; its result stays", self._run)
-        if self._held.check():
-            erase(self.folder, self._held)
+        if self._lease.check():
+            erase(self.folder, self._lease)
         return published
 
 
-def erase(partial: Path, held: lease.Lease) -> None:
+def erase(partial: Path, taken: lease.Lease) -> None:
     """Remove an unfinished run: its files, then the lease, then its folder.
 
     What cannot be removed now is left to the next `Store.open`.
@@ -138,6 +138,6 @@ def erase(partial: Path, held: lease.Lease) -> None:
                 files.erase(path)
             elif path.name != LEASE:
                 path.unlink(missing_ok=True)
-    held.release()
+    taken.release()
     with contextlib.suppress(OSError):
         partial.rmdir()

@@ -93,7 +93,9 @@ def test_who_holds_a_run_is_told_and_one_that_is_gone_is_not(planned: Plan) -> N
     assert lease is not None
     assert standings(study, "fedavg")[second].state == "running"
     content = json.loads(lease.path.read_text())
-    lease.path.write_text(json.dumps({**content, "started": 1}))
+    lease.release()
+    lease.path.parent.mkdir(exist_ok=True)
+    lease.path.write_text(json.dumps(content))
     assert standings(study, "fedavg")[second].state == "waiting", "that process has ended"
 
 

@@ -379,13 +379,38 @@ def test_a_folder_of_classes_comes_out_as_it_went_in(
     assert np.allclose(found.normalisation["sd"], np.where(sd > 0, sd, 1))
 
 
-def test_folders_named_as_splits_are_the_published_split(tmp_path: Path) -> None:
-    for part in ("train", "test"):
-        photos(tmp_path / "photos" / part)
-    found = prepared(dataset("images", tmp_path / "photos"), tmp_path)
-    assert found.classes == ("cat", "dog")
-    assert found.split is not None
-    assert np.array_equal(found.split, [0] * 6 + [1] * 6)
+@pytest.mark.parametrize(
+    "names", [("train", "test"), ("train", "valid"), ("Train", "VALIDATION", "Test")]
+)
+def test_folders_named_as_splits_are_the_published_split(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    for name in names:
+        photos(tmp_path / "photos" / name)
+    made = prepared(dataset("images", tmp_path / "photos"), tmp_path)
+    assert made.classes == ("cat", "dog")
+    assert made.split is not None
+    numbers = {"train": 0, "test": 1, "valid": 2, "validation": 2}
+    expected = sorted(numbers[name.lower()] for name in names)
+    assert np.array_equal(made.split, np.repeat(expected, 6))
+
+
+@pytest.mark.parametrize("names", [("train", "dev"), ("valid", "test"), ("train", "val", "valid")])
+def test_folders_of_which_some_are_splits_are_refused(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    for name in names:
+        photos(tmp_path / "photos" / name)
+    with pytest.raises(
+        DataError, match=r"photos: has the folders .*; allowed: .* train, and beside"
+    ):
+        _ = dataset("images", tmp_path / "photos").shape
+
+
+def test_a_class_may_be_called_like_a_split(tmp_path: Path) -> None:
+    for n, name in enumerate(["train/1.png", "train/2.png", "bus/1.png", "bus/2.png"]):
+        photo(tmp_path / "photos" / name, n)
+    assert prepared(dataset("images", tmp_path / "photos"), tmp_path).classes == ("bus", "train")
 
 
 def test_a_table_says_what_images_show_and_whose_they_are(tmp_path: Path) -> None:

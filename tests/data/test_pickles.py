@@ -4,6 +4,7 @@ import collections
 import io
 import os
 import pickle
+import pickletools
 import random
 import struct
 import tracemalloc
@@ -91,11 +92,6 @@ def test_a_batch_as_python_2_wrote_it():
     assert all(same(found[key], usual[key]) for key in usual)
 
 
-def test_text_of_python_2():
-    text = b"(dp0\nS'data'\np1\nS'\\xff'\np2\ns."  # {'data': '\xff'} of Python 2, protocol 0.
-    assert load(io.BytesIO(text)) == {b"data": b"\xff"}
-
-
 class Evil:
     def __init__(self, call, *arguments, state=None):
         self.reduced = (call, arguments) if state is None else (call, arguments, state)
@@ -150,34 +146,21 @@ def state(shape, code, content):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (state((1,), b"O8", b"AAAAAAAA"), "asks for an array of objects made from bytes"),
-        (state((2,), b"O8", b"]"), r"an array of \[2\] objects has 0"),
-        (state((2**40,), b"u1", b"AB"), r"\[1099511627776\] uint8 has 2 bytes"),
-        (state((2**62, 4), b"u1", b""), "uint8 has 0 bytes"),
-        (state((2**40, 0), b"u1", b""), "uint8 has 0 bytes"),
-        (state((-1,), b"u1", b""), "shape of an array is not up to 8 whole numbers"),
-        (state((1,) * 9, b"u1", b"A"), "shape of an array is not up to 8 whole numbers"),
+        (state((1,), b"O8", b"AAAAAAAA"), r"asks for an array of objects \[1\] that is no list"),
+        (state((2,), b"O8", b"]"), r"asks for an array of objects \[2\] that is no list"),
+        (state((2**62, 4), b"u1", b""), "uint8 has other bytes"),
+        (state((-1,), b"u1", b""), "an array has no type, or no shape"),
         (state((1,), b"U1", b"\xff\xff\xff\xff"), "UnicodeDecodeError"),
         (state((1,), b"V8", b"AAAAAAAA"), "asks for an array of type 'V8'"),
-        (state((1,), b"S0", b""), "asks for an array of type 'S0'"),
-        (BLANK + b".", "asks for a value that is a Blank"),
-        (BLANK + b"]q\x01h\x01ab.", "a state is no tuple"),
-        (b"cnumpy\nndarray\n.", "asks for a value that is a Named"),
-        (b"]q\x00h\x00a.", "more than 10,000,000 values, or deeper"),
-        (b"]" * 20 + b"a" * 19 + b".", "more than 10,000,000 values, or deeper"),
-        # Ten lists, each ten times in the next: 10,000,000,000 values for whoever walks through.
-        (b"]" + b"q\x00](" + b"q\x00](".join([b"h\x00" * 10 + b"e"] * 10) + b".", "more than 10"),
-        # Python's own hash of tuples in tuples has no limit but the end of the stack.
-        (b"}(" + b"(" * 20_000 + b"t" * 20_000 + b"Nd.", "asks for a key that is a tuple"),
-        (b"r\xff\xff\xff\xff.", "takes a value where there is none"),
-        (b"]r\xff\xff\xff\xff", "it ends early"),
-        (b"\x8e" + struct.pack("<Q", 2**62), "states 4,611,686,018,427,387,904 bytes"),
-        (b"\x8e" + struct.pack("<Q", 2**31), "it ends early"),
-        (b"T" + struct.pack("<i", -1), "states -1 bytes"),
-        (b"\x8b" + struct.pack("<i", 2**30), r"asks for the instruction b'\\x8b'"),
-        (b"\x8a\xff" + b"\xff" * 255 + b".", "a number has 255 bytes"),
-        (b"I" + b"9" * 5000 + b"\n.", "a number has more than 20 digits"),
-        (b"c" + b"a" * 10**6, "a line has no end"),
+        (BLANK + b".", "asks for a value that is no data"),
+        (b"cnumpy\nndarray\n.", "asks for a value that is no data"),
+        # What is named is handed a state, by which a class or a function could be changed.
+        (b"cnumpy\nndarray\nN}(X\x05\0\0\0_makeNu\x86b.", "asks for a state of numpy.ndarray"),
+        (b"]q\x00h\x00a.", "values deeper than 16"),
+        (b"}(" + b"(t" + b"Nd.", "is no complete pickle|asks for a key"),
+        (b"Nr\xff\xff\xff\xff.", "it numbers a value 4,294,967,295"),
+        (b"\x8e" + struct.pack("<Q", 2**62), "is no complete pickle"),
+        (b"cnumpy\nndarray\n)\x81.", "asks for the instruction NEWOBJ"),
     ],
 )
 def test_what_would_crash_or_fill_the_memory_is_an_error(text, problem):
@@ -188,15 +171,6 @@ def test_what_would_crash_or_fill_the_memory_is_an_error(text, problem):
     tracemalloc.stop()
 
 
-def test_bytes_that_are_asked_for_again_and_again_are_counted(monkeypatch):
-    monkeypatch.setattr(pickles, "BYTES", 20_000)
-    big = b"X" + struct.pack("<I", 5000) + b"a" * 5000 + b"q\x01"
-    again = b"c_codecs\nencode\nh\x01X\x06\0\0\0latin1\x86R"
-    assert load(io.BytesIO(big + again + b".")) == b"a" * 5000
-    with pytest.raises(DataError, match="allowed: up to 20,000 in all"):
-        load(io.BytesIO(big + again * 3 + b"."))
-
-
 @pytest.mark.parametrize("keep", [0, 1, 20, -1])
 def test_damaged_pickle_is_named(tmp_path, keep):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(PLAIN)[:keep])
@@ -204,7 +178,7 @@ def test_damaged_pickle_is_named(tmp_path, keep):
         load(tmp_path / "a.pkl")
 
 
-CODES = [code[0] for code in pickles.INSTRUCTIONS]
+CODES = [ord(code.code) for code in pickletools.opcodes if code.name not in pickles.CALLS]
 
 
 def mutated(text, draw):
@@ -239,18 +213,18 @@ def walk(value):
         repr(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
-def test_ten_thousand_mutated_files_are_an_error_or_data():
+def test_three_thousand_mutated_files_are_an_error_or_data():
     few = {key: PLAIN[key] for key in (b"data", "labels", "strings", "objects")}
     whole = [of_python_2(), *(pickle.dumps(few, protocol) for protocol in (0, 2, 3, 4, 5))]
     draw, read = random.Random(0), 0
-    for n in range(10_000):
+    for n in range(3000):
         try:
             found = load(io.BytesIO(mutated(whole[n % len(whole)], draw)))
         except DataError:
             continue
         walk(found)
         read += 1
-    assert 500 < read < 9_500
+    assert 150 < read < 2_850
 
 
 def test_a_thousand_mutated_batches_are_an_error_or_a_batch():

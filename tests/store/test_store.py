@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -53,7 +54,7 @@ def compute(root: Path, value: float = 1.0, weights: bool = False) -> bool:
         return True
 
 
-def is_whole(root: Path, value: float = 1.0) -> None:
+def is_whole(root: Path, value: float = 1.0, weights: float = 1.0) -> None:
     store = store_of(root)
     assert store.has(RUN)
     assert store.runs() == [RUN]
@@ -61,7 +62,7 @@ def is_whole(root: Path, value: float = 1.0) -> None:
     assert {**store.record(RUN), "files": None} == {**RECORD, "files": None}
     pd.testing.assert_frame_equal(store.metrics(RUN), rows_of(value))
     if store.has_weights(RUN):
-        assert torch.equal(store.weights(RUN)["layer"]["w"], weights_of(value)["layer"]["w"])
+        assert torch.equal(store.weights(RUN)["layer"]["w"], weights_of(weights)["layer"]["w"])
 
 
 def names(folder: Path) -> list[str]:
@@ -75,12 +76,11 @@ def until(what: Callable[[], Any], seconds: float = 300.0) -> None:
         time.sleep(0.002)
 
 
-def foreign_lease(root: Path, **changes: Any) -> Path:
-    """A lease file as another host's process would write it, unless ``changes`` say otherwise."""
+def foreign_lease(root: Path, host: str = "elsewhere") -> Path:
+    """A lease file of a process of that host, as it is left if nobody lives to lock it."""
     partial = root / f"{RUN}.partial"
     partial.mkdir(parents=True, exist_ok=True)
-    holder = {**lease._identity(), "host": "elsewhere", "nonce": "theirs", **changes}
-    (partial / "lease.json").write_bytes(lease._text(holder, 0))
+    (partial / "lease.json").write_text(json.dumps({"host": host, "pid": os.getpid()}))
     return partial / "lease.json"
 
 
@@ -192,17 +192,18 @@ def test_the_first_to_finish_is_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == [RUN]
 
 
-@pytest.mark.parametrize(("there", "ours", "kept"), [(0, 0, 1), (1, 0, 1), (1, 1, 1), (0, 1, 2)])
-def test_one_that_appeared_meanwhile_is_kept_if_it_is_as_good(
-    there: int, ours: int, kept: int, tmp_path: Path
+@pytest.mark.parametrize(("there", "ours", "added"), [(0, 0, 0), (1, 0, 0), (1, 1, 0), (0, 1, 1)])
+def test_one_that_appeared_meanwhile_is_kept_and_gets_what_it_lacks(
+    there: int, ours: int, added: int, tmp_path: Path
 ) -> None:
     finished(tmp_path, 1.0, weights=bool(there))
     result = tmp_path / f"{RUN}.partial" / "result-0"
     result.parent.mkdir()
     finished(tmp_path / "other", 2.0, weights=bool(ours)).rename(result)
     (tmp_path / "other").rmdir()
-    assert store_of(tmp_path).publish(RUN, result, bool(ours)) is (kept == 2)
-    is_whole(tmp_path, kept)
+    assert store_of(tmp_path).publish(RUN, result, bool(ours)) is bool(added)
+    assert store_of(tmp_path).has_weights(RUN) is bool(there or added)
+    is_whole(tmp_path, 1.0, weights=2.0 if added else 1.0)
 
 
 def finished(root: Path, value: float, weights: bool = False) -> Path:
@@ -210,18 +211,18 @@ def finished(root: Path, value: float, weights: bool = False) -> Path:
     return root / RUN
 
 
-def test_a_run_without_weights_is_replaced_when_they_are_needed(tmp_path: Path) -> None:
+def test_a_run_without_weights_gets_them_when_they_are_needed(tmp_path: Path) -> None:
     compute(tmp_path, 1.0)
     with store_of(tmp_path).open(RUN, need_weights=True) as work:
         assert work is not None
         is_whole(tmp_path, 1.0)
         assert work.finish(RECORD, rows_of(2.0), weights_of(2.0))
-    is_whole(tmp_path, 2.0)
+    is_whole(tmp_path, 1.0, weights=2.0)
     assert store_of(tmp_path).has_weights(RUN)
     assert names(tmp_path) == [RUN]
 
 
-def test_one_with_weights_is_not_replaced_by_one_without(tmp_path: Path) -> None:
+def test_one_with_weights_keeps_them(tmp_path: Path) -> None:
     with store_of(tmp_path).open(RUN) as work:
         assert work is not None
         shutil.copytree(finished(tmp_path / "other", 1.0, weights=True), tmp_path / RUN)
@@ -249,7 +250,9 @@ def test_killed_at_every_touch_of_the_disk(start: str, tmp_path: Path) -> None:
             shutil.copytree(tmp_path / "start", root)
         if not killing.killed_at(kills + 1, compute, root, 1.0, upgrade):
             break
-        if upgrade or store_of(root).has(RUN):
+        if upgrade:
+            pd.testing.assert_frame_equal(store_of(root).metrics(RUN), rows_of(1.0))
+        elif store_of(root).has(RUN):
             is_whole(root)
         else:
             assert store_of(root).runs() == []
@@ -264,7 +267,7 @@ def test_killed_at_every_touch_of_the_disk(start: str, tmp_path: Path) -> None:
         if not done or upgrade:
             assert names(root) == [RUN]
         kills += 1
-    assert kills >= 30
+    assert kills >= 20
     is_whole(root)
 
 
@@ -331,7 +334,7 @@ def compete(root: Path, start: Any, answers: Any) -> None:
 @pytest.mark.parametrize("count", [2, 6])
 def test_of_several_processes_one_computes(left: str, count: int, tmp_path: Path) -> None:
     if left != "nothing":
-        foreign_lease(tmp_path, host=lease._identity()["host"], pid=os.getpid(), started=1)
+        foreign_lease(tmp_path, socket.gethostname())
     start, answers = killing.context.Event(), killing.context.Queue()
     with contextlib.ExitStack() as stack:
         for _ in range(count):
@@ -414,17 +417,11 @@ def test_a_lost_holder_leaves_the_new_one_its_lease_and_checkpoints(tmp_path: Pa
 
 
 def test_a_holder_on_another_host_is_given_its_time(tmp_path: Path) -> None:
-    path = foreign_lease(tmp_path)
-    theirs, stop = json.loads(path.read_bytes()), threading.Event()
+    path, stop = foreign_lease(tmp_path), threading.Event()
 
     def beat() -> None:
-        count = 0
-        with path.open("r+b", buffering=0) as file:
-            while not stop.wait(0.1):
-                count += 1
-                os.pwrite(
-                    file.fileno(), lease._text({k: theirs[k] for k in list(theirs)[:-1]}, count), 0
-                )
+        while not stop.wait(0.1):
+            os.utime(path)
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -437,40 +434,16 @@ def test_a_holder_on_another_host_is_given_its_time(tmp_path: Path) -> None:
     assert 1.5 + 0.4 < waited < 60
 
 
-@pytest.mark.parametrize(
-    ("changes", "gone"),
-    [
-        ({"host": "elsewhere"}, False),
-        ({"host": "elsewhere", "boot": "before"}, False),
-        ({"boot": "before"}, True),
-        ({"started": 1}, True),
-        ({"pid": 2**22 + 1}, True),
-        ({"namespace": "pid:[1]", "pid": 2**22 + 1}, False),
-        ({"machine": "another of the same name", "boot": "before"}, False),
-        ({"pid": "damaged"}, False),
-        ({}, False),
-    ],
-)
-def test_who_is_known_to_be_gone(changes: dict[str, Any], gone: bool, tmp_path: Path) -> None:
-    path = foreign_lease(tmp_path, **{"host": lease._identity()["host"], **changes})
+@pytest.mark.parametrize(("host", "gone"), [(socket.gethostname(), True), ("elsewhere", False)])
+def test_who_is_known_to_be_gone(host: str, gone: bool, tmp_path: Path) -> None:
+    path = foreign_lease(tmp_path, host)
     taken = lease.take(path, lambda: False, beat=1, patience=60, wait=False)
     assert (taken is not None) is gone
+    assert lease.living(path, patience=60) is not None
     if taken is not None:
+        assert lease.take(path, lambda: False, beat=1, patience=60, wait=False) is None
         taken.release()
         assert not path.exists()
-
-
-def test_a_dead_process_that_nobody_reaped_is_gone(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "60"]) as child:
-        started = lease._started(child.pid)
-        here = lease._identity()["host"]
-        path = foreign_lease(tmp_path, host=here, pid=child.pid, started=started)
-        assert lease.take(path, lambda: False, beat=1, patience=60, wait=False) is None
-        child.kill()
-        until(lambda: lease._started(child.pid) == -1)
-        taken = lease.take(path, lambda: False, beat=1, patience=60, wait=False)
-        assert taken is not None
-        taken.release()
 
 
 def test_a_run_that_was_finished_before_the_lease_was_there_is_left_alone(
@@ -500,27 +473,14 @@ def test_a_damaged_lease_counts_as_silent(content: bytes, tmp_path: Path) -> Non
     assert time.monotonic() - before >= 0.29
 
 
-def test_a_lease_that_came_alive_is_put_back(tmp_path: Path) -> None:
-    path = foreign_lease(tmp_path)
-    judged = path.read_bytes()
-    alive = judged.replace(b" 0}", b" 1}")
-    path.write_bytes(alive)
-    lease._withdraw(path, judged)
-    assert path.read_bytes() == alive
-    lease._withdraw(path, alive)
-    assert names(path.parent) == []
-
-
-def test_the_holder_counts_up_and_sees_that_it_lost(tmp_path: Path) -> None:
+def test_the_holder_touches_its_lease_and_sees_that_it_lost(tmp_path: Path) -> None:
     with store_of(tmp_path).open(RUN) as work:
         assert work is not None
         path = work.folder / "lease.json"
-        first = json.loads(path.read_bytes())
-        until(lambda: json.loads(path.read_bytes())["counter"] >= 2)
-        last = json.loads(path.read_bytes())
-        assert {**last, "counter": 0} == {**first, "counter": 0}
+        first = path.stat().st_mtime_ns
+        until(lambda: path.stat().st_mtime_ns > first)
         assert not work.lost
         path.rename(work.folder / "aside")
         foreign_lease(tmp_path)
         until(lambda: work.lost)
-    assert json.loads(path.read_bytes())["nonce"] == "theirs"
+    assert path.exists()

@@ -2,10 +2,11 @@
 
 No publication: it is yours. What is in the files is part of what a run is.
 
-A folder has one folder for each class, ``photos/cat/1.png``, with images in it or in folders below;
-if all that is in it are folders named train, test or val, these are the published split, and the
-classes are in them. A table, CSV or Parquet, has a row for each image: its path, from the folder
-where the table lies, its label, and if there are such columns its client and its split.
+A folder has one folder for each class, ``photos/cat/1.png``, with images in it or in folders below.
+If its folders are called train, test and val (or valid, validation; in any case of letters), they
+are the published split, and the classes are in them: ``photos/train/cat/1.png``. A table, CSV or
+Parquet, has a row for each image: its path, from the folder where the table lies, its label, and if
+there are such columns its client and its split.
 
 Images are PNG, JPEG, BMP, GIF, TIFF or WebP files; hidden files and others are passed over. They
 stay grey where all of them are, and become colour ones otherwise. They must be of one size, or are
@@ -36,6 +37,11 @@ from fl.data.images import decode, look
 from fl.data.prepared import SPLIT, Writer
 
 ENDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
+SPLITS = {
+    name: SPLIT.index("val" if name.startswith("val") else name)
+    for name in ("train", "test", "val", "valid", "validation")
+}
+"""What folders of splits are called, and the number of each split."""
 GREY = ("1", "L", "LA")
 KINDS = (*GREY, "P", "RGB", "RGBA", "CMYK")
 """Pillow's names of the kinds of images that are taken."""
@@ -132,22 +138,52 @@ def _folder(images: Images, stamped: str) -> Listed:
         if getattr(images, key) is not None:
             problem = f"{top}: is a folder, in which there is no column {getattr(images, key)!r}"
             raise DataError(f"{problem}; allowed: {key} beside the path of a table")
-    inside = _folders(top)
-    names = {folder.name for folder in inside}
-    splits = sorted(names, key=SPLIT.index) if "train" in names <= set(SPLIT) else None
+    split_of = _split_folders(top, _folders(top))
     files: list[Path] = []
     labels: list[str] = []
-    marks: list[int] = []
-    for part in [top / name for name in splits] if splits else [top]:
-        for folder in inside if part == top else _folders(part):
-            found = sorted(file for file in folder.rglob("*") if _is_image(file, top))
-            if not found:
+    splits: list[int] = []
+    for parent in split_of or [top]:
+        for folder in _folders(parent):
+            inside = sorted(file for file in folder.rglob("*") if _is_image(file, top))
+            if not inside:
                 raise DataError(f"{folder}: holds no image; allowed: {_allowed()}")
-            files += found
-            labels += [folder.name] * len(found)
-            marks += [SPLIT.index(part.name)] * len(found) if splits else []
+            files += inside
+            labels += [folder.name] * len(inside)
+            splits += [split_of[parent]] * len(inside) if split_of else []
     _check(top, labels)
-    return Listed(tuple(files), tuple(labels), splits=tuple(marks))
+    return Listed(tuple(files), tuple(labels), splits=tuple(splits))
+
+
+def _split_folders(top: Path, folders: list[Path]) -> dict[Path, int]:
+    """The published split of each folder, by its number in `SPLIT`, in that order; empty if the
+    folders are classes.
+
+    A folder that is called like a split may be a class, as trains are of vehicles: then its images
+    lie in it, and other classes beside it.
+
+    Raises:
+        DataError: If some of the folders are splits and others are not, if one split has two
+            folders, or if there is none for training.
+    """
+    named = {folder: SPLITS[folder.name.lower()] for folder in folders if _split_name(folder)}
+    if not any(child.is_dir() for folder in named for child in folder.iterdir()):
+        return {}
+    splits = sorted(named.values())
+    if (
+        len(named) < len(folders)
+        or len({*splits}) < len(splits)
+        or SPLIT.index("train") != splits[0]
+    ):
+        listed = ", ".join(folder.name for folder in folders[:20])
+        raise DataError(
+            f"{top}: has the folders {listed}; allowed: folders of classes alone, or of splits"
+            " alone: train, and beside it test, val (or valid, validation)"
+        )
+    return dict(sorted(named.items(), key=lambda item: item[1]))
+
+
+def _split_name(folder: Path) -> bool:
+    return folder.name.lower() in SPLITS
 
 
 def _folders(top: Path) -> list[Path]:
