@@ -33,6 +33,7 @@ from torch import Tensor
 
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
 from fl.analyses.membership import models
+from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.drawing import Look, axes_of, pictured
 from fl.base.errors import FedloomError
@@ -112,7 +113,7 @@ class Inversion:
             notes=(note,) if note else (),
         )
 
-    def _variables(self, run: Source, simulation: Simulation, client: int) -> dict[str, Any]:
+    def _variables(self, run: Source, simulation: Simulation, client: int) -> Tree:
         if self.model == "first":
             return simulation.network.init(rng.torch_seed(run.seed, "init"))
         own = [
@@ -216,7 +217,7 @@ def spread(labels: np.ndarray) -> np.ndarray:
 
 
 def gradient(
-    variables: dict[str, Any], simulation: Simulation, x: Tensor, y: Tensor, nested: bool
+    variables: Tree, simulation: Simulation, x: Tensor, y: Tensor, nested: bool
 ) -> list[Tensor]:
     """The gradient of the batch's mean cross-entropy, by parameter.
 
@@ -244,7 +245,7 @@ def total_variation(x: Tensor) -> Tensor:
 
 
 def inverted(
-    attack: Inversion, variables: dict[str, Any], simulation: Simulation, x: Tensor, y: Tensor
+    attack: Inversion, variables: Tree, simulation: Simulation, x: Tensor, y: Tensor
 ) -> Tensor:
     """The images that the attack finds for the gradient of a batch."""
     target = gradient(variables, simulation, x, y, nested=False)

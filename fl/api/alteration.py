@@ -1,7 +1,7 @@
 """What an alteration is: a function of what layers give, between them and the layers that follow.
 
 The counterpart of taps: a tap looks at features, an alteration changes them, in training mode only.
-A study can add some to any method made by `fl.api.recipe.recipe`.
+A study can add some to any method made by `fl.api.recipe`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.pytorch import keyed
 
-STATES = "alterations"
+ALTERATION_STATES = "alterations"
 """In a client's tree and its work tree: by name, the states of alterations that have one."""
 
 
-def stateless(variables: Tree) -> dict[str, Any]:
+def stateless(variables: Tree) -> Tree:
     """No state."""
     return {}
 
@@ -64,7 +64,7 @@ class Alterations:
         """What a client's tree has of them; {} where none has a state."""
         states = {one.name: one.start(variables) for one in self._given}
         kept = {name: state for name, state in states.items() if state}
-        return {STATES: kept} if kept else {}
+        return {ALTERATION_STATES: kept} if kept else {}
 
     def before(self, batch: Batch) -> Batch:
         """What a pass sees in place of a batch."""
@@ -103,11 +103,15 @@ class Alterations:
 
         return {layer: partial(alter, layer) for layer in self.layers}, seen
 
-    def adapt(self, work: Tree, seen: Tree) -> dict[str, Any]:
+    def adapt(self, work: Tree, seen: Tree) -> Tree:
         """The work tree with states adapted to what `functions` saw."""
         adapted = {
-            one.name: one.adapt(work[STATES][one.name], seen[one.name])
+            one.name: one.adapt(work[ALTERATION_STATES][one.name], seen[one.name])
             for one in self._given
             if one.adapt
         }
-        return {**work, STATES: {**work[STATES], **adapted}} if adapted else dict(work)
+        return (
+            {**work, ALTERATION_STATES: {**work[ALTERATION_STATES], **adapted}}
+            if adapted
+            else dict(work)
+        )

@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from fl.api.task import weighted_mean
-from fl.api.tasks.classification import loss as classification
+from fl.api.tasks.classification import loss as classification_loss
 from fl.api.term import Forward
 
-__all__ = ["MOVED", "classification", "cross_entropy", "task_loss", "weighted_mean"]
+__all__ = ["MOVED", "classification_loss", "cross_entropy", "task_loss", "weighted_mean"]
 
 MOVED = {
     "Adaptive": "fl.api.term",
@@ -44,4 +44,4 @@ def task_loss(forward: Forward) -> Tensor:
 
 def cross_entropy(forward: Forward) -> Tensor:
     """For class labels: the weighted mean over the batch, sum_i w_i CE(z_i, y_i) / sum_i w_i."""
-    return classification(forward.output.outputs, forward.batch)
+    return classification_loss(forward.output.outputs, forward.batch)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
@@ -33,7 +32,7 @@ class Setting:
 
     clients: all of them, whose ids run from 0; away: how many of them take part in no round; shape:
     of one input; seed: the run's, for what a method draws before round 1; terms: loss terms that
-    the study adds to the method's own, see `fl.api.recipe.recipe`; alterations: what it does to
+    the study adds to the method's own, see `fl.api.recipe`; alterations: what it does to
     features in training, see `fl.api.alteration`; task: of the data set.
     shapes: where samples have several inputs, of one of each by its name, and then ``shape`` is ();
     tokens: those of them that are whole numbers to be looked up.
@@ -153,9 +152,7 @@ class Averaging:
 
     aggregate: Aggregate
 
-    def __call__(
-        self, server: Tree, clients: Tree, uploads: Tree, n: Tensor
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def __call__(self, server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         """As the function that is marked."""
         return self.aggregate(server, clients, uploads, n)
 
@@ -165,7 +162,7 @@ KINDS = ("params", "buffers")
 
 PERSONAL_PARAMS = "personal_params"
 """Among the parameters of a client: those beside the network's that it keeps to itself, see
-`fl.api.recipe.recipe`.
+`fl.api.recipe`.
 """
 
 REAL = "real"
@@ -223,7 +220,7 @@ class Predictor:
     everybody: bool = False
     by_sample: bool = False
 
-    def __call__(self, server: Tree, client: Tree | None) -> dict[str, Any]:
+    def __call__(self, server: Tree, client: Tree | None) -> Tree:
         """The view's variables."""
         return self.variables(server, client)
 
@@ -305,11 +302,11 @@ class Modal:
     foreign: frozenset[str]
     apart: bool
 
-    def of(self, tree: Tree) -> dict[str, Any]:
+    def of(self, tree: Tree) -> Tree:
         """A tree, or a stack, without the weights that these clients do not hold."""
         return without(tree, self.foreign)
 
-    def server(self, server: Tree) -> dict[str, Any]:
+    def server(self, server: Tree) -> Tree:
         """What these clients' server is of the run's."""
         return dict(server[self.name]) if self.apart else self.of(server)
 

@@ -182,7 +182,7 @@ class Network:
             self._call.taps[name] = output
         return output
 
-    def init(self, seed: int) -> dict[str, Any]:
+    def init(self, seed: int) -> Tree:
         """Freshly initialised variables on the CPU, the same for the same seed on any device."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

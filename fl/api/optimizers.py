@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,8 +23,8 @@ class Optimizer:
     What a step gives may lie where the gradients were, if they are `fl.api.trees.Scratch`.
     """
 
-    init: Callable[[Tree], dict[str, Any]]
-    step: Callable[[Tree, Tree, Tree, Rate], tuple[dict[str, Any], dict[str, Any]]]
+    init: Callable[[Tree], Tree]
+    step: Callable[[Tree, Tree, Tree, Rate], tuple[Tree, Tree]]
 
 
 def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
@@ -34,12 +33,10 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
     g <- g + weight_decay w;  v <- momentum v + g;  w <- w - lr v.
     """
 
-    def init(params: Tree) -> dict[str, Any]:
+    def init(params: Tree) -> Tree:
         return {"momentum": trees.zeros_like(params)} if momentum else {}
 
-    def step(
-        params: Tree, grads: Tree, state: Tree, lr: Rate
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def step(params: Tree, grads: Tree, state: Tree, lr: Rate) -> tuple[Tree, Tree]:
         weights, direction = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
         free = _free(grads)
         if weight_decay:
@@ -64,7 +61,7 @@ def adamw(
     """
     first, second = betas
 
-    def init(params: Tree) -> dict[str, Any]:
+    def init(params: Tree) -> Tree:
         like = trees.leaves(params)[0]
         return {
             "mean": trees.zeros_like(params),
@@ -72,9 +69,7 @@ def adamw(
             "steps": like.new_zeros(()),
         }
 
-    def step(
-        params: Tree, grads: Tree, state: Tree, lr: Rate
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def step(params: Tree, grads: Tree, state: Tree, lr: Rate) -> tuple[Tree, Tree]:
         steps = state["steps"] + 1
         weights, gradients = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
         mean = private.lerp_each(trees.leaves(state["mean"]), gradients, 1 - first)

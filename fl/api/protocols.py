@@ -48,7 +48,7 @@ class Steps(Protocol):
 class Begin(Protocol):
     """The tree that a pass works on."""
 
-    def __call__(self, server: Tree, client: Tree, /) -> dict[str, Any]:
+    def __call__(self, server: Tree, client: Tree, /) -> Tree:
         """For ONE client. server: what it was sent; client: its own tree.
 
         Gives the work tree, whose ``params`` are what is differentiated.
@@ -58,7 +58,7 @@ class Begin(Protocol):
 class Loss(Protocol):
     """What a step minimises."""
 
-    def __call__(self, server: Tree, work: Tree, batch: Batch, /) -> tuple[Tensor, dict[str, Any]]:
+    def __call__(self, server: Tree, work: Tree, batch: Batch, /) -> tuple[Tensor, Tree]:
         """For ONE client. server: what it was sent; work: its work tree.
 
         Gives a scalar, and ``aux``, a tree that the update wants: new buffers, say.
@@ -68,9 +68,7 @@ class Loss(Protocol):
 class Update(Protocol):
     """One step, given the gradient."""
 
-    def __call__(
-        self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate, /
-    ) -> dict[str, Any]:
+    def __call__(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate, /) -> Tree:
         """Elementwise: leaves of work, grads and aux may all be stacked.
 
         grads: of the loss, shaped as ``work["params"]``; aux: what the loss gave beside its scalar;
@@ -94,9 +92,7 @@ def is_spending(update: Update) -> bool:
 class End(Protocol):
     """What a client keeps of a pass, and what it sends."""
 
-    def __call__(
-        self, server: Tree, client: Tree, work: Tree, /
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def __call__(self, server: Tree, client: Tree, work: Tree, /) -> tuple[Tree, Tree]:
         """For ONE client. client: its tree before the pass; work: its work tree after it.
 
         Gives its next tree, and the upload.
@@ -106,7 +102,7 @@ class End(Protocol):
 class ReferenceModels(Protocol):
     """What models that stand still during a pass make of each sample."""
 
-    def __call__(self, server: Tree, work: Tree, batch: Batch, /) -> dict[str, Any]:
+    def __call__(self, server: Tree, work: Tree, batch: Batch, /) -> Tree:
         """For ONE client, without gradients. work: as it was when the pass began, or later.
 
         Gives leaves [b, ...].
@@ -116,14 +112,14 @@ class ReferenceModels(Protocol):
 class RefreshLook(Protocol):
     """What a refresh sees of the samples drawn for it."""
 
-    def __call__(self, server: Tree, work: Tree, batch: Batch, /) -> dict[str, Any]:
+    def __call__(self, server: Tree, work: Tree, batch: Batch, /) -> Tree:
         """For ONE client, without gradients. batch: all the samples at once."""
 
 
 class Adapt(Protocol):
     """What follows from what was seen: of a work tree, or of a state."""
 
-    def __call__(self, state: Tree, seen: Tree, /) -> dict[str, Any]:
+    def __call__(self, state: Tree, seen: Tree, /) -> Tree:
         """Leaves of both may be stacked. Gives the next state, of the same shape."""
 
 
@@ -133,7 +129,7 @@ class Adapt(Protocol):
 class SweepLook(Protocol):
     """What a sweep sees of some samples."""
 
-    def __call__(self, server: Tree, client: Tree, sent: Tree, batch: Batch, /) -> dict[str, Any]:
+    def __call__(self, server: Tree, client: Tree, sent: Tree, batch: Batch, /) -> Tree:
         """For ONE client, without gradients.
 
         sent: the upload of the pass before in the same phase (a model just trained, say), {}
@@ -145,9 +141,7 @@ class SweepLook(Protocol):
 class SweepEnd(Protocol):
     """What a client keeps of a sweep, and what it sends."""
 
-    def __call__(
-        self, server: Tree, client: Tree, sent: Tree, seen: Tree, /
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def __call__(self, server: Tree, client: Tree, sent: Tree, seen: Tree, /) -> tuple[Tree, Tree]:
         """For ONE client. seen: the sum of all looks; the others as for `SweepLook`.
 
         Gives its next tree, and the upload.
@@ -160,7 +154,7 @@ class SweepEnd(Protocol):
 class Init(Protocol):
     """What a method starts from."""
 
-    def __call__(self, variables: Tree, /) -> tuple[dict[str, Any], dict[str, Any]]:
+    def __call__(self, variables: Tree, /) -> tuple[Tree, Tree]:
         """variables: the network's, ``params`` and ``buffers``.
 
         Gives the server's tree, and the tree that every client starts with (the engine adds its
@@ -173,7 +167,7 @@ class Aggregate(Protocol):
 
     def __call__(
         self, server: Tree, clients: Tree, uploads: Tree, n: Tensor, /
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> tuple[Tree, Tree]:
         """clients, uploads: those of the K participants, stacked; n: their training samples, [K].
 
         Gives the server's next tree, and the clients' next trees, stacked.
@@ -195,14 +189,14 @@ class Serve(Protocol):
 class Send(Protocol):
     """What clients get of the server's tree."""
 
-    def __call__(self, server: Tree, /) -> dict[str, Any]:
+    def __call__(self, server: Tree, /) -> Tree:
         """server: the whole tree. Gives the part that passes see."""
 
 
 class Payload(Protocol):
     """What the server makes for one client alone."""
 
-    def __call__(self, server: Tree, client: Tree, /) -> dict[str, Any]:
+    def __call__(self, server: Tree, client: Tree, /) -> Tree:
         """For ONE client. Gives what passes find in its tree under `fl.api.method.PAYLOAD`."""
 
 
@@ -223,7 +217,7 @@ class Admit(Protocol):
 class View(Protocol):
     """The variables to evaluate."""
 
-    def __call__(self, server: Tree, client: Tree | None, /) -> dict[str, Any]:
+    def __call__(self, server: Tree, client: Tree | None, /) -> Tree:
         """client: its tree; the shared view is asked without one. Gives ``params``, ``buffers``."""
 
 
@@ -241,7 +235,7 @@ class Predict(Protocol):
 class SampleLook(Protocol):
     """What a model finds in samples."""
 
-    def __call__(self, variables: Tree, batch: Batch, /) -> dict[str, Any]:
+    def __call__(self, variables: Tree, batch: Batch, /) -> Tree:
         """For ONE client, without gradients. variables: the network's, ``params`` and ``buffers``.
 
         For a view: leaves [b, ...], what is to be known of each sample. For a term: what adapting
@@ -252,7 +246,7 @@ class SampleLook(Protocol):
 class Recall(Protocol):
     """What a view remembers of a client's own samples."""
 
-    def __call__(self, variables: Tree, known: Mapping[str, Tree], /) -> dict[str, Any]:
+    def __call__(self, variables: Tree, known: Mapping[str, Tree], /) -> Tree:
         """For ONE client. known: by split, what was found of all its samples, [n, ...] each; {}
         where nothing looks.
         """
@@ -271,7 +265,7 @@ class Trace(Protocol):
 class Start(Protocol):
     """What every client begins with, made from the first weights."""
 
-    def __call__(self, variables: Tree, /) -> dict[str, Any]:
+    def __call__(self, variables: Tree, /) -> Tree:
         """variables: the network's, ``params`` and ``buffers``."""
 
 
@@ -280,7 +274,7 @@ class Apply(Protocol):
 
     def __call__(
         self, layer: str, features: Tensor, batch: Batch, state: Tree, /
-    ) -> tuple[Tensor, dict[str, Any]]:
+    ) -> tuple[Tensor, Tree]:
         """For ONE client. features: what the layer gives, [b, ...], in the run's precision; state:
         the alteration's own, {} without one.
 

@@ -1,13 +1,13 @@
 """What a loss term is: a function of one client's forward pass.
 
 A method's objective is a sum of terms. Each of them fits any base, and a study can add some to any
-method made by `fl.api.recipe.recipe`.
+method made by `fl.api.recipe`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -28,7 +28,7 @@ class Forward:
     ``params`` are without those that stay local. work: the client's tree of this round, where a
     method keeps what only it knows. batch: the samples, see `Batch`; what `Compared` terms
     asked of reference models is in ``batch["reference"]``. personal_params: parameters beside the
-    network's, see `fl.api.recipe.recipe`. task: whose loss a method minimises, see
+    network's, see `fl.api.recipe`. task: whose loss a method minimises, see
     `fl.api.losses.task_loss`.
     """
 
@@ -71,7 +71,7 @@ class Reference(Protocol):
 class AdaptiveLoss(Protocol):
     """A part of what a client minimises that depends on a state."""
 
-    def __call__(self, forward: Forward, state: Tree, /) -> tuple[Tensor, dict[str, Any]]:
+    def __call__(self, forward: Forward, state: Tree, /) -> tuple[Tensor, Tree]:
         """For ONE client. Gives a scalar, and what adapting wants to see of the batch."""
 
 

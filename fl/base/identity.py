@@ -156,6 +156,9 @@ def _part(package: str, name: str) -> list[Path]:
 @cache
 def _moved(path: Path) -> dict[str, str]:
     """The table ``MOVED`` of a module: by name that moved out of it, the new module."""
+    stub = path.with_suffix(".pyi")
+    if stub.is_file():  # A package that imports names when they are asked for.
+        return _stubbed(stub)
     content = path.read_bytes()
     if b"MOVED" not in content:  # To parse it takes a hundred times as long.
         return {}
@@ -163,6 +166,15 @@ def _moved(path: Path) -> dict[str, str]:
         if isinstance(node, ast.Assign) and _names(node) == ["MOVED"]:
             return dict(ast.literal_eval(node.value))
     return {}
+
+
+def _stubbed(stub: Path) -> dict[str, str]:
+    """By name, the module that a stub says it comes from, or is."""
+    statements = ast.parse(stub.read_bytes()).body
+    imported = [one for one in statements if isinstance(one, ast.ImportFrom)]
+    names = {name.name: str(one.module) for one in imported for name in one.names}
+    wholes = {name: f"{module}.{name}" for name, module in names.items()}
+    return {name: wholes[name] if _module(wholes[name]) else names[name] for name in names}
 
 
 def _names(node: ast.Assign) -> list[str]:

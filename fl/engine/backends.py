@@ -39,7 +39,7 @@ class Cohort:
     clients' batches; usual: see `fl.engine.state.Plan`.
     """
 
-    clients: dict[str, Any]
+    clients: Tree
     ids: Tensor
     server: Tree
     several: bool
@@ -58,8 +58,8 @@ class Cohort:
 class Trained(NamedTuple):
     """What clients keep and what they upload, stacked, and their mean training losses, [m]."""
 
-    kept: dict[str, Any]
-    uploads: dict[str, Any]
+    kept: Tree
+    uploads: Tree
     losses: Tensor
 
 
@@ -79,7 +79,7 @@ def loop(
     return Trained(trees.stack(kept), trees.stack(uploads), torch.stack(losses))
 
 
-def _done(clients: list[Trained]) -> dict[str, Any]:
+def _done(clients: list[Trained]) -> Tree:
     return {"done": listed(one._asdict() for one in clients)}
 
 
@@ -138,7 +138,7 @@ class _Stack:
 
     server: Tree
     several: bool
-    work: dict[str, Any]
+    work: Tree
     active: int
 
     def models(self, row: int) -> tuple[Tree, Tree]:
@@ -183,7 +183,7 @@ def _stepped(
     objective = trees.vmap(part.loss, (*cohort.dims, 0))
     reference = part.reference and trees.vmap(part.reference, (*cohort.dims, 0))
 
-    def tried(stack: _Stack, batch: Batch) -> tuple[_Stack, Tensor, Tree, dict[str, Any]]:
+    def tried(stack: _Stack, batch: Batch) -> tuple[_Stack, Tensor, Tree, Tree]:
         stack = replace(stack, work=_differentiable(stack.work))
         batch = ask(reference, stack.server, stack.work, batch)
         losses, aux = objective(stack.server, stack.work, batch)
@@ -299,16 +299,16 @@ def _due(part: Pass, step: int) -> list[tuple[int, Refresh]]:
     return [(i, refresh) for i, refresh in enumerate(part.refreshes) if refresh.due(step + 1)]
 
 
-def _seen(part: Pass, refresh: Refresh, server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+def _seen(part: Pass, refresh: Refresh, server: Tree, work: Tree, batch: Batch) -> Tree:
     return refresh.look(server, work, ask(part.reference, server, work, batch))
 
 
-def _differentiable(work: Tree) -> dict[str, Any]:
+def _differentiable(work: Tree) -> Tree:
     params = trees.apply(lambda p: p.detach().requires_grad_(), work["params"])
     return {**work, "params": params}
 
 
-def _gradients(work: Tree, losses: Tensor) -> dict[str, Any]:
+def _gradients(work: Tree, losses: Tensor) -> Tree:
     """Of the sum of the losses, by the tree's ``params``."""
     params = work["params"]
     # Given the gradient of the losses instead, PyTorch loads SymPy, for half a second.
@@ -316,9 +316,7 @@ def _gradients(work: Tree, losses: Tensor) -> dict[str, Any]:
     return trees.unflatten(params, found)
 
 
-def _moved(
-    part: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float
-) -> dict[str, Any]:
+def _moved(part: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float) -> Tree:
     if is_spending(part.update):
         grads = trees.Scratch.of(grads)
     with torch.no_grad():

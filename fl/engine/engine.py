@@ -91,11 +91,11 @@ def run_rounds(
     return list(zip(states, losses, strict=True))
 
 
-def _states(done: Callable[[], Tree]) -> dict[str, Any]:
+def _states(done: Callable[[], Tree]) -> Tree:
     return {"states": done()}
 
 
-def packed(states: Sequence[State]) -> dict[str, Any]:
+def packed(states: Sequence[State]) -> Tree:
     """The states of several runs as one tree."""
     return listed({"server": one.server, "clients": one.home.saved()} for one in states)
 
@@ -171,7 +171,7 @@ class Gathered:
         self.n.append(weight)
         self.losses.append(trained.losses[own])
 
-    def tree(self) -> dict[str, Any]:
+    def tree(self) -> Tree:
         """All of it, for `of`."""
         return {
             "kept": listed(self.kept),
@@ -226,15 +226,13 @@ def _places(chosen: np.ndarray) -> Tensor:
     return torch.from_numpy(np.flatnonzero(chosen))
 
 
-def over(
-    states: Sequence[State], plans: Sequence[Plan], found: Sequence[Gathered]
-) -> dict[str, Any]:
+def over(states: Sequence[State], plans: Sequence[Plan], found: Sequence[Gathered]) -> Tree:
     """What `trained` goes on from, as a level of `Midway`, where all of it is done."""
     groups = torch.tensor(len([*_groups(states, plans)]))
     return {"group": groups, **_gathered(found), INNER: {}}
 
 
-def _gathered(found: Sequence[Gathered]) -> dict[str, Any]:
+def _gathered(found: Sequence[Gathered]) -> Tree:
     return {"gathered": listed(one.tree() for one in found)}
 
 
@@ -283,7 +281,7 @@ def _worked(
     return done._replace(kept=kept)
 
 
-def _passed(done: Trained) -> dict[str, Any]:
+def _passed(done: Trained) -> Tree:
     return {"done": done._asdict()}
 
 

@@ -79,7 +79,7 @@ def several(
     if not apart:
         return replace(whole, modals=modals)
 
-    def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def init(variables: Tree) -> tuple[Tree, Tree]:
         begun = [one.method.init(one.of(variables)) for one in modals]
         servers = {one.name: server for one, (server, _) in zip(modals, begun, strict=True)}
         client: dict[str, Any] = {}
@@ -87,7 +87,7 @@ def several(
             client = trees.overlaid(client, own)
         return servers, client
 
-    def view(stage: str, server: Tree, client: Tree | None) -> dict[str, Any]:
+    def view(stage: str, server: Tree, client: Tree | None) -> Tree:
         found: dict[str, Any] = {}
         for one in modals:
             own = None if client is None else one.of(client)
@@ -153,12 +153,12 @@ def run_rounds(
     return [_together(*run) for run in runs]
 
 
-def _before(done: Mapping[str, Tree | list[Done]]) -> dict[str, Any]:
+def _before(done: Mapping[str, Tree | list[Done]]) -> Tree:
     kept = {k: one if isinstance(one, Mapping) else _packed(one) for k, one in done.items()}
     return {"done": kept}
 
 
-def _packed(results: Sequence[Done]) -> dict[str, Any]:
+def _packed(results: Sequence[Done]) -> Tree:
     """Rounds of a modality as one tree."""
     states, losses = zip(*results, strict=True)
     return {"states": engine.packed(states), "losses": numbered(losses)}
@@ -196,14 +196,10 @@ def _trained(found: Taking, states: Sequence[State], backend: str, midway: Midwa
 def _collecting(method: Method) -> Method:
     """The method with a server that only keeps what was sent."""
 
-    def mean(
-        server: Tree, clients: Tree, uploads: Tree, n: Tensor
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def mean(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         return {UPLOAD: trees.mean(uploads, n), SAMPLES: n.sum()}, dict(clients)
 
-    def all_(
-        server: Tree, clients: Tree, uploads: Tree, n: Tensor
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def all_(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         return {UPLOAD: uploads, SAMPLES: n}, dict(clients)
 
     averaging = isinstance(method.aggregate, Averaging)
@@ -214,13 +210,14 @@ def _together(
     method: Method, state: State, plan: Plan, done: Sequence[tuple[Modal, Plan, Done]]
 ) -> Done:
     """A run's state after all of its modalities, and the participants' losses in their order."""
-    server, home = dict(state.server), state.home
+    server: Tree = state.server
+    home = state.home
     places, losses = [], []
     for modal, own, (after, loss) in done:
         rows = after.home.take(own.clients)
         home = home.put(own.clients, trees.overlaid(home.take(own.clients), rows))
         if modal.apart:
-            server[modal.name] = after.server
+            server = {**server, modal.name: after.server}
         places.append((own.clients[:, None] == plan.clients).nonzero()[:, 1])
         losses.append(loss)
     if not done[0][0].apart:
@@ -231,14 +228,14 @@ def _together(
             uploads, total = trees.apply(lambda leaf: leaf[None], means), n.sum(0, keepdim=True)
         else:
             uploads, total = _in_one_stack([one[UPLOAD] for one in sent], places), plan.n
-        clients = trees.to(home.take(plan.clients), total.device)
+        clients: Tree = trees.to(home.take(plan.clients), total.device)
         server, clients = method.aggregate(state.server, clients, uploads, total)
         home = home.put(plan.clients, trees.to(clients, engine.HOST))
     back = torch.cat(places).argsort().to(losses[0].device)
     return State(server, home), torch.cat(losses)[back]
 
 
-def _over_holders(means: Sequence[Tree], samples: Sequence[Tensor], before: Tree) -> dict[str, Any]:
+def _over_holders(means: Sequence[Tree], samples: Sequence[Tensor], before: Tree) -> Tree:
     """Each leaf's mean over the modalities that have it, weighted by their samples.
 
     A leaf whose holders took no part is the server's own from ``before``.
@@ -272,6 +269,6 @@ def _in_one_stack(uploads: Sequence[Tree], places: Sequence[Tensor]) -> dict[str
     return found
 
 
-def _like(tree: Tree, shape: Tree) -> dict[str, Any]:
+def _like(tree: Tree, shape: Tree) -> Tree:
     """The leaves of a tree that another one has."""
     return trees.apply(lambda _, leaf: leaf, shape, tree)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ class State:
     clients: to be read as a stacked tree; it may be given as one.
     """
 
-    server: dict[str, Any]
+    server: Tree
     clients: Tree
 
     def __post_init__(self) -> None:
@@ -40,11 +39,11 @@ class State:
         assert isinstance(self.clients, Clients)
         return self.clients
 
-    def client(self, number: int, device: torch.device) -> dict[str, Any]:
+    def client(self, number: int, device: torch.device) -> Tree:
         """One client's tree, on the device."""
         return trees.to(self.home.one(number), device)
 
-    def some(self, numbers: Sequence[int] | Tensor, device: torch.device) -> dict[str, Any]:
+    def some(self, numbers: Sequence[int] | Tensor, device: torch.device) -> Tree:
         """A stack of some clients, on the device."""
         return trees.to(self.home.take(numbers), device)
 

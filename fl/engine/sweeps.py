@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,7 +13,7 @@ from fl.base.errors import FedloomError
 from fl.engine.arrays import Arrays
 from fl.engine.backends import TOGETHER, Cohort
 
-Swept = tuple[dict[str, Any], dict[str, Any]]
+Swept = tuple[Tree, Tree]
 """What clients keep and what they upload, stacked."""
 
 
@@ -34,7 +32,7 @@ def _loop(part: Sweep, cohort: Cohort, sent: Tree) -> Swept:
     for row, steps in enumerate(schedule.steps):
         server = trees.take(cohort.server, row) if cohort.several else cohort.server
         client, own = trees.take(cohort.clients, row), trees.take(sent, row)
-        seen: dict[str, Any] = {}
+        seen: Tree = {}
         # A client without samples looks at one that weighs nothing, which gives zeros.
         for step in range(max(1, int(steps))):
             keep = max(1, int(schedule.weight[row, step].sum())) if steps else 1
@@ -48,7 +46,7 @@ def _loop(part: Sweep, cohort: Cohort, sent: Tree) -> Swept:
 
 def _placed(
     part: Sweep, cohort: Cohort, row: int, server: Tree, client: Tree, sent: Tree, batch: Tree
-) -> dict[str, Any]:
+) -> Tree:
     try:
         return part.look(server, client, sent, batch)
     except FedloomError:
@@ -71,7 +69,7 @@ def _stacked(part: Sweep, cohort: Cohort, sent: Tree) -> Swept:
     server = trees.take(cohort.server, rows) if cohort.several else cohort.server
     clients, own = trees.take(cohort.clients, rows), trees.take(sent, rows)
     look = trees.vmap(part.look, (*cohort.dims, 0, 0))
-    total: dict[str, Any] = {}
+    total: Tree = {}
     for step in range(schedule.index.shape[1]):
         active = slice(0, int((schedule.steps > step).sum()) if step else len(order))
         batch = cohort.arrays.batch(
@@ -87,7 +85,7 @@ def _stacked(part: Sweep, cohort: Cohort, sent: Tree) -> Swept:
     return trees.take(kept, back), trees.take(uploads, back)
 
 
-def _added(total: Tree, seen: Tree, active: slice) -> dict[str, Any]:
+def _added(total: Tree, seen: Tree, active: slice) -> Tree:
     def plus(sums: Tensor, more: Tensor) -> Tensor:
         sums[active] += more
         return sums

@@ -17,25 +17,30 @@ complete linkage.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import Method, Setting, only
-from fl.api.recipe import everything, recipe, select
-from fl.api.task import ANY
-from fl.api.trees import Tree
-from fl.base.fields import Count, NonNegative
-from fl.base.schema import PERSONAL
+from fl.api import (
+    Count,
+    Method,
+    NonNegative,
+    Setting,
+    Tree,
+    declare,
+    everything,
+    only,
+    recipe,
+    select,
+    trees,
+)
 from fl.parts.clusters import bipartition
 from fl.parts.mixing import cosines, flat
 from fl.parts.payload import on_payload
 
 
-@dataclass(frozen=True)
+@declare("personal", tasks="any")
 class CFL:
     """eps1, eps2: a cluster is split where the norm of its mean update is below eps1 and that of
         some client's update is above eps2.
@@ -51,17 +56,12 @@ class CFL:
     after: Count = 20
     most: Count = 8
 
-    title: ClassVar = "CFL"
-    stages: ClassVar = (PERSONAL,)
-    tasks: ClassVar = ANY
-    short: ClassVar[dict[str, Any]] = {"after": 1}
-
     def build(self, setting: Setting) -> Method:
         """FedAvg inside each cluster; the server keeps the models and who is in which cluster."""
         base = recipe(setting)
         local = on_payload(only(base))
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
             server = {
                 "models": trees.repeat(select(variables, everything), self.most),
@@ -71,13 +71,11 @@ class CFL:
             }
             return server, base.init(variables)[1]
 
-        def payload(server: Tree, client: Tree) -> dict[str, Any]:
+        def payload(server: Tree, client: Tree) -> Tree:
             own = server["cluster"].index_select(0, client["id"].reshape(1))
             return trees.apply(lambda leaf: leaf.index_select(0, own)[0], server["models"])
 
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             ids = clients["id"]
             before = trees.take(server["models"]["params"], server["cluster"][ids])
             update = flat(trees.apply(torch.sub, uploads["params"], before))
@@ -101,14 +99,14 @@ class CFL:
             state = {"cluster": cluster, "scale": scale, "round": server["round"] + 1}
             return {"models": models, **state}, dict(clients)
 
-        def own(server: Tree, client: Tree | None) -> dict[str, Any]:
+        def own(server: Tree, client: Tree | None) -> Tree:
             return payload(server, client or {})
 
         return Method(
             init,
             (local,),
             aggregate,
-            {PERSONAL: own},
+            {"personal": own},
             send=lambda server: {},
             payload=payload,
             trace=clusters,

@@ -9,20 +9,14 @@ in the reference implementation of FL4Health. Terms that a study adds hold the c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
-from fl.api.losses import task_loss
-from fl.api.method import Method, Setting
-from fl.api.recipe import everything, recipe
-from fl.api.task import ANY
-from fl.base.fields import NonNegative
-from fl.base.schema import GLOBAL, PERSONAL
+from fl.api import Method, NonNegative, Setting, declare, everything, recipe, task_loss
 from fl.parts.pair import pair
 from fl.parts.proximal import proximal
 
 
-@dataclass(frozen=True)
+@declare("global", "personal", tasks="any", modalities=True)
 class Ditto:
     """lam: lambda of (lambda/2) ||v_k - w||^2, equation 2; 0 is Local.
     keep_optimizer: whether momentum and the like outlive a round.
@@ -30,10 +24,6 @@ class Ditto:
 
     lam: NonNegative = 0.1
     keep_optimizer: bool = True
-
-    stages: ClassVar = (GLOBAL, PERSONAL)
-    tasks: ClassVar = ANY
-    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """FedAvg paired with Local under a proximal term."""

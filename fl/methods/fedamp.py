@@ -11,25 +11,33 @@ it takes part. Running statistics of batch normalisation are not mixed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fl.api.losses import task_loss
-from fl.api.method import PAYLOAD, Method, Setting, only
-from fl.api.recipe import everything, recipe, select
-from fl.api.task import ANY
-from fl.api.trees import Tree
-from fl.base.fields import NonNegative, Positive, Share
-from fl.base.schema import PERSONAL
+from fl.api import (
+    PAYLOAD,
+    Method,
+    NonNegative,
+    Positive,
+    Setting,
+    Share,
+    Tree,
+    declare,
+    everything,
+    only,
+    recipe,
+    select,
+    task_loss,
+)
 from fl.parts.mixing import cosines, mix, squared_distances
 from fl.parts.payload import on_payload
 from fl.parts.proximal import proximal
 
 
-@dataclass(frozen=True)
+@declare("personal", tasks="any")
 class FedAMP:
     """lam: lambda of (lambda / 2 alpha) ||w - u||^2.
     alpha: alpha_k, the server's rate.
@@ -45,28 +53,21 @@ class FedAMP:
     attention: Literal["gaussian", "cosine"] = "gaussian"
     own: Share = 0.5
 
-    title: ClassVar = "FedAMP"
-    stages: ClassVar = (PERSONAL,)
-    tasks: ClassVar = ANY
-    sends_own: ClassVar = True
-
     def build(self, setting: Setting) -> Method:
         """Local training under a proximal term to what the server mixed for the client."""
         terms = (task_loss, proximal(self.lam / self.alpha))
         base = recipe(setting, terms=terms, local=everything)
         local = on_payload(only(base))
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             return server, {**client, PAYLOAD: {"params": variables["params"], "buffers": {}}}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             kept, _ = local.end(server, client, work)
             return kept, {"params": select(kept, everything)["params"]}
 
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             mixed = mix(self.weights(uploads["params"]), uploads["params"])
             return dict(server), {**clients, PAYLOAD: {"params": mixed, "buffers": {}}}
 

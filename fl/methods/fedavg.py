@@ -9,22 +9,12 @@ statistics of batch normalisation are averaged like weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from fl.api.method import Method, Setting
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.base.schema import GLOBAL
+from fl.api import Method, Setting, declare, recipe
 
 
-@dataclass(frozen=True)
+@declare("global", tasks="any", modalities=True)
 class FedAvg:
     """FedAvg (algorithm 1) has no hyper-parameters beyond those of training."""
-
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
-    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """The sample-weighted mean of locally trained models."""

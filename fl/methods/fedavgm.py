@@ -6,43 +6,30 @@ Classification. 2019. arXiv:1909.06335.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import Averaging, Method, Setting
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.api.trees import Tree
-from fl.base.fields import Positive, Share
-from fl.base.schema import GLOBAL
+from fl.api import Averaging, Method, Positive, Setting, Share, Tree, declare, recipe, trees
 from fl.parts.sending import all_but
 
 
-@dataclass(frozen=True)
+@declare("global", tasks="any", modalities=True)
 class FedAvgM:
     """beta: server momentum; eta: the server's learning rate (1 in the paper)."""
 
     beta: Share = 0.9
     eta: Positive = 1.0
 
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
-    modalities: ClassVar = True
-
     def build(self, setting: Setting) -> Method:
         """v <- beta v + (w - mean_k w_k);  w <- w - eta v."""
         base = recipe(setting)
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             return {**server, "velocity": trees.zeros_like(variables["params"])}, client
 
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             mean, kept = base.aggregate(server, clients, uploads, n)
             velocity = trees.apply(
                 lambda v, w, m: self.beta * v + (w - m),

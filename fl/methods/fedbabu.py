@@ -9,20 +9,12 @@ The paper's personalised results come from fine-tuning the result on each client
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from fl.api.method import Method, Setting
-from fl.api.recipe import Trains, recipe, without
-from fl.base.schema import GLOBAL
+from fl.api import Method, Setting, Trains, declare, recipe, without
 
 
-@dataclass(frozen=True)
+@declare("global", modalities=True)
 class FedBABU:
     """FedBABU has no hyper-parameters of its own."""
-
-    stages: ClassVar = (GLOBAL,)
-    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """FedAvg that trains everything but the head."""

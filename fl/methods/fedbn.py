@@ -6,22 +6,12 @@ Normalization. ICLR 2021. arXiv:2102.07623.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from fl.api.method import Method, Setting
-from fl.api.recipe import recipe, within
-from fl.api.task import ANY
-from fl.base.errors import FedloomError
-from fl.base.schema import PERSONAL
+from fl.api import FedloomError, Method, Setting, declare, recipe, within
 
 
-@dataclass(frozen=True)
+@declare("personal", tasks="any")
 class FedBN:
     """FedBN (algorithm 1) has no hyper-parameters of its own."""
-
-    stages: ClassVar = (PERSONAL,)
-    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg over everything but batch normalisation."""

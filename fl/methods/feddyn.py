@@ -11,26 +11,31 @@ the round's trained models; here the server's model, which contains h, is scored
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.losses import task_loss
-from fl.api.method import Method, Setting, View, only
-from fl.api.recipe import recipe, shared
-from fl.api.task import ANY
-from fl.api.term import Forward
-from fl.api.trees import Tree
-from fl.base.fields import Positive
-from fl.base.schema import GLOBAL
+from fl.api import (
+    Forward,
+    Method,
+    Positive,
+    Setting,
+    Tree,
+    View,
+    declare,
+    only,
+    recipe,
+    shared,
+    task_loss,
+    trees,
+)
 from fl.parts.proximal import proximal
 from fl.parts.sending import all_but
 
 
-@dataclass(frozen=True)
+@declare("global", tasks="any")
 class FedDyn:
     """alpha: of the regulariser -<g_k, w> + (alpha/2) ||w - w^t||^2 (the paper: .1, .01, .001).
     scored: the `server`'s model w, or the `mean` of the models that it was made of, w + h / alpha.
@@ -39,25 +44,21 @@ class FedDyn:
     alpha: Positive = 0.01
     scored: Literal["server", "mean"] = "server"
 
-    title: ClassVar = "FedDyn"
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
-
     def build(self, setting: Setting) -> Method:
         """FedAvg with two more terms; clients keep g_k, the server keeps h."""
         terms = (task_loss, against_drift, proximal(self.alpha))
         base = recipe(setting, terms=terms)
         local, everybody = only(base), setting.participants
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             zeros = trees.zeros_like(variables["params"])
             return {**server, "drift": zeros}, {**client, "drift": zeros}
 
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        def begin(server: Tree, client: Tree) -> Tree:
             return {**local.begin(server, client), "drift": client["drift"]}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client, upload = local.end(server, client, work)
             drift = trees.apply(
                 lambda g, w, before: g - self.alpha * (w - before),
@@ -65,9 +66,7 @@ class FedDyn:
             )
             return {**client, "drift": drift}, upload
 
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             mean, kept = base.aggregate(server, clients, uploads, n)
             plain = trees.mean(uploads["params"], torch.ones_like(n))
             drift = trees.apply(
@@ -77,13 +76,13 @@ class FedDyn:
             params = trees.apply(lambda w, h: w - h / self.alpha, plain, drift)
             return {**mean, "params": params, "drift": drift}, kept
 
-        def mean_model(server: Tree, client: Tree | None) -> dict[str, Any]:
+        def mean_model(server: Tree, client: Tree | None) -> Tree:
             own = shared(server, None)
             before = trees.apply(lambda w, h: w + h / self.alpha, own["params"], server["drift"])
             return {**own, "params": before}
 
         step = replace(local, begin=begin, end=end)
-        views: dict[str, View] = {GLOBAL: mean_model if self.scored == "mean" else shared}
+        views: dict[str, View] = {"global": mean_model if self.scored == "mean" else shared}
         return Method(init, (step,), aggregate, views, send=all_but("drift"))
 
 

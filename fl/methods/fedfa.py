@@ -11,18 +11,11 @@ is augmented. Here models are averaged by samples; in the code every client coun
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from fl.api.method import Method, Setting
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.base.fields import Share
-from fl.base.schema import GLOBAL
+from fl.api import Method, Setting, Share, declare, recipe
 from fl.parts.augmented_layers import Fusion, exchanged, federated
 
 
-@dataclass(frozen=True)
+@declare("global", title="FedFA^l", tasks="any")
 class FedFA:
     """layers: names of the model's modules after which features are augmented; they give images.
     p: probability that a batch is augmented, drawn for each layer apart.
@@ -35,11 +28,6 @@ class FedFA:
     p: Share = 0.5
     statistics_momentum: Share = 0.99
     fusion: Fusion = "adaptive"
-
-    title: ClassVar = "FedFA^l"
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
-    short: ClassVar[dict[str, Any]] = {"layers": ["0", "4"], "p": 0.8, "statistics_momentum": 0.5}
 
     def build(self, setting: Setting) -> Method:
         """FedAvg whose clients augment features, and send the statistics of those that they saw."""

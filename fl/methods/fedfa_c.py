@@ -6,22 +6,14 @@ FedFA where clients tell each other nothing of their features.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
 from torch import Tensor
 
-from fl.api.method import Method, Setting
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.api.term import Batch
-from fl.base.fields import NonNegative, Share
-from fl.base.schema import GLOBAL
+from fl.api import Batch, Method, NonNegative, Setting, Share, declare, recipe
 from fl.parts.augmented_layers import drawn
 from fl.parts.feature_statistics import augment
 
 
-@dataclass(frozen=True)
+@declare("global", title="FedFA-C", tasks="any")
 class FedFAC:
     """layers, p: as in FedFA.
     factor: by how many deviations over the batch a statistic moves (an earlier version of the
@@ -31,11 +23,6 @@ class FedFAC:
     layers: tuple[str, ...] = ()
     p: Share = 0.5
     factor: NonNegative = 0.5
-
-    title: ClassVar = "FedFA-C"
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
-    short: ClassVar[dict[str, Any]] = {"layers": ["0", "4"], "p": 0.8}
 
     def build(self, setting: Setting) -> Method:
         """FedAvg whose clients augment features."""

@@ -13,19 +13,13 @@ counts no classes), from the round before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from fl.api.losses import task_loss
-from fl.api.method import Method, Setting
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.base.fields import Bound, NonNegative, Positive
-from fl.base.schema import GLOBAL
+from fl.api import Bound, Method, NonNegative, Positive, Setting, declare, recipe, task_loss
 from fl.parts.aligned_features import align, aligned, check_batches
 
 
-@dataclass(frozen=True)
+@declare("global", title="FedFA^h", tasks="any")
 class FedFAH:
     """lam: lambda, weight of the divergence.
     bins: of a channel's histogram.
@@ -35,10 +29,6 @@ class FedFAH:
     lam: NonNegative = 0.1
     bins: Annotated[int, Bound(low=2)] = 8
     tau: Positive = 0.01
-
-    title: ClassVar = "FedFA^h"
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term, whose clients send histograms beside their models."""

@@ -7,20 +7,14 @@ See `fl.methods.fedfa` and `fl.methods.fedfa_h` for what differs from the paper.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
-from fl.api.losses import task_loss
-from fl.api.method import Method, Setting
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.base.fields import Bound, NonNegative, Positive, Share
-from fl.base.schema import GLOBAL
+from fl.api import Bound, Method, NonNegative, Positive, Setting, Share, declare, recipe, task_loss
 from fl.parts.aligned_features import align, aligned, check_batches
 from fl.parts.augmented_layers import Fusion, exchanged, federated
 
 
-@dataclass(frozen=True)
+@declare("global", title="FedFA+", tasks="any")
 class FedFAPlus:
     """layers, p, statistics_momentum, fusion: as in FedFA^l.
     lam, bins, tau: as in FedFA^h.
@@ -33,11 +27,6 @@ class FedFAPlus:
     lam: NonNegative = 0.1
     bins: Annotated[int, Bound(low=2)] = 8
     tau: Positive = 0.01
-
-    title: ClassVar = "FedFA+"
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
-    short: ClassVar[dict[str, Any]] = {"layers": ["0", "4"], "p": 0.8, "statistics_momentum": 0.5}
 
     def build(self, setting: Setting) -> Method:
         """FedAvg whose clients augment features, align them, and send the statistics of both."""

@@ -6,22 +6,14 @@ FedFA, which knows nothing of how statistics vary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
 from torch import Tensor
 
-from fl.api.method import Method, Setting
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.api.term import Batch
-from fl.base.fields import NonNegative, Share
-from fl.base.schema import GLOBAL
+from fl.api import Batch, Method, NonNegative, Setting, Share, declare, recipe
 from fl.parts.augmented_layers import drawn
 from fl.parts.feature_statistics import moments, restyled
 
 
-@dataclass(frozen=True)
+@declare("global", title="FedFA-R", tasks="any")
 class FedFAR:
     """layers, p: as in FedFA.
     sd: deviation of the normal noise that is added to the means and the deviations of channels (0.3
@@ -31,11 +23,6 @@ class FedFAR:
     layers: tuple[str, ...] = ()
     p: Share = 0.5
     sd: NonNegative = 0.3
-
-    title: ClassVar = "FedFA-R"
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
-    short: ClassVar[dict[str, Any]] = {"layers": ["0", "4"], "p": 0.8}
 
     def build(self, setting: Setting) -> Method:
         """FedAvg whose clients augment features."""

@@ -16,19 +16,12 @@ that hold the class; there, a client without it counts with the old anchor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from fl.api.losses import cross_entropy
-from fl.api.method import Method, Setting
-from fl.api.recipe import recipe
-from fl.base.fields import Count, NonNegative, Positive
-from fl.base.schema import GLOBAL
+from fl.api import Count, Method, NonNegative, Positive, Setting, cross_entropy, declare, recipe
 from fl.parts.anchored import anchored_before
 from fl.parts.anchors import Averaged, Guiding, averaged, guide
 
 
-@dataclass(frozen=True)
+@declare("global")
 class FedFM:
     """lam: lambda, weight of the guiding loss (default as in the released code, as for the next
         two).
@@ -43,10 +36,6 @@ class FedFM:
     first: Count = 21
     loss: Guiding = "contrastive"
     anchors: Averaged = "weighted"
-
-    title: ClassVar = "FedFM"
-    stages: ClassVar = (GLOBAL,)
-    short: ClassVar[dict[str, Any]] = {"first": 2, "lam": 1.0}
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term, and a phase before it that renews the anchors."""

@@ -9,19 +9,12 @@ anchors of one round guide in the next. Otherwise as `fl.methods.fedfm`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from fl.api.losses import cross_entropy
-from fl.api.method import Method, Setting
-from fl.api.recipe import recipe
-from fl.base.fields import Count, NonNegative, Positive
-from fl.base.schema import GLOBAL
+from fl.api import Count, Method, NonNegative, Positive, Setting, cross_entropy, declare, recipe
 from fl.parts.anchored import anchored_after
 from fl.parts.anchors import Averaged, Guiding, averaged, guide
 
 
-@dataclass(frozen=True)
+@declare("global", title="FedFM-Lite")
 class FedFMLite:
     """lam: lambda, weight of the guiding loss.
     tau: its temperature.
@@ -34,10 +27,6 @@ class FedFMLite:
     first: Count = 21
     loss: Guiding = "contrastive"
     anchors: Averaged = "weighted"
-
-    title: ClassVar = "FedFM-Lite"
-    stages: ClassVar = (GLOBAL,)
-    short: ClassVar[dict[str, Any]] = {"first": 2, "lam": 1.0}
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term, whose clients send anchors beside their models."""

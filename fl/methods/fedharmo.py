@@ -12,27 +12,34 @@ amplitude, and replaces the mean of an image only: ``spectrum: mean``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import Averaging, Method, Phase, Predictor, Setting, Sweep, only
-from fl.api.recipe import recipe, shared
-from fl.api.task import ANY
-from fl.api.term import Batch
-from fl.api.trees import Tree
-from fl.base.errors import FedloomError
-from fl.base.fields import NonNegative
-from fl.base.schema import GLOBAL
+from fl.api import (
+    Averaging,
+    Batch,
+    FedloomError,
+    Method,
+    NonNegative,
+    Phase,
+    Predictor,
+    Setting,
+    Sweep,
+    Tree,
+    declare,
+    only,
+    recipe,
+    shared,
+    trees,
+)
 from fl.parts.amplitude import Spectrum, amplitude, with_amplitude
 from fl.parts.sharpness import at_worst
 
 AMPLITUDE = "amplitude"
 
 
-@dataclass(frozen=True)
+@declare("global", tasks="any", one_input=True)
 class FedHarmo:
     """alpha: degree of the weight perturbation (the released code: .05).
     spectrum: amplitudes that are replaced: the `whole`, or the `mean` of an image's pixels alone.
@@ -40,11 +47,6 @@ class FedHarmo:
 
     alpha: NonNegative = 0.05
     spectrum: Spectrum = "whole"
-
-    title: ClassVar = "FedHarmo"
-    stages: ClassVar = (GLOBAL,)
-    one_input: ClassVar = True
-    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedSAM on images that are brought to one amplitude."""
@@ -58,26 +60,22 @@ class FedHarmo:
         base = recipe(setting)
         local = only(base)
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             return {**server, AMPLITUDE: trees.leaves(server)[0].new_ones(shape)}, client
 
-        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
             weight = batch["weight"]
             total = (amplitude(batch["x"]) * weight.reshape(-1, 1, 1, 1)).sum(0)
             return {AMPLITUDE: total, "count": weight.sum()}
 
-        def end(
-            server: Tree, client: Tree, sent: Tree, seen: Tree
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
             return dict(client), {AMPLITUDE: seen[AMPLITUDE] / seen["count"].clamp(min=1)}
 
-        def gather(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def gather(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             return {**server, **trees.mean(uploads, n)}, dict(clients)
 
-        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             x = with_amplitude(batch["x"], server[AMPLITUDE], self.spectrum)
             return local.loss(server, work, {**batch, "x": x})
 
@@ -85,7 +83,7 @@ class FedHarmo:
             x = with_amplitude(x, variables[AMPLITUDE], self.spectrum)
             return network.eval(variables["params"], variables["buffers"], x).outputs
 
-        def view(server: Tree, client: Tree | None) -> dict[str, Any]:
+        def view(server: Tree, client: Tree | None) -> Tree:
             return {**shared(server, None), AMPLITUDE: server[AMPLITUDE]}
 
         first = Phase(
@@ -99,5 +97,5 @@ class FedHarmo:
             init=init,
             before=(first,),
             passes=(at_worst(replace(local, loss=loss), self.alpha),),
-            views={GLOBAL: Predictor(view, predict, by_sample=True)},
+            views={"global": Predictor(view, predict, by_sample=True)},
         )

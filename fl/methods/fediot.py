@@ -18,18 +18,27 @@ one input in turn, and its weight of 100 for such clients has no part here, wher
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import PERSONAL_PARAMS, Averaging, Method, Setting, only
-from fl.api.recipe import Trains, recipe, select, shared, without
-from fl.api.trees import Tree
-from fl.base.fields import Count
-from fl.base.schema import GLOBAL
+from fl.api import (
+    PERSONAL_PARAMS,
+    Averaging,
+    Count,
+    Method,
+    Setting,
+    Trains,
+    Tree,
+    declare,
+    only,
+    recipe,
+    select,
+    shared,
+    trees,
+    without,
+)
 from fl.parts.decoder import decoders, reconstruction
 from fl.parts.sending import all_but
 from fl.parts.server_head import head_pass
@@ -37,7 +46,7 @@ from fl.parts.server_head import head_pass
 DECODERS = "decoders"
 
 
-@dataclass(frozen=True)
+@declare("global", needs=("server",))
 class FedIoT:
     """server_epochs: over the server's samples in each round.
     width: between the two layers of a decoder.
@@ -45,11 +54,6 @@ class FedIoT:
 
     server_epochs: Count = 5
     width: Count = 256
-
-    title: ClassVar = "FedIoT"
-    stages: ClassVar = (GLOBAL,)
-    server_data: ClassVar = True
-    short: ClassVar[dict[str, Any]] = {"server_epochs": 2, "width": 4}
 
     def build(self, setting: Setting) -> Method:
         """FedAvg of autoencoders; ``aggregate`` trains the classifier."""
@@ -62,24 +66,23 @@ class FedIoT:
         )
         local = only(base)
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             number = torch.zeros((), dtype=torch.int64)
-            return {**server, DECODERS: client.pop(PERSONAL_PARAMS), "round": number}, client
+            kept = all_but(PERSONAL_PARAMS)(client)
+            return {**server, DECODERS: client[PERSONAL_PARAMS], "round": number}, kept
 
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        def begin(server: Tree, client: Tree) -> Tree:
             return local.begin(server, {**client, PERSONAL_PARAMS: server[DECODERS]})
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             kept, upload = local.end(server, client, work)
             return all_but(PERSONAL_PARAMS)(kept), {
                 **select(upload, body),
                 DECODERS: kept[PERSONAL_PARAMS],
             }
 
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             assert setting.at_server is not None
             number = server["round"] + 1
             averaged = trees.overlaid(server, trees.mean(uploads, n))
@@ -91,6 +94,6 @@ class FedIoT:
             init=init,
             passes=(replace(local, begin=begin, end=end),),
             aggregate=Averaging(aggregate),
-            views={GLOBAL: shared},
+            views={"global": shared},
             send=all_but("round"),
         )

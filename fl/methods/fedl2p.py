@@ -22,23 +22,36 @@ iteration.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
-from fl.api import trees
-from fl.api.method import Method, Pass, Setting, Sweep
-from fl.api.recipe import everything, select
-from fl.api.trees import Tree
-from fl.base.fields import Bound, Count, Positive, Share
-from fl.base.schema import GLOBAL
+from fl.api import (
+    Bound,
+    Count,
+    Method,
+    Pass,
+    Positive,
+    Setting,
+    Share,
+    Sweep,
+    Tree,
+    declare,
+    everything,
+    select,
+    trees,
+)
 from fl.parts.hyperlearning import Learning, Rules, concluded, counting, keep_best
 from fl.parts.steering import Steering
 from fl.parts.tuning import check_normalised, check_plain, measuring, of_server, told_clients
 
 
-@dataclass(frozen=True)
+@declare(
+    "global",
+    starts="any",
+    needs=("val",),
+    training={"rounds": 100, "local_epochs": 15, "lr": 0.001, "evaluate_every": 100},
+)
 class FedL2P:
     """learns: `both` nets, BNNet alone (`bn`) or LRNet alone (`lr`).
     beta: the share of a client's own statistics where BNNet does not say it; 1 is BN C, 0 is BN G.
@@ -60,21 +73,6 @@ class FedL2P:
     clip: Positive = 1.0
     iterations: Count = 3
 
-    title: ClassVar = "FedL2P"
-    stages: ClassVar = (GLOBAL,)
-    starts: ClassVar = True
-    validates: ClassVar = True
-    training: ClassVar[dict[str, Any]] = {
-        **{"rounds": 100, "local_epochs": 15, "lr": 1e-3},
-        "evaluate_every": 100,
-    }
-    light: ClassVar[dict[str, Any]] = {"iterations": 2, "neumann": 1}
-    short: ClassVar[dict[str, Any]] = {
-        "iterations": 2,
-        "neumann": 1,
-        **{"bn_lr": 0.1, "lr_lr": 0.1, "tilde_lr": 0.1},
-    }
-
     def build(self, setting: Setting) -> Method:
         """A sweep for statistics, then the iterations, on a model that stays as it is."""
         check_plain(setting, "fedl2p")
@@ -83,7 +81,7 @@ class FedL2P:
         if "bn" in learns:
             check_normalised(steering, "fedl2p")
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
             meta = steering.meta(setting, like, learns)
             server = {
@@ -96,10 +94,8 @@ class FedL2P:
             return server, {**steering.unseen(like), "held": like.new_zeros(())}
 
         def conclude(over: bool) -> Any:
-            def end(
-                server: Tree, client: Tree, work: Tree
-            ) -> tuple[dict[str, Any], dict[str, Any]]:
-                after = concluded(client, work, over)
+            def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+                after = dict(concluded(client, work, over))
                 if not over:
                     return after, {}
                 meta = after.pop("meta")
@@ -122,13 +118,13 @@ class FedL2P:
             *itertools.chain.from_iterable(steps),
         )
         return Method(
-            *(init, passes, keep_best, {GLOBAL: stored}),
+            *(init, passes, keep_best, {"global": stored}),
             send=lambda server: {key: server[key] for key in ("origin", "meta", "fixed")},
             trace=lambda server: {"lowest": server["lowest"]},
             trace_clients=told_clients,
         )
 
 
-def stored(server: Tree, client: Tree | None) -> dict[str, Any]:
+def stored(server: Tree, client: Tree | None) -> Tree:
     """The stored model, which is scored, and beside it the best nets."""
     return {**server["origin"], "meta": server["best"], "fixed": server["fixed"]}

@@ -21,27 +21,34 @@ released code (cdd8382) to 3e-15 in float64.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.losses import cross_entropy
-from fl.api.method import KINDS, Method, Setting, only
-from fl.api.recipe import recipe, shared
-from fl.api.trees import Tree
-from fl.base import rng
-from fl.base.fields import Count, Index, NonNegative, Positive, Share
-from fl.base.schema import GLOBAL
+from fl.api import (
+    KINDS,
+    Count,
+    Index,
+    Method,
+    NonNegative,
+    Positive,
+    Setting,
+    Share,
+    Tree,
+    cross_entropy,
+    declare,
+    only,
+    recipe,
+    rng,
+    shared,
+    trees,
+)
 from fl.parts import virtual
 from fl.parts.global_images import ANCHORS, GlobalImages, on_both
 from fl.parts.harmony import Harmony, harmonised
 from fl.parts.virtual import IMAGES, Matching, Start, distribution_matching
 
 
-@dataclass(frozen=True)
+@declare("global", one_input=True)
 class FedLGD:
     """images: of a client, per class.
     global_images: of the server, per class.
@@ -75,15 +82,6 @@ class FedLGD:
     tau: Positive = 0.07
     kept: Count = 1
 
-    title: ClassVar = "FedLGD"
-    stages: ClassVar = (GLOBAL,)
-    one_input: ClassVar = True
-    light: ClassVar[dict[str, Any]] = {
-        **{"images": 1, "global_images": 2, "warmup": 2, "real": 4},
-        **{"client_steps": 2, "server_steps": 2},
-    }
-    short: ClassVar[dict[str, Any]] = {**light, "every": 2, "lam": 0.5}
-
     def build(self, setting: Setting) -> Method:
         """FedAvg on virtual images, with distillation on both sides."""
         virtual.check_images(setting)
@@ -99,32 +97,30 @@ class FedLGD:
             on_both(only(harmonious), anchors, self.images, lambda round_: not self.due(round_)),
         )
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = plain.init(variables)
             like = trees.leaves(variables["params"])[0]
             key = torch.tensor(rng.torch_seed(setting.seed, "virtual images"), device=like.device)
             images = anchors.noise(key, like.dtype)
             own = virtual.nothing(setting, variables, self.images)
-            client |= {IMAGES: own, ANCHORS: torch.zeros_like(images)}
+            client = {**client, IMAGES: own, ANCHORS: torch.zeros_like(images)}
             return {**server, IMAGES: images, "key": key, "round": torch.zeros_like(key)}, client
 
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             mean = trees.mean(uploads, torch.ones_like(n))
             done = {**server, **mean, "round": server["round"] + 1}
             if self.due(int(done["round"])):
                 done[IMAGES] = anchors.distilled(server, mean, int(done["round"]))
             return done, dict(clients)
 
-        def view(server: Tree, client: Tree | None) -> dict[str, Any]:
+        def view(server: Tree, client: Tree | None) -> Tree:
             return {**shared(server, client), IMAGES: server[IMAGES]}
 
         return Method(
             init,
             passes,
             aggregate,
-            {GLOBAL: view},
+            {"global": view},
             before=(
                 virtual.begun(setting, self.images, self.initial, warming),
                 anchors.sending(),

@@ -13,41 +13,44 @@ only some clients take part in a round, the means are known of those that took p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from fl.api import trees
-from fl.api.losses import classification, weighted_mean
-from fl.api.method import Method, Phase, Setting, Sweep, only
-from fl.api.recipe import recipe
-from fl.api.term import Batch, Forward
-from fl.api.trees import Tree
-from fl.base.errors import FedloomError
-from fl.base.fields import Share
-from fl.base.schema import GLOBAL
-from fl.pytorch import keyed
+from fl.api import (
+    Batch,
+    FedloomError,
+    Forward,
+    Method,
+    Phase,
+    Setting,
+    Share,
+    Sweep,
+    Tree,
+    classification_loss,
+    declare,
+    keyed,
+    only,
+    recipe,
+    trees,
+    weighted_mean,
+)
 
 MEANS = "means"
 WHICH = 0
 """Stream of a batch's keys."""
 
 
-@dataclass(frozen=True)
+@declare("global", one_input=True)
 class FedMix:
     """lam: lambda, the part of the mean sample (the paper: .05 for CIFAR-10, .1 for CIFAR-100, .2
     for FEMNIST).
     """
 
     lam: Share = 0.05
-
-    title: ClassVar = "FedMix"
-    stages: ClassVar = (GLOBAL,)
-    one_input: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """FedAvg on the mixed loss, after a phase that brings the means."""
@@ -56,7 +59,7 @@ class FedMix:
         base = recipe(setting, terms=(self.mixed,))
         local, shape, classes = only(base), setting.shape, setting.classes
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             like, clients = trees.leaves(variables["params"])[0], setting.clients
             means = {
@@ -66,7 +69,7 @@ class FedMix:
             }
             return {**server, MEANS: means}, client
 
-        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
             weight = batch["weight"]
             labels = F.one_hot(batch["y"], classes).to(weight.dtype)
             return {
@@ -75,20 +78,16 @@ class FedMix:
                 "known": weight.sum(),
             }
 
-        def end(
-            server: Tree, client: Tree, sent: Tree, seen: Tree
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
             count = seen["known"].clamp(min=1)
             means = {"x": seen["x"] / count, "y": seen["y"] / count}
             return dict(client), {**means, "known": (seen["known"] > 0).to(count.dtype)}
 
-        def gather(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def gather(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             means = trees.put(server[MEANS], clients["id"], uploads)
             return {**server, MEANS: means}, dict(clients)
 
-        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             return local.loss(server, work, {**batch, "x": (1 - self.lam) * batch["x"]})
 
         everybody = setting.training.participation == 1 and not setting.training.stragglers
@@ -107,7 +106,7 @@ class FedMix:
         batch, outputs, means = forward.batch, forward.output.outputs, forward.shared[MEANS]
         chosen = drawn(means["known"], batch["key"][0])
         x, y = means["x"][chosen], means["y"][chosen]
-        own = classification(outputs, batch)
+        own = classification_loss(outputs, batch)
         other = weighted_mean(-(F.log_softmax(outputs, -1) * y).sum(-1), batch)
         along = (slope(forward) * x).sum()
         return (1 - self.lam) * own + self.lam * (other + along)
@@ -128,7 +127,7 @@ def slope(forward: Forward) -> Tensor:
         seen = network.train(
             forward.params, forward.work["buffers"], x.clone(), nested=True, key=batch.get("key")
         )
-        return classification(seen.outputs, batch)
+        return classification_loss(seen.outputs, batch)
 
     found: Tensor = grad(value)(batch["x"])
     return found

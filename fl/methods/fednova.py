@@ -12,33 +12,33 @@ momentum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.losses import task_loss
-from fl.api.method import Averaging, Method, Setting, only
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.api.trees import Rate, Tree
-from fl.base.fields import NonNegative
-from fl.base.schema import GLOBAL
+from fl.api import (
+    Averaging,
+    Method,
+    NonNegative,
+    Rate,
+    Setting,
+    Tree,
+    declare,
+    only,
+    recipe,
+    task_loss,
+    trees,
+)
 from fl.parts.path import check_sgd, length, started, stepped
 from fl.parts.proximal import proximal
 
 
-@dataclass(frozen=True)
+@declare("global", tasks="any")
 class FedNova:
     """mu: weight of FedProx's term, with which the paper combines it; 0 is none."""
 
     mu: NonNegative = 0.0
-
-    title: ClassVar = "FedNova"
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """w <- w - tau_eff sum_k p_k (w - w_k) / tau_k, equation 8, tau with the rate in it."""
@@ -46,21 +46,19 @@ class FedNova:
         base = recipe(setting, terms=(task_loss, *([proximal(self.mu)] if self.mu else [])))
         local, momentum = only(base), setting.training.momentum
 
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        def begin(server: Tree, client: Tree) -> Tree:
             return started(local.begin(server, client))
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
             return stepped(local.update(server, work, grads, aux, lr), momentum, lr, self.mu)
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client, upload = local.end(server, client, work)
             moved = trees.apply(torch.sub, server["params"], upload["params"])
             direction = trees.apply(lambda d: d / length(work), moved)
             return client, {**upload, "params": direction, "path": work["path"]}
 
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             mean = trees.mean(uploads, n)
             path = mean.pop("path")
             params = trees.apply(

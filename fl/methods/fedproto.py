@@ -13,24 +13,33 @@ model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fl.api.losses import cross_entropy, weighted_mean
-from fl.api.method import Method, Predictor, Setting, View
-from fl.api.recipe import everything, personal, recipe
-from fl.api.term import Forward, Term
-from fl.api.trees import Tree
-from fl.base.fields import NonNegative
-from fl.base.schema import PERSONAL
+from fl.api import (
+    Forward,
+    Method,
+    NonNegative,
+    Predictor,
+    Setting,
+    Term,
+    Tree,
+    View,
+    cross_entropy,
+    declare,
+    everything,
+    personal,
+    recipe,
+    weighted_mean,
+)
 from fl.parts.anchored import anchored_after
 from fl.parts.anchors import Averaged, averaged, present, squared_guiding
 
 
-@dataclass(frozen=True)
+@declare("personal")
 class FedProto:
     """lam: lambda, weight of the regulariser (the released code: 1; 0.1 for CIFAR-10).
     predict: by the nearest `prototype`, or by the client's own `head`.
@@ -43,9 +52,6 @@ class FedProto:
     predict: Literal["prototype", "head"] = "prototype"
     prototypes: Averaged = "weighted"
 
-    title: ClassVar = "FedProto"
-    stages: ClassVar = (PERSONAL,)
-
     def build(self, setting: Setting) -> Method:
         """Local with one more term, whose clients send prototypes."""
         network = setting.network
@@ -56,13 +62,13 @@ class FedProto:
             features = network.eval(variables["params"], variables["buffers"], x).features
             return scores(features.flatten(1), variables["anchors"])
 
-        def with_anchors(server: Tree, client: Tree | None) -> dict[str, Any]:
+        def with_anchors(server: Tree, client: Tree | None) -> Tree:
             return {**personal(server, client), "anchors": server["anchors"]}
 
         own: View = personal
         if self.predict == "prototype":
             own = Predictor(with_anchors, nearest, by_sample=True)
-        return replace(shared, views={PERSONAL: own})
+        return replace(shared, views={"personal": own})
 
 
 def towards(lam: float) -> Term:

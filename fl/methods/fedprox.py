@@ -13,21 +13,28 @@ phase of its own; in the paper it is over all devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.losses import task_loss
-from fl.api.method import Averaging, Method, Phase, Setting, Sweep
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.api.term import Batch, Forward
-from fl.api.trees import Tree
-from fl.base.fields import Count, NonNegative, Positive
-from fl.base.schema import GLOBAL
+from fl.api import (
+    Averaging,
+    Batch,
+    Count,
+    Forward,
+    Method,
+    NonNegative,
+    Phase,
+    Positive,
+    Setting,
+    Sweep,
+    Tree,
+    declare,
+    recipe,
+    task_loss,
+    trees,
+)
 from fl.parts.proximal import proximal
 from fl.parts.sending import all_but
 
@@ -35,7 +42,7 @@ KEPT = ("mu", "loss", "falls", "rounds")
 """What the server keeps to adapt mu."""
 
 
-@dataclass(frozen=True)
+@declare("global", tasks="any", modalities=True)
 class FedProx:
     """mu: weight of the proximal term (mu/2) ||w - w^t||^2, equation 2; 0 is FedAvg.
     adapt: whether mu is adapted, so that the key is only its first value.
@@ -48,34 +55,26 @@ class FedProx:
     step: Positive = 0.1
     patience: Count = 5
 
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
-    modalities: ClassVar = True
-
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more loss term."""
         if not self.adapt:
             return recipe(setting, terms=(task_loss, proximal(self.mu)))
         base, network = recipe(setting, terms=(task_loss, weighted)), setting.network
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             zero = trees.leaves(variables["params"])[0].new_zeros(())
             return {**server, **dict.fromkeys(KEPT, zero), "mu": zero + self.mu}, client
 
-        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+        def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
             output = network.eval(server["params"], server["buffers"], batch["x"])
             count = batch["weight"].sum()
             return {"loss": setting.task.loss(output.outputs, batch) * count, "count": count}
 
-        def end(
-            server: Tree, client: Tree, sent: Tree, seen: Tree
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
             return dict(client), {"loss": seen["loss"] / seen["count"].clamp(min=1)}
 
-        def adapt(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def adapt(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             loss = trees.mean(uploads, n)["loss"]
             return {**server, **self.adapted(server, loss)}, dict(clients)
 

@@ -13,17 +13,25 @@ the head's pass has moved.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Literal
 
-from fl.api.method import Method, Pass, Setting, steps_of
-from fl.api.recipe import Trains, recipe, within, without
-from fl.api.trees import Tree
-from fl.base.fields import Count
-from fl.base.schema import PERSONAL
+from fl.api import (
+    Count,
+    Method,
+    Pass,
+    Setting,
+    Trains,
+    Tree,
+    declare,
+    recipe,
+    steps_of,
+    within,
+    without,
+)
 
 
-@dataclass(frozen=True)
+@declare("personal", modalities=True)
 class FedRep:
     """head_epochs: epochs of the head, with the body fixed, before the body is trained.
     statistics: of batch normalisation, moved by the `body`'s pass or by `both`.
@@ -31,9 +39,6 @@ class FedRep:
 
     head_epochs: Count = 10
     statistics: Literal["body", "both"] = "body"
-
-    stages: ClassVar = (PERSONAL,)
-    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """Two passes: the local head, then the shared body."""
@@ -48,14 +53,14 @@ class FedRep:
 def _handing_over(first: Pass, second: Pass) -> tuple[Pass, Pass]:
     """Two passes; the second goes on from the buffers that the first has moved."""
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         kept, upload = first.end(server, client, work)
         return {**kept, "moved": work["buffers"]}, upload
 
-    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+    def begin(server: Tree, client: Tree) -> Tree:
         return {**second.begin(server, client), "buffers": client["moved"]}
 
-    def finish(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def finish(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         kept, upload = second.end(server, client, work)
         return {name: tree for name, tree in kept.items() if name != "moved"}, upload
 

@@ -12,27 +12,33 @@ penalty.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import PERSONAL_PARAMS, Method, Setting, only
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.api.term import Batch
-from fl.api.trees import Rate, Tree
-from fl.base.errors import FedloomError
-from fl.base.fields import NonNegative, Positive
-from fl.base.schema import GLOBAL
+from fl.api import (
+    PERSONAL_PARAMS,
+    Batch,
+    FedloomError,
+    Method,
+    NonNegative,
+    Positive,
+    Rate,
+    Setting,
+    Tree,
+    declare,
+    only,
+    recipe,
+    trees,
+)
 
 LARGEST = 4096
 """The largest size of an input for which every client holds a full matrix."""
 
 
-@dataclass(frozen=True)
+@declare("global", tasks="any", one_input=True)
 class FedRobust:
     """lam: lambda, of the penalty lambda (||Lambda - I||^2 + ||delta||^2).
     eta2: rate of the steps up; the run's own rate is that of the steps down.
@@ -42,11 +48,6 @@ class FedRobust:
     lam: NonNegative = 1.0
     eta2: Positive = 0.01
     matrix: Literal["full", "diagonal"] = "full"
-
-    title: ClassVar = "FedRobust"
-    stages: ClassVar = (GLOBAL,)
-    one_input: ClassVar = True
-    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg on f_k(w; Lambda x + delta) - lambda (||Lambda - I||^2 + ||delta||^2)."""
@@ -59,7 +60,7 @@ class FedRobust:
                 f"inputs of at most {LARGEST} numbers"
             )
 
-        def still(variables: Tree) -> dict[str, Any]:
+        def still(variables: Tree) -> Tree:
             like = trees.leaves(variables["params"])[0]
             ones = like.new_ones(size)
             matrix = torch.diag(ones) if self.matrix == "full" else ones
@@ -68,13 +69,13 @@ class FedRobust:
         base = recipe(setting, personal_params=still)
         local = only(base)
 
-        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             own = work["params"][PERSONAL_PARAMS]
             x = shifted(batch["x"], own["matrix"], own["shift"])
             value, aux = local.loss(server, work, {**batch, "x": x})
             return value - self.lam * strength(own["matrix"], own["shift"]), aux
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
             after = local.update(server, work, grads, aux, lr)
             up = trees.apply(
                 lambda p, g: p + self.eta2 * g,

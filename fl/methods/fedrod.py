@@ -12,26 +12,31 @@ head is linear; the paper's variant with a hypernetwork is not built.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 from torch import Tensor
 
-from fl.api.losses import classification
-from fl.api.method import COUNTS, PERSONAL_PARAMS, Method, Predictor, Setting, View, only
-from fl.api.recipe import recipe, shared
-from fl.api.term import Forward
-from fl.api.trees import Tree
-from fl.base.schema import GLOBAL, PERSONAL
+from fl.api import (
+    COUNTS,
+    PERSONAL_PARAMS,
+    Forward,
+    Method,
+    Predictor,
+    Setting,
+    Tree,
+    View,
+    classification_loss,
+    declare,
+    only,
+    recipe,
+    shared,
+)
 from fl.parts import heads
 
 
-@dataclass(frozen=True)
+@declare("global", "personal")
 class FedRoD:
     """FedRoD (algorithm 1) has no hyper-parameters of its own."""
-
-    title: ClassVar = "FedRoD"
-    stages: ClassVar = (GLOBAL, PERSONAL)
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with a balanced loss, and a head beside it that stays local."""
@@ -43,10 +48,10 @@ class FedRoD:
         )
         local = only(base)
 
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        def begin(server: Tree, client: Tree) -> Tree:
             return {**local.begin(server, client), COUNTS: client[COUNTS]}
 
-        def both(server: Tree, client: Tree | None) -> dict[str, Any]:
+        def both(server: Tree, client: Tree | None) -> Tree:
             return {**shared(server, None), PERSONAL_PARAMS: dict((client or {})[PERSONAL_PARAMS])}
 
         def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
@@ -54,8 +59,8 @@ class FedRoD:
             return output.outputs + heads.outputs(variables[PERSONAL_PARAMS], output.features)
 
         views: dict[str, View] = {
-            GLOBAL: shared,
-            PERSONAL: Predictor(both, predict, everybody=True, by_sample=True),
+            "global": shared,
+            "personal": Predictor(both, predict, everybody=True, by_sample=True),
         }
         return replace(base, passes=(replace(local, begin=begin),), views=views)
 
@@ -66,10 +71,10 @@ def balanced(forward: Forward) -> Tensor:
     Ren et al. Balanced Meta-Softmax for Long-Tailed Visual Recognition. NeurIPS 2020, equation 4.
     """
     counts = forward.work[COUNTS].to(forward.output.outputs.dtype)
-    return classification(forward.output.outputs + counts.log(), forward.batch)
+    return classification_loss(forward.output.outputs + counts.log(), forward.batch)
 
 
 def personalised(forward: Forward) -> Tensor:
     """Cross-entropy of the shared and the own head's outputs, added; only the own head learns."""
     own = heads.outputs(forward.personal_params, forward.output.features.detach())
-    return classification(forward.output.outputs.detach() + own, forward.batch)
+    return classification_loss(forward.output.outputs.detach() + own, forward.batch)

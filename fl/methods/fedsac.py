@@ -33,18 +33,13 @@ modalities; where there are several, ``classifier``: the weights for what they h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import Method, Setting
-from fl.api.trees import Tree
-from fl.base.fields import Count, NonNegative, Share
-from fl.base.schema import PERSONAL
+from fl.api import Count, Method, NonNegative, Setting, Share, Tree, declare, trees
 from fl.parts import cooperation
 from fl.parts.cooperation import COMMON, among, collaborators, common, compared, of_modalities
 from fl.parts.mixing import ALIKE, alike_above, cosines, fedsac_weights
@@ -59,7 +54,7 @@ from fl.parts.subspaces import (
 MATRICES = (cooperation.WEIGHTS, "similarity", "complementarity")
 
 
-@dataclass(frozen=True)
+@declare("personal", modalities=True)
 class FedSaC:
     """alpha, beta: weights of complementarity and of similarity (the paper: .9, 1.4; .5 and 1.6
         where clients hold few classes each; .7 and 1.2 for two modalities).
@@ -96,11 +91,6 @@ class FedSaC:
     centred: bool = True
     samples: Count | None = 2048
     collaborators: Count | None = None
-
-    title: ClassVar = "FedSaC"
-    stages: ClassVar = (PERSONAL,)
-    sends_own: ClassVar = True
-    modalities: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """Local training with a sweep for directions; after every round models are mixed."""

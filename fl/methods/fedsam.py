@@ -11,26 +11,17 @@ of the perturbed weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
-from fl.api.method import Method, Setting, only
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.base.fields import NonNegative
-from fl.base.schema import GLOBAL
+from fl.api import Method, NonNegative, Setting, declare, only, recipe
 from fl.parts.sharpness import at_worst
 
 
-@dataclass(frozen=True)
+@declare("global", tasks="any")
 class FedSAM:
     """rho: how far away the gradient is taken; 0 is FedAvg."""
 
     rho: NonNegative = 0.05
-
-    title: ClassVar = "FedSAM"
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg on max f(w + e) over ||e|| <= rho, to first order."""

@@ -13,31 +13,38 @@ representation, where the released code averages probabilities over draws.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.losses import classification, weighted_mean
-from fl.api.method import PERSONAL_PARAMS, Method, Predictor, Setting, only
-from fl.api.recipe import recipe, shared
-from fl.api.term import Forward
-from fl.api.trees import Tree
-from fl.base import rng
-from fl.base.fields import NonNegative
-from fl.base.schema import GLOBAL
+from fl.api import (
+    PERSONAL_PARAMS,
+    Forward,
+    Method,
+    NonNegative,
+    Predictor,
+    Setting,
+    Tree,
+    classification_loss,
+    declare,
+    keyed,
+    only,
+    recipe,
+    rng,
+    shared,
+    trees,
+    weighted_mean,
+)
 from fl.parts.heads import head_of, outputs, width
-from fl.pytorch import keyed
 
 ENCODER = "encoder"
 NOISE = 0
 """Stream of a sample's key."""
 
 
-@dataclass(frozen=True)
+@declare("global")
 class FedSR:
     """alpha_l2r: weight of the norm of representations.
     alpha_cmi: weight of the conditional mutual information of representation and sample, given the
@@ -47,14 +54,11 @@ class FedSR:
     alpha_l2r: NonNegative = 0.01
     alpha_cmi: NonNegative = 0.001
 
-    title: ClassVar = "FedSR"
-    stages: ClassVar = (GLOBAL,)
-
     def build(self, setting: Setting) -> Method:
         """FedAvg of a model with a probabilistic layer."""
         network = setting.network
 
-        def personal_params(variables: Tree) -> dict[str, Any]:
+        def personal_params(variables: Tree) -> Tree:
             like = trees.leaves(variables["params"])[0]
             size = width(network, variables["params"])
             table = like.new_zeros((setting.classes, size))
@@ -64,16 +68,16 @@ class FedSR:
         base = recipe(setting, terms=(self.term,), personal_params=personal_params)
         local = only(base)
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             own = dict(client[PERSONAL_PARAMS])
             return {**server, ENCODER: own.pop(ENCODER)}, {**client, PERSONAL_PARAMS: own}
 
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        def begin(server: Tree, client: Tree) -> Tree:
             own = {ENCODER: server[ENCODER], **client[PERSONAL_PARAMS]}
             return local.begin(server, {**client, PERSONAL_PARAMS: own})
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             kept, upload = local.end(server, client, work)
             own = dict(kept[PERSONAL_PARAMS])
             trained = own.pop(ENCODER)
@@ -84,11 +88,11 @@ class FedSR:
             mean, _ = distribution(variables[ENCODER], seen.features.flatten(1))
             return outputs(head_of(network, variables["params"]), mean)
 
-        def view(server: Tree, client: Tree | None) -> dict[str, Any]:
+        def view(server: Tree, client: Tree | None) -> Tree:
             return {**shared(server, None), ENCODER: server[ENCODER]}
 
         step = replace(local, begin=begin, end=end, sampling=replace(local.sampling, keyed=True))
-        views = {GLOBAL: Predictor(view, predict, by_sample=True)}
+        views = {"global": Predictor(view, predict, by_sample=True)}
         return replace(base, init=init, passes=(step,), views=views)
 
     def term(self, forward: Forward) -> Tensor:
@@ -100,7 +104,7 @@ class FedSR:
         norms = weighted_mean(z.norm(dim=1), batch)
         apart = weighted_mean(divergence(mu, sigma, own["reference"], batch["y"]), batch)
         simple = self.alpha_l2r * norms + self.alpha_cmi * apart
-        return classification(logits, batch) + simple
+        return classification_loss(logits, batch) + simple
 
 
 def encoder(size: int, seed: int, like: Tensor) -> dict[str, Tensor]:

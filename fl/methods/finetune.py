@@ -11,27 +11,21 @@ otherwise.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from fl.api.method import Method, Setting
-from fl.api.recipe import everything, recipe
-from fl.api.task import ANY
-from fl.base.schema import PERSONAL
+from fl.api import Method, Setting, declare, everything, recipe
 
 
-@dataclass(frozen=True)
+@declare(
+    "personal",
+    tasks="any",
+    alone=True,
+    modalities=True,
+    starts="any",
+    training={"rounds": 5, "local_epochs": 1},
+)
 class FineTune:
     """keep_optimizer: whether momentum and the like outlive a round."""
 
     keep_optimizer: bool = True
-
-    stages: ClassVar = (PERSONAL,)
-    tasks: ClassVar = ANY
-    modalities: ClassVar = True
-    alone: ClassVar = True
-    starts: ClassVar = True
-    training: ClassVar[dict[str, Any]] = {"rounds": 5, "local_epochs": 1}
 
     def build(self, setting: Setting) -> Method:
         """Every weight is the client's own from the start."""

@@ -14,25 +14,40 @@ normalised by its own statistics, so are the batches of 50 samples in which the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import Method, Predictor, Sampling, Setting, only
-from fl.api.recipe import everything, personal, recipe
-from fl.api.task import ANY
-from fl.api.term import Batch
-from fl.api.trees import Inputs, Tree
-from fl.base.errors import FedloomError
-from fl.base.fields import Count
-from fl.base.schema import PERSONAL
+from fl.api import (
+    Batch,
+    Count,
+    FedloomError,
+    Inputs,
+    Method,
+    Predictor,
+    Sampling,
+    Setting,
+    Tree,
+    declare,
+    everything,
+    only,
+    personal,
+    recipe,
+    trees,
+)
 from fl.parts.tuning import SAMPLES, check_plain
 
 
-@dataclass(frozen=True)
+@declare(
+    "personal",
+    title="Fine-tuning (BN)",
+    tasks="any",
+    alone=True,
+    starts="any",
+    training={"rounds": 15, "local_epochs": 1},
+)
 class FineTuneBN:
     """statistics: what normalises: the `client`'s (BN C), the `stored` model's (BN G) or the
         `batch`'s own, also when the model is scored (BN I).
@@ -47,13 +62,6 @@ class FineTuneBN:
     samples: Literal["all", "train"] = "train"
     keep_optimizer: bool = True
 
-    title: ClassVar = "Fine-tuning (BN)"
-    stages: ClassVar = (PERSONAL,)
-    tasks: ClassVar = ANY
-    alone: ClassVar = True
-    starts: ClassVar = True
-    training: ClassVar[dict[str, Any]] = {"rounds": 15, "local_epochs": 1}
-
     def build(self, setting: Setting) -> Method:
         """Local training, with another loss or another way to be scored."""
         check_plain(setting, "finetune-bn")
@@ -66,7 +74,7 @@ class FineTuneBN:
         base = recipe(setting, local=everything, keep_optimizer=self.keep_optimizer)
         part = replace(only(base), sampling=Sampling(SAMPLES[self.samples]))
 
-        def unmoved(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        def unmoved(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             params = {**work["frozen"], **work["params"]}
             outputs = network.eval(params, work["buffers"], batch["x"]).outputs
             return setting.task.loss(outputs, batch), {"buffers": dict(work["buffers"])}
@@ -80,7 +88,7 @@ class FineTuneBN:
 
         if self.statistics == "stored":
             return replace(base, passes=(replace(part, loss=unmoved),))
-        views = {PERSONAL: Predictor(personal, predict)}
+        views = {"personal": Predictor(personal, predict)}
         own = views if self.statistics == "batch" else base.views
         return replace(base, passes=(part,), views=own)
 

@@ -11,19 +11,20 @@ Steps are plain ones, without momentum, weight decay and schedule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
-from fl.api import trees
-from fl.api.method import Method, Sampling, Setting
-from fl.api.recipe import everything, select
-from fl.api.trees import Tree
-from fl.base.schema import PERSONAL
+from fl.api import Method, Sampling, Setting, Tree, declare, everything, select, trees
 from fl.parts.steering import Steering
 from fl.parts.tuning import SAMPLES, check_plain, measuring, nothing_to_tell, told_clients, tuning
 
 
-@dataclass(frozen=True)
+@declare(
+    "personal",
+    title="FedL2P, fine-tuned",
+    alone=True,
+    starts=("fedl2p",),
+    training={"rounds": 15, "local_epochs": 1, "lr": 0.001},
+)
 class FineTuneL2P:
     """samples: `all` trains on validation samples too, as in the paper, after which scores on them
     say nothing; `train` leaves them out.
@@ -31,19 +32,12 @@ class FineTuneL2P:
 
     samples: Literal["all", "train"] = "all"
 
-    title: ClassVar = "FedL2P, fine-tuned"
-    stages: ClassVar = (PERSONAL,)
-    alone: ClassVar = True
-    starts: ClassVar = True
-    goes_on: ClassVar = ("fedl2p",)
-    training: ClassVar[dict[str, Any]] = {"rounds": 15, "local_epochs": 1, "lr": 1e-3}
-
     def build(self, setting: Setting) -> Method:
         """A sweep before the first round; then fine-tuning from round to round."""
         check_plain(setting, "finetune-l2p")
         steering, split = Steering(setting), SAMPLES[self.samples]
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
             # Without stored nets, in a rehearsal, they are fresh ones.
             learns = ("bn", "lr") if steering.normalised else ("lr",)
@@ -61,15 +55,15 @@ class FineTuneL2P:
                 "buffers": {**client["buffers"], **client["stored"]},
             }
 
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        def begin(server: Tree, client: Tree) -> Tree:
             model = (client["params"], client["buffers"], client["stored"])
             return steering.work(*model, client["hyper"])
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             own = {"params": dict(work["params"]), "buffers": dict(work["buffers"])}
             return {**client, **own}, {}
 
-        def personal(server: Tree, client: Tree | None) -> dict[str, Any]:
+        def personal(server: Tree, client: Tree | None) -> Tree:
             own = client or {}
             beta = own["hyper"]["beta"]
             buffers = steering.mixed(own["buffers"], own["stored"], beta)
@@ -78,5 +72,5 @@ class FineTuneL2P:
         sweep = measuring(steering, origin, split, lambda round_: round_ == 1, steered=True)
         passes = (sweep, tuning(steering, begin, end, Sampling(split)))
         return Method(
-            init, passes, nothing_to_tell, {PERSONAL: personal}, trace_clients=told_clients
+            init, passes, nothing_to_tell, {"personal": personal}, trace_clients=told_clients
         )

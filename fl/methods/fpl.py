@@ -13,33 +13,33 @@ pulled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api.losses import cross_entropy, weighted_mean
-from fl.api.method import Method, Setting
-from fl.api.network import Network
-from fl.api.recipe import recipe
-from fl.api.term import Forward
-from fl.api.trees import Tree, leaves
-from fl.base.fields import Positive
-from fl.base.schema import GLOBAL
+from fl.api import (
+    Forward,
+    Method,
+    Network,
+    Positive,
+    Setting,
+    Tree,
+    cross_entropy,
+    declare,
+    recipe,
+    trees,
+    weighted_mean,
+)
 from fl.parts.anchored import anchored_after
 from fl.parts.first_neighbours import finch, means
 from fl.parts.heads import width
 
 
-@dataclass(frozen=True)
+@declare("global")
 class FPL:
     """tau: temperature of the contrast with clusters (the released code: .02)."""
 
     tau: Positive = 0.02
-
-    stages: ClassVar = (GLOBAL,)
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with two more terms, whose clients send prototypes beside their models."""
@@ -50,7 +50,7 @@ class FPL:
 
         def start(network: Network, variables: Tree, classes: int) -> Tensor:
             size = width(network, variables["params"])
-            return leaves(variables["params"])[0].new_zeros((classes, most, size))
+            return trees.leaves(variables["params"])[0].new_zeros((classes, most, size))
 
         def gather(old: Tensor, sent: Tree) -> Tensor:
             return clustered(sent["means"], sent["counts"], old)

@@ -15,22 +15,31 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api.method import Method, Predictor, Setting
-from fl.api.recipe import everything, select, shared
-from fl.api.term import Batch
-from fl.api.trees import Inputs, Tree
-from fl.base.fields import Count, Positive, Share
-from fl.base.schema import PERSONAL
+from fl.api import (
+    Batch,
+    Count,
+    Inputs,
+    Method,
+    Positive,
+    Predictor,
+    Setting,
+    Share,
+    Tree,
+    declare,
+    everything,
+    select,
+    shared,
+)
 
 
-@dataclass(frozen=True)
+@declare(
+    "personal", title="kNN-Per", alone=True, starts="any", training={"rounds": 1, "local_epochs": 1}
+)
 class KNNPer:
     """k: neighbours.
     scale: of distances in exp(-d / scale).
@@ -42,33 +51,25 @@ class KNNPer:
     scale: Positive = 1.0
     lam: Share | None = None
 
-    title: ClassVar = "kNN-Per"
-    stages: ClassVar = (PERSONAL,)
-    alone: ClassVar = True
-    starts: ClassVar = True
-    training: ClassVar[dict[str, Any]] = {"rounds": 1, "local_epochs": 1}
-
     def build(self, setting: Setting) -> Method:
         """The stored model as it is, with a view that remembers samples."""
         network = setting.network
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             return select(variables, everything), {}
 
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             return dict(server), dict(clients)
 
-        def seen_by(variables: Tree, x: Inputs) -> dict[str, Any]:
+        def seen_by(variables: Tree, x: Inputs) -> Tree:
             output = network.eval(variables["params"], variables["buffers"], x)
             own = F.softmax(output.outputs, dim=-1)
             return {"features": output.features.flatten(1), "model": own}
 
-        def look(variables: Tree, batch: Batch) -> dict[str, Any]:
+        def look(variables: Tree, batch: Batch) -> Tree:
             return {**seen_by(variables, batch["x"]), "y": batch["y"]}
 
-        def recall(variables: Tree, known: Mapping[str, Tree]) -> dict[str, Any]:
+        def recall(variables: Tree, known: Mapping[str, Tree]) -> Tree:
             if "train" not in known:
                 return {}
             memory = dict(known["train"])
@@ -89,7 +90,7 @@ class KNNPer:
             return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log()
 
         view = Predictor(shared, predict, look, recall, ("train", "val"), everybody=True)
-        return Method(init, (), aggregate, {PERSONAL: view})
+        return Method(init, (), aggregate, {"personal": view})
 
     def neighbours(self, memory: Tree, features: Tensor, classes: int) -> Tensor:
         """Probabilities [b, C] by the k nearest samples that are remembered, equation 9."""

@@ -14,16 +14,24 @@ have no nets, so there must be none.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
-from fl.api import trees
-from fl.api.method import Method, Pass, Sampling, Setting, Sweep
-from fl.api.recipe import everything, select
-from fl.api.trees import Tree
-from fl.base.errors import FedloomError
-from fl.base.fields import Bound, Count, Positive
-from fl.base.schema import PERSONAL
+from fl.api import (
+    Bound,
+    Count,
+    FedloomError,
+    Method,
+    Pass,
+    Positive,
+    Sampling,
+    Setting,
+    Sweep,
+    Tree,
+    declare,
+    everything,
+    select,
+    trees,
+)
 from fl.parts.hyperlearning import Learning, Rules, concluded
 from fl.parts.steering import Steering
 from fl.parts.tuning import (
@@ -38,7 +46,15 @@ from fl.parts.tuning import (
 )
 
 
-@dataclass(frozen=True)
+@declare(
+    "personal",
+    starts="any",
+    needs=("val",),
+    training={
+        **{"rounds": 101, "local_epochs": 15, "lr": 0.001},
+        **{"participation": 1.0, "evaluate_every": 101},
+    },
+)
 class L2P:
     """samples: those of the last round: `all`, with validation samples, or `train`, without them.
     psi, neumann: psi and Q of the Neumann series.
@@ -56,20 +72,6 @@ class L2P:
     clip: Positive = 1.0
     iterations: Count = 3
 
-    stages: ClassVar = (PERSONAL,)
-    starts: ClassVar = True
-    validates: ClassVar = True
-    training: ClassVar[dict[str, Any]] = {
-        **{"rounds": 101, "local_epochs": 15, "lr": 1e-3},
-        **{"participation": 1.0, "evaluate_every": 101},
-    }
-    light: ClassVar[dict[str, Any]] = {"iterations": 1, "neumann": 1}
-    short: ClassVar[dict[str, Any]] = {
-        "iterations": 1,
-        "neumann": 1,
-        **{"bn_lr": 0.1, "lr_lr": 0.1, "tilde_lr": 0.1},
-    }
-
     def build(self, setting: Setting) -> Method:
         """Iterations that every client makes for itself, and fine-tuning in the last round."""
         check_plain(setting, "l2p")
@@ -82,7 +84,7 @@ class L2P:
         check_normalised(steering, "l2p")
         split = SAMPLES[self.samples]
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
             own = select(variables, everything)
             meta = steering.meta(setting, like, ("bn", "lr"))
@@ -92,12 +94,12 @@ class L2P:
         def conclude(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             return concluded(client, work, over=True), {}
 
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        def begin(server: Tree, client: Tree) -> Tree:
             origin = server["origin"]
             fresh = steering.restarted(origin["buffers"])
             return steering.work(origin["params"], fresh, origin["buffers"], client["hyper"])
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             stored = server["origin"]["buffers"]
             buffers = steering.mixed(work["buffers"], stored, client["hyper"]["beta"])
             return {**client, "params": dict(work["params"]), "buffers": buffers}, {}
@@ -117,7 +119,7 @@ class L2P:
             measuring(steering, of_server, split, last, steered=True),
             tuning(steering, begin, end, Sampling(split, due=last)),
         )
-        views = {PERSONAL: lambda server, client: select(client or {}, everything)}
+        views = {"personal": lambda server, client: select(client or {}, everything)}
         return Method(
             *(init, passes, nothing_to_tell, views),
             send=lambda server: {key: server[key] for key in ("origin", "fixed")},

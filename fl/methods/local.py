@@ -8,25 +8,14 @@ A round is only a stretch of training here, so the optimizer's state is kept fro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from fl.api.method import Method, Setting
-from fl.api.recipe import everything, recipe
-from fl.api.task import ANY
-from fl.base.schema import PERSONAL
+from fl.api import Method, Setting, declare, everything, recipe
 
 
-@dataclass(frozen=True)
+@declare("personal", tasks="any", alone=True, modalities=True)
 class Local:
     """keep_optimizer: whether momentum and the like outlive a round."""
 
     keep_optimizer: bool = True
-
-    stages: ClassVar = (PERSONAL,)
-    tasks: ClassVar = ANY
-    modalities: ClassVar = True
-    alone: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """Every weight stays local."""

@@ -10,19 +10,24 @@ is the initial one. The values of ``second`` are the paper's alternatives to the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Literal
 
-from fl.api.losses import cross_entropy
-from fl.api.method import Method, Setting, only
-from fl.api.recipe import recipe
-from fl.api.trees import Tree
-from fl.base.fields import NonNegative, Positive
-from fl.base.schema import GLOBAL
+from fl.api import (
+    Method,
+    NonNegative,
+    Positive,
+    Setting,
+    Tree,
+    cross_entropy,
+    declare,
+    only,
+    recipe,
+)
 from fl.parts.contrast import model_contrast, model_distance
 
 
-@dataclass(frozen=True)
+@declare("global", modalities=True)
 class MOON:
     """mu: weight of the second term (equation 4; the paper's best: 1 to 10).
     tau: the contrast's temperature.
@@ -34,9 +39,6 @@ class MOON:
     tau: Positive = 0.5
     second: Literal["contrast", "squared", "none"] = "contrast"
 
-    stages: ClassVar = (GLOBAL,)
-    modalities: ClassVar = True
-
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term; a client keeps the model that it sent last."""
         if self.second == "none":
@@ -46,14 +48,14 @@ class MOON:
         base = recipe(setting, terms=(cross_entropy, model_contrast(self.mu, self.tau, "previous")))
         local = only(base)
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             return server, {**client, "previous": variables}
 
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        def begin(server: Tree, client: Tree) -> Tree:
             return {**local.begin(server, client), "previous": client["previous"]}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client, upload = local.end(server, client, work)
             return {**client, "previous": upload}, upload
 

@@ -9,23 +9,29 @@ does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fl.api.losses import task_loss
-from fl.api.method import Method, Setting, only
-from fl.api.recipe import everything, personal, recipe, select, shared
-from fl.api.task import ANY
-from fl.api.trees import Tree
-from fl.base.fields import NonNegative
-from fl.base.schema import GLOBAL, PERSONAL
+from fl.api import (
+    Method,
+    NonNegative,
+    Setting,
+    Tree,
+    declare,
+    everything,
+    only,
+    personal,
+    recipe,
+    select,
+    shared,
+    task_loss,
+)
 from fl.parts.proximal import proximal
 
 
-@dataclass(frozen=True)
+@declare("global", "personal", title="MR-MTL", tasks="any")
 class MRMTL:
     """lam: lambda of (lambda/2) ||w_k - mean_j w_j||^2 (equation 4); 0 is Local.
     keep_optimizer: whether momentum and the like outlive a round.
@@ -34,28 +40,21 @@ class MRMTL:
     lam: NonNegative = 0.1
     keep_optimizer: bool = True
 
-    title: ClassVar = "MR-MTL"
-    stages: ClassVar = (GLOBAL, PERSONAL)
-    tasks: ClassVar = ANY
-    sends_own: ClassVar = True
-
     def build(self, setting: Setting) -> Method:
         """Local under a proximal term to the server's tree, which is the mean of what is sent."""
         terms = (task_loss, proximal(self.lam))
         base = recipe(setting, terms=terms, local=everything, keep_optimizer=self.keep_optimizer)
         local = only(base)
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             return select(variables, everything), base.init(variables)[1]
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             kept, _ = local.end(server, client, work)
             return kept, select(kept, everything)
 
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             return base.aggregate(server, clients, uploads, torch.ones_like(n))
 
-        views = {GLOBAL: shared, PERSONAL: personal}
+        views = {"global": shared, "personal": personal}
         return Method(init, (replace(local, end=end),), aggregate, views)

@@ -19,29 +19,33 @@ alteration adapts to what was seen in the second half.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
-from fl.api import trees
-from fl.api.alteration import STATES, Alterations
-from fl.api.method import Method, Setting, only
-from fl.api.network import Output
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.api.term import Batch
-from fl.api.trees import Tree
-from fl.base.errors import FedloomError
-from fl.base.fields import Positive
-from fl.base.schema import GLOBAL
+from fl.api import (
+    ALTERATION_STATES,
+    Alterations,
+    Batch,
+    FedloomError,
+    Method,
+    Output,
+    Positive,
+    Setting,
+    Tree,
+    declare,
+    only,
+    recipe,
+    trees,
+)
 
 Judge = Callable[[Tree], tuple[Tensor, Tree]]
 
 
-@dataclass(frozen=True)
+@declare("global", title="Per-FedAvg", tasks="any")
 class PerFedAvg:
     """alpha: rate of the inner step.
     order: `second` keeps the Hessian, `first` drops it (FO), and `free` (HF) replaces its product
@@ -55,10 +59,6 @@ class PerFedAvg:
     statistics: Literal["outer", "both"] = "outer"
     delta: Positive = 1e-3
 
-    title: ClassVar = "Per-FedAvg"
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
-
     def build(self, setting: Setting) -> Method:
         """FedAvg on F(w) = f(w - alpha grad f(w; D); D'), equation 3."""
         size = setting.training.batch_size
@@ -69,13 +69,13 @@ class PerFedAvg:
         base, network = recipe(setting), setting.network
         local, alterations = only(base), Alterations(setting.alterations)
 
-        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             # Every other sample, so that what fills up a last batch falls to both halves.
             halves = (trees.take(batch, slice(i, None, 2)) for i in (0, 1))
             inner, outer = map(alterations.before, halves)
 
             def forward(params: Tree, buffers: Tree, half: Batch) -> tuple[Output, dict[str, Any]]:
-                alter, met = alterations.functions(work.get(STATES, {}), half)
+                alter, met = alterations.functions(work.get(ALTERATION_STATES, {}), half)
                 x, key = half["x"], half.get("key")
                 return network.train(params, buffers, x, nested=True, key=key, alter=alter), met
 
@@ -102,7 +102,7 @@ class PerFedAvg:
 
     def free(
         self, before: Judge, after: Any, params: Tree, adapted: Tree, buffers: Tree
-    ) -> tuple[Tensor, dict[str, Any]]:
+    ) -> tuple[Tensor, Tree]:
         """A scalar with the outer loss's value and the gradient d - alpha H d.
 
         d is the outer gradient, and H d is (g(w + delta d) - g(w - delta d)) / (2 delta), where g

@@ -18,23 +18,15 @@ are at most 200 clients: row i has the weights of client i's mixture, zeros if i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import Method, Setting
-from fl.api.task import ANY
-from fl.api.trees import Tree
-from fl.base.fields import NonNegative, Positive
-from fl.base.schema import PERSONAL
+from fl.api import Method, NonNegative, Positive, Setting, Tree, declare, trees
 from fl.parts.cooperation import WEIGHTS, Regulariser, cooperating
 from fl.parts.mixing import ALIKE, alike_above, cosines, pfedgraph_weights
 
 
-@dataclass(frozen=True)
+@declare("personal", title="pFedGraph", tasks="any")
 class PFedGraph:
     """lam: of the server's graph; a larger one stays nearer to FedAvg.
     mu: weight of the client's regulariser.
@@ -47,11 +39,6 @@ class PFedGraph:
     lam: Positive = 0.8
     mu: NonNegative = 0.01
     regulariser: Regulariser = "mixture"
-
-    title: ClassVar = "pFedGraph"
-    stages: ClassVar = (PERSONAL,)
-    tasks: ClassVar = ANY
-    sends_own: ClassVar = True
 
     def build(self, setting: Setting) -> Method:
         """Local training, after every round of which the models are mixed."""

@@ -13,27 +13,33 @@ client.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import PAYLOAD, Method, Setting, only
-from fl.api.optimizers import sgd
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.api.trees import Tree
-from fl.base import rng
-from fl.base.fields import Count, NonNegative, Positive, Share
-from fl.base.schema import PERSONAL
+from fl.api import (
+    PAYLOAD,
+    Count,
+    Method,
+    NonNegative,
+    Positive,
+    Setting,
+    Share,
+    Tree,
+    declare,
+    only,
+    recipe,
+    rng,
+    sgd,
+    trees,
+)
 from fl.parts.layers import linear
 from fl.parts.payload import on_payload
 
 
-@dataclass(frozen=True)
+@declare("personal", title="pFedHN", tasks="any")
 class PFedHN:
     """hyper_lr, hyper_momentum, hyper_weight_decay: of the hypernetwork.
     hidden: width of its layers.
@@ -50,35 +56,29 @@ class PFedHN:
     embedding: Count | None = None
     clip: Positive = 50.0
 
-    title: ClassVar = "pFedHN"
-    stages: ClassVar = (PERSONAL,)
-    tasks: ClassVar = ANY
-
     def build(self, setting: Setting) -> Method:
         """Local training of generated weights; ``aggregate`` trains what generates them."""
         base = recipe(setting, local=lambda name: name in setting.network.names["buffers"])
         local = on_payload(only(base))
         optimizer = sgd(self.hyper_momentum, self.hyper_weight_decay)
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             made = self.hypernetwork(setting, variables["params"])
             shapes = trees.apply(torch.zeros_like, variables["params"])
             server = {"hyper": made, "optimizer": optimizer.init(made), "like": shapes}
             return server, base.init(variables)[1]
 
-        def payload(server: Tree, client: Tree) -> dict[str, Any]:
+        def payload(server: Tree, client: Tree) -> Tree:
             row = server["hyper"]["clients"].index_select(0, client["id"].reshape(1))
             made = generated(server["hyper"], row, server["like"])
             return {"params": {name: leaf[0] for name, leaf in made.items()}, "buffers": {}}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             kept, trained = local.end(server, client, work)
             moved = trees.apply(torch.sub, client[PAYLOAD]["params"], trained["params"])
             return kept, {"moved": moved}
 
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             grads = self.gradient(server, clients["id"], uploads["moved"])
             with torch.no_grad():
                 hyper, state = optimizer.step(
@@ -86,16 +86,16 @@ class PFedHN:
                 )
             return {**server, "hyper": hyper, "optimizer": state}, dict(clients)
 
-        def own(server: Tree, client: Tree | None) -> dict[str, Any]:
+        def own(server: Tree, client: Tree | None) -> Tree:
             mine = client or {}
             return {**payload(server, mine), "buffers": dict(mine["buffers"])}
 
         step = replace(local, end=end)
         return Method(
-            init, (step,), aggregate, {PERSONAL: own}, send=lambda server: {}, payload=payload
+            init, (step,), aggregate, {"personal": own}, send=lambda server: {}, payload=payload
         )
 
-    def gradient(self, server: Tree, ids: Tensor, moved: Tree) -> dict[str, Any]:
+    def gradient(self, server: Tree, ids: Tensor, moved: Tree) -> Tree:
         """The mean over clients of (d theta / d hyper)^T moved, no longer than ``clip``."""
         hyper = trees.apply(lambda leaf: leaf.detach().requires_grad_(), server["hyper"])
         with torch.enable_grad():
@@ -107,7 +107,7 @@ class PFedHN:
         shorter = (self.clip / size.clamp(min=1e-12)).clamp(max=1.0)
         return trees.unflatten(hyper, [g * shorter for g in found])
 
-    def hypernetwork(self, setting: Setting, params: Tree) -> dict[str, Any]:
+    def hypernetwork(self, setting: Setting, params: Tree) -> Tree:
         """Embeddings of all clients, hidden layers, and a linear head for each of the weights."""
         like = trees.leaves(params)[0]
         draw = torch.Generator().manual_seed(rng.torch_seed(setting.seed, "hypernetwork"))

@@ -13,24 +13,36 @@ code overwrites theta and scores w_k.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.losses import task_loss
-from fl.api.method import KINDS, Averaging, Method, Setting, only
-from fl.api.recipe import everything, personal, recipe, select, shared
-from fl.api.task import ANY
-from fl.api.term import Forward, Term
-from fl.api.trees import Rate, Tree
-from fl.base.fields import Count, NonNegative, Positive
-from fl.base.schema import GLOBAL, PERSONAL
+from fl.api import (
+    KINDS,
+    Averaging,
+    Count,
+    Forward,
+    Method,
+    NonNegative,
+    Positive,
+    Rate,
+    Setting,
+    Term,
+    Tree,
+    declare,
+    everything,
+    only,
+    personal,
+    recipe,
+    select,
+    shared,
+    task_loss,
+    trees,
+)
 
 
-@dataclass(frozen=True)
+@declare("global", "personal", title="pFedMe", tasks="any")
 class PFedMe:
     """lam: lambda, how near theta is held to w.
     steps: K, how often a batch is used.
@@ -43,26 +55,21 @@ class PFedMe:
     inner_lr: Positive = 0.01
     beta: Positive = 1.0
 
-    title: ClassVar = "pFedMe"
-    stages: ClassVar = (GLOBAL, PERSONAL)
-    tasks: ClassVar = ANY
-    sends_own: ClassVar = True
-
     def build(self, setting: Setting) -> Method:
         """Local training on repeated batches, beside a copy of the shared model that is sent."""
         base = recipe(setting, terms=(task_loss, near(self.lam)))
         local = only(base)
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             return server, {**client, **select(variables, everything)}
 
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        def begin(server: Tree, client: Tree) -> Tree:
             work = local.begin(server, {**client, **{kind: {} for kind in KINDS}})
             zero = trees.leaves(work["params"])[0].new_zeros(())
             return {**work, "centre": dict(server["params"]), "done": zero}
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
             after = local.update(server, work, grads, aux, self.inner_lr)
             done = work["done"] + 1
             last = torch.remainder(done, self.steps) == 0
@@ -74,13 +81,11 @@ class PFedMe:
             )
             return {**after, "centre": centre, "done": done}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             kept, trained = local.end(server, client, work)
             return {**kept, **trained}, {**trained, "params": dict(work["centre"])}
 
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             mean, kept = base.aggregate(server, clients, uploads, n)
             params = trees.apply(
                 lambda w, m: (1 - self.beta) * w + self.beta * m, server["params"], mean["params"]
@@ -89,7 +94,7 @@ class PFedMe:
 
         draws = replace(local.sampling, repeat=self.steps)
         step = replace(local, begin=begin, update=update, end=end, sampling=draws)
-        views = {GLOBAL: shared, PERSONAL: personal}
+        views = {"global": shared, "personal": personal}
         return Method(init, (step,), Averaging(aggregate), views)
 
 

@@ -10,31 +10,20 @@ eta. With momentum it is still right, where K eta is too small by up to 1 / (1 -
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import Method, Setting, only
-from fl.api.recipe import recipe
-from fl.api.task import ANY
-from fl.api.trees import Rate, Tree
-from fl.base.fields import Positive
-from fl.base.schema import GLOBAL
+from fl.api import Method, Positive, Rate, Setting, Tree, declare, only, recipe, trees
 from fl.parts.path import check_sgd, length, started, stepped
 
 
-@dataclass(frozen=True)
+@declare("global", title="SCAFFOLD", tasks="any")
 class Scaffold:
     """eta_g: the server's learning rate."""
 
     eta_g: Positive = 1.0
-
-    title: ClassVar = "SCAFFOLD"
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Method:
         """FedAvg on gradients g + c - c_k; the server's tree has c, the client's c_k."""
@@ -42,21 +31,21 @@ class Scaffold:
         base, momentum = recipe(setting), setting.training.momentum
         local = only(base)
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             zeros = trees.zeros_like(variables["params"])
             return {**server, "control": zeros}, {**client, "control": zeros}
 
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        def begin(server: Tree, client: Tree) -> Tree:
             return {**started(local.begin(server, client)), "control": client["control"]}
 
-        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
             corrected = trees.apply(
                 lambda g, c, own: g + c - own, grads, server["control"], work["control"]
             )
             return stepped(local.update(server, work, corrected, aux, lr), momentum, lr)
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client, upload = local.end(server, client, work)
             control = trees.apply(
                 lambda own, c, x, y: own - c + (x - y) / length(work),
@@ -65,9 +54,7 @@ class Scaffold:
             change = trees.apply(torch.sub, control, client["control"])
             return {**client, "control": control}, {**upload, "control": change}
 
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             mean = trees.mean(uploads, torch.ones_like(n))
             params = trees.apply(
                 lambda x, y: x + self.eta_g * (y - x), server["params"], mean["params"]

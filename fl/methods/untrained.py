@@ -6,35 +6,22 @@ own, such as ``resnet18: {weights: imagenet}``, and the score of that model as i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
 from torch import Tensor
 
-from fl.api.method import Method, Setting
-from fl.api.recipe import everything, select, shared
-from fl.api.task import ANY
-from fl.api.trees import Tree
-from fl.base.schema import GLOBAL
+from fl.api import Method, Setting, Tree, declare, everything, select, shared
 
 
-@dataclass(frozen=True)
+@declare("global", tasks="any", training={"rounds": 1, "local_epochs": 1})
 class Untrained:
     """It has no hyper-parameters."""
-
-    stages: ClassVar = (GLOBAL,)
-    tasks: ClassVar = ANY
-    training: ClassVar[dict[str, Any]] = {"rounds": 1, "local_epochs": 1}
 
     def build(self, setting: Setting) -> Method:
         """No pass at all."""
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             return select(variables, everything), {}
 
-        def aggregate(
-            server: Tree, clients: Tree, uploads: Tree, n: Tensor
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             return dict(server), dict(clients)
 
-        return Method(init, (), aggregate, {GLOBAL: shared})
+        return Method(init, (), aggregate, {"global": shared})

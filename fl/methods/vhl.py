@@ -20,30 +20,42 @@ through the network as one, here one after the other, which differs under batch 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.losses import classification, cross_entropy
-from fl.api.method import Method, Phase, Setting, Sweep, only
-from fl.api.recipe import recipe, shared
-from fl.api.term import Forward, Term
-from fl.api.trees import Tree
-from fl.base.fields import Count, NonNegative, Positive, Seed
-from fl.base.schema import GLOBAL
+from fl.api import (
+    Count,
+    Forward,
+    Method,
+    NonNegative,
+    Phase,
+    Positive,
+    Seed,
+    Setting,
+    Sweep,
+    Term,
+    Tree,
+    classification_loss,
+    cross_entropy,
+    declare,
+    keyed,
+    only,
+    recipe,
+    shared,
+    trees,
+)
 from fl.parts.generator import generated
 from fl.parts.supervised import supervised_contrast
 from fl.parts.virtual import check_images, labels, unchanged
-from fl.pytorch import keyed
 
 IMAGES = "virtual"
 STREAM = keyed.stream_of("virtual batch")
 
 
-@dataclass(frozen=True)
+@declare("global", one_input=True)
 class VHL:
     """images: virtual images of every class.
     batch: virtual images in a step.
@@ -62,34 +74,26 @@ class VHL:
     tau: Positive = 0.07
     generator_seed: Seed = 0
 
-    title: ClassVar = "VHL"
-    stages: ClassVar = (GLOBAL,)
-    one_input: ClassVar = True
-    light: ClassVar[dict[str, Any]] = {"images": 3, "batch": 4}
-    short: ClassVar[dict[str, Any]] = {"images": 3, "batch": 4, "lam": 0.5}
-
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more term, and a phase that sends the images."""
         check_images(setting)
         base = recipe(setting, terms=(cross_entropy, self.term(setting.classes)))
         part = only(base)
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
             like = trees.leaves(variables["params"])[0]
             made = generated(self.generator_seed, setting.classes, self.images, setting.shape)
             images = made.to(like)
             return {**server, IMAGES: images}, {**client, IMAGES: torch.zeros_like(images)}
 
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        def begin(server: Tree, client: Tree) -> Tree:
             return {**part.begin(server, client), IMAGES: client[IMAGES]}
 
-        def look(server: Tree, client: Tree, sent: Tree, batch: Any) -> dict[str, Any]:
+        def look(server: Tree, client: Tree, sent: Tree, batch: Any) -> Tree:
             return {"samples": batch["weight"].sum()}
 
-        def end(
-            server: Tree, client: Tree, sent: Tree, seen: Tree
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
             return {**client, IMAGES: server[IMAGES]}, {}
 
         first = Phase(
@@ -106,7 +110,7 @@ class VHL:
             passes=(step,),
             before=(first,),
             send=lambda server: {kind: server[kind] for kind in ("params", "buffers")},
-            views={GLOBAL: shared},
+            views={"global": shared},
         )
 
     def term(self, classes: int) -> Term:
@@ -121,7 +125,7 @@ class VHL:
             keys = key + torch.arange(self.batch, device=x.device)
             passed = forward.network.train(forward.params, forward.work["buffers"], x, key=keys)
             ones = torch.ones_like(x[:, 0, 0, 0])
-            loss = classification(passed.outputs, {"y": y, "weight": ones})
+            loss = classification_loss(passed.outputs, {"y": y, "weight": ones})
             own, others = forward.output.features.flatten(1), passed.features.flatten(1)
             contrast = supervised_contrast(
                 torch.cat([own, others.detach()]),

@@ -12,24 +12,30 @@ classifier by the nearest mean of a class's images, in the features of one untra
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fl.api.method import KINDS, Method, Predictor, Setting
-from fl.api.trees import Tree
-from fl.base import rng
-from fl.base.fields import Count
-from fl.base.schema import PERSONAL
+from fl.api import KINDS, Count, Method, Predictor, Setting, Tree, declare, rng
 from fl.parts import virtual
 from fl.parts.virtual import IMAGES, Matching, Start
 
 STATE = "optimizer"
 
 
-@dataclass(frozen=True)
+@declare(
+    "personal",
+    title="Warm-up",
+    alone=True,
+    distils=True,
+    one_input=True,
+    training={
+        **{"rounds": 100, "lr": 1.0, "momentum": 0.5, "participation": 1.0},
+        **{"schedule": "constant", "evaluate_every": 10},
+    },
+)
 class WarmUp:
     """images: per class.
     initial: what images begin as: Gaussian by the client's `statistics` of every class and channel,
@@ -43,35 +49,23 @@ class WarmUp:
     steps: Count = 100
     real: Count = 256
 
-    title: ClassVar = "Warm-up"
-    stages: ClassVar = (PERSONAL,)
-    one_input: ClassVar = True
-    alone: ClassVar = True
-    distils: ClassVar = True
-    training: ClassVar[dict[str, Any]] = {
-        **{"rounds": 100, "lr": 1.0, "momentum": 0.5, "participation": 1.0},
-        **{"schedule": "constant", "evaluate_every": 10},
-    }
-    light: ClassVar[dict[str, Any]] = {"images": 1, "steps": 2, "real": 4}
-    short = light
-
     def build(self, setting: Setting) -> Method:
         """Distribution matching, round after round; every client works for itself."""
         virtual.check_images(setting)
         matching = Matching(self.real, None, setting.training.momentum)
         part = virtual.distribution_matching(setting, matching, lambda round_: self.steps, "new")
 
-        def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def init(variables: Tree) -> tuple[Tree, Tree]:
             images = virtual.nothing(setting, variables, self.images)
             key = torch.tensor(rng.torch_seed(setting.seed, "virtual images"), device=images.device)
             server = {kind: dict(variables[kind]) for kind in KINDS}
             state = part.begin(server, {IMAGES: images})[STATE]
             return {**server, "key": key}, {IMAGES: images, STATE: state}
 
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        def begin(server: Tree, client: Tree) -> Tree:
             return {**part.begin(server, client), STATE: client[STATE]}
 
-        def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             kept, sent = part.end(server, client, work)
             return {**kept, STATE: work[STATE]}, sent
 
@@ -79,7 +73,7 @@ class WarmUp:
             init,
             (replace(part, begin=begin, end=end),),
             virtual.unchanged,
-            {PERSONAL: Predictor(variables_of, self._nearest(setting), by_sample=True)},
+            {"personal": Predictor(variables_of, self._nearest(setting), by_sample=True)},
             before=(virtual.begun(setting, self.images, self.initial),),
             send=lambda server: {},
             admit=virtual.admit(self.images),
@@ -97,6 +91,6 @@ class WarmUp:
         return predict
 
 
-def variables_of(server: Tree, client: Tree | None) -> dict[str, Any]:
+def variables_of(server: Tree, client: Tree | None) -> Tree:
     """An untrained network, and the client's images."""
     return {**{kind: server[kind] for kind in KINDS}, IMAGES: (client or {})[IMAGES]}

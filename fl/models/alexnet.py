@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fl.base.fields import Count
+from fl.api import Count
 from fl.parts.normalisation import Norm, normalisation
 
 POOLED = (1, 2, 5)

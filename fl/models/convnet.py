@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.base.errors import FedloomError
-from fl.base.fields import Count
+from fl.api import Count, FedloomError
 
 
 class Halving(nn.Module):

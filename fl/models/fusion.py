@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from fl.base.fields import Count
+from fl.api import Count
 from fl.data.modality import ANY
 from fl.parts.modalities import Several
 

@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fl.base.fields import Count
+from fl.api import Count
 from fl.parts.modalities import Several
 
 

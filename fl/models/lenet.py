@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fl.base.fields import Count
+from fl.api import Count
 from fl.parts.projection import classifier
 
 SMALLEST = 16

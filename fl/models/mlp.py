@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from fl.base.fields import Count
+from fl.api import Count
 from fl.parts.normalisation import Norm, normalisation
 
 

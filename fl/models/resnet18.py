@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fl.base.fields import Count
+from fl.api import Count
 from fl.parts.normalisation import Norm
 from fl.parts.resnets import Stem, resnet
 

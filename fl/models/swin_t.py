@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fl.base.fields import Share
+from fl.api import Share
 
 DEPTHS, HEADS, WIDTH = [2, 2, 6, 2], [3, 6, 12, 24], 96
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fl.base.fields import Count
+from fl.api import Count
 
 
 @dataclass(frozen=True)

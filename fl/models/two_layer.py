@@ -13,7 +13,7 @@ from typing import Literal
 
 from torch import nn
 
-from fl.base.fields import Count
+from fl.api import Count
 
 
 @dataclass(frozen=True)

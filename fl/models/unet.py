@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fl.base.fields import Count
+from fl.api import Count
 from fl.parts.normalisation import Norm, normalisation
 
 

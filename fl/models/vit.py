@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fl.base.fields import Count, Positive, Share
+from fl.api import Count, Positive, Share
 from fl.parts.encoder import encoder
 
 

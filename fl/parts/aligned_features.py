@@ -8,17 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import COUNTS, Averaging, Method, Pass, Setting, Sweep, steps_of
-from fl.api.network import Output
-from fl.api.term import Batch, Forward, Term
-from fl.api.trees import Inputs, Tree
-from fl.base.errors import FedloomError
+from fl.api import (
+    COUNTS,
+    Averaging,
+    Batch,
+    FedloomError,
+    Forward,
+    Inputs,
+    Method,
+    Output,
+    Pass,
+    Setting,
+    Sweep,
+    Term,
+    Tree,
+    steps_of,
+    trees,
+)
 from fl.parts.augmented_layers import channels
 from fl.parts.blank import blank_inputs
 from fl.parts.each_alike import parted, plain
@@ -96,27 +106,23 @@ def aligned(base: Method, setting: Setting, bins: int, tau: float) -> Method:
     def features(variables: Tree, x: Inputs) -> Tensor:
         return see(network.eval(variables["params"], variables["buffers"], x))
 
-    def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def init(variables: Tree) -> tuple[Tree, Tree]:
         server, client = base.init(variables)
         like = trees.leaves(variables["params"])[0]
         with torch.no_grad():
             seen = features(variables, blank_inputs(setting, 1, like))
         return {**server, HISTOGRAM: like.new_zeros((seen.shape[1], bins))}, client
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
         total, count = sums(features(sent, batch["x"]), batch["weight"], bins, tau)
         return {"sums": total, "count": count}
 
-    def end(
-        server: Tree, client: Tree, sent: Tree, seen: Tree
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
         own = seen["sums"] / seen["count"].clamp(min=1)
         told = torch.where(seen["count"] >= FEWEST, own, server[HISTOGRAM])
         return dict(client), {**sent, HISTOGRAM: parted({"own": told}, client[COUNTS].sum())}
 
-    def aggregate(
-        server: Tree, clients: Tree, uploads: Tree, n: Tensor
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         models = {key: leaf for key, leaf in uploads.items() if key != HISTOGRAM}
         mean, kept = base.aggregate(server, clients, models, n)
         return {**mean, HISTOGRAM: plain(trees.mean(uploads[HISTOGRAM], n))["own"]}, kept

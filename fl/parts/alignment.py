@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.term import Forward, Term
+from fl.api import Forward, Term, trees
 
 
 def alignment(weight: float, toward: str) -> Term:

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
-from fl.api.method import (
+from fl.api import (
     KINDS,
     PERSONAL_PARAMS,
     Aggregate,
     Averaging,
+    Batch,
+    FedloomError,
     Method,
+    Network,
     Pass,
     Phase,
     Setting,
     Sweep,
+    Tree,
 )
-from fl.api.network import Network
-from fl.api.term import Batch
-from fl.api.trees import Tree
-from fl.base.errors import FedloomError
 from fl.parts.anchors import local_anchors, look_at, no_anchors
 
 ANCHORS = "anchors"
@@ -38,7 +37,7 @@ Gather = Callable[[Tensor, Tree], Tensor]
 """(anchors before, what clients send, see `fl.parts.anchors.local_anchors`) -> anchors."""
 Start = Callable[[Network, Tree, int], Tensor]
 """(network, first variables, classes) -> what the server has before there are anchors."""
-Told = tuple[dict[str, Any], dict[str, Any]]
+Told = tuple[Tree, Tree]
 
 
 def anchored_before(method: Method, setting: Setting, gather: Gather, first: int) -> Method:
@@ -52,7 +51,7 @@ def anchored_before(method: Method, setting: Setting, gather: Gather, first: int
     """
     network, classes = setting.network, setting.classes
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
         return look_at(network, _whole(network, client, server), batch, classes)
 
     def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> Told:
@@ -90,7 +89,7 @@ def anchored_after(
             "that ends a round with training"
         )
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
         return look_at(network, client[TRAINED], batch, classes)
 
     def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> Told:
@@ -124,7 +123,7 @@ def _with(
         new = {ANCHORS: anchors, ROUND: anchors.new_ones(())}
         return {**server, **{key: new[key] for key in keys}}, client
 
-    def send(server: Tree) -> dict[str, Any]:
+    def send(server: Tree) -> Tree:
         found = inner(server) if inner else {k: v for k, v in server.items() if k != ROUND}
         return {**found, ANCHORS: server[ANCHORS]}
 
@@ -168,7 +167,7 @@ def _remembering(part: Pass) -> Pass:
     return replace(part, end=end)
 
 
-def _whole(network: Network, client: Tree, server: Tree) -> dict[str, Any]:
+def _whole(network: Network, client: Tree, server: Tree) -> Tree:
     """The server's model, completed by the client's own weights."""
     found = {kind: {**client.get(kind, {}), **server.get(kind, {})} for kind in KINDS}
     if len(found["params"]) < len(network.names["params"]):

@@ -6,18 +6,14 @@ Called anchors by FedFM (Ye et al. 2023) and prototypes by FedProto (Tan et al. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api.losses import weighted_mean
-from fl.api.network import Network
+from fl.api import Batch, FedloomError, Forward, Network, Term, Tree, weighted_mean
 from fl.api.tasks.classification import cross_entropy
-from fl.api.term import Batch, Forward, Term
-from fl.api.trees import Tree
-from fl.base.errors import FedloomError
 from fl.parts.heads import width
 
 Guiding = Literal["contrastive", "squared"]
@@ -142,14 +138,14 @@ def no_anchors(network: Network, variables: Tree, classes: int) -> Tensor:
     return like.new_zeros((classes, width(network, params)))
 
 
-def look_at(network: Network, variables: Tree, batch: Batch, classes: int) -> dict[str, Any]:
+def look_at(network: Network, variables: Tree, batch: Batch, classes: int) -> Tree:
     """What a sweep sees, in evaluation mode: sums of features by class, and counts."""
     output = network.eval(variables["params"], variables["buffers"], batch["x"])
     sums, counts = class_sums(output.features.flatten(1), batch["y"], batch["weight"], classes)
     return {"sums": sums, "counts": counts}
 
 
-def local_anchors(seen: Tree) -> dict[str, Any]:
+def local_anchors(seen: Tree) -> Tree:
     """What a client sends: the mean feature of each class, and the number of its samples."""
     means, counts = means_of(seen["sums"], seen["counts"])
     return {"means": means, "counts": counts}

@@ -10,20 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.alteration import STATES, Alteration
-from fl.api.method import COUNTS, Averaging, Method, Setting, only
-from fl.api.network import Network
-from fl.api.term import Batch
-from fl.api.trees import Tree
-from fl.base.errors import FedloomError
-from fl.base.fields import Share
+from fl.api import (
+    ALTERATION_STATES,
+    COUNTS,
+    Alteration,
+    Averaging,
+    Batch,
+    FedloomError,
+    Method,
+    Network,
+    Setting,
+    Share,
+    Tree,
+    only,
+    trees,
+)
 from fl.parts.blank import blank_inputs
 from fl.parts.each_alike import parted, plain
 from fl.parts.feature_statistics import (
@@ -105,9 +112,7 @@ def drawn(setting: Setting, layers: tuple[str, ...], p: float, change: Change) -
         FedloomError: As `channels`.
     """
 
-    def apply(
-        layer: str, features: Tensor, batch: Batch, state: Tree
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
         return _changed(features, batch, p, change), {}
 
     return _with(setting, Alteration(NAME, tuple(channels(setting, layers)), apply))
@@ -116,9 +121,7 @@ def drawn(setting: Setting, layers: tuple[str, ...], p: float, change: Change) -
 def federated(setting: Setting, layers: tuple[str, ...], p: float, momentum: Share) -> Setting:
     """The setting with the alteration of FedFA^l; `exchanged` sends its state there and back."""
 
-    def apply(
-        layer: str, features: Tensor, batch: Batch, state: Tree
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
         given, weight = state[layer], batch["weight"]
 
         def change(x: Tensor, noise: Tensor, batch: Batch) -> Tensor:
@@ -130,7 +133,7 @@ def federated(setting: Setting, layers: tuple[str, ...], p: float, momentum: Sha
         met = is_drawn(batch["key"], WHETHER, p).to(mean.dtype)
         return _changed(features, batch, p, change), {"mean": mean, "sd": sd, "met": met}
 
-    def adapt(state: Tree, seen: Tree) -> dict[str, Any]:
+    def adapt(state: Tree, seen: Tree) -> Tree:
         after = {}
         for layer, given in state.items():
             running = {key: given[key] for key in ("mean", "sd")}
@@ -152,7 +155,7 @@ def exchanged(base: Method, setting: Setting, layers: tuple[str, ...], fusion: F
     """
     sizes, local = channels(setting, layers), only(base)
 
-    def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def init(variables: Tree) -> tuple[Tree, Tree]:
         server, client = base.init(variables)
         one = trees.leaves(variables["params"])[0].new_ones(())
         begun = {"mean": one * 0, "sd": one, "mean_variance": one, "sd_variance": one}
@@ -162,25 +165,25 @@ def exchanged(base: Method, setting: Setting, layers: tuple[str, ...], fusion: F
         }
         return {**server, STATISTICS: known}, client
 
-    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+    def begin(server: Tree, client: Tree) -> Tree:
         work = local.begin(server, client)
         state = {layer: _given(known, fusion) for layer, known in server[STATISTICS].items()}
-        return {**work, STATES: {**work.get(STATES, {}), NAME: state}}
+        return {**work, ALTERATION_STATES: {**work.get(ALTERATION_STATES, {}), NAME: state}}
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
-        states = dict(work[STATES])
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        states = dict(work[ALTERATION_STATES])
         apart = {
             layer: {key: ran[key] - server[STATISTICS][layer][key] for key in ("mean", "sd")}
             for layer, ran in states.pop(NAME).items()
         }
-        rest = {key: leaf for key, leaf in work.items() if key != STATES}
-        client, upload = local.end(server, client, {**rest, **({STATES: states} if states else {})})
+        rest = {key: leaf for key, leaf in work.items() if key != ALTERATION_STATES}
+        client, upload = local.end(
+            server, client, {**rest, **({ALTERATION_STATES: states} if states else {})}
+        )
         seen = {"apart": apart, "square": trees.apply(torch.square, apart)}
         return client, {**upload, STATISTICS: parted(seen, client[COUNTS].sum())}
 
-    def aggregate(
-        server: Tree, clients: Tree, uploads: Tree, n: Tensor
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         told = plain(trees.mean(uploads[STATISTICS], n))
         models = {key: leaf for key, leaf in uploads.items() if key != STATISTICS}
         mean, kept = base.aggregate(server, clients, models, n)
@@ -205,14 +208,14 @@ def _changed(features: Tensor, batch: Batch, p: float, change: Change) -> Tensor
     return torch.where(is_drawn(batch["key"], WHETHER, p), changed, features)
 
 
-def _given(known: Tree, fusion: Fusion) -> dict[str, Any]:
+def _given(known: Tree, fusion: Fusion) -> Tree:
     """A layer's state at the beginning of a round, from what the server sent."""
     weigh = adaptive_weights if fusion == "adaptive" else torch.clone
     gammas = {f"gamma_{key}": weigh(known[f"{key}_variance"]) for key in ("mean", "sd")}
     return {"mean": known["mean"], "sd": known["sd"], **gammas}
 
 
-def _renewed(old: Tree, apart: Tree, square: Tree) -> dict[str, Any]:
+def _renewed(old: Tree, apart: Tree, square: Tree) -> Tree:
     """What the server knows of a layer.
 
     Variances are (1/M) sum_m (t_m - mean)^2. They are computed around the previous mean, which is

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fl.api.method import Setting
-from fl.api.trees import Inputs
+from fl.api import Inputs, Setting
 
 
 def blank_inputs(setting: Setting, count: int, like: Tensor) -> Inputs:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api.losses import weighted_mean
-from fl.api.term import SHARED, Compared, Forward, See
-from fl.base.fields import NonNegative, Positive
+from fl.api import SHARED, Compared, Forward, NonNegative, Positive, See, weighted_mean
 
 
 def model_contrast(mu: NonNegative, tau: Positive, previous: str) -> Compared:

@@ -18,15 +18,26 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.losses import task_loss
-from fl.api.method import KINDS, MODALITY, PAYLOAD, Method, Pass, Setting, Sweep, only
-from fl.api.network import Network
-from fl.api.recipe import everything, recipe, select
-from fl.api.trees import Tree
-from fl.base import rng
-from fl.base.errors import FedloomError
-from fl.base.schema import PERSONAL
+from fl.api import (
+    KINDS,
+    MODALITY,
+    PAYLOAD,
+    PERSONAL,
+    FedloomError,
+    Method,
+    Network,
+    Pass,
+    Setting,
+    Sweep,
+    Tree,
+    everything,
+    only,
+    recipe,
+    rng,
+    select,
+    task_loss,
+    trees,
+)
 from fl.parts.alignment import alignment, inclination
 from fl.parts.mixing import directions, mix
 from fl.parts.sending import all_but
@@ -79,7 +90,7 @@ def cooperating(
     base = recipe(setting, terms=(task_loss, held), local=everything)
     local = only(base)
 
-    def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def init(variables: Tree) -> tuple[Tree, Tree]:
         server, client = base.init(variables)
         nowhere = trees.apply(torch.zeros_like, variables["params"])
         given = {**select(client, everything), **({} if mixture else {"toward": nowhere})}
@@ -92,19 +103,17 @@ def cooperating(
         }
         return {**server, **kept}, {**own(client), PAYLOAD: given, "trained": variables}
 
-    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+    def begin(server: Tree, client: Tree) -> Tree:
         given = client[PAYLOAD]
         received = given["params" if mixture else "toward"]
         return {**local.begin(server, {**client, **given}), "received": received}
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         kept, _ = local.end(server, client, work)
         trained = select(kept, everything)
         return {**own(kept), "trained": trained}, trained
 
-    def aggregate(
-        server: Tree, clients: Tree, uploads: Tree, n: Tensor
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         found = weigh(server, clients, uploads, n)
         mixed = _mixed(setting, uploads, found)
         if not mixture:

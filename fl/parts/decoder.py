@@ -9,18 +9,12 @@ text's end are a token, too.)
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.api import trees
-from fl.api.method import Setting
-from fl.api.task import weighted_mean
-from fl.api.term import Forward, Term
-from fl.api.trees import Tree
-from fl.base import rng
+from fl.api import Forward, Setting, Term, Tree, rng, trees, weighted_mean
 from fl.parts import heads
 from fl.parts.layers import linear
 
@@ -35,7 +29,7 @@ def inputs(setting: Setting) -> tuple[dict[str, tuple[int, ...]], frozenset[str]
     return {ONLY: setting.shape}, frozenset([ONLY] if setting.network.of_tokens else [])
 
 
-def decoders(setting: Setting, width: int, params: Tree) -> dict[str, Any]:
+def decoders(setting: Setting, width: int, params: Tree) -> Tree:
     """First weights of a decoder for each input, drawn by the run's seed.
 
     Args:

@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.api import trees
-from fl.api.trees import Tree
+from fl.api import Tree, trees
 from fl.parts.distances import three_distances
 from fl.parts.kernel_ratio import Inputs, moved_apart, ratio
 
@@ -54,7 +53,7 @@ class DeepKernel:
         return DeepKernel(trees.unflatten(self.params, leaves), self.form)
 
     @staticmethod
-    def start(width: int, seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    def start(width: int, seed: int, dtype: torch.dtype = torch.float32) -> Tree:
         """Parameters to begin with, on the CPU; the same for the same seed.
 
         Bandwidths are .005 (phi) and 2048 (q), and eps is below 1e-10.
@@ -127,7 +126,7 @@ class DeepKernel:
 
     def ascent(
         self, x: Tensor, y: Tensor, *, shift: int = 0, plain: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, Any]]:
+    ) -> tuple[Tensor, Tree]:
         """`objective` and its gradient by the parameters, for each of the leading dimensions.
 
         The gradient is written out (see `fl.parts.kernel_ratio`), and the samples are constants.
@@ -175,7 +174,7 @@ class DeepKernel:
             by = layer["weight"].mT.unsqueeze(-3) @ found[-1]
         return found[::-1], by
 
-    def _backward(self, layers: list[Tensor], by: Tensor, by_weight: Tensor) -> dict[str, Any]:
+    def _backward(self, layers: list[Tensor], by: Tensor, by_weight: Tensor) -> Tree:
         """The gradient by the layers of phi, from that by what the last one takes, ``[..., 2, n,
         10]``, and by its weight. Its bias moves all features alike, so no distance depends on it.
         """

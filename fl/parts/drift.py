@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import Setting
-from fl.api.network import Network
-from fl.api.term import SHARED, Batch, Forward, See
-from fl.api.trees import Tree
-from fl.base.errors import FedloomError
+from fl.api import SHARED, Batch, FedloomError, Forward, Network, See, Setting, Tree, trees
 from fl.parts.blank import blank_inputs
 
 Seen = dict[str, dict[str, Tensor]]
@@ -48,7 +42,7 @@ class Drift:
         """
         return self._beside(forward.output.taps, forward.batch)
 
-    def look(self, variables: Tree, batch: Batch) -> dict[str, Any]:
+    def look(self, variables: Tree, batch: Batch) -> Tree:
         """As `features`, with both models in evaluation mode."""
         output = self.network.eval(variables["params"], variables["buffers"], batch["x"])
         return dict(self._beside(output.taps, batch))
@@ -85,7 +79,7 @@ ROUNDING = 64
 """Units of rounding by which the features of two models differ before they count as apart."""
 
 
-def where_apart(new: Tree, old: Tree, two: Mapping[str, Tensor]) -> dict[str, Any]:
+def where_apart(new: Tree, old: Tree, two: Mapping[str, Tensor]) -> Tree:
     """``new``, but ``old`` for clients that have nothing to adapt to.
 
     These are clients whose features are not all finite, or whose features are the same for both
@@ -103,9 +97,7 @@ def where_apart(new: Tree, old: Tree, two: Mapping[str, Tensor]) -> dict[str, An
     return trees.apply(lambda n, o: torch.where(trees.align(apart, n), n, o), new, old)
 
 
-def in_groups(
-    fn: Callable[[Tree, Tree], dict[str, Any]], state: Tree, seen: Tree, size: int
-) -> dict[str, Any]:
+def in_groups(fn: Callable[[Tree, Tree], Tree], state: Tree, seen: Tree, size: int) -> Tree:
     """``fn`` of one client; where there is a stack of clients, of ``size`` of them at a time, to
     save memory.
     """

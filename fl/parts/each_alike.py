@@ -8,20 +8,17 @@ mean_k t_k.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.trees import Tree
+from fl.api import Tree, trees
 
 
-def parted(tree: Tree, samples: Tensor) -> dict[str, Any]:
+def parted(tree: Tree, samples: Tensor) -> Tree:
     """What a client with that many samples sends of a tree; one without samples has no weight."""
     share = 1 / samples.clamp(min=1).to(trees.leaves(tree)[0].dtype)
     return {"share": share, "values": trees.apply(lambda leaf: leaf * share, tree)}
 
 
-def plain(mean: Tree) -> dict[str, Any]:
+def plain(mean: Tree) -> Tree:
     """The plain mean of the trees, from the weighted mean of what `parted` made of them."""
     return trees.apply(lambda leaf: leaf / mean["share"], mean["values"])

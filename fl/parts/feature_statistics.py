@@ -8,13 +8,10 @@ All functions allow further dimensions before those that they name.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.trees import Tree
+from fl.api import Tree, trees
 
 EPS = 1e-6
 """Added to variances, as in the released code."""
@@ -97,7 +94,7 @@ def adaptive_weights(variance: Tensor, eps: float = EPS) -> Tensor:
     return t * (variance.shape[-1] / t.sum(-1, keepdim=True))
 
 
-def followed(running: Tree, seen: Tree, met: Tensor, momentum: float) -> dict[str, Any]:
+def followed(running: Tree, seen: Tree, met: Tensor, momentum: float) -> Tree:
     """Running means [c] after a batch with the means ``seen``; as they were where ``met`` is 0."""
 
     def follow(old: Tensor, new: Tensor) -> Tensor:

@@ -14,8 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fl.api.network import Network
-from fl.pytorch import keyed
+from fl.api import Network, keyed
 
 STREAM = keyed.stream_of("fresh weights")
 

@@ -10,7 +10,7 @@ import math
 
 from torch import Tensor
 
-from fl.pytorch import keyed
+from fl.api import keyed
 
 
 def gaussian(key: Tensor, stream: int, shape: tuple[int, ...] = ()) -> Tensor:

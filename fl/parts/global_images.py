@@ -13,15 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import Pass, Phase, ServerWork, Setting, Sweep
-from fl.api.training import learning_rate
-from fl.api.trees import Tree
+from fl.api import Pass, Phase, ServerWork, Setting, Sweep, Tree, keyed, learning_rate, trees
 from fl.parts import virtual
 from fl.parts.gaussian import gaussian
 from fl.parts.matching import matched
 from fl.parts.virtual import IMAGES
-from fl.pytorch import keyed
 
 ANCHORS = "anchors"
 """In a client's tree, the global images that it was sent last."""
@@ -56,12 +52,10 @@ class GlobalImages:
     def sending(self) -> Phase:
         """At first and after the images changed: all clients get them."""
 
-        def end(
-            server: Tree, client: Tree, sent: Tree, seen: Tree
-        ) -> tuple[dict[str, Any], dict[str, Any]]:
+        def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
             return {**client, ANCHORS: server[IMAGES]}, {}
 
-        def look(server: Tree, client: Tree, sent: Tree, batch: Any) -> dict[str, Any]:
+        def look(server: Tree, client: Tree, sent: Tree, batch: Any) -> Tree:
             return {"samples": batch["weight"].sum()}
 
         return Phase(
@@ -109,7 +103,7 @@ def on_both(part: Pass, shared: GlobalImages, images: int, due: Callable[[int], 
     parts = [virtual.labels(classes, one, torch.zeros(())) for one in (images, shared.count)]
     y = torch.cat(parts)
 
-    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+    def begin(server: Tree, client: Tree) -> Tree:
         return {**part.begin(server, client), **{k: client[k] for k in (IMAGES, ANCHORS)}}
 
     def both(work: Tree) -> tuple[Tensor, Tensor]:

@@ -13,10 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl.api.term import Forward, Term
-from fl.api.trees import Tree
+from fl.api import Forward, Term, Tree, keyed
 from fl.parts.supervised import supervised_contrast
-from fl.pytorch import keyed
 
 Harmony = Literal["contrastive", "mmd"]
 STREAM = keyed.stream_of("shared images")

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.network import Network
-from fl.api.trees import Tree
+from fl.api import Network, Tree, trees
 
 
-def head_of(network: Network, params: Tree) -> dict[str, Any]:
+def head_of(network: Network, params: Tree) -> Tree:
     """The classifier's ``weight`` [classes, d] and, where it has one, its ``bias`` [classes]."""
     names = [name for name in network.names["params"] if name in network.head]
     return {name.rpartition(".")[2]: params[name] for name in names}
 
 
-def blank_head(network: Network, params: Tree) -> dict[str, Any]:
+def blank_head(network: Network, params: Tree) -> Tree:
     """A classifier of the same shape, all zeros."""
     return trees.zeros_like(head_of(network, params))
 

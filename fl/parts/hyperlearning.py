@@ -16,10 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import Pass, Sampling, Sweep
-from fl.api.term import Batch
-from fl.api.trees import Rate, Tree
+from fl.api import Batch, Pass, Rate, Sampling, Sweep, Tree, trees
 from fl.parts.implicit import curvature
 from fl.parts.steering import Steering
 from fl.parts.tuning import update
@@ -88,7 +85,7 @@ class Learning:
 
     # The stored model, fine-tuned
 
-    def _begin_inner(self, server: Tree, client: Tree) -> dict[str, Any]:
+    def _begin_inner(self, server: Tree, client: Tree) -> Tree:
         origin = server["origin"]
         fresh = self._steering.restarted(origin["buffers"])
         work = self._steering.work(
@@ -98,7 +95,7 @@ class Learning:
 
     # Its loss on a validation batch, by its weights and by beta
 
-    def _begin_judge(self, server: Tree, client: Tree) -> dict[str, Any]:
+    def _begin_judge(self, server: Tree, client: Tree) -> Tree:
         # A rehearsal begins here, without the pass before.
         tuned = client.get("tuned") or _handed(self._begin_inner(server, client))
         beta = self._hyper(server, client)["beta"]
@@ -106,7 +103,7 @@ class Learning:
         found = {"grads": trees.zeros_like(params), "loss": beta.new_zeros(())}
         return {"params": params, "buffers": tuned["buffers"], "beta": beta, **found}
 
-    def _judge(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+    def _judge(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         params = work["params"]
         outputs = self._steering.eval(
             *(params["weights"], work["buffers"], server["origin"]["buffers"]),
@@ -117,7 +114,7 @@ class Learning:
 
     # A step of the meta-nets
 
-    def _begin_conclude(self, server: Tree, client: Tree) -> dict[str, Any]:
+    def _begin_conclude(self, server: Tree, client: Tree) -> Tree:
         tuned = client.get("tuned") or _handed(self._begin_inner(server, client))
         found = client.get("found")
         if found is None:
@@ -127,7 +124,7 @@ class Learning:
         statistics = dict(client["statistics"])
         return {"params": dict(meta), "tuned": tuned, "found": found, "statistics": statistics}
 
-    def _conclude(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+    def _conclude(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         """A scalar whose value is the validation loss and whose gradient is the hypergradient."""
         hyper = self._steering.hyper(work["params"], server["fixed"], work["statistics"])
         here = trees.apply(Tensor.detach, hyper)
@@ -160,9 +157,7 @@ class Learning:
         direct = work["found"]["grads"].get("beta", slope["beta"].new_zeros(()))
         return {**slope, "beta": slope["beta"] + direct}
 
-    def _update_conclude(
-        self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate
-    ) -> dict[str, Any]:
+    def _update_conclude(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         clip = self._rules.clip
         moved = {
             part: trees.apply(
@@ -174,29 +169,29 @@ class Learning:
         return {**work, "params": moved}
 
 
-def _update_inner(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+def _update_inner(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
     return {**update(server, work, grads, aux, lr), "grads": dict(grads)}
 
 
-def _handed(work: Tree) -> dict[str, Any]:
+def _handed(work: Tree) -> Tree:
     return {key: dict(work[key]) for key in ("params", "buffers", "grads")}
 
 
-def _end_inner(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+def _end_inner(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
     return {**client, "tuned": _handed(work)}, {}
 
 
-def _update_judge(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+def _update_judge(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
     return {**work, "grads": dict(grads), "loss": aux["loss"]}
 
 
-def _end_judge(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+def _end_judge(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
     judged = work["loss"] + client.get("judged", 0)
     found = {"grads": dict(work["grads"]), "loss": work["loss"]}
     return {**client, "found": found, "judged": judged}, {}
 
 
-def concluded(client: Tree, work: Tree, over: bool) -> dict[str, Any]:
+def concluded(client: Tree, work: Tree, over: bool) -> Tree:
     """The client's tree after an iteration, with the meta-nets as they are now.
 
     Args:
@@ -211,20 +206,16 @@ def concluded(client: Tree, work: Tree, over: bool) -> dict[str, Any]:
 def counting() -> Sweep:
     """How many validation samples a client has."""
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
         return {"held": batch["weight"].sum()}
 
-    def end(
-        server: Tree, client: Tree, sent: Tree, seen: Tree
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
         return {**client, "held": seen["held"]}, {}
 
     return Sweep(look, end, "val")
 
 
-def keep_best(
-    server: Tree, clients: Tree, uploads: Tree, n: Tensor
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def keep_best(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
     """The mean of the nets, and those of the best round so far."""
     meta, judged = trees.mean(uploads["meta"], uploads["held"]), uploads["judged"].mean()
     better = judged < server["lowest"]

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vjp
 
-from fl.api import trees
-from fl.api.trees import Tree
+from fl.api import Tree, trees
 
 Loss = Callable[[dict[str, Any], dict[str, Any]], Tensor]
 """(weights, params) -> a scalar."""
@@ -26,7 +25,7 @@ Loss = Callable[[dict[str, Any], dict[str, Any]], Tensor]
 
 def hypergradient(
     train_loss: Loss, val_loss: Loss, weights: Tree, params: Tree, psi: float, terms: int
-) -> dict[str, Any]:
+) -> Tree:
     """d L_V / d params - p d2 L_T / (d params d weights), a tree like ``params``.
 
     p = sum_{j=0..terms} v (1 - psi H)^j with v = d L_V / d weights and H the Hessian of L_T. As
@@ -43,14 +42,14 @@ def hypergradient(
 
 def response(
     train_loss: Loss, v: Tree, weights: Tree, params: Tree, psi: float, terms: int
-) -> dict[str, Any]:
+) -> Tree:
     """- p d2 L_T / (d params d weights) of `hypergradient`, for a given v, a tree like weights."""
     return trees.apply(torch.neg, curvature(train_loss, v, weights, params, psi, terms)[1])
 
 
 def curvature(
     train_loss: Loss, v: Tree, weights: Tree, params: Tree, psi: float, terms: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Tree, Tree]:
     """p H and p d2 L_T / (d params d weights), for p as in `hypergradient` and a given v.
 
     The gradient of the loss is computed once, and its graph kept; each of the ``terms + 1``

@@ -10,12 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.network import Network
-from fl.api.optimizers import sgd
-from fl.api.trees import Tree
+from fl.api import Network, Tree, keyed, sgd, trees
 from fl.parts.distillation import gradient_distance
-from fl.pytorch import keyed
 
 STREAM = keyed.stream_of("gradient matching")
 
@@ -43,7 +39,7 @@ def matched(
         key: int64, for what is random in the network.
     """
     optimizer = sgd(momentum)
-    params = {"images": images}
+    params: Tree = {"images": images}
     state = optimizer.init(params)
     weights = trees.apply(lambda leaf: leaf.detach().requires_grad_(), variables["params"])
     goal = trees.leaves(target)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api.trees import Tree
+from fl.api import Tree
 
 Statistics = tuple[Tensor, Tensor]
 """Mean and variance by channel, [channels] each."""
@@ -123,7 +123,7 @@ class MetaNet:
             x = F.linear(F.relu(x) if number else x, layer["weight"], layer["bias"])
         return clamp_through(x, 0.0, self.high)
 
-    def init(self, draw: torch.Generator, like: Tensor) -> dict[str, Any]:
+    def init(self, draw: torch.Generator, like: Tensor) -> Tree:
         """Xavier's normal weights with a gain of .1, and constant biases (appendix E)."""
         sizes, found = (self.inputs, WIDTH, WIDTH, self.outputs), {}
         for number, (before, after) in enumerate(pairwise(sizes)):

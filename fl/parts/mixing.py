@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.trees import Tree
+from fl.api import Tree, trees
 
 ALIKE = 0.9
 """A cosine between two models above this counts as 1 in the released code of pFedGraph and FedSaC.
@@ -100,7 +99,7 @@ def flat(tree: Tree) -> Tensor:
     return torch.cat([leaf.flatten(1) for leaf in trees.leaves(tree)], dim=1).double()
 
 
-def directions(tree: Tree) -> dict[str, Any]:
+def directions(tree: Tree) -> Tree:
     """A stacked tree in which each client's leaves are divided by their common norm."""
     rows = torch.cat([leaf.flatten(1) for leaf in trees.leaves(tree)], dim=1)
     length = rows.norm(dim=1).clamp(min=torch.finfo(rows.dtype).tiny)

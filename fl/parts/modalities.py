@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from fl.base.errors import FedloomError
+from fl.api import FedloomError
 
 
 class Several(nn.Module):

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
-from fl.api.method import Averaging, Method, Pass, Refresh, View, only
-from fl.api.protocols import is_spending, spends
-from fl.api.term import Batch
-from fl.api.trees import Rate, Scratch, Tree
-from fl.base.schema import GLOBAL, PERSONAL
+from fl.api import (
+    GLOBAL,
+    PERSONAL,
+    Averaging,
+    Batch,
+    Method,
+    Pass,
+    Rate,
+    Refresh,
+    Tree,
+    View,
+    is_spending,
+    only,
+    spends,
+    trees,
+)
 
 BASE, OWN = "base", "own"
 
@@ -24,13 +35,11 @@ def pair(base: Method, own: Method) -> Method:
     both losses. Each of the two methods has one pass.
     """
 
-    def init(variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def init(variables: Tree) -> tuple[Tree, Tree]:
         server, first = base.init(variables)
         return server, {BASE: first, OWN: own.init(variables)[1]}
 
-    def aggregate(
-        server: Tree, clients: Tree, uploads: Tree, n: Tensor
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         server, kept = base.aggregate(server, clients[BASE], uploads, n)
         return server, {**clients, BASE: kept}
 
@@ -50,18 +59,18 @@ def pair(base: Method, own: Method) -> Method:
 def _both(first: Pass, second: Pass) -> Pass:
     passes = {BASE: first, OWN: second}
 
-    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+    def begin(server: Tree, client: Tree) -> Tree:
         return _joined({key: p.begin(server, client[key]) for key, p in passes.items()})
 
-    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         found = {
             key: p.loss(server, _half(work, key), _half_batch(batch, key))
             for key, p in passes.items()
         }
         return found[BASE][0] + found[OWN][0], {key: aux for key, (_, aux) in found.items()}
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
-        as_scratch = Scratch if isinstance(grads, Scratch) else dict
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+        as_scratch = trees.Scratch if isinstance(grads, trees.Scratch) else dict
         return _joined(
             {
                 key: p.update(server, _half(work, key), as_scratch(grads[key]), aux[key], lr)
@@ -72,12 +81,12 @@ def _both(first: Pass, second: Pass) -> Pass:
     if all(is_spending(p.update) for p in passes.values()):
         update = spends(update)
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         kept, upload = first.end(server, client[BASE], _half(work, BASE))
         mine, _ = second.end(server, client[OWN], _half(work, OWN))
         return {**client, BASE: kept, OWN: mine}, upload
 
-    def reference(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+    def reference(server: Tree, work: Tree, batch: Batch) -> Tree:
         return {key: ask(server, _half(work, key), batch) for key, ask in asking.items()}
 
     asking = {key: p.reference for key, p in passes.items() if p.reference}
@@ -88,23 +97,23 @@ def _both(first: Pass, second: Pass) -> Pass:
 def _of_half(key: str, refresh: Refresh) -> Refresh:
     """A refresh of one of the two methods, for the work tree of both."""
 
-    def look(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+    def look(server: Tree, work: Tree, batch: Batch) -> Tree:
         return refresh.look(server, _half(work, key), _half_batch(batch, key))
 
-    def adapt(work: Tree, seen: Tree) -> dict[str, Any]:
+    def adapt(work: Tree, seen: Tree) -> Tree:
         after = refresh.adapt(_half(work, key), seen)
         return {**work, key: {name: leaf for name, leaf in after.items() if name != "params"}}
 
     return replace(refresh, look=look, adapt=adapt)
 
 
-def _joined(halves: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _joined(halves: Mapping[str, Tree]) -> Tree:
     """One work tree, with the ``params`` of both."""
     rest = {key: {k: v for k, v in half.items() if k != "params"} for key, half in halves.items()}
     return {"params": {key: half["params"] for key, half in halves.items()}, **rest}
 
 
-def _half(work: Tree, key: str) -> dict[str, Any]:
+def _half(work: Tree, key: str) -> Tree:
     return {**work[key], "params": work["params"][key]}
 
 

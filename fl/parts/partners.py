@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fl.api.method import Setting
-from fl.base.errors import FedloomError
-from fl.pytorch import keyed
+from fl.api import FedloomError, Setting, keyed
 
 
 def is_drawn(key: Tensor, stream: int, p: float) -> Tensor:

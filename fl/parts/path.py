@@ -8,15 +8,10 @@ the rate.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import Setting
-from fl.api.trees import Rate, Tree
-from fl.base.errors import FedloomError
+from fl.api import FedloomError, Rate, Setting, Tree, trees
 
 
 def check_sgd(setting: Setting, method: str) -> None:
@@ -25,13 +20,13 @@ def check_sgd(setting: Setting, method: str) -> None:
         raise FedloomError(f"{method}: optimizer is {setting.training.optimizer!r}; allowed: sgd")
 
 
-def started(work: Tree) -> dict[str, Any]:
+def started(work: Tree) -> Tree:
     """The work tree with a path of length 0."""
     zero = trees.leaves(work["params"])[0].new_zeros(())
     return {**work, "pull": zero, "reach": zero, "path": zero}
 
 
-def stepped(work: Tree, momentum: float, lr: Rate, mu: float = 0.0) -> dict[str, Any]:
+def stepped(work: Tree, momentum: float, lr: Rate, mu: float = 0.0) -> Tree:
     """The work tree after a step of v <- momentum v + g + mu (w - w_0), w <- w - lr v.
 
     What the first gradient of a round alone does: `pull` is its weight in v, and `reach` its weight

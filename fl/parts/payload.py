@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
-from fl.api.method import PAYLOAD, Pass, Refresh
-from fl.api.term import Batch
-from fl.api.trees import Rate, Tree
+from fl.api import PAYLOAD, Batch, Pass, Rate, Refresh, Tree
 
 
 def on_payload(part: Pass) -> Pass:
@@ -18,23 +15,23 @@ def on_payload(part: Pass) -> Pass:
     A proximal term, for example, then pulls towards what the server made for this client.
     """
 
-    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+    def begin(server: Tree, client: Tree) -> Tree:
         return {**part.begin(client[PAYLOAD], client), PAYLOAD: client[PAYLOAD]}
 
-    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         return part.loss(work[PAYLOAD], work, batch)
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         return part.update(work[PAYLOAD], work, grads, aux, lr)
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         return part.end(client[PAYLOAD], client, work)
 
-    def reference(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+    def reference(server: Tree, work: Tree, batch: Batch) -> Tree:
         return ask(work[PAYLOAD], work, batch)
 
     def on_given_too(refresh: Refresh) -> Refresh:
-        def look(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+        def look(server: Tree, work: Tree, batch: Batch) -> Tree:
             return refresh.look(work[PAYLOAD], work, batch)
 
         return replace(refresh, look=look)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.term import Forward, Term
-from fl.base.fields import NonNegative
+from fl.api import Forward, NonNegative, Term, trees
 
 
 def proximal(mu: NonNegative) -> Term:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fl.api.trees import Tree
+from fl.api import Tree
 
 
 def all_but(*keys: str) -> Callable[[Tree], dict[str, Any]]:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from fl.api.method import Pass, Sampling, Setting
-from fl.api.optimizers import optimizer
-from fl.api.protocols import Batch
-from fl.api.trees import Rate, Tree
+from fl.api import Batch, Pass, Rate, Sampling, Setting, Tree, optimizer
 
 
 def head_pass(setting: Setting, epochs: int) -> Pass:
@@ -19,23 +14,23 @@ def head_pass(setting: Setting, epochs: int) -> Pass:
     """
     network, steps = setting.network, optimizer(setting.training)
 
-    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+    def begin(server: Tree, client: Tree) -> Tree:
         params = client["params"]
         head = {name: leaf for name, leaf in params.items() if name in network.head}
         body = {name: leaf for name, leaf in params.items() if name not in network.head}
         work = {"params": head, "frozen": body, "buffers": client["buffers"]}
         return {**work, "optimizer": steps.init(head)}
 
-    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         params = {**work["frozen"], **work["params"]}
         outputs = network.eval(params, work["buffers"], batch["x"]).outputs
         return setting.task.loss(outputs, batch), {}
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         params, state = steps.step(work["params"], grads, work["optimizer"], lr)
         return {**work, "params": params, "optimizer": state}
 
-    def end(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         return {**client, "params": {**client["params"], **work["params"]}}, {}
 
     return Pass(begin, loss, update, end, Sampling(epochs=epochs))

@@ -7,16 +7,12 @@ Generalization. ICLR 2021. arXiv:2010.01412.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
-from fl.api import trees
-from fl.api.method import Pass
-from fl.api.term import Batch
-from fl.api.trees import Tree
+from fl.api import Batch, Pass, Tree, trees
 
 LEAST = 1e-12
 """The least norm of a gradient, so that one can divide by it."""
@@ -29,7 +25,7 @@ def at_worst(part: Pass, radius: float) -> Pass:
     statistics, one after the other, and draw the same random numbers.
     """
 
-    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         def before(params: Tree) -> tuple[Tensor, Tree]:
             return part.loss(server, {**work, "params": params}, batch)
 

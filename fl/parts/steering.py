@@ -16,11 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fl.api.method import Setting
-from fl.api.network import Around, Output
-from fl.api.term import Batch
-from fl.api.trees import Tree
-from fl.base import rng
+from fl.api import Around, Batch, Output, Setting, Tree, rng
 from fl.parts.metanets import BNNet, LRNet, Statistics, mixed_statistics, symmetric_kl
 from fl.pytorch import private
 
@@ -51,7 +47,7 @@ class Steering:
 
     # Statistics of what goes into layers
 
-    def look(self, params: Tree, buffers: Tree, batch: Batch) -> dict[str, Any]:
+    def look(self, params: Tree, buffers: Tree, batch: Batch) -> Tree:
         """For a sweep: sums over a batch of what goes into layers.
 
         For each measured layer they are over the whole input, for each normalised one by channel.
@@ -95,7 +91,7 @@ class Steering:
         }
         return {key: leaf if like is None else leaf.to(like.dtype) for key, leaf in found.items()}
 
-    def unseen(self, like: Tensor) -> dict[str, Any]:
+    def unseen(self, like: Tensor) -> Tree:
         """Statistics and hyper-parameters of a client that has not been measured: zeros."""
         sizes = {"xi": len(self.normalised), "inputs": 2 * len(self.measured)}
         hyper = {"beta": len(self.normalised), "rates": len(self.network.names["params"])}
@@ -106,7 +102,7 @@ class Steering:
 
     # Meta-nets
 
-    def meta(self, setting: Setting, like: Tensor, learns: tuple[str, ...]) -> dict[str, Any]:
+    def meta(self, setting: Setting, like: Tensor, learns: tuple[str, ...]) -> Tree:
         """Fresh meta-nets, those of ``bn`` and ``lr`` that are learnt."""
         draw = torch.Generator().manual_seed(rng.torch_seed(setting.seed, "meta-nets"))
         count, found = len(self.network.names["params"]), dict[str, Any]()
@@ -117,9 +113,7 @@ class Steering:
             found["tilde"] = {"rates": like.new_full((count,), setting.training.lr)}
         return found
 
-    def fixed(
-        self, setting: Setting, like: Tensor, learns: tuple[str, ...], beta: float
-    ) -> dict[str, Any]:
+    def fixed(self, setting: Setting, like: Tensor, learns: tuple[str, ...], beta: float) -> Tree:
         """What no net says: beta, or one rate for all tensors."""
         known = {} if "bn" in learns else {"beta": like.new_tensor(beta)}
         if "lr" not in learns:
@@ -213,7 +207,7 @@ class Steering:
 
     # Fine-tuning
 
-    def work(self, params: Tree, buffers: Tree, stored: Tree, hyper: Tree) -> dict[str, Any]:
+    def work(self, params: Tree, buffers: Tree, stored: Tree, hyper: Tree) -> Tree:
         """The work tree of `tuning`: a model, and what steers it."""
         names = self.network.names["params"]
         rates = {name: hyper["rates"][i] for i, name in enumerate(names)}
@@ -225,7 +219,7 @@ class Steering:
             "rates": rates,
         }
 
-    def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+    def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         """The task's loss, with mixed statistics."""
         output = self.train(work["params"], work["buffers"], work["stored"], work["beta"], batch)
         return self.task.loss(output.outputs, batch), {"buffers": output.buffers}

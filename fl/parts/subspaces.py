@@ -7,16 +7,12 @@ Mathematics of Computation 27 (1973), 579-594: the cosines of the angles are sin
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fl.api.method import Sweep
-from fl.api.network import Network
-from fl.api.term import Batch
-from fl.api.trees import Tree
-from fl.base.errors import FedloomError
+from fl.api import Batch, FedloomError, Network, Sweep, Tree
 from fl.parts.heads import width
 
 Angles = Literal["svd", "greedy"]
@@ -25,7 +21,7 @@ TINY = 1e-10
 """As a share of the features' mean square: variance below this is rounding alone."""
 
 
-def moments(features: Tensor, batch: Batch) -> dict[str, Any]:
+def moments(features: Tensor, batch: Batch) -> Tree:
     """What a sweep sees of features [b, d]: sums over the samples that count, in double precision.
 
     Returns:
@@ -48,13 +44,11 @@ def sweep_for_directions(network: Network, k: int, centred: bool, most: int | No
         most: Of a client's samples so many at most, drawn anew in every round; None: all.
     """
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
         output = network.eval(sent["params"], sent["buffers"], batch["x"])
         return moments(output.features, batch)
 
-    def end(
-        server: Tree, client: Tree, sent: Tree, seen: Tree
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
         mean = seen["first"] / seen["count"].clamp(min=1) * (1.0 if centred else 0.0)
         basis = principal_directions(seen["second"], mean, seen["count"], k)
         return dict(client), {**sent, "basis": basis}

@@ -10,18 +10,14 @@ from typing import Any
 
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import Pass, Sampling, Setting, Sweep
-from fl.api.term import Batch
-from fl.api.trees import Rate, Tree
-from fl.base.errors import FedloomError
+from fl.api import Batch, FedloomError, Pass, Rate, Sampling, Setting, Sweep, Tree, trees
 from fl.parts.steering import Steering
 
 SAMPLES = {"all": "train+val", "train": "train"}
 """By the key ``samples``: the splits on which a client fine-tunes at the end."""
 
 
-def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
     """A plain gradient step at each tensor's own rate."""
     moved = trees.apply(
         lambda w, g, rate: w - trees.align(rate, w) * g, work["params"], grads, work["rates"]
@@ -58,13 +54,11 @@ def measuring(
             that the client or the server has.
     """
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
         model = origin(server, client)
         return steering.look(model["params"], model["buffers"], batch)
 
-    def end(
-        server: Tree, client: Tree, sent: Tree, seen: Tree
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
         found = steering.statistics(seen, origin(server, client)["buffers"])
         after = {**client, "statistics": found}
         if steered:
@@ -75,9 +69,7 @@ def measuring(
     return Sweep(look, end, split, due)
 
 
-def nothing_to_tell(
-    server: Tree, clients: Tree, uploads: Tree, n: Tensor
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def nothing_to_tell(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
     """Nothing was sent."""
     return dict(server), dict(clients)
 

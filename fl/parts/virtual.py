@@ -13,21 +13,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fl.api.method import REAL, Pass, Phase, Sampling, Setting, Sweep
-from fl.api.optimizers import sgd
-from fl.api.term import Batch
-from fl.api.trees import Rate, Tree
-from fl.base.errors import FedloomError
+from fl.api import (
+    REAL,
+    Batch,
+    FedloomError,
+    Pass,
+    Phase,
+    Rate,
+    Sampling,
+    Setting,
+    Sweep,
+    Tree,
+    keyed,
+    sgd,
+)
 from fl.parts.distillation import stacked_distribution_distance
 from fl.parts.fresh import fresh
 from fl.parts.gaussian import gaussian
 from fl.parts.siamese import drawn, siamese
-from fl.pytorch import keyed
 
 Start = Literal["statistics", "noise", "real"]
 """What virtual images begin as: Gaussian with the client's mean and deviation of every class and
@@ -100,7 +108,7 @@ def statistics(setting: Setting, count: int, start: Start) -> Sweep:
     The server's tree has to have a ``key``, int64.
     """
 
-    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> dict[str, Any]:
+    def look(server: Tree, client: Tree, sent: Tree, batch: Batch) -> Tree:
         x, weight = batch["x"].double().flatten(2), batch["weight"].double()
         classes = torch.arange(setting.classes, device=x.device)
         mine = (batch["y"][:, None] == classes).double() * weight[:, None]
@@ -108,9 +116,7 @@ def statistics(setting: Setting, count: int, start: Start) -> Sweep:
         found = {name: mine.T @ each for name, each in sums.items()}
         return {**found, "pixels": mine.sum(0) * x.shape[2]}
 
-    def end(
-        server: Tree, client: Tree, sent: Tree, seen: Tree
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
         key = keyed.derived(server["key"], START) + client["id"]
         shape = (setting.classes, count, *setting.shape)
         images = gaussian(key, 0, shape)
@@ -128,20 +134,20 @@ def statistics(setting: Setting, count: int, start: Start) -> Sweep:
 def some_of_its_own(count: int) -> Pass:
     """One step, after which a client's virtual images are ``count`` of its own of every class."""
 
-    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+    def begin(server: Tree, client: Tree) -> Tree:
         return {"params": {IMAGES: client[IMAGES]}}
 
-    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         return 0 * work["params"][IMAGES].sum(), {"seen": batch["x"]}
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         return {"params": {IMAGES: aux["seen"]}}
 
     draws = Sampling(per_class=count, steps=lambda round_: 1)
     return Pass(begin, loss, update, _keep, draws)
 
 
-def _keep(server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+def _keep(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
     return {**client, IMAGES: work["params"][IMAGES]}, {}
 
 
@@ -186,12 +192,12 @@ def distribution_matching(
     net, made, optimizer = setting.network, fresh(setting.network), sgd(matching.momentum)
     classes, buffers = setting.classes, setting.network.init(0)["buffers"]
 
-    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+    def begin(server: Tree, client: Tree) -> Tree:
         params = {IMAGES: client[IMAGES]}
         work = {"params": params, "optimizer": optimizer.init(params)}
         return {**work, "buffers": dict(server["buffers"] if network == "shared" else buffers)}
 
-    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         key = batch["key"]
         params = server["params"] if network == "shared" else made(key[0])
         change = drawn(key.reshape(classes, -1)[:, 0])
@@ -209,7 +215,7 @@ def distribution_matching(
         real = real.unflatten(0, (classes, -1))
         return stacked_distribution_distance(real, seen, weight), {}
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         rate = lr if matching.lr is None else matching.lr
         params, state = optimizer.step(work["params"], grads, work["optimizer"], rate)
         return {**work, "params": params, "optimizer": state}
@@ -248,11 +254,11 @@ def on_images(
             "method trains on virtual images; allowed: terms that adapt after every step (update)"
         )
 
-    def begin(server: Tree, client: Tree) -> dict[str, Any]:
+    def begin(server: Tree, client: Tree) -> Tree:
         work = part.begin(server, client)
         return {**work, "step": torch.zeros_like(client["id"])}
 
-    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+    def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         key, step = batch["key"], work["step"]
         epoch, place = step // whole, step % whole
         # A round's first key is its step's less what steps have counted since.
@@ -268,15 +274,13 @@ def on_images(
                 drawn_batch["reference"] = part.reference(server, work, drawn_batch)
         return part.loss(server, work, drawn_batch)
 
-    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+    def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         return {**part.update(server, work, grads, aux, lr), "step": work["step"] + 1}
 
     draws = Sampling(steps=lambda round_: length if due(round_) else 0, keyed=True)
     return replace(part, begin=begin, loss=loss, update=update, sampling=draws, reference=None)
 
 
-def unchanged(
-    server: Tree, clients: Tree, uploads: Tree, n: Tensor
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def unchanged(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
     """The aggregate of a phase in which clients send nothing."""
     return dict(server), dict(clients)

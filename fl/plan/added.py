@@ -1,6 +1,6 @@
 """Whether a method uses what a study adds to it: terms of its loss, alterations of features.
 
-Methods made by `fl.api.recipe.recipe` do. A loss written by hand may use none of them, and would
+Methods made by `fl.api.recipe` do. A loss written by hand may use none of them, and would
 train as if nothing had been added; that shows only when the loss is computed.
 """
 

@@ -150,7 +150,8 @@ class Stage:
             client[PAYLOAD] = phase.payload(server, client)
         server = phase.send(server) if phase.send else server
         work = part.begin(server, client)
-        work["params"] = apply(lambda w: w.detach().requires_grad_(), work["params"])
+        params = apply(lambda w: w.detach().requires_grad_(), work["params"])
+        work = {**work, "params": params}
         loss, _ = part.loss(server, work, ask(part.reference, server, work, batch))
         if not loss.requires_grad:
             raise FedloomError("a pass trains no weight of this model")

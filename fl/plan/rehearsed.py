@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from fl.api.training import Training
 from fl.base import identity, registry
-from fl.base.declaration import declared
 from fl.base.errors import Where
 from fl.data import materials
 from fl.plan import specs, tried
@@ -82,7 +81,4 @@ class Rehearsed:
 
 
 def _light(point: Point) -> dict[str, Any]:
-    """The spec by which the method has least to do."""
-    light = declared(point.entry.target).light
-    method = {**point.spec, **light}
-    return {"method": method, "terms": point.terms, "alterations": point.alterations}
+    return {"method": point.spec, "terms": point.terms, "alterations": point.alterations}

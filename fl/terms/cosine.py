@@ -16,11 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.api.losses import weighted_mean
-from fl.api.method import Setting
-from fl.api.task import ANY
-from fl.api.term import Compared, Forward
-from fl.base.fields import NonNegative
+from fl.api import ANY, Compared, Forward, NonNegative, Setting, weighted_mean
 from fl.parts.drift import Drift
 
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fl.api.method import Attached, Method, Setting
-from fl.base.fields import Count, NonNegative, Positive
+from fl.api import Attached, Count, Method, NonNegative, Positive, Setting
 from fl.parts.anchored import anchored_after, anchored_before
 from fl.parts.anchors import Averaged, Guiding, averaged, guide
 

@@ -15,11 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fl.api.method import Setting
-from fl.api.task import ANY
-from fl.api.term import Adaptive, Forward, Periodic
-from fl.api.trees import Tree
-from fl.base.fields import Bound, Count, NonNegative
+from fl.api import ANY, Adaptive, Bound, Count, Forward, NonNegative, Periodic, Setting, Tree
 from fl.parts.drift import Drift, check_batch, where_apart
 from fl.parts.mmd import (
     GRID,
@@ -73,11 +69,11 @@ class MKMMD:
         how: dict[str, Any] = {"convention": self.convention, "biased": self.biased}
         solve = optimal_kernel_weights if self.solver == "exact" else optimal_kernel_weights_cvxpy
 
-        def start(variables: Tree) -> dict[str, Any]:
+        def start(variables: Tree) -> Tree:
             like = next(iter(variables["params"].values()))
             return dict.fromkeys(self.layers, like.new_full((self.kernels,), 1 / self.kernels))
 
-        def term(forward: Forward, state: Tree) -> tuple[Tensor, dict[str, Any]]:
+        def term(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
             seen = drift.features(forward)
             parts = [
                 mk_mmd2(two["own"], two["shared"], gammas, state[name], **how)
@@ -85,7 +81,7 @@ class MKMMD:
             ]
             return self.mu * torch.stack(parts).sum(), dict(seen)
 
-        def adapt(state: Tree, seen: Tree) -> dict[str, Any]:
+        def adapt(state: Tree, seen: Tree) -> Tree:
             after: dict[str, Any] = {}
             for name, two in seen.items():
                 found, covariance = kernel_statistics(two["own"], two["shared"], gammas, **how)
@@ -93,7 +89,7 @@ class MKMMD:
                 after |= where_apart(solved, {name: state[name]}, two)
             return after
 
-        def stay(state: Tree, seen: Tree) -> dict[str, Any]:
+        def stay(state: Tree, seen: Tree) -> Tree:
             return dict(state)
 
         periodic = Periodic(self.every, self.first, self.batches, drift.look)

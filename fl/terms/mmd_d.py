@@ -10,19 +10,25 @@ one place more each time, which needs no random numbers). Kernel and optimizer s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fl.api import trees
-from fl.api.method import Setting
-from fl.api.optimizers import adamw
-from fl.api.task import ANY
-from fl.api.term import Adaptive, Forward, Periodic
-from fl.api.trees import Tree
-from fl.base import rng
-from fl.base.fields import Count, NonNegative, Positive
+from fl.api import (
+    ANY,
+    Adaptive,
+    Count,
+    Forward,
+    NonNegative,
+    Periodic,
+    Positive,
+    Setting,
+    Tree,
+    adamw,
+    rng,
+    trees,
+)
 from fl.parts.distances import three_distances
 from fl.parts.drift import Drift, check_batch, in_groups, where_apart, widths
 from fl.parts.mmd import DeepKernel
@@ -72,7 +78,7 @@ class MMDD:
         drift = Drift(setting.network, self.layers, self.normalise)
         optimizer = adamw(DECAY)
 
-        def start(variables: Tree) -> dict[str, Any]:
+        def start(variables: Tree) -> Tree:
             like, width = next(iter(variables["params"].values())), widths(setting, variables)
             state = {}
             for name in self.layers:
@@ -87,12 +93,12 @@ class MMDD:
 
             return whole(mmd2, two["own"], two["shared"], *trees.leaves(kernel))
 
-        def term(forward: Forward, state: Tree) -> tuple[Tensor, dict[str, Any]]:
+        def term(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
             seen = drift.features(forward)
             parts = [squared(state[name]["kernel"], two) for name, two in seen.items()]
             return self.mu * torch.stack(parts).sum(), dict(seen)
 
-        def trained(state: Tree, two: Tree) -> dict[str, Any]:
+        def trained(state: Tree, two: Tree) -> Tree:
             """One layer's kernel after ``steps`` steps that increase equation 3."""
             kernel, moments, x, y = state["kernel"], state["optimizer"], two["own"], two["shared"]
             plain = three_distances(x, y)
@@ -103,10 +109,10 @@ class MMDD:
                 )
             return where_apart({"kernel": kernel, "optimizer": moments}, state, two)
 
-        def adapt(state: Tree, seen: Tree) -> dict[str, Any]:
+        def adapt(state: Tree, seen: Tree) -> Tree:
             return {name: trained(state[name], two) for name, two in seen.items()}
 
-        def sparing(state: Tree, seen: Tree) -> dict[str, Any]:
+        def sparing(state: Tree, seen: Tree) -> Tree:
             rows = trees.leaves(seen)[0].shape[-2]
             return in_groups(adapt, state, seen, max(1, ROOM // (3 * rows * rows)))
 

@@ -258,8 +258,9 @@ def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
     short = replace(simulation, method=_shortened(simulation.method), training=everybody)
     plan = short.plan(round_)
     row = int(plan.n.argmax())
-    clients = trees.to(trees.take(state.clients, plan.clients[[row]]), plan.arrays.device)
-    server, seen, fresh = dict(state.server), _Seen(), True
+    clients: Tree = trees.to(trees.take(state.clients, plan.clients[[row]]), plan.arrays.device)
+    server: Tree = state.server
+    seen, fresh = _Seen(), True
     pairs = zip(short.method.phases, simulation.method.phases, strict=True)
     for number, (phase, whole) in enumerate(pairs):
         schedules = plan.phases[number]
@@ -268,10 +269,11 @@ def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
         sent = dict(phase.send(server) if phase.send else server)
         seen.receive(sent)
         if phase.payload:
-            clients[PAYLOAD] = trees.vmap(phase.payload, (None, 0))(server, clients)
+            payload = trees.vmap(phase.payload, (None, 0))(server, clients)
+            clients = {**clients, PAYLOAD: payload}
         if phase.payload or fresh:
             seen.down += trees.nbytes(clients.get(PAYLOAD, {}))
-        upload: dict[str, Any] = {}
+        upload: Tree = {}
         for part, stated, schedule in zip(phase.passes, whole.passes, schedules, strict=True):
             if schedule is not None:
                 cohort = _cohort(clients, sent, plan, schedule, row)
@@ -284,7 +286,7 @@ def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
                 seen.work.append(_Work(stated, steps, counts))
         seen.up += trees.nbytes(upload)
         if phase.payload:
-            del clients[PAYLOAD]
+            clients = {key: leaf for key, leaf in clients.items() if key != PAYLOAD}
         if number + 1 < len(plan.phases):  # What comes of the last is not asked.
             server, after = phase.aggregate(server, clients, upload, plan.n[[row]])
             old, new = (trees.leaves(tree.get(PAYLOAD, {})) for tree in (clients, after))
@@ -314,7 +316,7 @@ def _cohort(clients: Tree, sent: Tree, plan: Plan, schedule: Schedule, row: int)
     return Cohort(dict(clients), ids, sent, False, own, plan.arrays, plan.round, plan.lr)
 
 
-Result = tuple[dict[str, Any], dict[str, Any], _Counts]
+Result = tuple[Tree, Tree, _Counts]
 """What a client keeps and what it sends after a short pass, and the operations."""
 
 

@@ -135,7 +135,7 @@ class Done:
     """
 
     answer: Callable[[], Any] | None = None
-    tree: Callable[[], dict[str, Any]] = dict
+    tree: Callable[[], Tree] = dict
     left: bool = False
 
 

@@ -357,8 +357,8 @@ def test_what_it_imports_of_its_package_counts_too(lab: Path, statement: str, us
     terms.write_text('"""Numbers."""\n\nscale = 1.0\n')
     edit(
         method,
-        "from fl.base.schema import GLOBAL\n",
-        f"from fl.base.schema import GLOBAL\n{statement.format(lab=lab.name)}\n",
+        "from torch import Tensor\n",
+        f"from torch import Tensor\n{statement.format(lab=lab.name)}\n",
     )
     edit(method, "return strength *", f"return {use.format(lab=lab.name)} * strength *")
     before = identities()
@@ -470,7 +470,7 @@ def test_the_contract_covers_methods_of_ones_own(lab: Path) -> None:
     done = held(lab, "my-anchor and (says_what_it_is or out_of_bounds or views or fills)")
     assert done.returncode == 0, done.stdout
     assert "7 passed" in done.stdout, done.stdout
-    edit(lab / "methods/my_anchor.py", "stages: ClassVar = (GLOBAL,)", 'stages: ClassVar = ("x",)')
+    edit(lab / "methods/my_anchor.py", '@declare("global")', '@declare("x")')
     done = held(lab, "my-anchor and views")
     assert done.returncode == 1
     assert "test_views_are_the_stages_that_the_class_declares[my-anchor]" in done.stdout
@@ -497,6 +497,6 @@ def test_a_broken_file_is_one_message(
     edit(lab / "methods" / "my_anchor.py", old, new)
     assert main.main(["methods", *asked, "--config", str(tmp_path / "config")]) == 1
     said = capsys.readouterr().err
-    line = f"{os.path.relpath(lab)}/methods/my_anchor.py, line 13"
+    line = f"{os.path.relpath(lab)}/methods/my_anchor.py, line 10"
     assert f"{lab.name}.methods.my_anchor {problem.replace('{line}', line)}" in said
     assert "Traceback" not in said

@@ -60,11 +60,11 @@ def test_the_key_that_differs_from_the_nearest_run_is_named(tmp_path: Path):
 
 def test_the_file_whose_code_differs_is_named(tmp_path: Path):
     store = Store(tmp_path)
-    finish(store, "old", member(), **{"fl/api/recipe.py": "another", "fl/gone.py": "x"})
+    finish(store, "old", member(), **{"fl/api/recipes.py": "another", "fl/gone.py": "x"})
     assert lines("new", {"new": member()}, store)[-3:] == [
         "nearest run there: old; this one differs in",
         "  the code of fl/gone.py",
-        "  the code of fl/api/recipe.py",
+        "  the code of fl/api/recipes.py",
     ]
 
 

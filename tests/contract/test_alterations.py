@@ -17,9 +17,9 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from fl.api import trees
-from fl.api.alteration import STATES, Alteration
+from fl.api.alteration import ALTERATION_STATES, Alteration
 from fl.api.method import Pass, Setting, only
-from fl.api.recipe import recipe
+from fl.api.recipes import recipe
 from fl.api.term import Batch
 from fl.api.trees import Tree
 from fl.base import fields, registry
@@ -241,7 +241,7 @@ def test_perfedavg_alters_each_half_once_and_adapts_to_the_second() -> None:
     )
     assert len(met) == 2 and torch.equal(met[0], inner) and torch.equal(met[1], outer)
     after = part.update(state.server, work, work["params"], aux, 0.0)
-    assert after[STATES]["noting"]["key"] == outer.sum()
+    assert after[ALTERATION_STATES]["noting"]["key"] == outer.sum()
 
 
 @pytest.mark.skipif(
@@ -268,7 +268,7 @@ def test_it_is_compiled(which: int, how: str, monkeypatch: pytest.MonkeyPatch) -
 def test_a_state_adapts_and_stays_with_the_client() -> None:
     simulation = counting(world("fedavg", "cnn", rounds=1, participation=0.5))
     state, _ = worlds.run(simulation, "loop")
-    scale = state.clients[STATES]["counting"]["scale"]
+    scale = state.clients[ALTERATION_STATES]["counting"]["scale"]
     took = torch.isin(torch.arange(4), simulation.plan(1).clients)
     assert (scale[~took] == 1).all()
     assert (scale[took] != 1).all()

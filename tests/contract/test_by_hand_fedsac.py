@@ -16,7 +16,7 @@ from torch import nn
 
 from fl.api import trees
 from fl.api.method import PAYLOAD
-from fl.api.recipe import KINDS
+from fl.api.recipes import KINDS
 from fl.base.errors import FedloomError
 from fl.base.schema import PERSONAL
 from fl.engine import engine

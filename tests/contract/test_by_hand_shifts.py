@@ -16,7 +16,7 @@ from torch.distributions import Normal, kl_divergence
 from fl.api import trees
 from fl.api.method import Setting
 from fl.api.network import Network
-from fl.api.recipe import PERSONAL_PARAMS
+from fl.api.recipes import PERSONAL_PARAMS
 from fl.api.training import Training
 from fl.base.errors import FedloomError
 from fl.methods.fedmix import drawn

@@ -12,7 +12,7 @@ from contract.worlds import world
 
 from fl.api import trees
 from fl.api.method import PAYLOAD
-from fl.api.recipe import KINDS
+from fl.api.recipes import KINDS
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.engine import engine
 from fl.engine.batches import Schedule

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from contract import worlds
+from contract.short import short
 from contract.test_modalities import prepared
 from torch import Tensor, nn
 
@@ -84,7 +85,7 @@ def world(
         "model": {"name": model, **about.parse(MODELS[model], WHERE)},
         "method": {
             "name": method,
-            **found.parse({**declared(found.target).short, **(values or {})}, WHERE),
+            **found.parse({**short(method), **(values or {})}, WHERE),
         },
         "terms": [{"name": n, **registry.find("term", n, WHERE).parse(k, WHERE)} for n, k in terms],
         "alterations": [

@@ -17,13 +17,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from contract import worlds
+from contract.short import SENDS_OWN, short
 from contract.worlds import world
 from planning import Planned
 from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import declared
-from fl.api.recipe import KINDS
+from fl.api.recipes import KINDS
 from fl.api.training import learning_rate
 from fl.base import fields, registry, rng
 from fl.base.errors import ConfigError, Where
@@ -237,7 +238,7 @@ def test_what_a_client_keeps_is_not_sent(method: str, model: str) -> None:
         {name for kind in KINDS for name in worlds.names(tree.get(kind, {}))}
         for tree in (uploads, state.clients, state.server)
     )
-    if not DECLARED[method].sends_own:
+    if method not in SENDS_OWN:
         assert not sent & kept
         assert not on_server & kept
     if method in ALONE:
@@ -309,7 +310,7 @@ HYPER = [
 @pytest.mark.parametrize(("method", "key", "value"), HYPER)
 def test_a_hyper_parameter_out_of_bounds_is_refused(method: str, key: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
-        given = {**DECLARED[method].short, key: value}
+        given = {**short(method), key: value}
         worlds.entry(method).parse(given, Where("studies/a.yaml", f"methods.{method}"))
     message = str(caught.value)
     assert message.startswith(f"studies/a.yaml: methods.{method}.{key}: ")
@@ -345,9 +346,9 @@ def study_of(method: str) -> dict[str, Any]:
     # All are as long as the study, which a method may say otherwise.
     few = {"rounds": planning.STUDY["training"]["rounds"]}
     if method in WITHOUT_START:
-        return {method: {**few, **DECLARED[method].short}}
+        return {method: {**few, **short(method)}}
     start = start_of(method)
-    own = {"start": start, **few, "local_epochs": 1, **DECLARED[method].short}
+    own = {"start": start, **few, "local_epochs": 1, **short(method)}
     return {**study_of(start), method: own}
 
 

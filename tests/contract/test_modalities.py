@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from contract import worlds
+from contract.short import short
 from torch import Tensor
 
 from fl.api import trees
@@ -93,7 +94,7 @@ def world(
     model = registry.find("model", "image-text", WHERE)
     spec = {
         "model": {"name": model.name, **model.parse({**MODEL, "classifier": shared}, WHERE)},
-        "method": {"name": method, **found.parse(about.short, WHERE)},
+        "method": {"name": method, **found.parse(short(method), WHERE)},
         "terms": [],
         "training": settled,
         "seed": seed,

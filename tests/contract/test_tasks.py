@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from contract import worlds
+from contract.short import short
 
 from fl.api.method import Setting, declared
 from fl.api.mixed_labels import MIXED
@@ -74,9 +75,9 @@ def world(
         task=SEGMENTATION,
     )
     # Without layers they are the model's blocks.
-    short = {key: value for key, value in target.short.items() if key != "layers"}
+    values = {key: value for key, value in short(method).items() if key != "layers"}
     spec = {
-        "method": {"name": method, **found.parse(short, WHERE)},
+        "method": {"name": method, **found.parse(values, WHERE)},
         "terms": [],
         "alterations": [alterations] if alterations else [],
     }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from contract.short import short
 from torch import Tensor, nn
 
 from fl.api import trees
@@ -105,13 +106,12 @@ def world(
     alters ``alterations``, on a device.
     """
     found, where = entry(method), Where("test")
-    short = declared(found.target).short
     given = {**TRAINING, **training}
     settled = Training(**Training.settle(fields.parse(Training, given, where), where))
     says = declared(found.target)
     x, y, held = data(model, sizes, says.validates, says.server_data)
     spec = {
-        "method": {"name": method, **found.parse({**short, **(values or {})}, where)},
+        "method": {"name": method, **found.parse({**short(method), **(values or {})}, where)},
         "terms": [
             {"name": name, **find("term", name, where).parse(keys, where)} for name, keys in terms
         ],

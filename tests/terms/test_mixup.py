@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.api.alteration import Alterations
-from fl.api.losses import classification
+from fl.api.losses import classification_loss
 from fl.api.method import Setting
 from fl.api.mixed_labels import MIXED
 from fl.api.network import Network
@@ -46,11 +46,11 @@ def test_the_loss_of_mixed_labels_is_the_mix_of_the_losses_with_either() -> None
     labels, partner = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
     own, weight = tensor([0.7, 0.4, 0.2]), tensor([1.0, 1.0, 0.0])
     given = {"y": labels, "weight": weight}
-    found = classification(outputs, {**given, MIXED: ((partner, own),)})
+    found = classification_loss(outputs, {**given, MIXED: ((partner, own),)})
     either = [F.cross_entropy(outputs, y, reduction="none") for y in (labels, labels[partner])]
     expected = own * either[0] + (1 - own) * either[1]
     assert float(found) == pytest.approx(float(expected[:2].mean()), abs=1e-12)
-    twice = classification(outputs, {**given, MIXED: ((partner, own), (partner, own))})
+    twice = classification_loss(outputs, {**given, MIXED: ((partner, own), (partner, own))})
     # Of sample 0, after the first: .7 of its own label; then .7 of that and .3 of sample 1's .6.
     share = 0.7 * 0.7 + 0.3 * (1 - 0.4)
     first = share * either[0][0] + (1 - share) * either[1][0]

@@ -14,20 +14,14 @@ result is (lambda + (1 - lambda) / s) (x - m) + lambda m.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fl.api.alteration import Alteration
-from fl.api.method import Setting
-from fl.api.task import ANY
-from fl.api.term import Batch
-from fl.api.trees import Tree
-from fl.base.fields import Share
+from fl.api import ANY, Alteration, Batch, Setting, Share, Tree, keyed
 from fl.parts.feature_statistics import moments
 from fl.parts.partners import check_images, is_drawn
-from fl.pytorch import keyed
 
 WHETHER, HOW_MUCH = range(2)
 """Streams of a batch's keys."""
@@ -48,9 +42,7 @@ class DACSC:
     def build(self, setting: Setting) -> Alteration:
         """The alteration, without a state."""
 
-        def apply(
-            layer: str, features: Tensor, batch: Batch, state: Tree
-        ) -> tuple[Tensor, dict[str, Any]]:
+        def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             check_images(features, "alterations.dac-sc.layers", layer)
             altered = is_drawn(batch["key"], WHETHER, self.p)
             own = keyed.uniform(batch["key"], HOW_MUCH).to(features.dtype)

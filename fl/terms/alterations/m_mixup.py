@@ -10,21 +10,25 @@ is as in `fl.terms.alterations.mixup`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from fl.api.alteration import Alteration
-from fl.api.method import Setting
-from fl.api.mixed_labels import mixed, remember
-from fl.api.task import ANY
-from fl.api.term import Batch
-from fl.api.trees import Tree, each
-from fl.base.errors import FedloomError
-from fl.base.fields import Bound
+from fl.api import (
+    ANY,
+    Alteration,
+    Batch,
+    Bound,
+    FedloomError,
+    Setting,
+    Tree,
+    keyed,
+    mixed,
+    remember,
+    trees,
+)
 from fl.parts.partners import check_labels
-from fl.pytorch import keyed
 from fl.terms.alterations.mixup import chosen
 
 WHERE = 2
@@ -63,15 +67,13 @@ class MMixup:
             batch = {**remember(batch, partner, own), CHOICE: (partner, own, place)}
             if not self.inputs:
                 return batch
-            return {**batch, "x": each(lambda x: at("input", x, batch), batch["x"])}
+            return {**batch, "x": trees.each(lambda x: at("input", x, batch), batch["x"])}
 
         def at(name: str, values: Tensor, batch: Batch) -> Tensor:
             partner, own, place = batch[CHOICE]
             return torch.where(place == places.index(name), mixed(values, partner, own), values)
 
-        def apply(
-            layer: str, features: Tensor, batch: Batch, state: Tree
-        ) -> tuple[Tensor, dict[str, Any]]:
+        def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             return at(layer, features, batch), {}
 
         return Alteration("m-mixup", self.layers, apply, before=before)

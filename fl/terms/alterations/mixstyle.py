@@ -14,19 +14,13 @@ The deviation is that over all pixels, as the paper writes it; its code divides 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from fl.api.alteration import Alteration
-from fl.api.method import Setting
-from fl.api.task import ANY
-from fl.api.term import Batch
-from fl.api.trees import Tree
-from fl.base.fields import Bound, Share
+from fl.api import ANY, Alteration, Batch, Bound, Setting, Share, Tree, keyed
 from fl.parts.partners import check_images, is_drawn, partners
-from fl.pytorch import keyed
 
 EPS = 1e-6
 """Added to the variance, as in the released code."""
@@ -53,9 +47,7 @@ class MixStyle:
     def build(self, setting: Setting) -> Alteration:
         """The alteration, without a state."""
 
-        def apply(
-            layer: str, features: Tensor, batch: Batch, state: Tree
-        ) -> tuple[Tensor, dict[str, Any]]:
+        def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             check_images(features, "alterations.mixstyle.layers", layer)
             altered = is_drawn(batch["key"], WHETHER, self.p)
             own = keyed.beta(batch["key"], HOW_MUCH, self.alpha, self.alpha).to(features.dtype)

@@ -12,20 +12,24 @@ Losses other than the task's see the sample's own label; reference models see sa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from fl.api.alteration import Alteration
-from fl.api.method import Setting
-from fl.api.mixed_labels import mixed, remember
-from fl.api.task import ANY
-from fl.api.term import Batch
-from fl.api.trees import Tree, each
-from fl.base.errors import FedloomError
-from fl.base.fields import Bound
+from fl.api import (
+    ANY,
+    Alteration,
+    Batch,
+    Bound,
+    FedloomError,
+    Setting,
+    Tree,
+    keyed,
+    mixed,
+    remember,
+    trees,
+)
 from fl.parts.partners import check_labels, partners
-from fl.pytorch import keyed
 
 PARTNER, HOW_MUCH = range(2)
 """Streams of a batch's keys."""
@@ -50,7 +54,9 @@ class Mixup:
         def before(batch: Batch) -> Batch:
             partner, own = chosen(batch, self.alpha)
             return remember(
-                {**batch, "x": each(lambda x: mixed(x, partner, own), batch["x"])}, partner, own
+                {**batch, "x": trees.each(lambda x: mixed(x, partner, own), batch["x"])},
+                partner,
+                own,
             )
 
         return Alteration("mixup", (), unaltered, before=before)
@@ -63,8 +69,6 @@ def chosen(batch: Batch, alpha: float) -> tuple[Tensor, Tensor]:
     return partner, keyed.beta(key[0], HOW_MUCH, alpha, alpha).expand(len(key))
 
 
-def unaltered(
-    layer: str, features: Tensor, batch: Batch, state: Tree
-) -> tuple[Tensor, dict[str, Any]]:
+def unaltered(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
     """Features as they are."""
     return features, {}

@@ -11,18 +11,12 @@ through both samples' moments, and the share of the label is a constant, not dra
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fl.api.alteration import Alteration
-from fl.api.method import Setting
-from fl.api.mixed_labels import remember
-from fl.api.task import ANY
-from fl.api.term import Batch
-from fl.api.trees import Tree
-from fl.base.fields import Share
+from fl.api import ANY, Alteration, Batch, Setting, Share, Tree, remember
 from fl.parts.partners import check_images, check_labels, is_drawn, partners
 
 EPS = 1e-5
@@ -61,9 +55,7 @@ class MOEx:
             own = (1 - (1 - self.lam) * altered.double()).expand(len(partner))
             return {**remember(batch, partner, own), CHOICE: (altered, partner)}
 
-        def apply(
-            layer: str, features: Tensor, batch: Batch, state: Tree
-        ) -> tuple[Tensor, dict[str, Any]]:
+        def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             check_images(features, "alterations.moex.layers", layer)
             altered, partner = batch[CHOICE]
             return torch.where(altered, exchange(features, partner), features), {}

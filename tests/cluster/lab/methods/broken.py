@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fl.api.method import Method, Setting
-from fl.api.recipe import recipe
+from fl.api.recipes import recipe
 from fl.base.schema import GLOBAL
 
 

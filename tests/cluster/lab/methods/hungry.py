@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from fl.api.method import Method, Setting
-from fl.api.recipe import recipe
+from fl.api.recipes import recipe
 from fl.base.fields import Count
 from fl.base.schema import GLOBAL
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fl.api.method import Method, Setting
-from fl.api.recipe import recipe
+from fl.api.recipes import recipe
 from fl.base.schema import GLOBAL
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fl.api.method import Averaging, Method, Setting
-from fl.api.recipe import recipe
+from fl.api.recipes import recipe
 from fl.api.trees import Tree
 from fl.base.schema import GLOBAL
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.alteration import STATES, Alterations
+from fl.api.alteration import ALTERATION_STATES, Alterations
 from fl.api.losses import task_loss
 from fl.api.method import (
     KINDS,
@@ -138,7 +138,7 @@ class _Parts:
         compared = [term.reference for term in self.plain if isinstance(term, Compared)]
         return compared + [term.reference for term in self.adaptive if term.reference]
 
-    def init(self, variables: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def init(self, variables: Tree) -> tuple[Tree, Tree]:
         client = select(variables, self.local)
         own = {PERSONAL_PARAMS: self.personal_params(variables)} if self.personal_params else {}
         client |= own
@@ -151,7 +151,7 @@ class _Parts:
         return select(variables, lambda name: not self.local(name)), client
 
     def make(self, trains: Trains) -> Pass:
-        def begin(server: Tree, client: Tree) -> dict[str, Any]:
+        def begin(server: Tree, client: Tree) -> Tree:
             return self.begin(trains, server, client)
 
         refreshes = tuple(_refresh(term, term.refresh) for term in self.adaptive if term.refresh)
@@ -166,17 +166,17 @@ class _Parts:
             reference,
         )
 
-    def begin(self, trains: Trains, server: Tree, client: Tree) -> dict[str, Any]:
+    def begin(self, trains: Trains, server: Tree, client: Tree) -> Tree:
         variables = merge(server, client)
         trained, frozen = _trained(variables, trains)
         if self.personal_params:
             trained[PERSONAL_PARAMS] = client[PERSONAL_PARAMS]
         kept = client["optimizer"] if self.keep_optimizer else self.optimizer.init(trained)
         work = {"params": trained, "frozen": frozen, "optimizer": kept}
-        states = {key: client[key] for key in ("terms", STATES) if key in client}
+        states = {key: client[key] for key in ("terms", ALTERATION_STATES) if key in client}
         return {**work, **states, "buffers": variables["buffers"]}
 
-    def reference(self, server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+    def reference(self, server: Tree, work: Tree, batch: Batch) -> Tree:
         @cache
         def see(model: str) -> Output:
             variables = server if model == SHARED else work[model]
@@ -189,10 +189,10 @@ class _Parts:
 
         return {name: leaf for ask in self.references for name, leaf in ask(see).items()}
 
-    def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+    def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         params, own = self._apart(work)
         batch = self.alterations.before(batch)
-        alter, met = self.alterations.functions(work.get(STATES, {}), batch)
+        alter, met = self.alterations.functions(work.get(ALTERATION_STATES, {}), batch)
         output = self.network.train(
             params, work["buffers"], batch["x"], key=batch.get("key"), alter=alter
         )
@@ -204,7 +204,7 @@ class _Parts:
         return reduce(add, values), {"buffers": output.buffers, "seen": seen, "met": met}
 
     @spends
-    def update(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> dict[str, Any]:
+    def update(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         params, state = self.optimizer.step(work["params"], grads, work["optimizer"], lr)
         for term in self.adaptive:
             if term.refresh is None:
@@ -212,7 +212,7 @@ class _Parts:
         work = self.alterations.adapt(work, aux.get("met", {}))
         return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
 
-    def end(self, server: Tree, client: Tree, work: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    def end(self, server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         params, own = self._apart(work)
         ordered = {name: params[name] for name in self.network.names["params"]}
         final = {"params": ordered, "buffers": work["buffers"]}
@@ -221,7 +221,7 @@ class _Parts:
             kept[PERSONAL_PARAMS] = own
         if self.keep_optimizer:
             kept["optimizer"] = work["optimizer"]
-        kept |= {key: work[key] for key in ("terms", STATES) if key in work}
+        kept |= {key: work[key] for key in ("terms", ALTERATION_STATES) if key in work}
         return {**client, **kept}, select(final, lambda name: not self.local(name))
 
     def _apart(self, work: Tree) -> tuple[dict[str, Any], Tree]:
@@ -230,31 +230,29 @@ class _Parts:
         return params, params.pop(PERSONAL_PARAMS, {})
 
 
-def _average(
-    server: Tree, clients: Tree, uploads: Tree, n: Tensor
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _average(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
     return {**server, **trees.mean(uploads, n)}, dict(clients)
 
 
-def _adapted(work: Tree, term: Adaptive, seen: Tree) -> dict[str, Any]:
+def _adapted(work: Tree, term: Adaptive, seen: Tree) -> Tree:
     state = term.adapt(work["terms"][term.name], seen)
     return {**work, "terms": {**work["terms"], term.name: state}}
 
 
 def _refresh(term: Adaptive, when: Periodic) -> Refresh:
-    def look(server: Tree, work: Tree, batch: Batch) -> dict[str, Any]:
+    def look(server: Tree, work: Tree, batch: Batch) -> Tree:
         params = {**work["frozen"], **work["params"]}
         params.pop(PERSONAL_PARAMS, None)
         variables = {"params": params, "buffers": work["buffers"]}
         return when.look(variables, batch)
 
-    def adapt(work: Tree, seen: Tree) -> dict[str, Any]:
+    def adapt(work: Tree, seen: Tree) -> Tree:
         return _adapted(work, term, seen)
 
     return Refresh(when.every, when.first, when.batches, look, adapt)
 
 
-def _trained(variables: Tree, trains: Trains) -> tuple[dict[str, Any], dict[str, Any]]:
+def _trained(variables: Tree, trains: Trains) -> tuple[dict[str, Any], Tree]:
     params = variables["params"]
     trained = {name: tensor for name, tensor in params.items() if trains.which(name)}
     return trained, {name: tensor for name, tensor in params.items() if name not in trained}
@@ -267,12 +265,12 @@ def _views(names: list[str], local: Predicate) -> Mapping[str, View]:
     return {GLOBAL: shared}
 
 
-def shared(server: Tree, client: Tree | None) -> dict[str, Any]:
+def shared(server: Tree, client: Tree | None) -> Tree:
     """The view of the server's variables."""
     return select(server, everything)
 
 
-def personal(server: Tree, client: Tree | None) -> dict[str, Any]:
+def personal(server: Tree, client: Tree | None) -> Tree:
     """The view of a client's own variables, with the server's where it has none."""
     return merge(server, client or {})
 

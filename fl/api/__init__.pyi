@@ -1,0 +1,101 @@
+"""What `fl.api` has, module by module: for type checkers, for readers, and for `fl.api` itself."""
+
+# ruff: noqa: I001
+
+# What a config says of a method, and which values its keys may have.
+from fl.base.declaration import declare as declare
+from fl.base.fields import (
+    Bound as Bound,
+    Count as Count,
+    Index as Index,
+    NonNegative as NonNegative,
+    Positive as Positive,
+    Seed as Seed,
+    Share as Share,
+)
+from fl.base.schema import GLOBAL as GLOBAL, PERSONAL as PERSONAL
+from fl.base.errors import FedloomError as FedloomError
+
+# Trees of tensors, and random numbers by key.
+from fl.api.trees import Inputs as Inputs, Rate as Rate, Tree as Tree
+from fl.api import trees as trees
+from fl.pytorch import keyed as keyed
+from fl.base import rng as rng
+
+# Methods.
+from fl.api.method import (
+    COUNTS as COUNTS,
+    KINDS as KINDS,
+    MODALITY as MODALITY,
+    PAYLOAD as PAYLOAD,
+    PERSONAL_PARAMS as PERSONAL_PARAMS,
+    REAL as REAL,
+    Averaging as Averaging,
+    Method as Method,
+    Pass as Pass,
+    Phase as Phase,
+    Predictor as Predictor,
+    Refresh as Refresh,
+    Sampling as Sampling,
+    ServerWork as ServerWork,
+    Setting as Setting,
+    Sweep as Sweep,
+    only as only,
+    steps_of as steps_of,
+)
+from fl.api.recipes import (
+    Trains as Trains,
+    everything as everything,
+    personal as personal,
+    recipe as recipe,
+    select as select,
+    shared as shared,
+    within as within,
+    without as without,
+)
+from fl.api.optimizers import (
+    Optimizer as Optimizer,
+    adamw as adamw,
+    optimizer as optimizer,
+    sgd as sgd,
+)
+from fl.api.training import Training as Training, learning_rate as learning_rate
+
+# Terms of a loss.
+from fl.api.losses import (
+    classification_loss as classification_loss,
+    cross_entropy as cross_entropy,
+    task_loss as task_loss,
+)
+from fl.api.term import (
+    SHARED as SHARED,
+    Adaptive as Adaptive,
+    Compared as Compared,
+    Forward as Forward,
+    Periodic as Periodic,
+    See as See,
+    Term as Term,
+)
+from fl.api.method import Attached as Attached
+from fl.api.task import ANY as ANY, Task as Task, weighted_mean as weighted_mean
+
+# Alterations of features.
+from fl.api.alteration import (
+    ALTERATION_STATES as ALTERATION_STATES,
+    Alteration as Alteration,
+    Alterations as Alterations,
+)
+from fl.api.mixed_labels import mixed as mixed, remember as remember
+
+# Networks.
+from fl.api.network import Around as Around, Network as Network, Output as Output
+from fl.pytorch.vision import pretrained as pretrained, torchvision as torchvision
+
+# Types of the functions that these are made of.
+from fl.api.protocols import (
+    Aggregate as Aggregate,
+    Batch as Batch,
+    View as View,
+    is_spending as is_spending,
+    spends as spends,
+)

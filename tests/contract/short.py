@@ -1,0 +1,33 @@
+"""Hyper-parameters under which a run of two rounds shows all that a method does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+AUGMENTING = {"layers": ["0", "4"], "p": 0.8}
+RATES = {"bn_lr": 0.1, "lr_lr": 0.1, "tilde_lr": 0.1}
+IMAGES = {"warmup": 2, "real": 4, "client_steps": 2, "server_steps": 2, "every": 2}
+
+SHORT: dict[str, dict[str, Any]] = {
+    "cfl": {"after": 1},
+    "fedfa": {**AUGMENTING, "statistics_momentum": 0.5},
+    "fedfa-c": AUGMENTING,
+    "fedfa-plus": {**AUGMENTING, "statistics_momentum": 0.5},
+    "fedfa-r": AUGMENTING,
+    "fedfm": {"first": 2, "lam": 1.0},
+    "fedfm-lite": {"first": 2, "lam": 1.0},
+    "fediot": {"server_epochs": 2, "width": 4},
+    "fedl2p": {"iterations": 2, "neumann": 1, **RATES},
+    "fedlgd": {"images": 1, "global_images": 2, **IMAGES, "lam": 0.5},
+    "l2p": {"iterations": 1, "neumann": 1, **RATES},
+    "vhl": {"images": 3, "batch": 4, "lam": 0.5},
+    "warm-up": {"images": 1, "steps": 2, "real": 4},
+}
+
+SENDS_OWN = ("fedamp", "fedsac", "mrmtl", "pfedgraph", "pfedme")
+"""Methods whose clients go on with weights of their own and send them too."""
+
+
+def short(method: str) -> dict[str, Any]:
+    """Those of a method, which may be a plugin's; {} where its defaults do."""
+    return SHORT.get(method, {})
