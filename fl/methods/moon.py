@@ -31,7 +31,7 @@ from fl.parts.contrast import model_contrast, model_distance
 class MOON:
     """mu: weight of the second term (equation 4; the paper's best: 1 to 10).
     tau: the contrast's temperature.
-    second: the model `contrast`, the `squared` distance to the features of the shared model, or
+    second: that term: `contrast`, the `squared` distance to the features of the shared model, or
         `none`, which is FedAvg.
     """
 

@@ -115,10 +115,12 @@ def exists(name: str) -> bool:
         if (place / part).is_dir():
             place = place / part
             continue
-        file, rest = place / f"{part}.py", parts[at + 1 :]
-        if not file.exists():
-            file, rest = place / "__init__.py", parts[at:]
-        return not rest or re.search(rf"\b{rest[0]}\b", file.read_text()) is not None
+        if (place / f"{part}.py").exists():
+            files, rest = [place / f"{part}.py"], parts[at + 1 :]
+        else:
+            files, rest = [*place.glob("__init__.py*")], parts[at:]
+        text = "".join(file.read_text() for file in files)
+        return not rest or re.search(rf"\b{rest[0]}\b", text) is not None
     return True
 
 
