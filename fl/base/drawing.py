@@ -14,6 +14,7 @@ from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
@@ -71,8 +72,11 @@ class Look:
 
 N_COLOURS = 8
 PAGE = Look(
-    *("#010203", "#010204", "#010205", "#010206"),
-    tuple(f"#0a0b{i:02x}" for i in range(N_COLOURS)),
+    ink="#010203",
+    muted="#010204",
+    rule="#010205",
+    paper="#010206",
+    series=tuple(f"#0a0b{i:02x}" for i in range(N_COLOURS)),
 )
 """Placeholders, replaced by the page's CSS variables."""
 VARIABLES = {
@@ -80,8 +84,11 @@ VARIABLES = {
     **{colour: f"s{i}" for i, colour in enumerate(PAGE.series)},
 }
 PRINT = Look(
-    *("#1c1e21", "#63676e", "#dddbd4", "#ffffff"),
-    ("#0072b2", "#d55e00", "#009e73", "#b5538f", "#d99a00", "#4ba3d8", "#6b5b95", "#7a7a7a"),
+    ink="#1c1e21",
+    muted="#63676e",
+    rule="#dddbd4",
+    paper="#ffffff",
+    series=("#0072b2", "#d55e00", "#009e73", "#b5538f", "#d99a00", "#4ba3d8", "#6b5b95", "#7a7a7a"),
     alone=True,
 )
 """The page's colours on light ground."""
@@ -141,6 +148,16 @@ def axes_of(height: float) -> tuple[Canvas, Axes]:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     return canvas, axes
+
+
+def shaded(values: np.ndarray) -> np.ndarray:
+    """An image [rows, columns, 4] of values from 0 (blank) to 1.
+
+    An image cannot take the page's colours: this blue shows on light and on dark ground.
+    """
+    image = np.empty((*values.shape, 4))
+    image[..., :3], image[..., 3] = (0.20, 0.50, 0.80), values
+    return image
 
 
 def with_legend(look: Look, canvas: Canvas) -> Canvas:

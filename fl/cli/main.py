@@ -306,14 +306,16 @@ def _partition(parsed: argparse.Namespace) -> None:
 
 def _analyse(parsed: argparse.Namespace) -> None:
     from fl.plan import plan_files
-    from fl.report import analyse
+    from fl.report import make_analysis
 
     settings = config.settings(parsed.config)
     results = Path(settings.results)
     known = plan_files.summary(results / "plan").get("analyses", {})
     if known and parsed.name not in known:
         raise unknown(Where("the command line"), "analysis of the plan", parsed.name, known)
-    made = analyse.make(_planned(results, "analyses", parsed.name), results, Path(settings.store))
+    made = make_analysis.make(
+        _planned(results, "analyses", parsed.name), results, Path(settings.store)
+    )
     say(made)
 
 

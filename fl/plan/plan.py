@@ -41,7 +41,7 @@ class Plan:
         studies: By name: title, metric, hash and runs, for `fl.report.tables`.
         bundles: By id: runs with their specs, needs and execution, for `fl.train.job`.
         datasets, partitions: By id, how to make them.
-        analyses: By id, what they read, for `fl.report.analyse`.
+        analyses: By id, what they read, for `fl.report.make_analysis`.
         watched: By path, the `stamp` of each file outside config that the plan depends on.
     """
 

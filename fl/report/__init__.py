@@ -1,4 +1,7 @@
-"""The report of a study: one offline HTML page, and its tables in Markdown and LaTeX."""
+"""The report of a study: one offline HTML page, and its tables in Markdown and LaTeX.
+
+`load` and `curves` give the same numbers as data frames, for notebooks and scripts.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ from typing import Any
 
 from fl.base import files
 from fl.base.schema import COMPLETE, DIVERGED, MISSING
-from fl.report import figure_files, page
-from fl.report.analysis import load as load
+from fl.report import figures, page
 from fl.report.cells import Table
 from fl.report.facts import Facts, gather
-from fl.report.latex import preamble, to_latex
+from fl.report.figures import Figure
+from fl.report.frames import curves as curves
+from fl.report.frames import load as load
+from fl.report.latex import FITTED, PREAMBLE, to_latex
+from fl.report.markdown import markdown, to_markdown
 from fl.report.outline import Section, blocks, outline
-from fl.report.plain import markdown, to_markdown
 
 
 def build(
@@ -43,7 +48,8 @@ def build(
         for end, text in texts(facts, sections).items():
             paths.append(folder / f"{study}{end}")
             files.write_bytes(paths[-1], text.encode())
-        figure_files.write(folder / study, blocks(sections))
+        drawn = [block for block in blocks(sections) if isinstance(block, Figure)]
+        figures.write(folder / study, drawn)
     return [*paths, folder / study]
 
 
@@ -52,13 +58,12 @@ def texts(facts: Facts, sections: Sequence[Section]) -> dict[str, str]:
     return {
         ".html": page.html(facts, sections),
         ".md": _markdown(facts, sections),
-        ".tex": latex_tables(facts, sections),
+        ".tex": _latex(facts, sections),
     }
 
 
 def _tables(sections: Sequence[Section]) -> list[Table]:
-    """What stands beside the page: all tables except those of single clients."""
-    return [b for b in blocks(sections) if isinstance(b, Table) and b.name != "holdings"]
+    return [block for block in blocks(sections) if isinstance(block, Table)]
 
 
 def _status(facts: Facts) -> str:
@@ -68,30 +73,29 @@ def _status(facts: Facts) -> str:
 
 
 def _markdown(facts: Facts, sections: Sequence[Section]) -> str:
-    parts = [f"# {markdown(facts.plan['title'])}\n"]
+    lines = [f"# {markdown(facts.plan['title'])}\n"]
     if facts.plan.get("question"):
-        parts.append(f"{markdown(facts.plan['question'])}\n")
-    parts.append(f"{_status(facts)}\n")
-    parts += [
-        "".join(
+        lines.append(f"{markdown(facts.plan['question'])}\n")
+    lines.append(f"{_status(facts)}\n")
+    for state, runs in page.absent(facts).items():
+        lines += [
             f"- {state}: {markdown(r['what'])}, {markdown(r['where'])}, seed {r['seed']}, "
-            f"run `{r['id']}`\n"
+            f"run `{r['id']}`"
             for r in runs
-        )
-        for state, runs in page.absent(facts).items()
-        if runs
-    ]
-    parts += [to_markdown(table) for table in _tables(sections)]
-    lacking = [one.trouble for one in facts.analyses if one.trouble]
-    parts += ["".join(f"- analysis {markdown(line)}\n" for line in lacking)] if lacking else []
-    parts.append(f"Plan {facts.plan['hash']}; `python -m fl report {facts.plan['study']}`\n")
-    return "\n".join(parts)
+        ]
+    lines += [f"\n{to_markdown(table)}" for table in _tables(sections)]
+    lines += [f"- analysis {markdown(a.trouble)}" for a in facts.analyses if a.trouble]
+    lines.append(f"\nPlan {facts.plan['hash']}; `python -m fl report {facts.plan['study']}`\n")
+    return "\n".join(lines)
 
 
-def latex_tables(facts: Facts, sections: Sequence[Section]) -> str:
-    """All tables in LaTeX, under a comment that says what they need."""
+def _latex(facts: Facts, sections: Sequence[Section]) -> str:
+    """All tables, under a comment that says what they need."""
     study = facts.plan["study"]
-    head = f"% {facts.plan['hash']}: python -m fl report {study}; needs {preamble()}\n"
+    head = [
+        f"% {facts.plan['hash']}: python -m fl report {study}; needs {PREAMBLE}",
+        f"% {_status(facts)}",
+        f"{FITTED}\n",
+    ]
     tables = [to_latex(table, f"{study}-{table.name}") for table in _tables(sections)]
-    status = f"% {_status(facts)}\n"
-    return "\n".join([head + status, *tables])
+    return "\n".join([*head, *tables])

@@ -7,7 +7,9 @@ three and is the rounding of the one in the Parquet tables.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from fl.base.schema import SHARES
 
@@ -18,76 +20,81 @@ NOTHING = DASH
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: its text, its link (``#anchor``), whether it is the best, a short remark,
-    and the number in full, which the page shows under the pointer.
-    """
+    """A cell: its text, its link (``#anchor``), whether it is the best, and a short remark."""
 
     text: str
-    href: str = ""
+    link: str = ""
     best: bool = False
     remark: str = ""
-    exact: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The text, and the remark in brackets."""
+        return f"{self.text} ({self.remark})" if self.remark else self.text
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row: its heading, its cells, and whether it is a reference rather than a method."""
+    """A row under its head: of a method, of a reference beside methods, or a heading alone."""
 
-    head: Cell
-    cells: tuple[Cell, ...]
-    reference: bool = False
+    head: str
+    cells: tuple[Cell, ...] = ()
+    kind: Literal["method", "reference", "heading"] = "method"
 
 
 @dataclass(frozen=True)
-class Group:
-    """Rows under a common heading; an empty heading is not shown."""
+class Column:
+    """A column: its name, in which a line break breaks the line, and whether it holds text."""
 
-    heading: str
-    rows: tuple[Row, ...]
+    name: str
+    text: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table; a line break in a column's name breaks the line in the header.
+    """A table.
 
     Attributes:
-        text: The number of columns, from the left, that hold text and not numbers.
-        note: Whether the last column holds text.
-        crossed: The corner's text when rows and columns change places, for a table that can be read
-            either way.
+        name: What it is called in labels and files, unlike any other table of the report.
+        columns: The first is that of the heads of rows.
+        crossed: The first column's name when rows and columns change places, for a table that can
+            be read either way.
         scope: What the page says once for all its tables, and a table elsewhere says itself.
         number: The table's number on the page.
     """
 
     name: str
     caption: str
-    corner: str
-    columns: tuple[str, ...]
-    groups: tuple[Group, ...]
-    text: int = 0
-    note: bool = False
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
     crossed: str = ""
     scope: str = ""
     number: str = ""
 
     @property
-    def rows(self) -> list[Row]:
-        """All rows, whatever their group."""
-        return [row for group in self.groups for row in group.rows]
+    def whole_caption(self) -> str:
+        """The caption for a reader who sees this table alone."""
+        return f"{self.caption} {self.scope}".strip()
 
-    def holds_text(self, column: int) -> bool:
-        """Whether column 1, 2, ... holds text; column 0, the heads of rows, does."""
-        return column <= self.text or (self.note and column == len(self.columns))
 
-    def transposed(self) -> Table:
-        """The table with rows and columns exchanged, if it is ``crossed``."""
-        rows = [
-            Row(Cell(name.replace("\n", " · ")), tuple(row.cells[i] for row in self.rows))
-            for i, name in enumerate(self.columns)
-        ]
-        heads = tuple(row.head.text for row in self.rows)
-        group = Group("", tuple(rows))
-        return replace(self, corner=self.crossed, columns=heads, groups=(group,), crossed="")
+def columns(head: str, *names: str, text: Sequence[str] = ()) -> tuple[Column, ...]:
+    """A column of heads and the columns after it, of which those in ``text`` hold text."""
+    return (Column(head, True), *(Column(name, name in text) for name in names))
+
+
+def transposed(table: Table) -> Table:
+    """A ``crossed`` table of more than six columns that is wider than high, with rows and columns
+    exchanged; any other as it is.
+    """
+    count = len(table.columns) - 1
+    if not table.crossed or count <= 6 or count <= len(table.rows):
+        return table
+    rows = tuple(
+        Row(column.name.replace("\n", " · "), tuple(row.cells[i] for row in table.rows))
+        for i, column in enumerate(table.columns[1:])
+    )
+    heads = columns(table.crossed, *(row.head for row in table.rows))
+    return replace(table, columns=heads, rows=rows, crossed="")
 
 
 def number(value: float, metric: str, signed: bool = False) -> str:
@@ -124,20 +131,3 @@ def probability(p: float) -> str:
 def decimal(value: float, digits: int = 2) -> str:
     """A plain number."""
     return f"{value:.{digits}f}".replace("-", MINUS) if math.isfinite(value) else NOTHING
-
-
-def mark_best(rows: list[Row], means: list[list[float]], metric: str, up: bool) -> list[Row]:
-    """The rows with the best cell of every column marked; cells that read the same are equal."""
-    if len(rows) < 2:
-        return rows
-    marked = [list(row.cells) for row in rows]
-    for column in range(len(means[0])):
-        values = [m[column] for m in means]
-        known = [v for v in values if math.isfinite(v)]
-        if not known:
-            continue
-        best = number(max(known) if up else min(known), metric)
-        for r, value in enumerate(values):
-            if number(value, metric) == best:
-                marked[r][column] = replace(marked[r][column], best=True)
-    return [replace(row, cells=tuple(c)) for row, c in zip(rows, marked, strict=True)]

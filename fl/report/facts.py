@@ -11,12 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from fl.base.errors import ConfigError, DataError, Where
-from fl.base.files import parse_json
+from fl.base.errors import DataError
 from fl.base.schema import SETTING, UNSEEN, StudySetting
-from fl.plan.plan_check import check_study
-from fl.report import analyses, result_files, summaries
-from fl.report.analyses import Analysis
+from fl.plan import plan_files
+from fl.report import analysis_section, result_files, summaries
+from fl.report.analysis_section import Analysis
 from fl.report.names import Names, names
 from fl.report.partitions import Partition, read
 from fl.store.store import Store
@@ -86,20 +85,22 @@ class Facts:
 
     def summary_of(self, modality: int) -> pd.DataFrame:
         """The summary over the clients of one modality alone."""
-        held = [
+        members = [
             (run, client)
             for run, partition in zip(self.runs["run"], self.runs["partition_id"], strict=True)
             if partition in self.partitions
             for client, kind in enumerate(self.partitions[partition].modality)
             if kind == modality
         ]
-        chosen = pd.MultiIndex.from_tuples(held, names=["run", "client"])
+        chosen = pd.MultiIndex.from_tuples(members, names=["run", "client"])
         rows = self.rows[pd.MultiIndex.from_frame(self.rows[["run", "client"]]).isin(chosen)]
         return summaries.summarise(rows, self.runs, self.metric)
 
     def anchor(self, setting: StudySetting, method: str) -> str:
-        """The id of the block of runs behind a cell."""
-        return f"runs-{self.settings.index(setting) + 1}-{list(self.methods).index(method) + 1}"
+        """The link to the runs behind a cell; "" for what is no setting of the study."""
+        if setting not in self.settings:
+            return ""
+        return f"#runs-{self.settings.index(setting) + 1}-{list(self.methods).index(method) + 1}"
 
     def partitions_of(self, setting: StudySetting) -> list[Partition]:
         """The partitions, one unless seeds differ in theirs, that a setting's runs use."""
@@ -107,9 +108,19 @@ class Facts:
         names = self.runs.loc[same, "partition_id"].unique()
         return [self.partitions[name] for name in names if name in self.partitions]
 
+    def majority(self, setting: StudySetting) -> pd.Series:
+        """Per client, what predicting its training majority scores; mean over seeds' partitions."""
+        each = [part.majority(self.together) for part in self.partitions_of(setting)]
+        return pd.concat(each).groupby(level=0).mean() if each else pd.Series(dtype=float)
+
+    def population(self, setting: StudySetting) -> float:
+        """What predicting the training majority of all clients scores."""
+        each = [part.population_majority() for part in self.partitions_of(setting)]
+        return sum(each) / len(each) if each else float("nan")
+
     def short(self, setting: StudySetting) -> str:
         """A setting in one line, without what all settings share."""
-        return " · ".join(self.names.own.get(setting, setting))
+        return " · ".join(self.names.distinct.get(setting, setting))
 
 
 def gather(study: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None) -> Facts:
@@ -117,43 +128,44 @@ def gather(study: str, results: Path, store: Path, plan: Mapping[str, Any] | Non
     plan = plan or read_plan(study, results)
     both = result_files.there(plan, results)
     rows, runs = both or result_files.write(plan, store, results)
-    found, called = {}, plan.get("titles") or {}
+    partitions: dict[str, Partition] = {}
+    called = plan.get("titles") or {}
     for row in runs.drop_duplicates("partition_id").to_dict("records"):
         title = " · ".join(called.get(k, {}).get(row[k], row[k]) for k in SETTING[:2])
-        part = read(results, row["partition_id"], title)
-        if part is not None:
-            found[row["partition_id"]] = part
-    analysed = tuple(analyses.read(results, one) for one in plan.get("analyses", ()))
+        partition = read(results, row["partition_id"], title)
+        if partition is not None:
+            partitions[row["partition_id"]] = partition
+    analyses = tuple(analysis_section.read(results, each) for each in plan.get("analyses", ()))
     versions, shown = _versions(runs, Store(store)), _shown(results, store)
-    return Facts(plan, rows, runs, found, versions, shown, analysed)
+    return Facts(plan, rows, runs, partitions, versions, shown, analyses)
+
+
+def at(frame: pd.DataFrame, setting: StudySetting) -> pd.DataFrame:
+    """The rows of ``frame`` that belong to a setting."""
+    return frame[(frame[SETTING] == list(setting)).all(axis=1)]
 
 
 def read_plan(study: str, results: Path) -> dict[str, Any]:
     """A study as it was planned last; `DataError` where it was not or cannot be read."""
-    path = results / "plan" / "studies" / f"{study}.json"
-    try:
-        found = parse_json(path.read_bytes())
-        check_study(found, Where(str(path)))
-        return dict(found)
-    except FileNotFoundError as error:
-        known = sorted(p.stem for p in path.parent.glob("*.json"))
+    folder = results / "plan" / "studies"
+    if not (folder / f"{study}.json").exists():
+        known = sorted(path.stem for path in folder.glob("*.json"))
         raise DataError(
-            f"{path}: not there; planned studies: {', '.join(known) or 'none'}; "
+            f"{folder / study}.json: not there; planned studies: {', '.join(known) or 'none'}; "
             "`python -m fl plan` makes the plan"
-        ) from error
-    except (OSError, ValueError, ConfigError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); remove it and plan again") from error
+        )
+    return plan_files.part(results / "plan", "studies", study)
 
 
 def _versions(runs: pd.DataFrame, store: Store) -> tuple[str, ...]:
     """The distinct stacks that the runs were computed with."""
-    found = set()
+    stacks = set()
     # Tables may be brought without the store; the report then names no versions.
     for run in filter(store.has, runs["run"].unique()):
         versions = store.record(run).get("versions", {})
-        names = [n for n in ("fedloom", "torch", "python") if n in versions]
-        found.add(", ".join(f"{name} {versions[name]}" for name in names))
-    return tuple(sorted(found - {""}))
+        named = [n for n in ("fedloom", "torch", "python") if n in versions]
+        stacks.add(", ".join(f"{name} {versions[name]}" for name in named))
+    return tuple(sorted(stacks - {""}))
 
 
 def _shown(results: Path, store: Path) -> str:

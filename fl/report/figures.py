@@ -1,14 +1,16 @@
 """The figures of a report.
 
 Every panel is one small picture, legible at the width of a phone; the page sets several beside
-each other.
+each other. As files they are SVG and PDF, in a folder of the study's name.
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,13 +18,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from fl.base.drawing import N_COLOURS, Look, Picture, axes_of, pictured, with_legend
+from fl.base import files
+from fl.base.drawing import Look, Picture, axes_of, pictured, shaded, with_legend
 from fl.base.schema import SHARES
 from fl.report.cells import unit
 from fl.report.partitions import Partition
 
 MARKERS = ("o", "s", "^", "D", "v", "p")
-DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))
+DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.5), (1.5, 1.5), (6, 1.5, 1.5, 1.5))
+"""Lengths of the dashes and gaps of lines, in their widths; none for a solid line."""
 DASHED = (0, (4, 2))
 
 
@@ -64,29 +68,34 @@ def curves(
 ) -> Canvas:
     """Mean over rounds with a band of one sd over seeds, for one setting.
 
-    A method with fewer than three recorded rounds is a dotted line at its last value.
+    Lines that cover each other are told apart by their dashes, their widths, of which the first
+    drawn are the widest, and their markers, which stand at different rounds.
     """
     canvas, axes = axes_of(2.5)
-    last = max([1, *frame["round"]])
     scale = _scale(metric)
     for i, method in enumerate(names):
-        part = frame[frame["method"] == method]
-        if part.empty:
+        line = frame[frame["method"] == method]
+        if line.empty:
             continue
-        colour, x, y = look.colour(i), part["round"].to_numpy(), scale * part["mean"]
-        sd = scale * part["sd_seeds"].fillna(0).to_numpy()
-        if len(part) < 3:
-            axes.plot([0, last], [y.iloc[-1]] * 2, color=colour, lw=1.5, ls=(0, (1, 1.6)))
-            axes.plot([last], [y.iloc[-1]], color=colour, marker=MARKERS[i % len(MARKERS)], ms=4,
-                      label=names[method])  # fmt: skip
-            continue
+        colour, x, y = look.colour(i), line["round"].to_numpy(), scale * line["mean"].to_numpy()
+        sd = scale * line["sd_seeds"].fillna(0).to_numpy()
         axes.fill_between(x, y - sd, y + sd, color=colour, alpha=min(0.16, 0.8 / len(names)), lw=0)
-        every = (max(1, len(x) // 7) * (i % 2) // 2, max(1, len(x) // 7))
-        axes.plot(x, y, color=colour, lw=1.5, ls=DASHES[i // N_COLOURS % 3],
-                  marker=MARKERS[i % len(MARKERS)], ms=3.4, markevery=every,
-                  label=names[method])  # fmt: skip
+        dashes = DASHES[i % len(DASHES)]
+        gap = -(-len(x) // 7)
+        axes.plot(
+            x,
+            y,
+            color=colour,
+            lw=2.4 - 1.2 * i / max(1, len(names) - 1),
+            ls=(0, dashes) if dashes else "-",
+            marker=MARKERS[i % len(MARKERS)],
+            ms=3.4,
+            markevery=(i * gap // len(names), gap),
+            label=names[method],
+        )
     if majority is not None and np.isfinite(majority):
         axes.axhline(scale * majority, color=look.muted, lw=0.9, ls=DASHED, zorder=1)
+    last = max([1, *frame["round"]])
     axes.set(xlabel="round", ylabel=unit(metric), xlim=(0, last * 1.02))
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
     axes.grid(axis="y")
@@ -99,21 +108,11 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @pictured
-def strips(
-    look: Look,
-    frame: pd.DataFrame,
-    names: Mapping[str, str],
-    metric: str,
-    label: str = "",
-    zero: bool = False,
-) -> Canvas:
+def strips(look: Look, frame: pd.DataFrame, names: Mapping[str, str], metric: str) -> Canvas:
     """One row per method, for one setting: its clients, and a bar at their mean.
 
     A dot per client. For more than `CROWD` clients: the worst and the best, a thin line from the
     5th to the 95th percentile, a thick one between the quartiles, and a gap at the median.
-
-    Args:
-        zero: Whether to draw a line at no difference.
     """
     shown = [m for m in names if m in set(frame["method"])]
     canvas, axes = axes_of(0.75 + 0.34 * len(shown))
@@ -129,10 +128,8 @@ def strips(
             axes.scatter(values, row + offset, s=15, color=colour, alpha=0.75, lw=0)
         if len(values):
             axes.plot([values.mean()] * 2, [row - 0.36, row + 0.36], color=look.ink, lw=1.6)
-    if zero:
-        axes.axvline(0, color=look.muted, lw=0.9, ls=DASHED, zorder=1)
     labels = ["\n".join(textwrap.wrap(names[m], 17)) or m for m in shown]
-    axes.set(yticks=range(len(shown)), ylim=(len(shown) - 0.4, -0.6), xlabel=label or unit(metric))
+    axes.set(yticks=range(len(shown)), ylim=(len(shown) - 0.4, -0.6), xlabel=unit(metric))
     axes.set_yticklabels(labels)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -160,10 +157,17 @@ def change(look: Look, frame: pd.DataFrame, names: Mapping[str, str], metric: st
     ends = (low - margin, high + margin)
     axes.plot(ends, ends, color=look.muted, lw=0.9, ls=DASHED)
     for i, method in enumerate(names):
-        part = frame[frame["method"] == method].groupby("client")[["before", "after"]].mean()
-        axes.scatter(scale * part["before"], scale * part["after"], s=20, alpha=0.75, lw=0,
-                     color=look.colour(i), marker=MARKERS[i % len(MARKERS)],
-                     label=names[method])  # fmt: skip
+        rows = frame[frame["method"] == method].groupby("client")[["before", "after"]].mean()
+        axes.scatter(
+            scale * rows["before"],
+            scale * rows["after"],
+            s=20,
+            alpha=0.75,
+            lw=0,
+            color=look.colour(i),
+            marker=MARKERS[i % len(MARKERS)],
+            label=names[method],
+        )
     axes.set(
         xlim=ends, ylim=ends, xlabel=f"before: {unit(metric)}", ylabel=f"after: {unit(metric)}"
     )
@@ -191,14 +195,11 @@ def holdings(look: Look, partition: Partition) -> Canvas:
     canvas, axes = axes_of(float(np.clip(0.9 + 0.19 * n_classes, 1.7, 3.6)))
     top = max(int(counts.max()), 1)
     if max(n_clients, n_classes) > MOST:
-        # An image cannot take the page's colours: a mid blue shows on light and on dark ground.
-        held = counts
+        drawn = counts
         if n_clients > MOST:
-            held = counts[np.lexsort((-counts.sum(axis=1), counts.argmax(axis=1)))]
-            held = held[np.linspace(0, n_clients - 1, min(n_clients, FINEST)).round().astype(int)]
-        # An image cannot take the page's colours: a mid blue shows on light and on dark ground.
-        shade = np.zeros((n_classes, len(held), 4))
-        shade[..., :3], shade[..., 3] = (0.20, 0.50, 0.80), np.log1p(held.T) / np.log1p(top)
+            drawn = counts[np.lexsort((-counts.sum(axis=1), counts.argmax(axis=1)))]
+            drawn = drawn[np.linspace(0, n_clients - 1, min(n_clients, FINEST)).round().astype(int)]
+        shade = shaded(np.log1p(drawn.T) / np.log1p(top))
         extent = (-0.5, n_clients - 0.5, n_classes - 0.5, -0.5)
         axes.imshow(shade, aspect="auto", interpolation="nearest", extent=extent)
     else:
@@ -225,3 +226,28 @@ def holdings(look: Look, partition: Partition) -> Canvas:
 
 def _scale(metric: str) -> int:
     return 100 if metric in SHARES else 1
+
+
+def write(folder: Path, figures: Iterable[Figure]) -> None:
+    """Write every panel of every figure into ``folder``; figures of older reports go."""
+    contents: dict[str, bytes] = {}
+    for figure in figures:
+        for panel in figure.panels:
+            plain = figure.name if len(figure.panels) == 1 else f"{figure.name}-{slug(panel.title)}"
+            name, n = plain, 1
+            while f"{name}.pdf" in contents:
+                n += 1
+                name = f"{plain}-{n}"
+            contents |= {f"{name}{end}": made for end, made in panel.picture.files().items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        files.write_bytes(folder / name, content)
+    for path in folder.iterdir():
+        if path.suffix in (".pdf", ".svg") and path.name not in contents:
+            path.unlink()
+
+
+def slug(title: str) -> str:
+    """``title`` as a part of a file's name that LaTeX takes too: ``alpha-0_1``."""
+    plain = re.sub(r"(?<=\d)\.(?=\d)", "_", title)
+    return re.sub(r"[^\w+-]+", "-", plain, flags=re.ASCII).strip("-")[:80]

@@ -1,33 +1,29 @@
-"""LaTeX from the same tables as the page, laid out to fit the text of an ``article``.
+"""Tables as LaTeX.
 
-A table that is too wide is set with rows and columns exchanged, if it can be read so; else its
-texts are broken into lines; else its columns are divided over several tables. One that is taller
-than a page is a ``longtable``.
+A table that is wider than the text is made smaller by LaTeX itself; one that is longer than a page
+goes on in another table.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import islice
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-import matplotlib
-from matplotlib.ft2font import FT2Font
+from fl.report.cells import DASH, MINUS, Row, Table, transposed
 
-from fl.report.cells import DASH, MINUS, Cell, Group, Row, Table
-
-PACKAGES = ("array", "booktabs", "longtable")
-WIDTH = 345.0
-"""Points: the text of LaTeX's ``article``, at its default size of 10 points."""
-SIZE, GAP, LEAST = 9.0, 8.0, 42.0
-"""Points: the type (``small``), between two columns, the narrowest column that breaks lines."""
-SCALE = 200.0
-"""The size at which type is measured: large, as small sizes are rounded to whole pixels."""
-TALL, LINE, RULE = 520.0, 11.2, 7.0
-"""Points: what a page holds of a table and its caption, a line of a table, a rule."""
+PREAMBLE = r"\usepackage{array,booktabs,graphicx}"
+"""What a document needs."""
+FITTED = (
+    r"\providecommand{\fitted}[1]{\sbox0{#1}\ifdim\wd0>\linewidth"
+    r"\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi}"
+)
+"""A command for a box that is made smaller if it is wider than the text."""
+LINES = 36
+"""Lines of a table, at most."""
+BROAD = 30
+"""Characters of a column of text, from which on its lines are broken."""
 
 GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho"
 TEX = {
@@ -63,241 +59,98 @@ def tex(text: str) -> str:
     return "".join(TEX.get(c, c) for c in " ".join(text.split()))
 
 
-def preamble() -> str:
-    """The packages that a document needs."""
-    return f"\\usepackage{{{','.join(PACKAGES)}}}"
-
-
 def to_latex(table: Table, label: str) -> str:
     """A table environment, or several."""
     label = re.sub(r"[^\w.:+-]", "-", label, flags=re.ASCII)
-    table = replace(table, caption=" ".join(filter(None, (table.caption, table.scope))))
-    turned = table.transposed() if table.crossed else table
-    tries = ((lay, way) for lay in (_natural, _broken) for way in (table, turned))
-    fitting = (found for lay, way in tries if (found := lay(way)).width <= WIDTH)
-    parts = list(islice(fitting, 1)) or [_broken(part) for part in _split(table)]
-    number = f"% Table {table.number} of the page\n" if table.number else ""
-    return number + "\n".join(
-        _environment(part, label if i == 0 else f"{label}-{i + 1}") for i, part in enumerate(parts)
-    )
+    comment = f"% Table {table.number} of the page\n" if table.number else ""
+    table = transposed(replace(table, caption=table.whole_caption))
+    broad = {
+        i
+        for i, column in enumerate(table.columns)
+        if column.text and max((len(text) for text in _column(table, i)), default=0) > BROAD
+    }
+    pieces = []
+    for i, rows in enumerate(_pages(table.rows, broad)):
+        caption = f"Continued: {table.caption}" if i else table.caption
+        name = f"{label}-{i + 1}" if i else label
+        pieces.append(_environment(replace(table, caption=caption, rows=rows), name, broad))
+    return comment + "\n".join(pieces)
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """A table whose columns have widths, in points; the texts of some are broken into lines."""
-
-    table: Table
-    heads: tuple[tuple[str, ...], ...]
-    widths: tuple[float, ...]
-    broken: frozenset[int] = frozenset()
-
-    @property
-    def width(self) -> float:
-        return sum(self.widths) + GAP * (len(self.widths) - 1)
+def _column(table: Table, i: int) -> Iterator[str]:
+    for row in table.rows:
+        if row.kind != "heading":
+            yield row.cells[i - 1].whole if i else row.head
 
 
-def _natural(table: Table) -> _Layout:
-    """No text is broken, but for the heads over numbers."""
-    heads, widths = [], []
-    for i, name in enumerate((table.corner, *table.columns)):
-        body = max([0.0, *(_wide(cell) for cell in _column(table, i))])
-        lines = name.split("\n")
-        if i and not table.holds_text(i):
-            room = max([body, *(width(word) for line in lines for word in line.split())])
-            lines = [part for line in lines for part in _wrapped(line, room)]
-        heads.append(tuple(lines))
-        widths.append(max(body, *map(width, lines)))
-    return _Layout(table, tuple(heads), tuple(widths))
+def _pages(rows: Sequence[Row], broad: set[int]) -> Iterator[tuple[Row, ...]]:
+    """The rows of each table: at most `LINES` lines, and no heading at the end."""
+    page: list[Row] = []
+    lines = 0
+    for row in rows:
+        texts = [row.head, *(cell.whole for cell in row.cells)]
+        height = max([1, *(math.ceil(len(texts[i]) / BROAD) for i in broad if i < len(texts))])
+        if page and lines + height > LINES:
+            kept = [page.pop()] if page[-1].kind == "heading" else []
+            yield tuple(page)
+            page, lines = kept, len(kept)
+        page.append(row)
+        lines += height
+    yield tuple(page)
 
 
-def _broken(table: Table) -> _Layout:
-    """Texts are broken into lines where their columns would leave no room for the numbers."""
-    plain = _natural(table)
-    texts = [i for i in range(len(plain.widths)) if table.holds_text(i)]
-    widths, broken = list(plain.widths), set()
-    room = WIDTH - plain.width + sum(plain.widths[i] for i in texts)
-    # The narrowest first: what one does not need is left to the others.
-    for left, i in zip(
-        range(len(texts), 0, -1), sorted(texts, key=widths.__getitem__), strict=True
-    ):
-        if widths[i] > room / left:
-            widths[i] = max(room / left, _least(table, i))
-            broken.add(i)
-        room -= widths[i]
-    return _Layout(table, plain.heads, tuple(widths), frozenset(broken))
-
-
-def _least(table: Table, i: int) -> float:
-    words = [w for cell in _column(table, i) for w in re.split(r"[\s(=/,_-]+", cell.text)]
-    return max(LEAST, *(1.2 * width(word) for word in words))
-
-
-def _split(table: Table) -> Iterator[Table]:
-    """The columns of numbers dealt to as many tables as it takes, each with the texts."""
-    plain = _natural(table)
-    texts = [i for i in range(1, len(plain.widths)) if table.holds_text(i)]
-    numbers = [i for i in range(1, len(plain.widths)) if not table.holds_text(i)]
-    kept = [min(plain.widths[i], max(80.0, _least(table, i))) + GAP for i in (0, *texts)]
-    room, taken = WIDTH - sum(kept) + GAP, list[int]()
-    for i in numbers:
-        if taken and sum(plain.widths[j] + GAP for j in (*taken, i)) > room:
-            yield _part(table, texts, taken)
-            table = replace(table, caption=re.sub(r"^(Continued: )?", "Continued: ", table.caption))
-            taken = []
-        taken.append(i)
-    yield _part(table, texts, taken)
-
-
-def _part(table: Table, texts: Sequence[int], taken: Sequence[int]) -> Table:
-    own = sorted([*texts, *taken])
-    groups = tuple(
-        Group(
-            g.heading, tuple(replace(r, cells=tuple(r.cells[i - 1] for i in own)) for r in g.rows)
-        )
-        for g in table.groups
-    )
-    return replace(table, columns=tuple(table.columns[i - 1] for i in own), groups=groups)
-
-
-def _column(table: Table, i: int) -> list[Cell]:
-    return [row.cells[i - 1] if i else row.head for row in table.rows]
-
-
-def _plain(cell: Cell) -> str:
-    return f"{cell.text} ({cell.remark})" if cell.remark else cell.text
-
-
-def _wide(cell: Cell) -> float:
-    return width(_plain(cell)) * (1.16 if cell.best else 1)
-
-
-def _wrapped(text: str, room: float) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and width(longer) > room:
-            lines.append(word)
-        else:
-            lines[-1] = longer
-    return lines
-
-
-@lru_cache(maxsize=1)
-def _font() -> FT2Font:
-    font = FT2Font(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "cmr10.ttf"))
-    font.set_size(SCALE, 72)
-    return font
-
-
-@lru_cache(maxsize=4096)
-def width(text: str) -> float:
-    """The width of ``text`` in LaTeX's own type, in points, rather too much than too little."""
-    if not text:
-        return 0.0
-    font = _font()
-    font.set_text(re.sub(r"[^ -~]", "m", text))
-    # Type of nine points is drawn wider than that of ten made smaller: digits by 2.8 %.
-    return 1.035 * font.get_width_height()[0] / 64 * SIZE / SCALE
-
-
-def _environment(layout: _Layout, label: str) -> str:
-    table = layout.table
-    caption = rf"\caption{{{tex(table.caption)}}}"
-    spec = f"{{@{{}}{''.join(_aligned(layout))}@{{}}}}"
-    body = list(_lines(layout))
-    style = rf"\setlength{{\tabcolsep}}{{{GAP / 2:g}pt}}"
-    head = [r"\toprule", _head(layout), r"\midrule"]
-    if _height(layout) > TALL:
-        lines = [
-            rf"\begingroup\small{style}",
-            rf"\begin{{longtable}}{spec}",
-            rf"{caption}\label{{tab:{label}}}\\",
-            *head,
-            r"\endfirsthead",
-            *head,
-            r"\endhead",
-            r"\bottomrule",
-            r"\endfoot",
-            *body,
-            r"\end{longtable}",
-            r"\endgroup",
-        ]
-    else:
-        lines = [
+def _environment(table: Table, label: str, broad: set[int]) -> str:
+    aligned = (
+        rf">{{\raggedright\arraybackslash}}p{{{BROAD // 2}em}}"
+        if i in broad
+        else "l" if column.text else "r"
+        for i, column in enumerate(table.columns)
+    )  # fmt: skip
+    return "\n".join(
+        [
             r"\begin{table}",
             r"\centering",
-            caption,
+            rf"\caption{{{tex(table.caption)}}}",
             rf"\label{{tab:{label}}}",
-            r"\par\smallskip",
-            rf"\small{style}",
-            rf"\begin{{tabular}}{spec}",
-            *head,
-            *body,
+            r"\par\smallskip\small",
+            rf"\fitted{{\begin{{tabular}}{{@{{}}{''.join(aligned)}@{{}}}}",
+            r"\toprule",
+            " & ".join(_head(c.name, "l" if c.text else "r") for c in table.columns) + r" \\",
+            r"\midrule",
+            *_lines(table, broad),
             r"\bottomrule",
-            r"\end{tabular}",
+            r"\end{tabular}}",
             r"\end{table}",
+            "",
         ]
-    return "\n".join(lines) + "\n"
+    )
 
 
-def _height(layout: _Layout) -> float:
-    """Points: of the caption, the head, the rows, the headings of groups, and the rules."""
-    table = layout.table
-    lines = 1.2 * width(table.caption) / WIDTH + 2 + max(map(len, layout.heads))
+def _head(name: str, side: str) -> str:
+    lines = [tex(line) for line in name.split("\n")]
+    stack = r" \\ ".join(lines)
+    return stack if len(lines) == 1 else rf"\shortstack[{side}]{{{stack}}}"
+
+
+def _lines(table: Table, broad: set[int]) -> Iterator[str]:
+    n = len(table.columns)
+    before = "heading"
     for row in table.rows:
-        cells = [row.head, *row.cells]
-        lines += max([1.0, *(-(-_wide(cells[i]) // layout.widths[i]) for i in layout.broken)])
-    rules = 3 + len(table.groups) + sum(any(r.reference for r in g.rows) for g in table.groups)
-    return LINE * (lines + sum(bool(group.heading) for group in table.groups)) + RULE * rules
-
-
-def _aligned(layout: _Layout) -> Iterator[str]:
-    for i, wide in enumerate(layout.widths):
-        if i in layout.broken:
-            yield rf">{{\raggedright\arraybackslash}}p{{{wide:.0f}pt}}"
-        else:
-            yield "l" if layout.table.holds_text(i) else "r"
-
-
-def _head(layout: _Layout) -> str:
-    stacks = []
-    for i, lines in enumerate(layout.heads):
-        side = "l" if layout.table.holds_text(i) else "r"
-        stack = r" \\ ".join(map(tex, lines))
-        stacks.append(stack if len(lines) == 1 else rf"\shortstack[{side}]{{{stack}}}")
-    return " & ".join(stacks) + r" \\"
-
-
-def _lines(layout: _Layout) -> Iterator[str]:
-    """The rows, under the headings of their groups."""
-    n = len(layout.widths)
-    for i, group in enumerate(layout.table.groups):
-        if i:
+        if row.kind == "heading" and row is not table.rows[0]:
             yield r"\midrule"
-        if group.heading:
-            heading = rf"\emph{{{tex(group.heading)}}}"
-            if width(group.heading) > layout.width:
-                column = rf"@{{}}>{{\raggedright\arraybackslash}}p{{{layout.width:.0f}pt}}@{{}}"
-                yield rf"\multicolumn{{{n}}}{{{column}}}{{{_breakable(heading)}}} \\"
-            else:
-                yield rf"\multicolumn{{{n}}}{{@{{}}l}}{{{heading}}} \\"
-        ruled = False
-        for row in group.rows:
-            if row.reference and not ruled:
-                yield rf"\cmidrule{{1-{n}}}"
-                ruled = True
-            yield _row(layout, row)
+        if row.kind == "reference" and before != "reference":
+            yield rf"\cmidrule{{1-{n}}}"
+        before = row.kind
+        if row.kind == "heading":
+            yield rf"\multicolumn{{{n}}}{{@{{}}l}}{{\emph{{{tex(row.head)}}}}} \\"
+            continue
+        yield " & ".join(_texts(row, broad)) + r" \\"
 
 
-def _row(layout: _Layout, row: Row) -> str:
-    texts = []
-    for i, cell in enumerate((row.head, *row.cells)):
-        text = tex(_plain(cell))
-        text = _breakable(text) if i in layout.broken else text
-        texts.append(rf"\textbf{{{text}}}" if cell.best else text)
-    return " & ".join(texts) + r" \\"
-
-
-def _breakable(text: str) -> str:
-    """LaTeX that may be broken into lines inside of ``dirichlet(clients=8)`` and ``a_b``."""
-    return re.sub(r"(\(|=|/|,(?! )|\\_)", r"\1\\allowbreak{}", text)
+def _texts(row: Row, broad: set[int]) -> Iterable[str]:
+    texts = [(row.head, False), *((cell.whole, cell.best) for cell in row.cells)]
+    for i, (text, best) in enumerate(texts):
+        written = tex(text)
+        if i in broad:  # Its lines may be broken inside of ``dirichlet(clients=8)`` and ``a_b``.
+            written = re.sub(r"(\(|=|/|,(?![ \d])|\\_)", r"\1\\allowbreak{}", written)
+        yield rf"\textbf{{{written}}}" if best else written

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fl.base.schema import SETTING, StudySetting
-from fl.report.derived import arguments
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Names:
     """
 
     common: tuple[str, ...]
-    own: dict[StudySetting, tuple[str, ...]]
+    distinct: dict[StudySetting, tuple[str, ...]]
 
 
 def names(settings: Sequence[StudySetting], titles: Mapping[str, Mapping[str, str]]) -> Names:
@@ -27,7 +27,7 @@ def names(settings: Sequence[StudySetting], titles: Mapping[str, Mapping[str, st
         titles: By column of `SETTING`, the titles of its texts.
     """
     common: list[str] = []
-    own: list[list[str]] = [[] for _ in settings]
+    distinct: list[list[str]] = [[] for _ in settings]
     for i, kind in enumerate(SETTING):
         called = titles.get(kind, {})
         texts = [called.get(setting[i], setting[i]) for setting in settings]
@@ -37,9 +37,9 @@ def names(settings: Sequence[StudySetting], titles: Mapping[str, Mapping[str, st
         if not any(setting[i] in called for setting in settings):
             shared, texts = _apart(texts)
             common += shared
-        for parts, text in zip(own, texts, strict=True):
-            parts.append(text)
-    return Names(tuple(common), {s: tuple(p) for s, p in zip(settings, own, strict=True)})
+        for words, text in zip(distinct, texts, strict=True):
+            words.append(text)
+    return Names(tuple(common), {s: tuple(w) for s, w in zip(settings, distinct, strict=True)})
 
 
 def _apart(texts: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -53,3 +53,19 @@ def _apart(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     if any(n != name for n, _ in parsed) or not all(rest):
         return [], list(texts)
     return [f"{name}({', '.join(same)})" if same else name], [", ".join(keys) for keys in rest]
+
+
+def arguments(text: str) -> tuple[str, list[str]]:
+    """A data set, partition or model as its name and keys: ``f(a=1, b=[2, 3])`` has two."""
+    name, _, inside = text.partition("(")
+    return name, re.findall(r"\w+=.*?(?=, \w+=|$)", inside.removesuffix(")"))
+
+
+def undrawn(setting: Iterable[str]) -> tuple[str, ...]:
+    """A setting without the seeds of its data set and partition: ``synthetic(alpha=0.5)``."""
+    texts = []
+    for text in setting:
+        name, keys = arguments(text)
+        keys = [key for key in keys if not key.startswith("seed=")]
+        texts.append(f"{name}({', '.join(keys)})" if keys else name)
+    return tuple(texts)

@@ -1,29 +1,25 @@
-"""The tables and figures of a report, their order and their numbers."""
+"""The tables and figures of a report, their order, their names and their numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fl.base.drawing import Picture
 from fl.base.schema import StudySetting
 from fl.report import (
-    analyses,
-    content,
-    costs,
-    derived,
-    details,
-    draws,
-    fairness,
+    analysis_section,
+    effort,
     figures,
-    pace,
+    method_tables,
+    over_rounds,
+    partitions,
+    published,
+    summaries,
     training,
 )
 from fl.report.cells import Table, number, unit
-from fl.report.content import at, majority
-from fl.report.facts import Facts
+from fl.report.facts import Facts, at
 from fl.report.figures import Figure, Panel
-from fl.report.partitions import Partition
 
 Block = Table | Figure
 
@@ -33,7 +29,7 @@ class Fold:
     """Blocks that are hidden until a reader opens them."""
 
     summary: str
-    blocks: tuple[Table | Figure, ...]
+    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True)
@@ -42,33 +38,44 @@ class Section:
 
     id: str
     title: str
-    blocks: tuple[Table | Figure | Fold, ...]
+    blocks: tuple[Block | Fold, ...]
     remarks: tuple[str, ...] = ()
     lead: str = ""
 
 
 def outline(facts: Facts) -> list[Section]:
-    """The sections, every table and figure numbered.
+    """The sections, every table and figure numbered, no two of a name.
 
     Those that are folded take the number of the table before them: 3.1, 3.2.
     """
     last = {Table: 0, Figure: 0}
-    found = []
-    for section in sections(facts):
+    taken: set[str] = set()
+    numbered = []
+    for section in _sections(facts):
         blocks: list[Block | Fold] = []
         folded = 0
         for block in section.blocks:
             if not isinstance(block, Fold):
                 last[type(block)] += 1
-                blocks.append(replace(block, number=str(last[type(block)])))
+                blocks.append(_called(block, str(last[type(block)]), taken))
                 continue
-            inner: list[Block] = []
+            inner = []
             for each in block.blocks:
                 folded += 1
-                inner.append(replace(each, number=f"{last[Table]}.{folded}"))
+                inner.append(_called(each, f"{last[Table]}.{folded}", taken))
             blocks.append(replace(block, blocks=tuple(inner)))
-        found.append(replace(section, blocks=tuple(blocks)))
-    return found
+        numbered.append(replace(section, blocks=tuple(blocks)))
+    return numbered
+
+
+def _called(block: Block, place: str, taken: set[str]) -> Block:
+    """The block with its number, and a name that is not in ``taken`` yet."""
+    name, n = block.name, 1
+    while name in taken:
+        n += 1
+        name = f"{block.name}-{n}"
+    taken.add(name)
+    return replace(block, number=place, name=name)
 
 
 def blocks(sections: Sequence[Section]) -> Iterator[Block]:
@@ -78,210 +85,185 @@ def blocks(sections: Sequence[Section]) -> Iterator[Block]:
             yield from block.blocks if isinstance(block, Fold) else [block]
 
 
-def sections(facts: Facts) -> list[Section]:
+def _sections(facts: Facts) -> list[Section]:
     """The page's sections, empty ones left out."""
-    metric = facts.metric
-    others = tuple(content.other_metrics(facts))
-    weighed = fairness.means_table(facts)
-    main: list[Table | Figure | Fold] = [content.main_table(facts, metric, facts.summary)]
+    main: list[Block | Fold] = [method_tables.main_table(facts)]
+    others = tuple(method_tables.other_metrics(facts))
     if others:
         main.append(Fold("Other metrics", others))
-    main.append(Fold("Weighted by samples, and the clients served worst", (weighed,)))
-    moves = set(derived.stages(facts.rows, facts.runs, metric)["method"])
-    movers = tuple(m for m in facts.methods if m in moves)
-    lines = _figure(
-        facts, "rounds", _curve, _curves_caption(facts, bool(movers)), tuple(facts.methods)
-    )
-    dots = _figure(facts, "spread", _strip, _strips_caption(facts))
-    moved = _figure(
-        facts, "change", _change, _change_caption(facts), () if _crowded(facts) else movers
-    )
-    found = [
-        Section("results", "Results", tuple(main), lead=_lead(facts)),
-        Section("draws", "Over draws", _there(draws.draws_table(facts))),
-        Section("unseen", "Unseen clients", _there(content.unseen_table(facts))),
-        Section("rounds", "Over rounds", _there(lines, pace.pace_table(facts))),
-        Section("costs", "What it costs", _there(costs.costs_table(facts))),
-        Section("spread", "Spread over clients", (content.clients_table(facts), *_there(dots))),
+    means = method_tables.means_table(facts)
+    main.append(Fold("Weighted by samples, and the clients served worst", (means,)))
+    lead = f"{facts.everywhere} Follow a number to the runs behind it.".strip()
+    sections = [
+        Section("results", "Results", tuple(main), lead=lead),
+        Section("draws", "Over draws", _there(method_tables.draws_table(facts))),
+        Section("unseen", "Unseen clients", _there(method_tables.unseen_table(facts))),
+        Section("rounds", "Over rounds", _there(_lines(facts), effort.pace_table(facts))),
+        Section("costs", "What it costs", _there(effort.costs_table(facts))),
+        Section(
+            "spread",
+            "Spread over clients",
+            _there(method_tables.clients_table(facts), _strips(facts)),
+        ),
         Section(
             "personalisation",
             "Before and after personalisation",
-            _there(content.personal_table(facts), moved),
+            _there(method_tables.personal_table(facts), _change(facts)),
         ),
         _analyses(facts),
-        Section("paired", "Paired comparison", _there(content.paired_table(facts))),
-        Section("published", "Measured beside published", _there(details.published_table(facts))),
-        Section("grids", "Hyper-parameters", _there(details.grid_table(facts))),
+        Section("paired", "Paired comparison", _there(method_tables.paired_table(facts))),
+        Section("published", "Measured beside published", _there(published.published_table(facts))),
+        Section("grids", "Hyper-parameters", _there(method_tables.grid_table(facts))),
         Section("training", "How it was trained", training.training_tables(facts)),
         _partitions(facts),
     ]
-    return [section for section in found if section.blocks or section.remarks]
+    return [section for section in sections if section.blocks or section.remarks]
 
 
-def _lead(facts: Facts) -> str:
-    return f"{facts.everywhere} Follow a number to the runs behind it.".strip()
-
-
-def _there(*blocks: Table | Figure | None) -> tuple[Table | Figure, ...]:
+def _there(*blocks: Block | None) -> tuple[Block, ...]:
     return tuple(block for block in blocks if block is not None)
 
 
 def _analyses(facts: Facts) -> Section:
     """The results of analyses of the stored runs; missing ones are named."""
-    names = analyses.Names(facts.methods, {one: facts.short(one) for one in facts.settings})
-    found: list[Table | Figure | Fold] = []
+    names = {setting: facts.short(setting) for setting in facts.settings}
+    shown: list[Block | Fold] = []
     remarks = []
-    taken: dict[str, int] = {}
-    for one in facts.analyses:
-        if one.trouble:
-            remarks.append(one.trouble)
+    for analysis in facts.analyses:
+        if analysis.trouble:
+            remarks.append(analysis.trouble)
             continue
-        kind = str(one.record["spec"]["name"])
-        taken[kind] = taken.get(kind, 0) + 1
-        name = kind if taken[kind] == 1 else f"{kind}-{taken[kind]}"
-        table = analyses.table(one, name, names)
+        table = analysis_section.table(analysis, facts.methods, names)
         if table is not None:
-            long = len(table.rows) > analyses.LONG
-            found.append(Fold(f"{one.title}, {len(table.rows)} rows", (table,)) if long else table)
-        found += _there(analyses.figure(one, name, names))
-        remarks += [f"{one.title}: {note}" for note in one.record["notes"]]
-    return Section("analyses", "Analyses", tuple(found), tuple(remarks))
+            long = len(table.rows) > analysis_section.LONG
+            fold = Fold(f"{analysis.title}, {len(table.rows)} rows", (table,))
+            shown.append(fold if long else table)
+        shown += _there(analysis_section.figure(analysis, facts.methods, names))
+        remarks += [f"{analysis.title}: {note}" for note in analysis.record["notes"]]
+    return Section("analyses", "Analyses", tuple(shown), tuple(remarks))
 
 
 def _partitions(facts: Facts) -> Section:
-    table = details.partition_table(facts)
-    if table is None:
+    each = list(facts.partitions.values())
+    if not each:
         return Section("partitions", "Partitions", ())
-    parts = list(facts.partitions.values())
     panels = []
-    for part in parts:
-        total = sum(int(counts.sum()) for counts in part.counts.values())
-        kinds = f" of {len(part.classes)} classes" if part.by_class else ""
-        alt = (
-            f"{part.title}: {len(part.clients)} clients hold {total} samples{kinds}; the table of "
-            "clients gives the sizes."
+    for partition in each:
+        total = sum(int(counts.sum()) for counts in partition.counts.values())
+        kinds = f" of {len(partition.classes)} classes" if partition.by_class else ""
+        alt = f"{len(partition.clients)} clients hold {total} samples{kinds}."
+        panels.append(
+            Panel(partition.title, f"{partition.title}: {alt}", figures.holdings(partition))
         )
-        panels.append(Panel(part.title, alt, figures.holdings(part)))
     caption = (
         "Who holds what. A column is a client, a row a class; the area of a dot is proportional to "
         "the number of samples in all splits. Where there are more than 40 of either, the shade "
         "shows its logarithm, and more than 40 clients are sorted by most frequent class and size."
     )
-    apart = [found for part in parts if (found := details.distances_table(part))]
-    folds = [Fold("Distances between domains", tuple(apart))] if apart else []
-    folds.append(Fold("Every client's share", tuple(map(details.holdings_table, parts))))
-    notes = tuple(f"{part.title}: {note}" for part in parts for note in _noted(part))
+    distances = _there(*map(partitions.distances_table, each))
+    folds = [Fold("Distances between domains", distances)] if distances else []
+    remarks = tuple(
+        f"{partition.title}: {note}" for partition in each for note in partition.remarks
+    )
     picture = Figure("partitions", caption, tuple(panels))
-    return Section("partitions", "Partitions", (picture, table, *folds), notes)
+    shown: tuple[Block | Fold, ...] = (picture, partitions.sizes_table(each), *folds)
+    return Section("partitions", "Partitions", shown, remarks)
 
 
-def _noted(part: Partition) -> list[str]:
-    """What a partition's table of clients does not tell."""
-    held = f"the server holds {part.at_server:,} labelled samples, which no client sees"
-    return [*part.notes, *([held] if part.at_server else [])]
+def _panels(facts: Facts, draw: Callable[[StudySetting], Panel | None]) -> tuple[Panel, ...]:
+    """A panel for each setting that has something to draw, its words under the setting's name."""
+    drawn = [panel for setting in facts.settings if (panel := draw(setting)) is not None]
+    return tuple(replace(panel, alt=f"{panel.title}: {panel.alt}") for panel in drawn)
 
 
-Draw = Callable[[Facts, StudySetting], tuple[Picture, str] | None]
-"""Draws one panel: the picture and what it shows in words, or nothing."""
-
-
-def _figure(
-    facts: Facts, name: str, draw: Draw, caption: str, key: tuple[str, ...] = ()
-) -> Figure | None:
-    panels = []
-    for setting in facts.settings:
-        drawn = draw(facts, setting)
-        if drawn is not None:
-            panels.append(
-                Panel(facts.short(setting), f"{facts.short(setting)}: {drawn[1]}", drawn[0])
-            )
-    return Figure(name, caption, tuple(panels), key) if panels else None
-
-
-def _said(facts: Facts, setting: StudySetting) -> str:
+def _means(facts: Facts, setting: StudySetting) -> str:
+    """``FedAvg 81.6; Local 75.1``."""
     rows = at(facts.summary, setting)
     named = zip(rows["method"], rows["mean"], strict=True)
     return "; ".join(f"{facts.methods[m]} {number(v, facts.metric)}" for m, v in named)
 
 
-def _own(facts: Facts, setting: StudySetting) -> float | None:
-    return majority(facts, setting).mean() if facts.metric == "accuracy" else None
+def _lines(facts: Facts) -> Figure | None:
+    """Curves over rounds."""
+    metric = facts.metric
+    frame = over_rounds.over_seeds(facts.rows, facts.runs, metric)
+    shares = metric == "accuracy" and bool(facts.partitions)
 
+    def draw(setting: StudySetting) -> Panel | None:
+        lines = at(frame, setting)
+        if lines.empty:
+            return None
+        majority = facts.majority(setting).mean() if shares else None
+        alt = f"test {unit(metric)} over rounds, ending at {_means(facts, setting)}."
+        picture = figures.curves(lines, facts.methods, metric, majority)
+        return Panel(facts.short(setting), alt, picture)
 
-def _curve(facts: Facts, setting: StudySetting) -> tuple[Picture, str] | None:
-    frame = at(derived.curves(facts.rows, facts.runs, facts.metric), setting)
-    if frame.empty:
-        return None
-    picture = figures.curves(frame, facts.methods, facts.metric, _own(facts, setting))
-    return picture, f"test {unit(facts.metric)} over rounds, ending at {_said(facts, setting)}."
-
-
-def _strip(facts: Facts, setting: StudySetting) -> tuple[Picture, str] | None:
-    frame = at(derived.clients(facts.rows, facts.runs, facts.metric), setting)
-    if frame.empty:
-        return None
-    picture = figures.strips(frame, facts.methods, facts.metric)
-    return (
-        picture,
-        f"final test {unit(facts.metric)} of every client; means {_said(facts, setting)}.",
+    caption = (
+        f"Test {unit(metric)} over rounds: mean over clients and seeds; the band is one "
+        "standard deviation over seeds."
     )
-
-
-def _change(facts: Facts, setting: StudySetting) -> tuple[Picture, str] | None:
-    frame = at(derived.stages(facts.rows, facts.runs, facts.metric), setting)
-    if frame.empty:
-        return None
-    clients = frame.groupby(["method", "client"])[["before", "after"]].mean()
-    if _crowded(facts):
-        gains = (clients["after"] - clients["before"]).rename("value").reset_index()
-        label = f"gain: {unit(facts.metric)}"
-        picture = figures.strips(gains, facts.methods, facts.metric, label, zero=True)
-    else:
-        picture = figures.change(frame, facts.methods, facts.metric)
-    risen = int((clients["after"] > clients["before"]).sum())
-    return (
-        picture,
-        f"after against before personalisation; {risen} of {len(clients)} clients have risen.",
-    )
-
-
-def _reference(facts: Facts) -> str:
-    if facts.metric != "accuracy" or not facts.partitions:
-        return ""
-    return " Dashed grey: the majority class of each client, mean over clients."
-
-
-def _curves_caption(facts: Facts, moved: bool) -> str:
-    begin = " A method that starts from a stored model counts its rounds from there."
-    return (
-        f"Test {unit(facts.metric)} over rounds: mean over clients and seeds; the band is one "
-        "standard deviation over seeds. A dotted line is the final value of a method that "
-        f"records fewer than three rounds.{begin if moved else ''}{_reference(facts)}"
-    )
+    if (facts.runs["rounds_before"] > 0).any():
+        caption += " A method that starts from a stored model begins where that one's rounds end."
+    if shares:
+        caption += " Dashed grey: the majority class of each client, mean over clients."
+    panels = _panels(facts, draw)
+    return Figure("rounds", caption, panels, tuple(facts.methods)) if panels else None
 
 
 def _crowded(facts: Facts) -> bool:
     return bool((facts.summary["n_clients"] > figures.CROWD).any())
 
 
-QUANTILES = (
-    "from the 5th to the 95th percentile of the clients (thin line), between the quartiles (thick, "
-    "with a gap at the median), the worst and the best client (dots)"
-)
+def _strips(facts: Facts) -> Figure | None:
+    """Every client's final value."""
+    frame = summaries.over_clients(facts.rows, facts.runs, facts.metric)
 
+    def draw(setting: StudySetting) -> Panel | None:
+        values = at(frame, setting)
+        if values.empty:
+            return None
+        alt = f"final test {unit(facts.metric)} of every client; means {_means(facts, setting)}."
+        picture = figures.strips(values, facts.methods, facts.metric)
+        return Panel(facts.short(setting), alt, picture)
 
-def _strips_caption(facts: Facts) -> str:
-    each = QUANTILES if _crowded(facts) else "every client (a dot)"
-    return (
+    each = "every client (a dot)"
+    if _crowded(facts):
+        each = (
+            "from the 5th to the 95th percentile of the clients (thin line), between the quartiles "
+            "(thick, with a gap at the median), the worst and the best client (dots)"
+        )
+    caption = (
         f"Final test {unit(facts.metric)}, each client by its mean over seeds: {each}, and the "
         "mean over clients (bar)."
     )
+    panels = _panels(facts, draw)
+    return Figure("spread", caption, panels) if panels else None
 
 
-def _change_caption(facts: Facts) -> str:
+def _change(facts: Facts) -> Figure | None:
+    """Every client before and after personalisation; nothing of more than can be told apart."""
+    metric = facts.metric
     if _crowded(facts):
-        return f"What personalisation gains, each client by its mean over seeds: {QUANTILES}."
-    return (
+        return None
+    frame = summaries.stages(facts.rows, facts.runs, metric)
+
+    def draw(setting: StudySetting) -> Panel | None:
+        values = at(frame, setting)
+        if values.empty:
+            return None
+        clients = values.groupby(["method", "client"])[["before", "after"]].mean()
+        gains = clients["after"] - clients["before"]
+        alt = (
+            f"after against before personalisation; {int((gains > 0).sum())} of {len(gains)} "
+            "clients have risen."
+        )
+        picture = figures.change(values, facts.methods, metric)
+        return Panel(facts.short(setting), alt, picture)
+
+    movers = tuple(method for method in facts.methods if method in set(frame["method"]))
+    caption = (
         "A dot is a client, its mean over seeds, before and after personalisation. Above the "
         "dashed line personalisation helped."
     )
+    panels = _panels(facts, draw)
+    return Figure("change", caption, panels, movers) if panels else None

@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import pandas as pd
 from markupsafe import Markup, escape
 
 from fl.base.drawing import N_COLOURS, placed
 from fl.base.schema import COMPLETE, DIVERGED, MISSING, StudySetting
-from fl.report import details
-from fl.report.cells import Table, unit
-from fl.report.facts import Facts
-from fl.report.figures import Panel
+from fl.report.cells import NOTHING, Table, decimal, number, transposed, unit
+from fl.report.facts import Facts, at
+from fl.report.figures import DASHES, MARKERS, Panel
 from fl.report.outline import Fold, Section
+from fl.report.summaries import final
 
 TEMPLATES = Path(__file__).parent / "templates"
-MOST = 6
-"""Settings beside each other; more stand below each other where there are fewer methods."""
 
 
 def html(facts: Facts, sections: Sequence[Section]) -> str:
@@ -35,7 +34,7 @@ def html(facts: Facts, sections: Sequence[Section]) -> str:
         "is_table": lambda block: isinstance(block, Table),
         "is_fold": lambda block: isinstance(block, Fold),
         "place": _placed,
-        "laid": _laid,
+        "transposed": transposed,
         "breakable": _breakable,
     }
     states = facts.runs["state"]
@@ -45,7 +44,7 @@ def html(facts: Facts, sections: Sequence[Section]) -> str:
         counts={s: int((states == s).sum()) for s in (COMPLETE, DIVERGED, MISSING)},
         absent=absent(facts),
         sections=sections,
-        runs=details.runs_behind(facts),
+        runs=runs_behind(facts),
         unit=unit(facts.metric),
         legend=_legend(facts),
     )
@@ -53,30 +52,51 @@ def html(facts: Facts, sections: Sequence[Section]) -> str:
 
 def absent(facts: Facts) -> dict[str, list[dict[str, Any]]]:
     """The runs that are not complete, by state."""
-    frame = facts.runs
-    found = {}
-    for state in (MISSING, DIVERGED):
-        found[state] = [
+    runs: dict[str, list[dict[str, Any]]] = {MISSING: [], DIVERGED: []}
+    for row in facts.runs[facts.runs["state"] != COMPLETE].to_dict("records"):
+        setting = (row["dataset"], row["partition"], row["model"])
+        runs[row["state"]].append(
             {
                 "id": row["run"],
                 "what": ", ".join(filter(None, (facts.methods[row["method"]], row["point"]))),
-                "where": facts.short(_setting(row)),
+                "where": facts.short(setting),
                 "seed": row["seed"],
-                "anchor": facts.anchor(_setting(row), row["method"]),
+                "anchor": facts.anchor(setting, row["method"]),
             }
-            for row in frame[frame["state"] == state].to_dict("records")
+        )
+    return runs
+
+
+def runs_behind(facts: Facts) -> list[tuple[StudySetting, list[dict[str, Any]]]]:
+    """By setting, for each method its title, its anchor, and its runs."""
+    scores = final(facts.rows, facts.metric).groupby(["method", "run"])["value"].mean().to_dict()
+    listed = []
+    for setting in facts.settings:
+        blocks = [
+            {
+                "method": method,
+                "title": facts.methods[str(method)],
+                "anchor": facts.anchor(setting, str(method))[1:],
+                "runs": [
+                    row | _shown(row, scores.get((method, row["run"]), float("nan")), facts.metric)
+                    for row in group.to_dict("records")
+                ],
+            }
+            for method, group in at(facts.runs, setting).groupby("method", sort=False)
         ]
-    return found
+        listed.append((setting, blocks))
+    return listed
 
 
-def _setting(row: Mapping[Any, Any]) -> StudySetting:
-    return row["dataset"], row["partition"], row["model"]
-
-
-def _laid(table: Table) -> Table:
-    """The table as the page shows it: one that is wider than high is transposed if possible."""
-    n = len(table.columns)
-    return table.transposed() if table.crossed and n > MOST and n > len(table.rows) else table
+def _shown(row: Mapping[Any, Any], score: float, metric: str) -> dict[str, str]:
+    stacked = 0 if pd.isna(row["stack"]) else len(row["stack"].split(", "))
+    share = f" (a share of 1/{stacked})" if stacked > 1 else ""
+    return {
+        "shown": number(score, metric),
+        "length": NOTHING if pd.isna(row["rounds"]) else str(row["rounds"]),
+        "time": decimal(row["seconds"], 1) + share,
+        "computed": NOTHING if pd.isna(row["backend"]) else f"{row['backend']}, {row['device']}",
+    }
 
 
 def _placed(panel: Panel, prefix: str) -> Markup:
@@ -88,15 +108,14 @@ def _breakable(text: str) -> Markup:
     return escape(text).replace("(", Markup("(<wbr>"))
 
 
-SHAPES = (
-    '<circle cx="14" cy="6" r="3.2"/>',
-    '<rect x="11" y="3" width="6" height="6"/>',
-    '<path d="M14 2 18 9H10Z"/>',
-    '<path d="M14 2 18 6 14 10 10 6Z"/>',
-    '<path d="M14 10 18 3H10Z"/>',
-    '<path d="M14 2.2 17.6 4.8 16.2 9.1H11.8L10.4 4.8Z"/>',
-)
-DASHES = ("none", "6 2", "2 2")
+SHAPES = {
+    "o": '<circle cx="14" cy="6" r="3.2"/>',
+    "s": '<rect x="11" y="3" width="6" height="6"/>',
+    "^": '<path d="M14 2 18 9H10Z"/>',
+    "D": '<path d="M14 2 18 6 14 10 10 6Z"/>',
+    "v": '<path d="M14 10 18 3H10Z"/>',
+    "p": '<path d="M14 2.2 17.6 4.8 16.2 9.1H11.8L10.4 4.8Z"/>',
+}
 
 
 def _legend(facts: Facts) -> dict[str, Markup]:
@@ -104,9 +123,12 @@ def _legend(facts: Facts) -> dict[str, Markup]:
     keys = {}
     for i, method in enumerate(facts.methods):
         colour = f"var(--s{i % N_COLOURS})"
-        line = f'<path d="M1 6H27" stroke-dasharray="{DASHES[i // N_COLOURS % 3]}"/>'
-        mark = f'<g stroke="none" style="fill:{colour}">{SHAPES[i % len(SHAPES)]}</g>'
+        dashes = " ".join(f"{2 * length:g}" for length in DASHES[i % len(DASHES)]) or "none"
+        line = f'<path d="M1 6H27" stroke-dasharray="{dashes}"/>'
+        shape = SHAPES[MARKERS[i % len(MARKERS)]]
         style = f"stroke:{colour};stroke-width:2"
-        box = f'<svg viewBox="0 0 28 12" aria-hidden="true" style="{style}">{line}{mark}</svg>'
-        keys[method] = Markup(box)
+        keys[method] = Markup(
+            f'<svg viewBox="0 0 28 12" aria-hidden="true" style="{style}">{line}'
+            f'<g stroke="none" style="fill:{colour}">{shape}</g></svg>'
+        )
     return keys

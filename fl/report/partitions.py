@@ -1,7 +1,8 @@
-"""The facts about a partition in a report, read from ``results/partitions/<id>/``."""
+"""Who holds how much: a partition as ``results/partitions/<id>/`` has it, and its tables."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from fl.base import parquet
 from fl.base.errors import DataError
 from fl.base.files import parse_json
 from fl.base.schema import SERVER
+from fl.report.cells import DASH, Cell, Row, Table, columns, decimal
+
+SKEW = {"label_entropy": "label\nentropy", "majority_share": "majority\nshare", "emd": "EMD"}
+"""Of a client's labels: a column of statistics, and what tables call it."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,17 @@ class Partition:
         return len(self.classes) > 1
 
     @property
-    def at_server(self) -> int:
-        """How many labelled samples the server has."""
-        return int(self.statistics.loc[self.statistics["split"] == SERVER, "n"].sum())
+    def remarks(self) -> list[str]:
+        """What its tables do not tell."""
+        count = int(self.statistics.loc[self.statistics["split"] == SERVER, "n"].sum())
+        server = f"the server holds {count:,} labelled samples, which no client sees"
+        return [*self.notes, *([server] if count else [])]
+
+    @property
+    def skew(self) -> pd.DataFrame:
+        """By client, the columns of `SKEW` of its training split."""
+        train = self.statistics[self.statistics["split"] == "train"].set_index("client")
+        return train[list(SKEW)].reindex(self.clients)
 
     def majority(self, together: bool = False) -> pd.Series:
         """Per trained client, the share of test samples in its most frequent training class.
@@ -81,30 +94,74 @@ def read(results: Path, name: str, title: str) -> Partition | None:
     try:
         about = parse_json((folder / "partition.json").read_bytes())
         statistics = parquet.read(folder / "statistics.parquet")[0]
-        columns = [f"class_{c}" for c in range(len(about["classes"]))]
-        clients = tuple(sorted(int(c) for c in statistics["client"].unique()))
-        counts = {
-            split: statistics[statistics["split"] == split]
-            .set_index("client")[columns]
-            .reindex(clients, fill_value=0)
-            .to_numpy(dtype=np.int64)
-            for split in ("train", "val", "test")
-        }
-        distances = None
-        if (folder / "domains.parquet").exists():
-            distances = parquet.read(folder / "domains.parquet")[0]
+        distances = folder / "domains.parquet"
+        return Partition(
+            id=name,
+            title=title,
+            classes=tuple(map(str, about["classes"])),
+            notes=tuple(map(str, about.get("notes", ()))),
+            clients=tuple(sorted(map(int, statistics["client"].unique()))),
+            counts=_counts(statistics, len(about["classes"])),
+            statistics=statistics,
+            unseen=tuple(map(int, about.get("unseen", ()))),
+            modality=tuple(map(int, about.get("modality", ()))),
+            distances=parquet.read(distances)[0] if distances.exists() else None,
+        )
     except (OSError, ValueError, KeyError, TypeError, DataError) as error:
         raise DataError(
             f"{folder}: the partition's statistics cannot be read ({error}); "
             "remove the folder and partition again"
         ) from error
-    classes = tuple(str(c) for c in about["classes"])
-    notes = tuple(str(note) for note in about.get("notes", ()))
-    unseen = tuple(int(c) for c in about.get("unseen", ()))
-    modality = tuple(int(kind) for kind in about.get("modality", ()))
-    return Partition(
-        *(name, title, classes, notes, clients, counts, statistics),
-        unseen=unseen,
-        modality=modality,
-        distances=distances,
+
+
+def _counts(statistics: pd.DataFrame, classes: int) -> dict[str, np.ndarray]:
+    clients = sorted(statistics["client"].unique())
+    names = [f"class_{c}" for c in range(classes)]
+    counts = {}
+    for split in ("train", "val", "test"):
+        rows = statistics[statistics["split"] == split].set_index("client")[names]
+        counts[split] = rows.reindex(clients, fill_value=0).to_numpy(dtype=np.int64)
+    return counts
+
+
+def sizes_table(partitions: Sequence[Partition]) -> Table:
+    """Sizes and label skew of every partition, in one line each; no skew where there are masks."""
+    by_class = any(partition.by_class for partition in partitions)
+    rows = []
+    for partition in partitions:
+        sizes = np.sum([counts.sum(axis=1) for counts in partition.counts.values()], axis=0)
+        span = f"{sizes.min()}{DASH}{sizes.max()}"
+        texts = [str(len(partition.clients)), str(sizes.sum()), span]
+        if by_class:
+            texts += [str(len(partition.classes)), *map(decimal, partition.skew.mean())]
+        rows.append(_row(partition.title, texts))
+    caption = "Partitions: samples of all splits together."
+    names = ["clients", "samples", "samples\nper client"]
+    if by_class:
+        caption += (
+            " Of the clients' training splits, mean over clients: label entropy (nats), share of "
+            "the most frequent class, and earth mover's distance (EMD) to the labels of all "
+            "samples, 0 to 2."
+        )
+        names += ["classes", *SKEW.values()]
+    return Table("partitions", caption, columns("Partition", *names), tuple(rows))
+
+
+def distances_table(partition: Partition) -> Table | None:
+    """How far apart the inputs of every two domains are."""
+    distances = partition.distances
+    if distances is None or distances.empty:
+        return None
+    domains = list(dict.fromkeys([*distances["domain"], *distances["other"]]))
+    values = {(a, b): decimal(d, 3) for a, b, d in distances.itertuples(index=False)}
+    values |= {(b, a): text for (a, b), text in values.items()}
+    rows = tuple(_row(a, [values.get((a, b), "") for b in domains]) for a in domains)
+    caption = (
+        f"{partition.title}: squared maximum mean discrepancy (MMD²) between the inputs of "
+        "training samples of two domains, unbiased: about 0 where they are alike, 2 at most."
     )
+    return Table("distances", caption, columns("Domain", *domains), rows)
+
+
+def _row(head: str, texts: Iterable[str]) -> Row:
+    return Row(head, tuple(map(Cell, texts)))

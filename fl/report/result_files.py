@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from fl.base import files
 from fl.base.schema import SETTING
-from fl.report import derived, summaries, tables
+from fl.report import over_rounds, summaries, tables
 
 SHOWN = ("mean", "sd_seeds", "sd_clients", "worst", "n_seeds", "n_diverged", "n_missing")
 GRID = ("n_points", "n_points_there")
@@ -54,8 +54,8 @@ def read(plan: Mapping[str, Any], store: Path, results: Path) -> tuple[pd.DataFr
 
     Without a store, as in a copy, tables that lack runs are used as they are.
     """
-    found = there(plan, results, lacking=not store.is_dir())
-    return found or tables.collect(plan, store)
+    both = there(plan, results, lacking=not store.is_dir())
+    return both or tables.collect(plan, store)
 
 
 def there(
@@ -76,22 +76,23 @@ def there(
         # Only their ends were looked at, which say whose they are: the rest may be damaged, and
         # another Snakemake may have removed them since, to make them anew.
         return None
-    return rows, runs
+    # Tables of before a column was there are made again.
+    return (rows, runs) if summaries.REPORTED in rows else None
 
 
 def _metrics(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> dict[str, Any]:
     """``{setting: {method: {mean: 0.96, ...}}}``, without means of nothing."""
-    found: dict[str, Any] = {}
+    by_place: dict[str, Any] = {}
     for row in summaries.summarise(rows, runs, metric).to_dict("records"):
         shown = (*SHOWN, *GRID) if row["n_points"] > 1 else SHOWN
         told = {key: row[key] for key in shown if pd.notna(row[key])}
-        found.setdefault(_place(row), {})[row["method"]] = told
-    return found
+        by_place.setdefault(_place(row), {})[row["method"]] = told
+    return by_place
 
 
 def _curves(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> str:
-    """CSV of `fl.report.derived.curves`, sorted by setting, method and round."""
-    curves = derived.curves(rows, runs, metric)
+    """CSV of `fl.report.over_rounds.over_seeds`, sorted by setting, method and round."""
+    curves = over_rounds.over_seeds(rows, runs, metric)
     curves.insert(0, "setting", [_place(row) for row in curves.to_dict("records")])
     order = curves.sort_values(["setting", "method", "round"], kind="stable")
     return order.drop(columns=SETTING).to_csv(index=False, lineterminator="\n")

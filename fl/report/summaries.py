@@ -13,6 +13,14 @@ from typing import Any
 import pandas as pd
 
 from fl.base.schema import COMPLETE, DIVERGED, GLOBAL, MISSING, PERSONAL, REWEIGHTED, SETTING
+from fl.report.names import undrawn
+
+KEY = [*SETTING, "method"]
+
+REPORTED = "reported"
+"""A column of rows: whether a row is of the stage that the report shows at that round."""
+SCORED = "scored"
+"""A column of rows in which another round than a run's last one counts: whether it is this."""
 
 
 def rising(metric: str) -> bool:
@@ -20,18 +28,14 @@ def rising(metric: str) -> bool:
     return metric != "loss"
 
 
-SCORED = "scored"
-"""A column of rows in which another round than a run's last one counts: whether it is this."""
-
-
 def best_rounds(rows: pd.DataFrame, metric: str) -> pd.Series:
     """Whether a row is of the first round in which the client's model, of that stage, does best on
     its own validation samples; of a client that has none, of the last round.
     """
     of = ["method", "run", "client", "stage"]
-    own = rows[(rows["metric"] == in_validation(metric)) & (rows["split"] == "val")]
-    own = own.assign(score=own["value"] * (-1 if rising(metric) else 1))
-    first = own.sort_values(["score", "round"]).drop_duplicates(of)
+    validation = rows[(rows["metric"] == in_validation(metric)) & (rows["split"] == "val")]
+    validation = validation.assign(score=validation["value"] * (-1 if rising(metric) else 1))
+    first = validation.sort_values(["score", "round"]).drop_duplicates(of)
     best = rows[of].merge(first[[*of, "round"]], on=of, how="left")["round"].to_numpy()
     last = rows.groupby(["method", "run"])["round"].transform("max")
     return rows["round"] == pd.Series(best, index=rows.index).fillna(last)
@@ -43,18 +47,22 @@ def in_validation(metric: str) -> str:
 
 
 def final(rows: pd.DataFrame, metric: str, split: str = "test") -> pd.DataFrame:
-    """The rows of each run's last recorded round, or of that in `SCORED`, one per client.
+    """The reported rows of each run's last recorded round, or of that in `SCORED`, one per client.
 
     The stage is ``personal`` where the run has it, else ``global``.
     """
-    part = rows[(rows["metric"] == metric) & (rows["split"] == split)]
-    run = [part["method"], part["run"]]
-    personal = part["stage"] == PERSONAL
-    part = part[personal == personal.groupby(run).transform("max")]
-    if SCORED in part:
-        return part[part[SCORED]]
-    last = part.groupby(["method", "run"])["round"].transform("max")
-    return part[part["round"] == last]
+    rows = rows[(rows["metric"] == metric) & (rows["split"] == split) & rows[REPORTED]]
+    run = [rows["method"], rows["run"]]
+    if SCORED not in rows:
+        return rows[rows["round"] == rows.groupby(run)["round"].transform("max")]
+    personal = rows["stage"] == PERSONAL
+    return rows[(personal == personal.groupby(run).transform("max")) & rows[SCORED]]
+
+
+def complete(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The rows of complete runs at selected points."""
+    chosen = runs.loc[runs["selected"] & (runs["state"] == COMPLETE), ["method", "run"]]
+    return rows.merge(chosen, on=["method", "run"])
 
 
 def points(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -67,15 +75,15 @@ def points(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
         shown = in_validation(metric) if split == "val" else metric
         scores = final(rows, shown, split).groupby(["method", "run"])["value"].mean()
         table = table.merge(scores.rename(split).reset_index(), on=["method", "run"], how="left")
-    complete = table["state"] == COMPLETE
+    finished = table["state"] == COMPLETE
     table = table.assign(
-        val=table["val"].where(complete),
-        test=table["test"].where(complete),
-        n_seeds=complete,
+        val=table["val"].where(finished),
+        test=table["test"].where(finished),
+        n_seeds=finished,
         n_diverged=table["state"] == DIVERGED,
         n_missing=table["state"] == MISSING,
     )
-    grouped = table.groupby([*SETTING, "method", "point"], sort=False)
+    grouped = table.groupby([*KEY, "point"], sort=False)
     return grouped.agg(
         val=("val", "mean"),
         val_sd_seeds=("val", "std"),
@@ -102,26 +110,25 @@ def summarise(
     ``n_points_there``: those of which no run is missing; as long as these are fewer, another point
     may yet be selected.
     """
-    last, there = final(rows, metric, split), _points_there(runs)
+    last, grids = final(rows, metric, split), _points_there(runs)
     records = []
-    for key, group in runs[runs["selected"]].groupby([*SETTING, "method"], sort=False):
-        used = group.loc[group["state"] == COMPLETE, "run"]
-        part = last[(last["method"] == key[-1]) & last["run"].isin(used)]
-        seeds = part.groupby("run")["value"].mean()
-        clients = part.groupby("client")["value"].mean()
-        weighted = _weighted(part)
+    for key, group in runs[runs["selected"]].groupby(KEY, sort=False):
+        finished = group.loc[group["state"] == COMPLETE, "run"]
+        values = last[(last["method"] == key[-1]) & last["run"].isin(finished)]
+        seeds = values.groupby("run")["value"].mean()
+        clients = values.groupby("client")["value"].mean()
+        weighted = _weighted(values)
         ordered = clients.sort_values(ascending=rising(metric))
-        worse = (clients.min(), 0.1) if rising(metric) else (clients.max(), 0.9)
         records.append(
-            dict(zip([*SETTING, "method"], key, strict=True))
+            dict(zip(KEY, key, strict=True))
             | {
-                "stage": part["stage"].iloc[0] if len(part) else GLOBAL,
-                "round": part["round"].max() if len(part) else -1,
+                "stage": values["stage"].iloc[0] if len(values) else GLOBAL,
+                "round": values["round"].max() if len(values) else -1,
                 "mean": seeds.mean(),
                 "sd_seeds": seeds.std(),
                 "sd_clients": clients.std(),
-                "worst": worse[0],
-                "p10": clients.quantile(worse[1]),
+                "worst": clients.min() if rising(metric) else clients.max(),
+                "p10": clients.quantile(0.1 if rising(metric) else 0.9),
                 "worst_tenth": ordered.iloc[: max(1, math.ceil(len(ordered) / 10))].mean(),
                 "weighted": weighted.mean(),
                 "weighted_sd_seeds": weighted.std(),
@@ -129,8 +136,8 @@ def summarise(
                 "n_seeds": len(seeds),
                 "n_diverged": int((group["state"] == DIVERGED).sum()),
                 "n_missing": int((group["state"] == MISSING).sum()),
-                "n_points": len(there[key]),
-                "n_points_there": sum(there[key]),
+                "n_points": len(grids[key]),
+                "n_points_there": sum(grids[key]),
             }
         )
     return pd.DataFrame(records, columns=SUMMARY_COLUMNS)
@@ -138,10 +145,10 @@ def summarise(
 
 def _points_there(runs: pd.DataFrame) -> dict[Any, list[bool]]:
     """By setting and method, for each point of its grid, whether none of its runs is missing."""
-    found: dict[Any, list[bool]] = {}
-    for (*key, _), states in runs.groupby([*SETTING, "method", "point"], sort=False)["state"]:
-        found.setdefault(tuple(key), []).append(bool((states != MISSING).all()))
-    return found
+    there: dict[Any, list[bool]] = {}
+    for (*key, _), states in runs.groupby([*KEY, "point"], sort=False)["state"]:
+        there.setdefault(tuple(key), []).append(bool((states != MISSING).all()))
+    return there
 
 
 def gaps(row: Mapping[Any, Any]) -> str:
@@ -151,26 +158,28 @@ def gaps(row: Mapping[Any, Any]) -> str:
     A grid with missing runs is named: its best point so far may not be its best.
     """
     told = [f"{row[f'n_{state}']} {state}" for state in (DIVERGED, MISSING) if row[f"n_{state}"]]
-    points, there = row.get("n_points", 1), row.get("n_points_there", 1)
-    return ", ".join([*told, *([f"{there} of {points} grid points there"] * (1 < points > there))])
+    planned, there = row.get("n_points", 1), row.get("n_points_there", 1)
+    if 1 < planned > there:
+        told.append(f"{there} of {planned} grid points there")
+    return ", ".join(told)
 
 
-def _weighted(part: pd.DataFrame) -> pd.Series:
+def _weighted(rows: pd.DataFrame) -> pd.Series:
     """By run, the mean of ``value`` weighted by ``n``."""
-    weights = part["n"].where(part["value"].notna(), 0)
-    sums = (part["value"] * weights).groupby(part["run"]).sum()
-    return sums / weights.groupby(part["run"]).sum()
+    weights = rows["n"].where(rows["value"].notna(), 0)
+    sums = (rows["value"] * weights).groupby(rows["run"]).sum()
+    return sums / weights.groupby(rows["run"]).sum()
 
 
 SUMMARY_COLUMNS = [
-    *SETTING,
-    *("method", "stage", "round", "mean", "sd_seeds", "sd_clients", "worst", "p10"),
+    *KEY,
+    *("stage", "round", "mean", "sd_seeds", "sd_clients", "worst", "p10"),
     *("worst_tenth", "weighted", "weighted_sd_seeds"),
     *("n_clients", "n_seeds", "n_diverged", "n_missing", "n_points", "n_points_there"),
 ]
 PAIRED_COLUMNS = [
-    *SETTING,
-    *("method", "baseline", "difference", "difference_sd_seeds", "n_seeds"),
+    *KEY,
+    *("baseline", "difference", "difference_sd_seeds", "beyond_noise", "n_seeds"),
     *("better", "equal", "worse", "n_clients", "p_sign"),
 ]
 
@@ -181,25 +190,26 @@ def paired(
     """Each method against ``baseline`` on the same setting and seeds.
 
     ``difference`` and its sd: over common seeds, of the difference of the uniform means over
-    clients. ``better``, ``equal``, ``worse``: shares of clients, each client counted once by its
-    mean difference over the common seeds. ``p_sign``: two-sided exact sign test over clients.
+    clients. ``beyond_noise``: whether a two-sided paired t-test over these seeds calls it other
+    than 0 at 5 %. ``better``, ``equal``, ``worse``: shares of clients, each client counted once by
+    its mean difference over the common seeds. ``p_sign``: two-sided exact sign test over clients.
     """
-    last = final(rows, metric)
-    picked = runs.loc[runs["selected"] & (runs["state"] == COMPLETE), ["method", "run"]]
-    last = last.merge(picked, on=["method", "run"])
+    last = complete(final(rows, metric), runs)
     records = []
     for setting, group in last.groupby(SETTING, sort=False):
-        base = group[group["method"] == baseline].set_index(["seed", "client"])["value"]
+        values = group.set_index(["method", "seed", "client"])["value"]
+        methods = values.index.unique("method")
         for method in runs["method"].unique():
-            own = group[group["method"] == method].set_index(["seed", "client"])["value"]
-            gain = (own - base).dropna()
-            if method != baseline and len(gain):
-                named = dict(zip([*SETTING, "method"], (*setting, method), strict=True))
-                records.append(named | {"baseline": baseline} | _comparison(gain, metric))
+            if method == baseline or baseline is None or not {method, baseline} <= set(methods):
+                continue
+            gain = (values[method] - values[baseline]).dropna()
+            if len(gain):
+                key = dict(zip(KEY, (*setting, method), strict=True))
+                records.append(key | {"baseline": baseline} | _comparison(gain, metric))
     return pd.DataFrame(records, columns=PAIRED_COLUMNS)
 
 
-def _comparison(gain: pd.Series, metric: str) -> dict[str, float]:
+def _comparison(gain: pd.Series, metric: str) -> dict[str, Any]:
     """Statistics of the differences ``gain``, indexed by seed and client."""
     seeds = gain.groupby("seed").mean()
     clients = gain.groupby("client").mean() * (1 if rising(metric) else -1)
@@ -208,6 +218,7 @@ def _comparison(gain: pd.Series, metric: str) -> dict[str, float]:
     return {
         "difference": seeds.mean(),
         "difference_sd_seeds": seeds.std(),
+        "beyond_noise": beyond_noise(seeds),
         "n_seeds": len(seeds),
         "better": better / len(clients),
         "equal": (len(clients) - better - worse) / len(clients),
@@ -215,6 +226,20 @@ def _comparison(gain: pd.Series, metric: str) -> dict[str, float]:
         "n_clients": len(clients),
         "p_sign": sign_test(better, worse),
     }
+
+
+def beyond_noise(differences: pd.Series) -> bool:
+    """Whether Student's t-test calls the mean of ``differences`` other than 0, two-sided at 5 %.
+
+    Of fewer than two it cannot.
+    """
+    from scipy.special import stdtrit
+
+    n = len(differences)
+    if n < 2:
+        return False
+    margin = stdtrit(n - 1, 0.975) * differences.std() / math.sqrt(n)
+    return bool(abs(differences.mean()) > max(margin, 1e-12))
 
 
 def sign_test(better: int, worse: int) -> float:
@@ -225,3 +250,67 @@ def sign_test(better: int, worse: int) -> float:
     n, k = better + worse, min(better, worse)
     chance: float = 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n
     return min(1.0, chance)
+
+
+def over_clients(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Setting, method, client and ``value``: its final test value, mean over seeds."""
+    last = complete(final(rows, metric), runs)
+    return last.groupby([*KEY, "client"], sort=False)["value"].mean().reset_index()
+
+
+def stages(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Setting, method, seed, client, ``before`` and ``after`` for methods with both stages.
+
+    ``before`` is the last recorded value of the shared model, ``after`` of the client's own.
+    """
+    rows = complete(rows[(rows["metric"] == metric) & (rows["split"] == "test")], runs)
+    last = rows.groupby(["method", "run", "stage"])["round"].transform("max")
+    values = rows[rows["round"] == last].set_index(["stage", *KEY, "seed", "client"])["value"]
+    each = {stage: values[values.index.get_level_values("stage") == stage].droplevel("stage")
+            for stage in (GLOBAL, PERSONAL)}  # fmt: skip
+    both = pd.DataFrame({"before": each[GLOBAL], "after": each[PERSONAL]})
+    return both.dropna(how="any").reset_index()
+
+
+def personalisation(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """One row per setting and method with both stages: means and sds over seeds, and the gain."""
+    each = stages(rows, runs, metric)
+    each["gain"] = each["after"] - each["before"]
+    seeds = each.groupby([*KEY, "seed"], sort=False)[["before", "after", "gain"]].mean()
+    grouped = seeds.groupby(KEY, sort=False)
+    return grouped.mean().join(grouped.std().add_suffix("_sd_seeds")).reset_index()
+
+
+def over_draws(summary: pd.DataFrame, metric: str, baseline: str | None) -> pd.DataFrame:
+    """Settings that are drawn more than once, without their seeds, one row for each method.
+
+    ``mean``, ``sd_draws`` and ``worst`` are over the ``n_draws`` for which the method's runs exist
+    at every point of its grid and are complete at the selected one. ``difference`` and
+    ``difference_sd_draws`` are from ``baseline`` on the same draw.
+
+    Args:
+        summary: As `summarise` returns it.
+    """
+    lacking = summary["n_diverged"] + summary["n_missing"]
+    lacking += summary["n_points"] - summary["n_points_there"]
+    draws = summary[summary["n_seeds"].gt(0) & lacking.eq(0)]
+    base = draws[draws["method"] == baseline].set_index(SETTING)["mean"]
+    draws = draws.join(base.rename("base"), on=SETTING)
+    draws["difference"] = draws["mean"] - draws["base"]
+    plain = _undrawn(draws).join(draws.drop(columns=SETTING))
+    several = _undrawn(summary[SETTING].drop_duplicates()).value_counts()
+    each = plain.groupby(KEY, sort=False).agg(
+        mean=("mean", "mean"),
+        sd_draws=("mean", "std"),
+        worst=("mean", "min" if rising(metric) else "max"),
+        difference=("difference", "mean"),
+        difference_sd_draws=("difference", "std"),
+        n_draws=("mean", "size"),
+    )
+    each = each.reset_index().join(several.rename("settings"), on=SETTING)
+    return each[each["settings"] > 1].drop(columns="settings")
+
+
+def _undrawn(frame: pd.DataFrame) -> pd.DataFrame:
+    plain = [undrawn(setting) for setting in frame[SETTING].itertuples(index=False)]
+    return pd.DataFrame(plain, columns=SETTING, index=frame.index)

@@ -1,10 +1,10 @@
-"""A study's results as tables: the long table and the runs table.
+"""A study's results as two tables, read from the store and written as Parquet.
 
 The long table holds every recorded value of every finished run, in the columns of
-`fl.base.schema.RESULT_COLUMNS` and `POINT_COLUMNS`, with a column for each hyper-parameter that
-varies (`fl.report.varied`), and where the best round of each client counts, which that is. It is
-the same, byte for byte, whenever the same runs give the same numbers; timings and machines are
-only in the runs table.
+`fl.base.schema.RESULT_COLUMNS`, `REPORTED` and `POINT_COLUMNS`, with a column ``hp.<key>`` for each
+hyper-parameter that varies, and `SCORED` where the best round of each client counts. It is the
+same, byte for byte, whenever the same runs give the same numbers. Timings and machines are only in
+the runs table, `RUN_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import pyarrow.parquet as pq
 
 from fl.base import files
 from fl.base.errors import DataError, Where
-from fl.base.schema import METRIC_COLUMNS, MISSING, RESULT_COLUMNS, SETTING
-from fl.report import computed, varied
-from fl.report.summaries import SCORED, best_rounds, points, rising
+from fl.base.schema import METRIC_COLUMNS, MISSING, PERSONAL, RESULT_COLUMNS, SETTING
+from fl.report.summaries import REPORTED, SCORED, best_rounds, points, rising
 from fl.store import run_check
 from fl.store.layout import METRICS, RECORD
 from fl.store.store import Store
@@ -49,6 +48,7 @@ RUN_COLUMNS = {
     "rounds": "Int64",
     "rounds_before": "Int64",
     "seconds": "float64",
+    "seconds_before": "float64",
     "stack": "string",
     "backend": "string",
     "device": "string",
@@ -57,19 +57,24 @@ RUN_COLUMNS = {
     "traffic": "string",
     "bytes_down": "float64",
     "bytes_up": "float64",
+    "bytes_before": "float64",
     "flops": "float64",
     "flops_server": "float64",
     "state_client": "Int64",
     "state_server": "Int64",
 }
-"""Columns of ``<study>.runs.parquet``: one row per planned run, missing ones included. Those of
-`fl.report.varied` follow.
+"""Columns of ``<study>.runs.parquet``: one row per planned run, missing ones included. Columns
+``hp.<key>`` follow.
 
-rounds_before: rounds behind the model that it starts from, 0 where that is a fresh one; unknown
-where the run that made it is gone. stack: the runs that were trained at once with it, itself
-included; each of them has an equal share of the seconds. participants and those after it are what
-`fl.train.costs.Costs` says, traffic as JSON; unknown of runs that do not tell.
+rounds_before, seconds_before, bytes_before: what the model that a run starts from took to train, 0
+where that is a fresh one; unknown where a run behind it is gone or does not tell. stack: the runs
+that were trained at once with it, itself included; each of them has an equal share of the seconds.
+participants, traffic (JSON) and the other costs are as the run's record has them; unknown of runs
+that do not tell.
 """
+
+HYPER = "hp."
+"""What the columns of hyper-parameters begin with: one may be called as another column is."""
 
 METADATA = b"fedloom"
 
@@ -85,20 +90,33 @@ def collect(plan: Mapping[str, Any], store: Path) -> tuple[pd.DataFrame, pd.Data
     records = [_record(Store(store), entry["run"]) for entry in entries.values()]
     runs = pd.DataFrame(
         [
-            _run_row(plan["study"], entry, record) | computed.columns(record, Store(store))
+            _run_row(plan["study"], entry, record, Store(store))
             for entry, record in zip(entries.values(), records, strict=True)
         ],
         columns=list(RUN_COLUMNS),
     ).astype(RUN_COLUMNS)
-    hyper = varied.columns([entry.get("point") or {} for entry in entries.values()])
+    hyper = _hyper_columns([entry.get("point") or {} for entry in entries.values()])
     runs = pd.concat([runs, hyper], axis=1)
     by_run = {run: record for (_, run), record in zip(entries, records, strict=True)}
     rows, owner = _long(runs, Store(store), by_run)
+    rows[REPORTED] = _reported(rows, owner)
     if plan.get("scored") == "best":
         rows[SCORED] = best_rounds(rows, plan["metric"])
     runs["selected"] = _selected(rows, runs, plan["metric"])
     about = runs[[*POINT_COLUMNS, *hyper]].iloc[owner].reset_index(drop=True)
     return pd.concat([rows, about], axis=1), runs
+
+
+def _reported(rows: pd.DataFrame, owner: np.ndarray) -> pd.Series:
+    """Whether a row is of the stage that the report shows for its run, split, metric and round.
+
+    That is ``personal`` from the round in which the run first has it, and ``global`` before.
+    """
+    personal = rows["stage"].eq(PERSONAL).astype(bool)
+    rounds = rows["round"].where(personal).astype("float64")
+    first = rounds.groupby([owner, rows["split"], rows["metric"]]).transform("min")
+    # A run without a personal stage has NaN here, which no round reaches.
+    return personal | ~(rows["round"] >= first)
 
 
 def _record(store: Store, run: str) -> dict[str, Any] | None:
@@ -111,16 +129,70 @@ def _record(store: Store, run: str) -> dict[str, Any] | None:
 
 
 def _run_row(
-    study: str, entry: Mapping[str, Any], record: Mapping[str, Any] | None
+    study: str, entry: Mapping[str, Any], record: Mapping[str, Any] | None, store: Store
 ) -> dict[str, Any]:
-    known = {column: entry[column] for column in RUN_COLUMNS if column in entry}
-    return known | {
+    row = {column: entry[column] for column in RUN_COLUMNS if column in entry} | {
         "study": study,
         "title": entry.get("title") or entry["method"],
         "point": point_text(entry.get("point") or {}),
         "state": record["state"] if record else MISSING,
         "selected": False,
     }
+    return row if record is None else row | _computed(record) | _before(record, store)
+
+
+def _computed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """How a run was computed, and its costs as far as its record tells them."""
+    execution, costs = record.get("execution", {}), record.get("costs") or {}
+    row = {
+        "rounds": record.get("rounds"),
+        "seconds": record.get("seconds"),
+        "stack": ", ".join(execution.get("stack") or [record["run"]]),
+        "backend": execution.get("backend"),
+        "device": execution.get("device"),
+    }
+    if "traffic" not in costs:
+        return row
+    told = {column: costs[column] for column in RUN_COLUMNS if column in costs}
+    return row | told | {"traffic": json.dumps(costs["traffic"])}
+
+
+def _before(record: Mapping[str, Any], store: Store) -> dict[str, Any]:
+    """What all earlier runs took, in the chain of runs that a run starts from."""
+    rounds, seconds, total = 0, 0.0, 0.0
+    start = record.get("start")
+    while start is not None:
+        if not store.has(start):
+            return {}
+        earlier = store.record(start)
+        rounds += earlier["rounds"]
+        seconds += earlier["seconds"]
+        costs = earlier.get("costs") or {}
+        each = costs.get("participants", np.nan)
+        total += each * sum(n * (down + up) for n, down, up in costs.get("traffic", []))
+        start = earlier.get("start")
+    return {"rounds_before": rounds, "seconds_before": seconds, "bytes_before": total}
+
+
+def _hyper_columns(points: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """A row for each grid point, a column ``hp.<key>`` for each key that any of them has.
+
+    Columns are sorted by name. Whole numbers are ``Int64``, other numbers ``float64``, true and
+    false ``boolean``, all else is text. A point without the key has an empty cell.
+    """
+    keys = sorted({key for point in points for key in point})
+    return pd.DataFrame(
+        {HYPER + key: _typed([point.get(key) for point in points]) for key in keys},
+        index=range(len(points)),
+    )
+
+
+def _typed(values: Sequence[Any]) -> pd.Series:
+    kinds = {type(value) for value in values if value is not None}
+    for dtype, allowed in (("boolean", {bool}), ("Int64", {int}), ("float64", {int, float})):
+        if kinds <= allowed:
+            return pd.Series(values, dtype=dtype)
+    return pd.Series([None if v is None else str(v) for v in values], dtype="string")
 
 
 def point_text(point: Mapping[str, Any]) -> str:
@@ -148,14 +220,14 @@ def _metrics(
     """The rows of runs, one run after another, and by row the run's place among them."""
     if not runs:
         return pd.DataFrame(columns=list(METRIC_COLUMNS)), np.zeros(0, int)
-    parts = [store.metrics(run) for run in runs]
+    recorded = [store.metrics(run) for run in runs]
     sources = [str(store.place(run) / METRICS) for run in runs]
     try:
-        rows = run_check.joined_metrics(parts, [records[run] for run in runs], sources)
+        rows = run_check.joined_metrics(recorded, [records[run] for run in runs], sources)
     except DataError as error:
         remedy = "`python -m fl store verify --remove`, and train it again"
         raise DataError(f"{error}; {remedy}") from error
-    rows["owner"] = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    rows["owner"] = np.repeat(np.arange(len(runs)), [len(table) for table in recorded])
     rows = rows.sort_values(["owner", *run_check.KEY], kind="stable", ignore_index=True)
     return rows, rows["owner"].to_numpy()
 

@@ -218,7 +218,9 @@ def write_study(
                     state = "diverged" if bad else "complete"
                     rows = [r for r in rows if r[0] < 4] if bad else rows
                     rounds = max(r[0] for r in rows)
-                    write_run(results / "runs", run, rows, state, seconds=seconds, rounds=rounds)
+                    start = own.get("start")
+                    record = {"seconds": seconds, "rounds": rounds, "start": start}
+                    write_run(results / "runs", run, rows, state, **record)
     made = plan(
         runs,
         study=study,

@@ -15,7 +15,7 @@ from fl.base.schema import RESULT_COLUMNS
 from fl.report import result_files, summaries, tables
 from fl.store.store import Store
 
-LONG = RESULT_COLUMNS | tables.POINT_COLUMNS
+LONG = RESULT_COLUMNS | {summaries.REPORTED: "bool"} | tables.POINT_COLUMNS
 
 
 def two_seeds(store: Path) -> dict:

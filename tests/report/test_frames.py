@@ -1,7 +1,8 @@
-"""What users compute from a study's results themselves: `fl.report.load` and docs/analyse.md."""
+"""What users compute themselves: `fl.report.load`, `fl.report.curves`, docs/analyse.md."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from make_results import clients, entry, plan, write_plan, write_run, write_stud
 
 import fl.report
 from fl.base.errors import DataError
-from fl.report import analysis, result_files
+from fl.report import frames, over_rounds, result_files
 from fl.report.cells import spread
 
 PAGE = Path(__file__).parents[2] / "docs" / "analyse.md"
@@ -21,9 +22,25 @@ PAGE = Path(__file__).parents[2] / "docs" / "analyse.md"
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose ``results`` are those of the study ``quickstart``, with its tables."""
+    """A folder whose ``results`` are those of the study ``quickstart``, and tables of it and Ditto.
+
+    Ditto records both stages in every round; its shared model is half as good as the clients' own.
+    """
     root = tmp_path_factory.mktemp("clone")
     made = write_study(root / "results", alphas=(0.1,))
+    for seed in range(3):
+        rows = []
+        for number, split in itertools.product((1, 2), ("val", "test")):
+            values = [0.1 * client + 0.1 * number + 0.01 * seed for client in range(8)]
+            rows += clients(values, number, split, "personal")
+            rows += clients([value / 2 for value in values], number, split)
+        for lam in (1, 2):
+            run = f"ditto{seed}{lam}"
+            write_run(root / "results" / "runs", run, rows, rounds=2)
+            place = {key: made["runs"][0][key] for key in ("partition", "partition_id")}
+            choices = {"seed": seed, "title": "Ditto", "point": {"lam": lam}, **place}
+            made["runs"].append(entry(run, "ditto", **choices))
+    write_plan(root / "results", made)
     result_files.write(made, root / "results" / "runs", root / "results")
     return root
 
@@ -52,7 +69,7 @@ def test_the_main_table_is_one_line_of_python(tmp_path, monkeypatch):
     two(tmp_path)
     monkeypatch.chdir(tmp_path)
     found = fl.report.load("small")
-    assert list(found.columns) == list(analysis.COLUMNS)
+    assert list(found.columns) == frames.COLUMNS
     told = found[["title", "point", "mean", "worst", "n_seeds", "n_missing"]].values.tolist()
     assert told == [["FedProx", "mu=1", 0.5, 0.5, 1, 0], ["FedAvg", "", 0.6, 0.5, 1, 1]]
     assert not (tmp_path / "results" / "tables").exists(), "reading writes nothing"
@@ -66,10 +83,44 @@ def test_what_the_report_shows_is_what_is_loaded(clone):
     fl.report.build("quickstart", results, results / "runs")
     found = fl.report.load("quickstart", results)
     shown = (results / "report" / "quickstart.md").read_text().replace("*", "").splitlines()
-    assert found["method"].tolist() == ["local", "fedavg", "fedprox", "fedavg-ft", "scaffold"]
+    assert found["method"].tolist() == [
+        "local",
+        "fedavg",
+        "fedprox",
+        "fedavg-ft",
+        "scaffold",
+        "ditto",
+    ]
     for row in found.to_dict("records"):
         main = next(line for line in shown if line.startswith(f"| {row['title']} |"))
         assert spread(row["mean"], row["sd_seeds"], "accuracy") in main
+
+
+def test_curves_go_on_where_the_start_ended(tmp_path):
+    costs = {"participants": 3, "traffic": [[1, 100, 10], [1, 200, 20]]}
+    costs |= dict.fromkeys(("bytes_down", "bytes_up", "flops"), 1.0)
+    costs |= dict.fromkeys(("state_client", "state_server"), 0)
+    store = tmp_path / "results" / "runs"
+    curve = [*clients([0.1, 0.3], 1), *clients([0.4, 0.6], 2)]
+    write_run(store, "avg", [*curve, *clients([2.0, 2.0], metric="loss")], costs=costs)
+    fine = [*clients([0.4, 0.6], 0), *clients([0.0, 0.0], 1)]
+    write_run(store, "ft", [*fine, *clients([0.7, 0.9], 1, stage="personal")], start="avg")
+    write_run(store, "lost", clients([0.7, 0.9], 1), start="gone")
+    made = [entry("avg", "avg"), entry("ft", "ft"), entry("lost", "lost")]
+    write_plan(tmp_path / "results", plan(made))
+    frame = fl.report.curves("small", tmp_path / "results")
+    assert list(frame) == over_rounds.CURVE_COLUMNS
+    assert frame.query("metric == 'loss'")["value"].tolist() == [2.0, 2.0]
+    told = frame.query("metric == 'accuracy'").drop_duplicates(["method", "round"], keep="last")
+    lines = told[["method", "round", "value", "bytes"]].values.tolist()
+    assert [line[:3] for line in lines] == [
+        ["avg", 1, 0.3],
+        ["avg", 2, 0.6],
+        ["ft", 2, 0.6],
+        ["ft", 3, 0.9],
+    ], "what is behind `lost` is not known"
+    assert [line[3] for line in lines[:2]] == [3 * 110, 3 * 330]
+    assert pd.isna(lines[2][3]), "it does not tell what it sends"
 
 
 def test_full_tables_are_read_without_a_store_and_those_of_another_plan_are_not(tmp_path):
@@ -101,18 +152,27 @@ def test_every_block_of_the_page_runs_as_it_is_written_there(clone, monkeypatch)
     assert (clone / "curve.pdf").stat().st_size > 5000
     assert (clone / "bars.pdf").stat().st_size > 5000
     tests = names["tests"]
-    assert set(tests["method"]) == {"local", "fedavg", "fedprox", "scaffold"}
+    assert set(tests["method"]) == {"local", "fedavg", "fedprox", "scaffold", "ditto"}
     assert tests["p"].between(0, 1).all()
     assert (tests["p_holm"] >= tests["p"]).all()
     gain = tests.set_index("method")["gain"]
     assert gain["local"] < gain["fedavg"] < 0, "as the results were made"
+    loaded = fl.report.load("quickstart").set_index("method")["mean"]
+    last = names["final"].groupby(["method", "seed"])["value"].mean().groupby("method").mean()
+    assert last.to_dict() == pytest.approx(loaded.to_dict())
+    ends = names["over"].groupby("title")["mean"].last()
+    titles = names["main"].set_index("title")["mean"]
+    assert ends.to_dict() == pytest.approx(titles.to_dict())
+    values = names["last"].groupby(["method", "seed", "client"])["value"].mean()["ditto"]
+    assert values.groupby("seed").mean().tolist() == pytest.approx([0.55, 0.56, 0.57])
 
 
 def test_the_page_lists_every_column(clone):
     told = set(re.findall(r"`([\w.<>]+)`", PAGE.read_text()))
+    assert set(over_rounds.CURVE_COLUMNS) <= told
     told |= {"state", "rounds", "backend", "device"}  # Their names are plain words there.
     for end in ("parquet", "runs.parquet"):
         table = pd.read_parquet(clone / "results" / "tables" / f"quickstart.{end}")
         assert "hp.mu" in table
-        assert set(table.columns) - told <= {"hp.mu", "partition_id"}
-    assert told >= set(analysis.COLUMNS)
+        assert set(table.columns) - told <= {"hp.mu", "hp.lam", "partition_id"}
+    assert told >= set(frames.COLUMNS)

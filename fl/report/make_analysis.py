@@ -86,8 +86,22 @@ def _runs(
     ]
     keep = set(chosen.loc[chosen["state"] == COMPLETE, "run"])
     shared: dict[str, Any] = {}
-    known = (one for one in planned["runs"] if one["run"] in keep)
-    return [_Stored(one, results, Store(store), shared, device) for one in known], left_out
+    stored = [
+        _Stored(
+            run=run["run"],
+            method=run["method"],
+            setting=(run["dataset"], run["partition"], run["model"]),
+            seed=run["seed"],
+            planned=run,
+            results=results,
+            store=Store(store),
+            shared=shared,
+            device=device,
+        )
+        for run in planned["runs"]
+        if run["run"] in keep
+    ]
+    return stored, left_out
 
 
 @dataclass(frozen=True)
@@ -95,31 +109,20 @@ class _Stored:
     """A run as an analysis sees it, `fl.analyses.Source`.
 
     Attributes:
+        planned: What the plan says of it.
         shared: What runs of a bundle share.
         device: Where models and data are, ``cpu`` or ``cuda:0``.
     """
 
+    run: str
+    method: str
+    setting: StudySetting
+    seed: int
     planned: Mapping[str, Any]
     results: Path
     store: Store
     shared: dict[str, Any]
     device: str
-
-    @property
-    def run(self) -> str:
-        return str(self.planned["run"])
-
-    @property
-    def method(self) -> str:
-        return str(self.planned["method"])
-
-    @property
-    def setting(self) -> StudySetting:
-        return self.planned["dataset"], self.planned["partition"], self.planned["model"]
-
-    @property
-    def seed(self) -> int:
-        return int(self.planned["seed"])
 
     def traces(self) -> dict[str, Tensor]:
         return self.store.traces(self.run)
@@ -136,13 +139,13 @@ class _Stored:
             spec = bundle.runs[0].spec
             self.shared.clear()  # One at a time, as each holds its data.
             self.shared[name] = specs.assemble(spec, bundle.folders, torch.device(self.device))
-        found: Simulation = self.shared[name]
-        return found
+        simulation: Simulation = self.shared[name]
+        return simulation
 
     def counts(self) -> np.ndarray:
-        found = self._partition
-        counts = np.zeros((max(found.clients) + 1, len(found.classes)), np.int64)
-        counts[list(found.clients)] = found.counts["train"]
+        partition = self._partition
+        counts = np.zeros((max(partition.clients) + 1, len(partition.classes)), np.int64)
+        counts[list(partition.clients)] = partition.counts["train"]
         return counts
 
     def domains(self) -> list[str]:
@@ -152,13 +155,13 @@ class _Stored:
     @cached_property
     def _partition(self) -> partitions.Partition:
         name = self.planned["partition_id"]
-        found = partitions.read(self.results, name, self.planned["partition"])
-        if found is None:
+        partition = partitions.read(self.results, name, self.planned["partition"])
+        if partition is None:
             raise DataError(
                 f"{self.results / 'partitions' / name}: is not there; `python -m fl partition "
                 f"{name}` makes it"
             )
-        return found
+        return partition
 
 
 def _write(folder: Path, planned: Mapping[str, Any], result: Result, left_out: list[str]) -> None:
@@ -166,8 +169,8 @@ def _write(folder: Path, planned: Mapping[str, Any], result: Result, left_out: l
     files.write_table(folder / TABLE, result.table)
     names, panels = [TABLE], []
     for i, panel in enumerate(result.panels, start=1):
-        found = {**panel.picture.files(), PAGE: panel.picture.svg.encode()}
-        for end, content in found.items():
+        pictures = {**panel.picture.files(), PAGE: panel.picture.svg.encode()}
+        for end, content in pictures.items():
             files.write_bytes(folder / f"figure-{i}{end}", content)
             names.append(f"figure-{i}{end}")
         panels.append(
@@ -181,7 +184,7 @@ def _write(folder: Path, planned: Mapping[str, Any], result: Result, left_out: l
         )
     record = {
         **{key: planned[key] for key in ("analysis", "text", "spec", "code", "executed")},
-        "runs": [one["run"] for one in planned["runs"]],
+        "runs": [run["run"] for run in planned["runs"]],
         "columns": result.columns,
         "caption": result.caption,
         "figure": result.figure,

@@ -1,0 +1,116 @@
+"""Analyses of stored runs as a report shows them, see `fl.plan.analyses`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fl.base import files, parquet
+from fl.base.errors import DataError
+from fl.base.schema import SETTING, StudySetting
+from fl.plan import analyses
+from fl.plan.analyses import PAGE, PDF, RECORD, SVG, TABLE
+from fl.report.cells import NOTHING, Cell, Row, Table, columns, spread
+from fl.report.figures import Drawn, Figure, Panel
+
+LONG = 30
+"""Rows from which on a table is folded."""
+KEYS = ("stage", "round")
+"""Columns that are told apart in the report and hold no result."""
+
+Titles = Mapping[StudySetting, str]
+"""The report's names of settings, in its order."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An analysis that a study asks for.
+
+    Attributes:
+        record: The content of `analysis.json`; empty if there is none, for which ``trouble`` gives
+            the reason.
+    """
+
+    title: str
+    record: Mapping[str, Any]
+    table: pd.DataFrame
+    pictures: tuple[Drawn, ...] = ()
+    trouble: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The name of its file in ``fl/analyses``."""
+        return str(self.record["spec"]["name"])
+
+
+def read(results: Path, planned: Mapping[str, Any]) -> Analysis:
+    """A planned analysis of a study, as far as it is there."""
+    title = planned["title"] or planned["text"]
+    folder = analyses.place(results, planned["analysis"])
+    try:
+        record = files.read_sealed(folder / RECORD)
+        for name, described in record["files"].items():
+            if problem := files.damage(folder / name, described):
+                raise DataError(problem)
+        pictures = tuple(_drawn(folder, panel["figure"]) for panel in record["panels"])
+        return Analysis(title, record, parquet.read(folder / TABLE)[0], pictures)
+    except FileNotFoundError:
+        trouble = f"{title}: not there yet; `python -m fl analyse {planned['analysis']}` makes it"
+    except (DataError, OSError, KeyError, TypeError) as error:
+        trouble = f"{title}: cannot be read ({error}); remove {folder}, and it is made again"
+    return Analysis(title, {}, pd.DataFrame(), trouble=trouble)
+
+
+def _drawn(folder: Path, name: str) -> Drawn:
+    content = {end: (folder / f"{name}{end}").read_bytes() for end in (PDF, SVG)}
+    return Drawn((folder / f"{name}{PAGE}").read_text(), content)
+
+
+def table(analysis: Analysis, methods: Mapping[str, str], settings: Titles) -> Table | None:
+    """Its table: every column of floats as mean ± standard deviation over seeds."""
+    if analysis.table.empty:
+        return None
+    shown = analysis.record["columns"]
+    keys = [key for key in KEYS if key in analysis.table]
+    rows: list[Row] = []
+    caption = f"{analysis.record['caption']} Mean ± standard deviation over seeds."
+    present = set(analysis.table[SETTING].itertuples(index=False, name=None))
+    for setting, title in settings.items():
+        if setting in present and len(present) > 1:
+            rows.append(Row(title, kind="heading"))
+        elif setting in present:
+            caption += f" Setting: {title}." if title else ""
+        of_setting = analysis.table[(analysis.table[SETTING] == list(setting)).all(axis=1)]
+        for method, name in methods.items():
+            values = of_setting[of_setting["method"] == method]
+            for key, seeds in values.groupby(keys, sort=True) if keys else [((), values)]:
+                if len(seeds):
+                    texts = [*map(str, key), *(_spread(seeds[column]) for column in shown)]
+                    cells = map(Cell, [*texts, str(seeds["seed"].nunique())])
+                    rows.append(Row(name, tuple(cells)))
+    heads = columns("Method", *keys, *shown.values(), "seeds", text=("stage",))
+    return Table(analysis.kind, caption, heads, tuple(rows))
+
+
+def _spread(values: pd.Series) -> str:
+    known = values[np.isfinite(values)]
+    return spread(known.mean(), known.std(), "") if len(known) else NOTHING
+
+
+def figure(analysis: Analysis, methods: Mapping[str, str], settings: Titles) -> Figure | None:
+    """Its pictures, each under its setting, where there are several, and its method."""
+    panels = []
+    for picture, told in zip(analysis.pictures, analysis.record.get("panels", ()), strict=True):
+        setting = tuple(told["setting"])
+        where = settings.get(setting, " · ".join(setting)) if len(settings) > 1 else ""
+        method = methods.get(told["method"], told["method"])
+        title = " · ".join(filter(None, (where, method, told["title"])))
+        panels.append(Panel(title, f"{title}: {told['alt']}", picture))
+    if not panels:
+        return None
+    return Figure(analysis.kind, analysis.record["figure"], tuple(panels))

@@ -1,0 +1,99 @@
+"""The tables of what methods take: rounds, time, bytes, operations, state that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pandas as pd
+
+from fl.base.units import duration, operations, size
+from fl.report import over_rounds
+from fl.report.cells import NOTHING, Table, decimal
+from fl.report.facts import Facts
+from fl.report.method_tables import Record, by_setting
+from fl.report.over_rounds import SHARES, TIMED
+from fl.report.summaries import KEY
+
+COSTS = ("bytes_down", "bytes_up", "flops", "flops_server", "state_client", "state_server")
+
+
+def pace_table(facts: Facts) -> Table | None:
+    """Rounds and time to shares of each method's final value, and of the best method's."""
+    frame = _nested(over_rounds.reached(facts.rows, facts.runs, facts.metric))
+    if frame.empty:
+        return None
+    timed = f"{100 * TIMED:g} %"
+    percents = ", ".join(f"{100 * share:g}" for share in SHARES)
+    caption = (
+        f"Rounds until the mean over clients is {percents} % of the method's own final value, the "
+        f"time to {timed} of it, and rounds to {timed} of the best final value of the setting. "
+        "First evaluated round, mean ± standard deviation over seeds; time is taken to pass evenly "
+        "over a run's rounds. A method that starts from a stored model counts the rounds and the "
+        "time of that model too."
+    )
+    shown: dict[str, Callable[[Record], str]] = {
+        f"rounds to\n{100 * share:g} %": partial(_rounds, str(share)) for share in SHARES
+    }
+    shown[f"time to\n{timed}"] = lambda row: _mean(row["seconds"], duration)
+    shown[f"rounds to {timed}\nof the best"] = partial(_rounds, "best")
+    return by_setting(facts, "pace", caption, frame, shown)
+
+
+def costs_table(facts: Facts) -> Table | None:
+    """Costs by client and round, and the bytes of all clients until `TIMED` of each final value."""
+    told = facts.runs[facts.runs["traffic"].notna()].drop_duplicates("run")
+    runs = over_rounds.reached(facts.rows, facts.runs, facts.metric)
+    runs = runs.merge(told[["run", *COSTS]].astype(dict.fromkeys(COSTS, "float64")), on="run")
+    if runs.empty:
+        return None
+    percent = f"{100 * TIMED:g} %"
+    shown: dict[str, Callable[[Record], str]] = {
+        "down a client\nand round": lambda row: _mean(row["bytes_down"], size),
+        "up a client\nand round": lambda row: _mean(row["bytes_up"], size),
+        f"in total\nto {percent}": lambda row: _mean(row["bytes"], size),
+        "operations a client\nand round": lambda row: _mean(row["flops"], operations),
+    }
+    works = ""
+    if (runs["flops_server"] > 0).any():
+        works = "; the server's are those of distillation and the like, not of means"
+        shown["operations of\nthe server\na round"] = lambda row: _mean(
+            row["flops_server"], operations
+        )
+    shown["state of\na client"] = lambda row: _mean(row["state_client"], size)
+    shown["state of\nthe server"] = lambda row: _mean(row["state_server"], size)
+    caption = (
+        "What it costs. Bytes that a participant receives and sends in a round, and operations of "
+        "its work in it: means over rounds and clients. In total: bytes down and up of all "
+        f"participants until the mean over clients is {percent} of the method's own final value; a "
+        "method that starts from a stored model counts the bytes of that model's training too. "
+        "Bytes are those of weights and whatever else goes out and comes back, uncompressed; "
+        f"operations those of matrix products and convolutions, forward and backward{works}. "
+        "State: what a client keeps between rounds, and what the server keeps. Means over seeds."
+    )
+    return by_setting(facts, "costs", caption, _nested(runs), shown)
+
+
+def _nested(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row for each setting and method; each of its cells has the values of all its runs."""
+    groups = [
+        dict(zip(KEY, key, strict=True)) | {name: group[name] for name in group.drop(columns=KEY)}
+        for key, group in runs.groupby(KEY, sort=False)
+    ]
+    return pd.DataFrame({name: [group[name] for group in groups] for name in runs})
+
+
+def _rounds(goal: str, row: Record) -> str:
+    values = row[goal]
+    known = values.dropna()
+    deviation = f" ± {decimal(known.std(), 1)}" if len(known) > 1 else ""
+    return _mean(values, lambda mean: decimal(mean, 1) + deviation)
+
+
+def _mean(values: pd.Series, text: Callable[[float], str]) -> str:
+    """The mean of what is known, and of how many seeds it is where some are not."""
+    known = values.dropna()
+    if known.empty:
+        return NOTHING
+    share = f" ({len(known)} of {len(values)} seeds)" if len(known) < len(values) else ""
+    return text(float(known.mean())) + share

@@ -1,0 +1,336 @@
+"""The tables of a report that compare methods by their final values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from fl.base.schema import REWEIGHTED, SETTING, UNSEEN, StudySetting
+from fl.report import summaries
+from fl.report.cells import (
+    NOTHING,
+    Cell,
+    Column,
+    Row,
+    Table,
+    columns,
+    number,
+    probability,
+    spread,
+    unit,
+)
+from fl.report.facts import Facts, at
+
+Record = Mapping[Any, Any]
+"""A row of a frame with a row for each setting and method."""
+
+
+def by_setting(
+    facts: Facts,
+    name: str,
+    caption: str,
+    frame: pd.DataFrame,
+    shown: Mapping[str, Callable[[Record], str]],
+    text: Sequence[str] = (),
+    references: Callable[[StudySetting], list[Row]] = lambda setting: [],
+) -> Table:
+    """A table with a row for each row of ``frame``, headed by its method, setting by setting.
+
+    A single setting is named in the caption. Numbers are linked to the runs behind them.
+
+    Args:
+        shown: By name of a column, the text of a row's cell.
+        text: The columns that hold text.
+        references: Rows below those of a setting.
+    """
+    names = columns("Method", *shown, text=text)
+    order = {method: place for place, method in enumerate(facts.methods)}
+    frame = frame.sort_values("method", key=lambda methods: methods.map(order), kind="stable")
+    settings = [*frame[SETTING].drop_duplicates().itertuples(index=False, name=None)]
+    if set(settings) <= set(facts.settings):
+        settings.sort(key=facts.settings.index)
+    rows: list[Row] = []
+    for setting in settings:
+        if len(settings) > 1:
+            rows.append(Row(facts.short(setting), kind="heading"))
+        for record in at(frame, setting).to_dict("records"):
+            link = facts.anchor(setting, record["method"])
+            cells = (Cell(say(record), "" if name in text else link) for name, say in shown.items())
+            rows.append(Row(facts.methods[record["method"]], tuple(cells)))
+        rows += references(setting)
+    if len(settings) == 1:
+        caption += f" Setting: {facts.short(settings[0])}."
+    return Table(name, caption, names, tuple(rows), scope=facts.everywhere)
+
+
+def reference(head: str, *texts: str) -> Row:
+    """A row that is none of a method."""
+    return Row(head, tuple(map(Cell, texts)), "reference")
+
+
+def main_table(facts: Facts) -> Table:
+    """Methods against settings: mean ± sd over seeds, the best in bold, each linked to its runs."""
+    caption = _main_caption(facts, facts.metric, facts.summary)
+    table = _across(facts, "settings", facts.metric, facts.summary, caption + noise(facts))
+    if facts.metric != "accuracy" or not facts.partitions:
+        return table
+    caption = (
+        f"{table.caption} Majority class: always predicting the most frequent training class, of "
+        "each client (mean over clients) or of the population."
+    )
+    each = [number(facts.majority(setting).mean(), "accuracy") for setting in facts.settings]
+    everyone = [number(facts.population(setting), "accuracy") for setting in facts.settings]
+    rows = (
+        reference("Majority class of each client", *each),
+        reference("Majority class of the population", *everyone),
+    )
+    return Table(**{**vars(table), "caption": caption, "rows": (*table.rows, *rows)})
+
+
+def other_metrics(facts: Facts) -> list[Table]:
+    """The main table of every other test metric that was recorded."""
+    recorded = facts.rows.loc[facts.rows["split"] == "test", "metric"].unique()
+    tables = []
+    for metric in sorted(set(recorded) - {facts.metric}):
+        summary = summaries.summarise(facts.rows, facts.runs, metric)
+        caption = _main_caption(facts, metric, summary)
+        tables.append(_across(facts, f"settings-{metric}", metric, summary, caption))
+    return tables
+
+
+def unseen_table(facts: Facts) -> Table | None:
+    """The main table of the clients that were held out of training, if any were."""
+    if not (facts.rows["split"] == UNSEEN).any():
+        return None
+    summary = facts.unseen_summary
+    caption = (
+        f"Clients held out of training: final {unit(facts.metric)} on their own test samples, mean "
+        f"over these clients, then mean ± standard deviation over {_seeds(summary)}. No other "
+        f"table counts them."
+    )
+    return _across(facts, "unseen", facts.metric, summary, caption)
+
+
+def _main_caption(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
+    each = "each on the test samples of all, " if facts.together else ""
+    if metric == REWEIGHTED:
+        each = "each on the test samples of all, classes by their shares in its training samples, "
+    diverged = " Diverged runs are counted, not averaged." if summary["n_diverged"].sum() else ""
+    return (
+        f"Final test {unit(metric)}: mean over clients, {each}then mean ± standard deviation over "
+        f"{_seeds(summary)}. Best of each setting in bold.{facts.when}{diverged}"
+    )
+
+
+def _seeds(summary: pd.DataFrame) -> str:
+    counts = set(summary["n_seeds"])
+    if counts == {1}:
+        return "seeds (there is one, so no deviation)"
+    if len(counts) == 1 and counts != {0}:
+        return f"{counts.pop()} seeds"
+    return "the seeds that finished"
+
+
+def _across(facts: Facts, name: str, metric: str, summary: pd.DataFrame, caption: str) -> Table:
+    """A row per method, a column per setting; the best of each column is marked.
+
+    Cells that read the same are equally good.
+    """
+    by_key = {(*(row[key] for key in summaries.KEY),): row for row in summary.to_dict("records")}
+    choose = max if summaries.rising(metric) else min
+    best = {}
+    for setting in facts.settings:
+        means = at(summary, setting)["mean"].dropna()
+        if len(facts.methods) > 1 and len(means):
+            best[setting] = number(choose(means), metric)
+    rows = []
+    for method, title in facts.methods.items():
+        cells = []
+        for setting in facts.settings:
+            row = by_key.get((*setting, method))
+            if row is None:
+                cells.append(Cell(NOTHING))
+                continue
+            text = spread(row["mean"], row["sd_seeds"], metric)
+            is_best = number(row["mean"], metric) == best.get(setting)
+            cells.append(Cell(text, facts.anchor(setting, method), is_best, summaries.gaps(row)))
+        rows.append(Row(title, tuple(cells)))
+    heads = ["\n".join(facts.names.distinct[setting]) for setting in facts.settings]
+    names = (Column("Method", True), *map(Column, heads))
+    return Table(name, caption, names, tuple(rows), crossed="Setting", scope=facts.everywhere)
+
+
+def noise(facts: Facts) -> str:
+    """A sentence on which differences are larger than the noise between seeds.
+
+    They are from the baseline; without one, from the best method of each setting.
+    """
+    baseline = facts.plan.get("baseline")
+    if len(facts.methods) < 2:
+        return ""
+    said: dict[str, list[str]] = {}
+    for setting in facts.settings:
+        means = at(facts.summary, setting).set_index("method")["mean"].dropna()
+        if means.empty:
+            continue
+        best = means.idxmax() if summaries.rising(facts.metric) else means.idxmin()
+        base = str(baseline or best)
+        frame = summaries.paired(at(facts.rows, setting), facts.runs, facts.metric, base)
+        frame = frame[frame["n_seeds"] > 1]
+        if frame.empty:
+            continue
+        sure, unsure = (
+            ", ".join(facts.methods[m] for m in frame.loc[frame["beyond_noise"] == which, "method"])
+            for which in (True, False)
+        )
+        text = f"{sure or 'none'}{f', not {unsure}' if unsure else ''}"
+        said.setdefault(text, []).append(facts.short(setting))
+    if not said:
+        return " Without several seeds no difference can be told from noise."
+    where = [f"{text} ({'; '.join(names)})" for text, names in said.items()]
+    return (
+        f" Of the differences from {facts.methods[baseline] if baseline else 'the best'}, larger "
+        "than the noise between seeds (paired t-test over seeds, 5 %) are those of: "
+        f"{'; '.join(where if len(said) > 1 else said)}."
+    )
+
+
+def clients_table(facts: Facts) -> Table:
+    """How unevenly methods serve clients."""
+    metric = facts.metric
+
+    def references(setting: StudySetting) -> list[Row]:
+        shares = facts.majority(setting)
+        if metric != "accuracy" or shares.empty:
+            return []
+        values = (shares.mean(), shares.std(), float(shares.quantile(0.1)), shares.min())
+        texts = [number(value, metric) for value in values]
+        return [reference("Majority class of each client", *texts, str(len(shares)))]
+
+    caption = (
+        f"Final test {unit(metric)} over clients, each client by its mean over seeds: mean, "
+        "standard deviation over clients, tenth percentile from the worse end, worst client."
+    )
+    shown: dict[str, Callable[[Record], str]] = {
+        "mean": lambda row: number(row["mean"], metric),
+        "sd over clients": lambda row: number(row["sd_clients"], metric),
+        "10th percentile": lambda row: number(row["p10"], metric),
+        "worst client": lambda row: number(row["worst"], metric),
+        "clients": lambda row: str(row["n_clients"]),
+    }
+    return by_setting(facts, "clients", caption, facts.summary, shown, references=references)
+
+
+def means_table(facts: Facts) -> Table:
+    """The plain mean beside that weighted by samples and that of the worst tenth of clients."""
+    metric = facts.metric
+    caption = (
+        f"Final test {unit(metric)} in other means: over clients; over clients weighted by their "
+        "test samples, which is that of all samples together; over the worst tenth of the "
+        "clients (at least one), each by its mean over seeds. ± standard deviation over seeds."
+    )
+    shown: dict[str, Callable[[Record], str]] = {
+        "mean over\nclients": lambda row: spread(row["mean"], row["sd_seeds"], metric),
+        "weighted\nby samples": lambda row: spread(
+            row["weighted"], row["weighted_sd_seeds"], metric
+        ),
+        "worst 10 %\nof clients": lambda row: number(row["worst_tenth"], metric),
+    }
+    return by_setting(facts, "means", caption, facts.summary, shown)
+
+
+def paired_table(facts: Facts) -> Table | None:
+    """Every method against the baseline."""
+    baseline, metric = facts.plan.get("baseline"), facts.metric
+    frame = summaries.paired(facts.rows, facts.runs, metric, baseline)
+    if baseline is None or frame.empty:
+        return None
+    caption = (
+        f"Against {facts.methods[baseline]} on the same partition and seeds. Difference: final "
+        f"test {unit(metric)}, mean ± standard deviation over paired seeds. Better, equal, "
+        "worse: share of clients (%), each by its mean difference over seeds. p: two-sided exact "
+        f"sign test over clients, equal ones left out."
+    )
+    shown: dict[str, Callable[[Record], str]] = {
+        "difference": lambda row: spread(
+            row["difference"], row["difference_sd_seeds"], metric, signed=True
+        ),
+        "better": lambda row: number(row["better"], "accuracy"),
+        "equal": lambda row: number(row["equal"], "accuracy"),
+        "worse": lambda row: number(row["worse"], "accuracy"),
+        "clients": lambda row: str(row["n_clients"]),
+        "p (sign test)": lambda row: probability(row["p_sign"]),
+        "seeds": lambda row: str(row["n_seeds"]),
+    }
+    return by_setting(facts, "paired", caption, frame, shown)
+
+
+def personal_table(facts: Facts) -> Table | None:
+    """Before and after personalisation, for methods that recorded both."""
+    metric = facts.metric
+    frame = summaries.personalisation(facts.rows, facts.runs, metric)
+    if frame.empty:
+        return None
+    caption = (
+        f"Test {unit(metric)} of the shared model before personalisation and of the "
+        "clients' own models after it: mean over clients, then mean ± standard deviation over "
+        f"seeds; the gain is paired by seed."
+    )
+    shown: dict[str, Callable[[Record], str]] = {
+        "before": lambda row: spread(row["before"], row["before_sd_seeds"], metric),
+        "after": lambda row: spread(row["after"], row["after_sd_seeds"], metric),
+        "gain": lambda row: spread(row["gain"], row["gain_sd_seeds"], metric, signed=True),
+    }
+    return by_setting(facts, "personalisation", caption, frame, shown)
+
+
+def draws_table(facts: Facts) -> Table | None:
+    """Methods over the draws of each setting, and against the baseline; None where nothing is drawn
+    more than once.
+    """
+    baseline, metric = facts.plan.get("baseline"), facts.metric
+    frame = summaries.over_draws(facts.summary, metric, baseline)
+    if frame.empty:
+        return None
+    caption = (
+        "Over data sets or partitions that are drawn anew with a seed of their own: final test "
+        f"{unit(metric)}, mean ± standard deviation over draws, each by its mean over "
+        "clients and training seeds. Draws with a missing or diverged run of the method, or with "
+        "a point of its grid missing, are left out."
+    )
+    shown: dict[str, Callable[[Record], str]] = {
+        "mean": lambda row: spread(row["mean"], row["sd_draws"], metric),
+        "worst draw": lambda row: number(row["worst"], metric),
+    }
+    if baseline is not None:
+        caption += f" Difference: from {facts.methods[baseline]} on the same draw."
+        shown["difference"] = lambda row: spread(
+            row["difference"], row["difference_sd_draws"], metric, signed=True
+        )
+    shown["draws"] = lambda row: str(row["n_draws"])
+    return by_setting(facts, "draws", caption, frame, shown)
+
+
+def grid_table(facts: Facts) -> Table | None:
+    """Every point of every grid, with the one that validation chose."""
+    metric = facts.metric
+    frame = summaries.points(facts.rows, facts.runs, metric)
+    frame = frame[frame.groupby(summaries.KEY)["point"].transform("size") > 1]
+    if frame.empty:
+        return None
+    caption = (
+        f"Hyper-parameter grids: {unit(metric)}, mean ± standard deviation over the seeds "
+        "that finished. The point with the best validation mean is selected; test values are "
+        "shown for completeness and take no part in the choice. A point with a diverged run is "
+        "passed over unless all have one."
+    )
+    shown: dict[str, Callable[[Record], str]] = {
+        "point": lambda row: row["point"] or "no grid values",
+        "validation": lambda row: spread(row["val"], row["val_sd_seeds"], metric),
+        "test": lambda row: spread(row["test"], row["test_sd_seeds"], metric),
+        "seeds": lambda row: Cell(str(row["n_seeds"]), remark=summaries.gaps(row)).whole,
+        "selection": lambda row: "selected" if row["selected"] else "",
+    }
+    return by_setting(facts, "grids", caption, frame, shown, text=("point",))

@@ -1,0 +1,115 @@
+"""A study round by round: curves, and the rounds, time and bytes until a value is reached.
+
+A run that starts from another's model goes on where that one ended: its rounds, seconds and bytes
+are counted from the very beginning.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fl.base.schema import SETTING
+from fl.report.summaries import KEY, REPORTED, complete
+
+SHARES = (0.9, 0.95, 0.99)
+"""Of a method's final value, to which rounds are counted."""
+TIMED = 0.95
+"""The share to which time and bytes are counted, too."""
+
+CURVE_COLUMNS = [*KEY, "title", "seed", "round", "client", "metric", "value", "bytes"]
+
+
+def curves(rows: pd.DataFrame, runs: pd.DataFrame, split: str = "test") -> pd.DataFrame:
+    """A row for each setting, method, seed, round, client and metric, in `CURVE_COLUMNS`.
+
+    Of complete runs at selected points. ``value`` is that of the reported stage, ``round`` counts
+    the rounds behind the model that a run starts from. ``bytes`` are those that all participants
+    received and sent until then; NaN where a run does not tell.
+    """
+    rows = _placed(rows[(rows["split"] == split) & rows[REPORTED]], runs)
+    titles = runs[["method", "title"]].drop_duplicates("method")
+    order = [*KEY, "seed", "metric", "round", "client"]
+    rows = rows.merge(titles, on="method").sort_values(order, kind="stable", ignore_index=True)
+    return rows[CURVE_COLUMNS]
+
+
+def followed(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """A row for each setting, method, run and round: ``value``, the uniform test mean over clients
+    in the reported stage, ``seconds`` and ``bytes`` until then.
+    """
+    rows = rows[(rows["metric"] == metric) & (rows["split"] == "test") & rows[REPORTED]]
+    keys = [*KEY, "run", "round"]
+    means = rows.groupby(keys, sort=False)["value"].mean().reset_index()
+    return _placed(means, runs).sort_values("round", kind="stable", ignore_index=True)
+
+
+def over_seeds(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Setting, method, round, ``mean`` and ``sd_seeds`` of what is `followed`, by round."""
+    grouped = followed(rows, runs, metric).groupby([*KEY, "round"], sort=False)["value"]
+    return grouped.agg(mean="mean", sd_seeds="std").reset_index().sort_values("round")
+
+
+def reached(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """A row for each run: rounds to each of `SHARES` of its final value, and to `TIMED` of the
+    ``best`` final value of its setting; ``seconds`` and ``bytes`` to `TIMED` of its own.
+
+    NaN if a run never gets there, or if it is not known what the runs behind it took.
+    """
+    lines = followed(rows, runs, metric)
+    records = []
+    for _, setting in lines.groupby(SETTING, sort=False):
+        best = setting.groupby(["method", "run"])["value"].last().groupby("method").mean().max()
+        for key, run in setting.groupby([*KEY, "run"], sort=False):
+            last = run["value"].iloc[-1]
+            timed = _first(run, TIMED * last)
+            record = dict(zip([*KEY, "run"], key, strict=True))
+            record |= {str(share): _first(run, share * last)["round"] for share in SHARES}
+            record |= {"best": _first(run, TIMED * best)["round"]}
+            records.append(record | {name: timed[name] for name in ("seconds", "bytes")})
+    names = [*KEY, "run", *map(str, SHARES), "best", "seconds", "bytes"]
+    return pd.DataFrame(records, columns=names)
+
+
+def _first(run: pd.DataFrame, goal: float) -> dict[Any, Any]:
+    """The first round of a run at ``goal`` or above."""
+    there = run[run["value"] >= goal - 1e-12]
+    if there.empty:
+        return dict.fromkeys(("round", "seconds", "bytes"), np.nan)
+    return there.iloc[0].to_dict()
+
+
+def _placed(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The rows of complete runs at selected points, with ``seconds`` and ``bytes`` until their
+    round, and that counted from the beginning.
+
+    Rows of a run are left out if it is not known how many rounds are behind it.
+    """
+    rows = complete(rows, runs)
+    table = runs.drop_duplicates("run").set_index("run")
+    before = rows["run"].map(table["rounds_before"])
+    rows, before = rows[before.notna()], before.dropna().astype("int64")
+    # Time is taken to pass evenly over a run's rounds.
+    lengths = table["rounds"].astype("float64")
+    pace = table["seconds"] / lengths.where(lengths > 0)
+    seconds = rows["run"].map(table["seconds_before"]) + rows["run"].map(pace) * rows["round"]
+    sent = {run: _sent(table.loc[run].to_dict()) for run in rows["run"].unique()}
+    each = rows[["run", "round"]].drop_duplicates()
+    each["bytes"] = [sent[run][number] for run, number in each.itertuples(index=False)]
+    rows = rows.assign(seconds=seconds).merge(each, on=["run", "round"], how="left")
+    return rows.assign(round=rows["round"] + before.to_numpy())
+
+
+def _sent(run: dict[Any, Any]) -> np.ndarray:
+    """Bytes of all participants until the end of each round, from round 0; NaN if unknown."""
+    total = np.full(int(run["rounds"]) + 1, np.nan)
+    if pd.notna(run["traffic"]):
+        stretches = np.array(json.loads(run["traffic"]), dtype="float64").reshape(-1, 3)
+        each = np.repeat(stretches[:, 1] + stretches[:, 2], stretches[:, 0].astype(int))
+        until = run["bytes_before"] + int(run["participants"]) * np.cumsum([0.0, *each])
+        known = min(len(total), len(until))
+        total[:known] = until[:known]
+    return total
