@@ -11,7 +11,7 @@ from fl.base.units import duration, operations, size
 from fl.report import over_rounds
 from fl.report.cells import NOTHING, Table, decimal
 from fl.report.facts import Facts
-from fl.report.method_tables import Record, by_setting
+from fl.report.method_tables import Record, Show, by_setting
 from fl.report.over_rounds import SHARES, TIMED
 from fl.report.summaries import KEY
 
@@ -32,7 +32,7 @@ def pace_table(facts: Facts) -> Table | None:
         "over a run's rounds. A method that starts from a stored model counts the rounds and the "
         "time of that model too."
     )
-    shown: dict[str, Callable[[Record], str]] = {
+    shown: dict[str, Show] = {
         f"rounds to\n{100 * share:g} %": partial(_rounds, str(share)) for share in SHARES
     }
     shown[f"time to\n{timed}"] = lambda row: _mean(row["seconds"], duration)
@@ -48,7 +48,7 @@ def costs_table(facts: Facts) -> Table | None:
     if runs.empty:
         return None
     percent = f"{100 * TIMED:g} %"
-    shown: dict[str, Callable[[Record], str]] = {
+    shown: dict[str, Show] = {
         "down a client\nand round": lambda row: _mean(row["bytes_down"], size),
         "up a client\nand round": lambda row: _mean(row["bytes_up"], size),
         f"in total\nto {percent}": lambda row: _mean(row["bytes"], size),

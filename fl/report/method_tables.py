@@ -25,6 +25,8 @@ from fl.report.facts import Facts, at
 
 Record = Mapping[Any, Any]
 """A row of a frame with a row for each setting and method."""
+Show = Callable[[Record], str]
+"""The text of a row's cell."""
 
 
 def by_setting(
@@ -32,7 +34,7 @@ def by_setting(
     name: str,
     caption: str,
     frame: pd.DataFrame,
-    shown: Mapping[str, Callable[[Record], str]],
+    shown: Mapping[str, Show],
     text: Sequence[str] = (),
     references: Callable[[StudySetting], list[Row]] = lambda setting: [],
 ) -> Table:
@@ -63,6 +65,18 @@ def by_setting(
     if len(settings) == 1:
         caption += f" Setting: {facts.short(settings[0])}."
     return Table(name, caption, names, tuple(rows), scope=facts.everywhere)
+
+
+def _number(column: str, metric: str) -> Show:
+    return lambda row: number(row[column], metric)
+
+
+def _spread(column: str, sd: str, metric: str, signed: bool = False) -> Show:
+    return lambda row: spread(row[column], row[sd], metric, signed)
+
+
+def _count(column: str) -> Show:
+    return lambda row: str(row[column])
 
 
 def reference(head: str, *texts: str) -> Row:
@@ -163,37 +177,27 @@ def _across(facts: Facts, name: str, metric: str, summary: pd.DataFrame, caption
 
 
 def noise(facts: Facts) -> str:
-    """A sentence on which differences are larger than the noise between seeds.
-
-    They are from the baseline; without one, from the best method of each setting.
-    """
-    baseline = facts.plan.get("baseline")
+    """A sentence on which differences are larger than the noise between seeds."""
+    frame = summaries.ranked(facts.rows, facts.runs, facts.metric)
     if len(facts.methods) < 2:
         return ""
+    if not (frame["n_seeds"] > 1).any():
+        return " One seed does not tell a difference from noise."
     said: dict[str, list[str]] = {}
     for setting in facts.settings:
-        means = at(facts.summary, setting).set_index("method")["mean"].dropna()
-        if means.empty:
-            continue
-        best = means.idxmax() if summaries.rising(facts.metric) else means.idxmin()
-        base = str(baseline or best)
-        frame = summaries.paired(at(facts.rows, setting), facts.runs, facts.metric, base)
-        frame = frame[frame["n_seeds"] > 1]
-        if frame.empty:
-            continue
-        sure, unsure = (
-            ", ".join(facts.methods[m] for m in frame.loc[frame["beyond_noise"] == which, "method"])
-            for which in (True, False)
-        )
-        text = f"{sure or 'none'}{f', not {unsure}' if unsure else ''}"
-        said.setdefault(text, []).append(facts.short(setting))
-    if not said:
-        return " Without several seeds no difference can be told from noise."
-    where = [f"{text} ({'; '.join(names)})" for text, names in said.items()]
+        order = at(frame, setting)
+        names = [facts.methods[method] for method in order["method"]]
+        texts = []
+        for name, beats in zip(names, order["beats"], strict=True):
+            worse = [facts.methods[method] for method in beats]
+            if len(worse) > 2 and worse == names[-len(worse) :]:
+                worse = [f"{worse[0]} and all that follow"]
+            texts += [f"{name} over {', '.join(worse)}"] if worse else []
+        said.setdefault("; ".join(texts) or "none", []).append(facts.short(setting))
+    each = [f"{text} ({'; '.join(settings)})" for text, settings in said.items()]
     return (
-        f" Of the differences from {facts.methods[baseline] if baseline else 'the best'}, larger "
-        "than the noise between seeds (paired t-test over seeds, 5 %) are those of: "
-        f"{'; '.join(where if len(said) > 1 else said)}."
+        " Differences larger than the noise between seeds (paired t-test over seeds, 5 %; the best "
+        f"method first): {'. '.join(each if len(said) > 1 else said)}."
     )
 
 
@@ -213,12 +217,12 @@ def clients_table(facts: Facts) -> Table:
         f"Final test {unit(metric)} over clients, each client by its mean over seeds: mean, "
         "standard deviation over clients, tenth percentile from the worse end, worst client."
     )
-    shown: dict[str, Callable[[Record], str]] = {
-        "mean": lambda row: number(row["mean"], metric),
-        "sd over clients": lambda row: number(row["sd_clients"], metric),
-        "10th percentile": lambda row: number(row["p10"], metric),
-        "worst client": lambda row: number(row["worst"], metric),
-        "clients": lambda row: str(row["n_clients"]),
+    shown: dict[str, Show] = {
+        "mean": _number("mean", metric),
+        "sd over clients": _number("sd_clients", metric),
+        "10th percentile": _number("p10", metric),
+        "worst client": _number("worst", metric),
+        "clients": _count("n_clients"),
     }
     return by_setting(facts, "clients", caption, facts.summary, shown, references=references)
 
@@ -231,12 +235,10 @@ def means_table(facts: Facts) -> Table:
         "test samples, which is that of all samples together; over the worst tenth of the "
         "clients (at least one), each by its mean over seeds. ± standard deviation over seeds."
     )
-    shown: dict[str, Callable[[Record], str]] = {
-        "mean over\nclients": lambda row: spread(row["mean"], row["sd_seeds"], metric),
-        "weighted\nby samples": lambda row: spread(
-            row["weighted"], row["weighted_sd_seeds"], metric
-        ),
-        "worst 10 %\nof clients": lambda row: number(row["worst_tenth"], metric),
+    shown: dict[str, Show] = {
+        "mean over\nclients": _spread("mean", "sd_seeds", metric),
+        "weighted\nby samples": _spread("weighted", "weighted_sd_seeds", metric),
+        "worst 10 %\nof clients": _number("worst_tenth", metric),
     }
     return by_setting(facts, "means", caption, facts.summary, shown)
 
@@ -253,16 +255,14 @@ def paired_table(facts: Facts) -> Table | None:
         "worse: share of clients (%), each by its mean difference over seeds. p: two-sided exact "
         f"sign test over clients, equal ones left out."
     )
-    shown: dict[str, Callable[[Record], str]] = {
-        "difference": lambda row: spread(
-            row["difference"], row["difference_sd_seeds"], metric, signed=True
-        ),
-        "better": lambda row: number(row["better"], "accuracy"),
-        "equal": lambda row: number(row["equal"], "accuracy"),
-        "worse": lambda row: number(row["worse"], "accuracy"),
-        "clients": lambda row: str(row["n_clients"]),
+    shown: dict[str, Show] = {
+        "difference": _spread("difference", "difference_sd_seeds", metric, signed=True),
+        "better": _number("better", "accuracy"),
+        "equal": _number("equal", "accuracy"),
+        "worse": _number("worse", "accuracy"),
+        "clients": _count("n_clients"),
         "p (sign test)": lambda row: probability(row["p_sign"]),
-        "seeds": lambda row: str(row["n_seeds"]),
+        "seeds": _count("n_seeds"),
     }
     return by_setting(facts, "paired", caption, frame, shown)
 
@@ -278,10 +278,10 @@ def personal_table(facts: Facts) -> Table | None:
         "clients' own models after it: mean over clients, then mean ± standard deviation over "
         f"seeds; the gain is paired by seed."
     )
-    shown: dict[str, Callable[[Record], str]] = {
-        "before": lambda row: spread(row["before"], row["before_sd_seeds"], metric),
-        "after": lambda row: spread(row["after"], row["after_sd_seeds"], metric),
-        "gain": lambda row: spread(row["gain"], row["gain_sd_seeds"], metric, signed=True),
+    shown: dict[str, Show] = {
+        "before": _spread("before", "before_sd_seeds", metric),
+        "after": _spread("after", "after_sd_seeds", metric),
+        "gain": _spread("gain", "gain_sd_seeds", metric, signed=True),
     }
     return by_setting(facts, "personalisation", caption, frame, shown)
 
@@ -300,16 +300,14 @@ def draws_table(facts: Facts) -> Table | None:
         "clients and training seeds. Draws with a missing or diverged run of the method, or with "
         "a point of its grid missing, are left out."
     )
-    shown: dict[str, Callable[[Record], str]] = {
-        "mean": lambda row: spread(row["mean"], row["sd_draws"], metric),
-        "worst draw": lambda row: number(row["worst"], metric),
+    shown: dict[str, Show] = {
+        "mean": _spread("mean", "sd_draws", metric),
+        "worst draw": _number("worst", metric),
     }
     if baseline is not None:
         caption += f" Difference: from {facts.methods[baseline]} on the same draw."
-        shown["difference"] = lambda row: spread(
-            row["difference"], row["difference_sd_draws"], metric, signed=True
-        )
-    shown["draws"] = lambda row: str(row["n_draws"])
+        shown["difference"] = _spread("difference", "difference_sd_draws", metric, signed=True)
+    shown["draws"] = _count("n_draws")
     return by_setting(facts, "draws", caption, frame, shown)
 
 
@@ -326,11 +324,11 @@ def grid_table(facts: Facts) -> Table | None:
         "shown for completeness and take no part in the choice. A point with a diverged run is "
         "passed over unless all have one."
     )
-    shown: dict[str, Callable[[Record], str]] = {
+    shown: dict[str, Show] = {
         "point": lambda row: row["point"] or "no grid values",
-        "validation": lambda row: spread(row["val"], row["val_sd_seeds"], metric),
-        "test": lambda row: spread(row["test"], row["test_sd_seeds"], metric),
+        "validation": _spread("val", "val_sd_seeds", metric),
+        "test": _spread("test", "test_sd_seeds", metric),
         "seeds": lambda row: Cell(str(row["n_seeds"]), remark=summaries.gaps(row)).whole,
         "selection": lambda row: "selected" if row["selected"] else "",
     }
-    return by_setting(facts, "grids", caption, frame, shown, text=("point",))
+    return by_setting(facts, "grids", caption, frame, shown, text=("point", "selection"))

@@ -179,7 +179,7 @@ SUMMARY_COLUMNS = [
 ]
 PAIRED_COLUMNS = [
     *KEY,
-    *("baseline", "difference", "difference_sd_seeds", "beyond_noise", "n_seeds"),
+    *("baseline", "difference", "difference_sd_seeds", "n_seeds"),
     *("better", "equal", "worse", "n_clients", "p_sign"),
 ]
 
@@ -190,9 +190,8 @@ def paired(
     """Each method against ``baseline`` on the same setting and seeds.
 
     ``difference`` and its sd: over common seeds, of the difference of the uniform means over
-    clients. ``beyond_noise``: whether a two-sided paired t-test over these seeds calls it other
-    than 0 at 5 %. ``better``, ``equal``, ``worse``: shares of clients, each client counted once by
-    its mean difference over the common seeds. ``p_sign``: two-sided exact sign test over clients.
+    clients. ``better``, ``equal``, ``worse``: shares of clients, each client counted once by its
+    mean difference over the common seeds. ``p_sign``: two-sided exact sign test over clients.
     """
     last = complete(final(rows, metric), runs)
     records = []
@@ -218,7 +217,6 @@ def _comparison(gain: pd.Series, metric: str) -> dict[str, Any]:
     return {
         "difference": seeds.mean(),
         "difference_sd_seeds": seeds.std(),
-        "beyond_noise": beyond_noise(seeds),
         "n_seeds": len(seeds),
         "better": better / len(clients),
         "equal": (len(clients) - better - worse) / len(clients),
@@ -228,14 +226,30 @@ def _comparison(gain: pd.Series, metric: str) -> dict[str, Any]:
     }
 
 
-def beyond_noise(differences: pd.Series) -> bool:
-    """Whether Student's t-test calls the mean of ``differences`` other than 0, two-sided at 5 %.
+def ranked(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Setting and method, best mean first, ``n_seeds``, and ``beats``: the methods, best first,
+    than which it is better by more than the noise between seeds.
 
-    Of fewer than two it cannot.
+    That is said by a two-sided paired t-test at 5 % over the seeds that both have.
     """
+    last = complete(final(rows, metric), runs)
+    means = last.groupby([*SETTING, "seed", "method"], sort=False)["value"].mean()
+    records = []
+    for setting, group in means.groupby(SETTING, sort=False):
+        table = group.droplevel([*range(len(SETTING))]).unstack("method")
+        order = table.mean().sort_values(ascending=not rising(metric), kind="stable").index
+        for place, method in enumerate(order):
+            beats = [m for m in order[place + 1 :] if _apart(table[method] - table[m])]
+            key: dict[str, Any] = dict(zip(KEY, (*setting, method), strict=True))
+            records.append(key | {"n_seeds": table[method].count(), "beats": beats})
+    return pd.DataFrame(records, columns=[*KEY, "n_seeds", "beats"])
+
+
+def _apart(differences: pd.Series) -> bool:
+    """Whether Student's t-test calls the mean other than 0; of fewer than two it cannot."""
     from scipy.special import stdtrit
 
-    n = len(differences)
+    n = differences.count()
     if n < 2:
         return False
     margin = stdtrit(n - 1, 0.975) * differences.std() / math.sqrt(n)

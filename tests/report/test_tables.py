@@ -394,3 +394,22 @@ def test_nothing_trained_yet_is_no_error(tmp_path):
     found = summaries.summarise(rows, runs, "accuracy")
     assert list(found["n_missing"]) == [1, 1]
     assert np.isnan(found["mean"]).all()
+
+
+def test_a_difference_is_named_if_it_is_larger_than_the_noise_between_seeds(tmp_path):
+    scores = {"a": (0.80, 0.82, 0.81), "b": (0.79, 0.815, 0.82), "c": (0.70, 0.72, 0.71)}
+    made = []
+    for method, values in scores.items():
+        for seed, value in enumerate(values):
+            write_run(tmp_path, f"{method}{seed}", clients([value, value]))
+            made.append(entry(f"{method}{seed}", method, seed=seed))
+    write_run(tmp_path, "d0", clients([0.1, 0.1]))
+    made.append(entry("d0", "d"))
+    found = summaries.ranked(*tables.collect(plan(made), tmp_path), "accuracy")
+    # a - b: 0.01, 0.005, -0.01. b - c: 0.09, 0.095, 0.11: t = 16, beyond 4.3. d has one seed.
+    assert found[["method", "n_seeds", "beats"]].values.tolist() == [
+        ["a", 3, ["c"]],
+        ["b", 3, ["c"]],
+        ["c", 3, []],
+        ["d", 1, []],
+    ]
