@@ -13,7 +13,7 @@ from pathlib import Path
 from fl.api.training import Training
 from fl.base import fields, meanings, plugins, registry
 from fl.base.registry import Entry
-from fl.cli import catalogue
+from fl.cli import api_reference, catalogue
 from fl.data.scheme import Common
 from fl.plan.config import Best, Cells, Execution, Node, Settings, Study
 
@@ -86,17 +86,27 @@ def _records() -> Iterator[str]:
         yield _keys(declared, meanings.parse(text, declared))
 
 
+def api() -> str:
+    """The page of what authors of methods, terms, alterations and models import."""
+    about = (
+        "`from fl.api import Method, recipe`: a method imports no other module of the pipeline. "
+        "[The training core](training-core.md) says how these work together."
+    )
+    return _page("fl.api", about, api_reference.blocks())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/methods.md": methods,
     "docs/datasets.md": datasets,
     "docs/library.md": library,
     "docs/config.md": config,
+    "docs/api.md": api,
 }
 """By path from the root of the repository, the function that gives a page's text."""
 
 
 def _page(title: str, about: str, blocks: Iterator[str]) -> str:
-    return "\n\n".join([f"# {title}", ORIGIN, about, *blocks]) + "\n"
+    return "\n\n".join([f"# {title}", ORIGIN, about, *filter(None, blocks)]) + "\n"
 
 
 def _kind(kind: str, level: str) -> Iterator[str]:
