@@ -6,8 +6,9 @@ is printed without a traceback. Anything else that is raised is a bug in Fedloom
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 LEFT = 75
@@ -25,6 +26,25 @@ class FedloomError(Exception):
 
 class DataError(FedloomError):
     """A data file, partition table or store entry that cannot be used as it is."""
+
+
+@contextlib.contextmanager
+def reading(name: object, wrong: str, remedy: str = "get the file again") -> Iterator[None]:
+    """Turn whatever a reader of somebody's file raises into a `DataError` that names the file.
+
+    Bytes of others break readers in ways that nobody lists: text that is no text, sizes that
+    overflow or that no memory holds. A `FedloomError` passes, as it says more.
+
+    Args:
+        wrong: What the message says of the file, ``is no complete picture``.
+    """
+    try:
+        yield
+    except FedloomError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{name}: {wrong} ({reason}); {remedy}") from error
 
 
 @dataclass(frozen=True)

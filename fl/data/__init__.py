@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Protocol
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-from fl.base import fields
-from fl.base.errors import ConfigError, DataError, Where
+from fl.base.errors import DataError
 from fl.base.files import sha256
 from fl.base.places import path_of
 from fl.data.contents import content
@@ -21,8 +20,16 @@ from fl.data.lock import Lock
 from fl.data.prepared import DESCRIPTION, Prepared, Writer
 
 __all__ = [
-    *("PUBLISHED", "Dataset", "Supply", "gather", "load", "own", "placed", "prepare"),
-    *("raw_name", "sources"),
+    "PUBLISHED",
+    "Dataset",
+    "Supply",
+    "gather",
+    "load",
+    "own",
+    "placed",
+    "prepare",
+    "raw_name",
+    "sources",
 ]
 
 
@@ -185,7 +192,7 @@ def prepare(
     found = _opened(folder)
     if found is None:
         _make(dataset, name, Path(raw), folder, supply)
-        found = _whole(folder)
+        found = Prepared.open(folder)
     params = _params(dataset)
     if (found.name, found.params) != (name, params):
         raise DataError(
@@ -200,52 +207,12 @@ def _opened(folder: Path) -> Prepared | None:
     if not (folder / DESCRIPTION).exists():
         return None
     try:
-        return _whole(folder)
+        return Prepared.open(folder)
     except DataError:
         # Another Snakemake that is about to prepare it as well first takes the description away.
         if (folder / DESCRIPTION).exists():
             raise
         return None
-
-
-def _whole(folder: Path) -> Prepared:
-    """A prepared folder whose description is one, or `DataError`."""
-    try:
-        found = Prepared.open(folder)
-        fields.parse(_Description, {key: getattr(found, key) for key in _KEYS}, Where(DESCRIPTION))
-        for key, numbers in (found.normalisation or {}).items():
-            at = Where(DESCRIPTION) / "normalisation" / key
-            fields.value(float | list[float], numbers, at)
-        if found.normalisation is not None and {*found.normalisation} != {"scale", "mean", "sd"}:
-            raise ValueError(
-                f"normalisation has {sorted(found.normalisation)}, not scale, mean, sd"
-            )
-        for source in found.sources:
-            _ = source["name"], source["sha256"]
-    except (
-        *(ConfigError, ValueError, TypeError, LookupError),
-        *(ArithmeticError, RecursionError, MemoryError, SyntaxError),
-    ) as error:
-        problem = f"cannot be opened ({type(error).__name__}: {error})"
-        raise DataError(
-            f"{folder / DESCRIPTION}: {problem}; delete the folder {folder} and prepare it again"
-        ) from error
-    return found
-
-
-@dataclasses.dataclass(frozen=True)
-class _Description:
-    """What ``dataset.json`` says beside its arrays."""
-
-    name: str
-    params: dict[str, Any]
-    classes: tuple[str, ...]
-    domains: tuple[str, ...]
-    normalisation: dict[str, Any] | None
-    sources: tuple[dict[str, str], ...]
-
-
-_KEYS = tuple(field.name for field in dataclasses.fields(_Description))
 
 
 def _params(dataset: Dataset) -> Any:
@@ -291,10 +258,10 @@ def load(name: str, root: str | Path = "data/prepared") -> Prepared:
     """
     root = Path(root)
     if (root / name).is_dir():
-        return _whole(root / name)
+        return Prepared.open(root / name)
     there = sorted(p.parent.name for p in root.glob(f"[!.]*/{DESCRIPTION}"))
     hashed = [n for n in there if re.fullmatch(re.escape(name) + "-[0-9a-f]{6,64}", n)]
     if len(hashed) == 1:
-        return _whole(root / hashed[0])
+        return Prepared.open(root / hashed[0])
     problem = f"{len(hashed)} variants of {name!r}" if hashed else f"no data set {name!r}"
     raise DataError(f"{root}: {problem}; there is: {', '.join(there) or 'nothing'}")

@@ -6,6 +6,7 @@ Rows are counted from 1, the one below the header being the first.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,43 +14,48 @@ from typing import Any, NoReturn
 import numpy as np
 import pandas as pd
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, reading
 from fl.data.prepared import SPLIT
 
 ROWS = 50_000
 PARQUET = (".parquet", ".pq")
+INDEX = re.compile(r"__index_level_[0-9]+__")
+"""The columns in which pandas keeps the index of a table in Parquet."""
 
 
 def names(path: Path, separator: str = ",") -> list[str]:
-    """The columns of the table at ``path``; `DataError` if there is none, or one stands twice."""
-    try:
-        found = _parquet_names(path) if path.suffix in PARQUET else _csv_names(path, separator)
-    except (OSError, ValueError, csv.Error, StopIteration) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error or "it is empty"
-        problem = f"{path}: cannot be read as a table ({reason})"
-        raise DataError(f"{problem}; allowed: a CSV file with a header, or Parquet") from error
-    for name in found:
-        if found.count(name) > 1:
+    """The columns of the table at ``path``; `DataError` if there is none, or one stands twice.
+
+    A column without a name is left out: pandas writes the numbers of rows so, and a comma at the
+    end of lines makes an empty one.
+    """
+    allowed = "allowed: a CSV file with a header, or Parquet"
+    with reading(path, "cannot be read as a table", allowed):
+        header = _parquet_names(path) if path.suffix in PARQUET else _csv_names(path, separator)
+    for name in header:
+        if header.count(name) > 1:
             raise DataError(f"{path}: column {name!r} stands twice; allowed: each name once")
-    return found
+    return header
 
 
 def _parquet_names(path: Path) -> list[str]:
     import pyarrow.parquet as pq
 
-    return list(pq.read_schema(path).names)
+    return [name for name in pq.read_schema(path).names if not INDEX.fullmatch(name)]
 
 
 def _csv_names(path: Path, separator: str) -> list[str]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = csv.reader(file, delimiter=separator)
-        header = next(rows)
+        header = next(rows, None)
+        if header is None:
+            raise ValueError("it is empty")
         first = next(rows, header)
     if len(first) != len(header):
         raise ValueError(
             f"{len(header)} columns in the header, {len(first)} cells in the first row"
         )
-    return header
+    return [name for name in header if name]
 
 
 def require(path: Path, there: Iterable[str], key: str, column: str) -> None:
@@ -77,13 +83,15 @@ def pieces(
         DataError: For a damaged file.
     """
     first = 1
-    try:
-        for piece in _read(path, columns, texts, separator):
-            if len(piece):
-                yield first, piece
-            first += len(piece)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read from row {first} on ({error})") from error
+    read = _read(path, columns, texts, separator)
+    while True:
+        with reading(path, f"cannot be read from row {first} on"):
+            piece = next(read, None)
+        if piece is None:
+            return
+        if len(piece):
+            yield first, piece
+        first += len(piece)
 
 
 def _read(
@@ -137,7 +145,8 @@ def _no_number(
 
 
 def _shown(value: Any) -> str:
-    return "an empty cell" if pd.isna(value) or value == "" else repr(str(value))
+    empty = value is None or value is pd.NA or (isinstance(value, float) and value != value)
+    return "an empty cell" if empty or str(value) == "" else repr(str(value)[:100])
 
 
 def labels(path: Path, first: int, values: pd.Series[Any]) -> list[str]:
@@ -147,7 +156,8 @@ def labels(path: Path, first: int, values: pd.Series[Any]) -> list[str]:
         row = first + int(empty.argmax())
         raise DataError(f"{path}: column {values.name!r}, row {row}: is empty; allowed: a name")
     if values.dtype.kind == "f":  # In Parquet alone; of whole numbers, where a cell can be empty.
-        broken = (values != values.round()).to_numpy(bool)
+        # Above that, whole numbers that differ are one float.
+        broken = ((values != values.round()) | (values.abs() > 2**53)).to_numpy(bool)
         if broken.any():
             row = int(broken.argmax())
             problem = f"column {values.name!r}, row {first + row}: {values.iloc[row]} is no class"
@@ -169,7 +179,7 @@ def splits(path: Path, first: int, values: pd.Series[Any]) -> np.ndarray:
 def in_order(texts: Iterable[str]) -> list[str]:
     """Different texts in order: whole numbers by their value, anything else by spelling."""
     found = set(texts)
-    if all(text.removeprefix("-").isdecimal() for text in found):
+    if all(text.removeprefix("-").isdecimal() and len(text) < 4000 for text in found):
         return sorted(found, key=lambda text: (int(text), text))
     return sorted(found)
 

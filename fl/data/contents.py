@@ -42,7 +42,8 @@ def content(paths: Sequence[Path]) -> str:
     try:
         if files == list(paths) and len(files) == 1:
             return sha256(files[0])
-        top = os.path.commonpath([path if path.is_dir() else path.parent for path in paths])
+        folders = [path if path.is_dir() else path.parent for path in paths]
+        top = os.path.commonpath([folder.absolute() for folder in folders])
         parts = [[Path(os.path.relpath(path, top)).as_posix(), sha256(path)] for path in files]
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error

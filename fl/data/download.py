@@ -19,7 +19,7 @@ from fl.base.errors import DataError
 from fl.base.files import disk_errors, sha256
 from fl.base.places import path_of
 from fl.data.lock import Lock, alone_in
-from fl.data.transfer import Partial, download
+from fl.data.transfer import Download
 
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 """What pip calls a package, where that is not the name it is imported by."""
@@ -58,44 +58,42 @@ def fetch(
         DataError: If the source cannot be had, or is not the file that was expected.
     """
     target = Path(folder) / source.name
-    held = source.sha256 or (lock.expected(source.name) if lock else None)
+    expected = source.sha256 or (lock.expected(source.name) if lock else None)
     by = f" (recorded in {lock.path})" if lock and not source.sha256 else ""
     try:
         with disk_errors(target), alone_in(target.parent):
-            if not target.is_file() or held not in (None, sha256(target)):
-                _bring(source, target, origin, held, by)
-            if lock and not held:
+            if not target.is_file() or expected not in (None, sha256(target)):
+                _bring(source, target, origin, expected, by)
+            if lock and not expected:
                 lock.record(source.name, sha256(target))
     except OSError as error:
         raise DataError(f"{target}: cannot be fetched ({error})") from error
     return target
 
 
-def _bring(source: Source, target: Path, origin: str | None, held: str | None, by: str) -> None:
+def _bring(source: Source, target: Path, origin: str | None, expected: str | None, by: str) -> None:
     url = _address(source, target, origin)
-    partial = Partial.of(target)
+    partial = target.with_name(f".{target.name}.partial")
     remote = urlparse(url).scheme in ("http", "https")
-    goes_on = remote and partial.size > 0
+    resumes = remote and expected is not None and partial.exists()
     if remote:
-        download(url, target)
+        Download(url, partial, target, resume=expected is not None).run()
     else:
         _take(url, source.name, target, partial)
-    found = sha256(partial.path) if held else None
-    if found != held and goes_on:
-        # What had arrived earlier was damaged, or of another version of the same date.
-        partial.remove()
-        download(url, target)
-        found = sha256(partial.path)
-    if found != held:
-        partial.remove()
+    actual = sha256(partial) if expected else None
+    if actual != expected and resumes:
+        # What had arrived earlier was damaged, or of another version.
+        Download(url, partial, target, resume=False).run()
+        actual = sha256(partial)
+    if actual != expected:
+        partial.unlink()
         raise DataError(
-            f"{target}: the file from {url} has sha256 {found}, expected {held}{by}; it is not"
+            f"{target}: the file from {url} has sha256 {actual}, expected {expected}{by}; it is not"
             " kept, as it is damaged or another version"
         )
-    with partial.path.open("rb") as file:
+    with partial.open("rb") as file:
         os.fsync(file.fileno())
-    partial.path.replace(target)
-    partial.remove()
+    partial.replace(target)
 
 
 def _address(source: Source, target: Path, origin: str | None) -> str:
@@ -112,7 +110,7 @@ def _address(source: Source, target: Path, origin: str | None) -> str:
     return (path_of(origin).resolve() / source.name).as_uri()
 
 
-def _take(url: str, name: str, target: Path, partial: Partial) -> None:
+def _take(url: str, name: str, target: Path, partial: Path) -> None:
     """The file at a local address: a second name for a user's where the disk can, else a copy."""
     address = urlparse(url)
     if address.scheme == "package":
@@ -124,15 +122,15 @@ def _take(url: str, name: str, target: Path, partial: Partial) -> None:
         raise DataError(f"source {name}: url is {url!r}; allowed: {allowed}")
     if not path.is_file():
         raise DataError(f"{target}: cannot be fetched from {url} (there is no file {path})")
-    partial.remove()
+    partial.unlink(missing_ok=True)
     if address.scheme == "file":
         with contextlib.suppress(OSError):
-            os.link(path, partial.path)
+            os.link(path, partial)
             return
     try:
-        shutil.copyfile(path, partial.path)
+        shutil.copyfile(path, partial)
     except OSError:
-        partial.remove()
+        partial.unlink(missing_ok=True)
         raise
 
 

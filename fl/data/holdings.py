@@ -154,7 +154,7 @@ def read(path: str | Path) -> pd.DataFrame:
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
             raise ValueError("its notes are no list of texts")
     except (OSError, ValueError, DataError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error
+        reason = error if Path(path).exists() else "no such file"
         raise DataError(
             f"{path}: cannot be read as a partition table ({reason}); allowed: a complete Parquet"
             f" file with the columns {', '.join(PARTITION_COLUMNS)}"

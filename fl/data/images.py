@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import numpy as np
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, reading
 from fl.data.archives import name_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+BROKEN = ("is no complete picture", "get it again, or its archive")
+"""What is wrong with what Pillow cannot read, and what to do."""
 
 Box = tuple[int, int, int, int]
 """Left, upper, right, lower, in pixels."""
@@ -43,16 +46,13 @@ def decode(
     Raises:
         DataError: If its mode is another one, or if it cannot be read.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     content = stream if isinstance(stream, bytes) else stream.read()
     name = name or ("a picture" if isinstance(stream, bytes) else name_of(stream))
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            image.load()
-            picture = _in_mode(image, mode, converts, name)
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
-        raise _incomplete(name, error) from error
+    with reading(name, *BROKEN), Image.open(io.BytesIO(content)) as image:
+        image.load()
+        picture = _in_mode(image, mode, converts, name)
     if crop is not None:
         picture = picture.crop(_middle(*picture.size) if crop == "centre" else crop)
     if size is not None and picture.size != size[::-1]:
@@ -67,17 +67,10 @@ def look(path: Path) -> tuple[str, tuple[int, int]]:
     Raises:
         DataError: If it cannot be read.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
-    try:
-        with Image.open(path) as image:
-            return image.mode, image.size[::-1]
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
-        raise _incomplete(str(path), error) from error
-
-
-def _incomplete(name: str, error: Exception) -> DataError:
-    return DataError(f"{name}: is no complete picture ({error}); get it again, or its archive")
+    with reading(path, *BROKEN), Image.open(path) as image:
+        return image.mode, image.size[::-1]
 
 
 def _in_mode(image: Image, mode: str, converts: tuple[str, ...], name: str) -> Image:

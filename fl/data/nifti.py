@@ -12,12 +12,11 @@ from __future__ import annotations
 import gzip
 import logging
 import math
-import zlib
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import numpy as np
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, reading
 from fl.data.archives import name_of
 
 if TYPE_CHECKING:
@@ -46,11 +45,8 @@ def read(stream: BinaryIO) -> np.ndarray:
         DataError: For a file of another kind and for a damaged one, which it names.
     """
     name, content = name_of(stream), stream.read()
-    try:
-        if content.startswith(GZIP):
-            content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{name}: is damaged ({error}); get the archive again") from error
+    with reading(name, "is damaged", "get the archive again"):
+        content = gzip.decompress(content) if content.startswith(GZIP) else content
     header, start, scaling = _header(content, name)
     shape, dtype = header.get_data_shape(), header.get_data_dtype()
     count = math.prod(shape)
@@ -66,11 +62,10 @@ def read(stream: BinaryIO) -> np.ndarray:
 def _header(content: bytes, name: str) -> tuple[Nifti1Header, int, tuple[float, float]]:
     """A header that can be gone by, where the values begin, and slope and intercept."""
     from nibabel.nifti1 import Nifti1Header
-    from nibabel.spatialimages import HeaderDataError
 
     if len(content) < HEADER:
         _fail(name, "has no NIfTI-1 header")
-    try:
+    with reading(name, "has a header that nobody can go by"):
         header = Nifti1Header(content[:HEADER], check=False)
         if header["sizeof_hdr"] != HEADER:
             _fail(name, "has no NIfTI-1 header")
@@ -85,8 +80,6 @@ def _header(content: bytes, name: str) -> tuple[Nifti1Header, int, tuple[float, 
         slope, intercept = header.get_slope_inter()
         scaling = (1.0, 0.0) if slope is None else (slope, intercept)
         return header, int(header.get_data_offset()), scaling
-    except (HeaderDataError, ValueError, OverflowError) as error:
-        _fail(name, f"has a header that nobody can go by ({error})")
 
 
 def _fail(name: str, problem: str) -> NoReturn:

@@ -12,7 +12,6 @@ folder gets its name after that: a folder with this file is complete.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -20,12 +19,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.base.files import erase, move, sha256
+from fl.base.files import damage, erase, move, read_sealed, sync_folder, write_sealed
 from fl.data.rows import Rows
 
 ARRAYS = ("x", "y", "client", "domain", "split", "mask", "text")
@@ -133,13 +132,10 @@ class Writer:
         paths = {name: self._path(name) for name in (*names, *further)}
         arrays = {name: np.load(path, mmap_mode="r") for name, path in paths.items()}
         text = _description({**self.description, **meta}, arrays, self.folder)
-        for name, path in paths.items():
-            _sync(path)
-            text["arrays"][name]["sha256"] = sha256(path)
-        description = self.temporary / DESCRIPTION
-        description.write_text(json.dumps(text, indent=2, sort_keys=True) + "\n")
-        _sync(description)
-        _sync(self.temporary)
+        for path in paths.values():
+            sync_folder(path)
+        write_sealed(self.temporary / DESCRIPTION, text, [path.name for path in paths.values()])
+        sync_folder(self.temporary)
         while not move(self.temporary, self.folder) and not (self.folder / DESCRIPTION).exists():
             erase(self.folder)  # What is there was never finished, or is being made anew.
 
@@ -194,27 +190,21 @@ class Prepared:
         """
         folder = Path(folder)
         text = _read_description(folder)
-        try:
-            stated = {name: (a["dtype"], tuple(a["shape"])) for name, a in text["arrays"].items()}
-            arrays = {name: _map(folder / f"{name}.npy", *stated[name]) for name in stated}
-            if problem := _mismatch(arrays):
-                _damaged(folder / DESCRIPTION, problem)
-            return cls(
-                folder=folder,
-                name=text["name"],
-                params=text["params"],
-                x=arrays["x"],
-                y=arrays["y"],
-                **{name: arrays.get(name) for name in ARRAYS[2:]},
-                classes=tuple(text["classes"]),
-                domains=tuple(text["domains"]),
-                normalisation=text["normalisation"],
-                sources=tuple(text["sources"]),
-                inputs={name: arrays[name] for name in arrays if name not in ARRAYS},
-                normalisations=text.get("inputs", {}),
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            _damaged(folder / DESCRIPTION, f"lacks or garbles {error}")
+        arrays = {name: _map(folder / f"{name}.npy", text["files"]) for name in text["arrays"]}
+        return cls(
+            folder=folder,
+            name=text["name"],
+            params=text["params"],
+            x=arrays["x"],
+            y=arrays["y"],
+            **{name: arrays.get(name) for name in ARRAYS[2:]},
+            classes=tuple(text["classes"]),
+            domains=tuple(text["domains"]),
+            normalisation=text["normalisation"],
+            sources=tuple(text["sources"]),
+            inputs={name: arrays[name] for name in arrays if name not in ARRAYS},
+            normalisations=text.get("inputs", {}),
+        )
 
     def array(self, name: str) -> np.ndarray:
         """An array of inputs: ``x``, ``text``, or one of the further ones.
@@ -234,11 +224,9 @@ class Prepared:
 
     def verify(self) -> None:
         """Read every array and compare it with the SHA-256 in ``dataset.json``, or `DataError`."""
-        for name, stated in _read_description(self.folder)["arrays"].items():
-            path = self.folder / f"{name}.npy"
-            found = sha256(path)
-            if found != stated["sha256"]:
-                _damaged(path, f"has sha256 {found}, expected {stated['sha256']}")
+        for name, described in _read_description(self.folder)["files"].items():
+            if problem := damage(self.folder / name, described):
+                raise DataError(f"{problem}; {_remedy(self.folder)}")
 
 
 def _description(
@@ -299,34 +287,21 @@ def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / DESCRIPTION
     try:
-        text = json.loads(path.read_text())
+        return read_sealed(path)
     except FileNotFoundError:
-        _damaged(path, "is missing: the data set is not prepared, or not to the end")
-    except (OSError, ValueError) as error:
-        _damaged(path, f"cannot be read ({error})")
-    if not isinstance(text, dict):
-        _damaged(path, "is not a mapping")
-    return text
+        problem = f"{path}: is missing: the data set is not prepared, or not to the end"
+    except DataError as error:
+        problem = str(error)
+    raise DataError(f"{problem}; {_remedy(folder)}")
 
 
-def _map(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        _damaged(path, f"is missing, truncated or no array ({error})")
-    if (str(array.dtype), array.shape) != (dtype, shape):
-        found = f"{array.dtype} {list(array.shape)}"
-        _damaged(path, f"is {found}, but {DESCRIPTION} states {dtype} {list(shape)}")
-    return array
+def _map(path: Path, described: Mapping[str, Any]) -> np.ndarray:
+    """An array on the disk, whose size alone is compared with what was written."""
+    size = path.stat().st_size if path.is_file() else None
+    if size != described[path.name]["size"]:
+        raise DataError(f"{path}: is missing, truncated or another array; {_remedy(path.parent)}")
+    return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
-def _damaged(path: Path, problem: str) -> NoReturn:
-    raise DataError(f"{path}: {problem}; delete the folder {path.parent} and prepare it again")
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _remedy(folder: Path) -> str:
+    return f"delete the folder {folder} and prepare it again"

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, reading
 from fl.data.archives import name_of
 
 
@@ -65,14 +65,12 @@ def pieces(stream: BinaryIO, rows: int) -> Iterator[tuple[int, int, np.ndarray]]
             stream.
     """
     name = name_of(stream)
-    try:
+    with reading(name, "is no array of numpy's"):
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0
         if version != (1, 0):
             read = np.lib.format.read_array_header_2_0
         shape, by_columns, dtype = read(stream)
-    except (ValueError, OSError) as error:
-        raise DataError(f"{name}: is no array of numpy's ({error}); fetch it again") from error
     if by_columns or dtype.hasobject or not shape:
         raise DataError(f"{name}: is an array of {dtype} {shape}; allowed: numbers, row by row")
     width = dtype.itemsize * int(np.prod(shape[1:]))

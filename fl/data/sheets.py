@@ -11,7 +11,7 @@ import zipfile
 from typing import BinaryIO
 from xml.etree import ElementTree
 
-from fl.base.errors import DataError
+from fl.base.errors import reading
 from fl.data.archives import name_of
 
 SPACE = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
@@ -24,8 +24,7 @@ def rows(stream: BinaryIO) -> list[dict[str, str]]:
     Raises:
         DataError: For a file that is no workbook; it names the file.
     """
-    name = name_of(stream)
-    try:
+    with reading(name_of(stream), "is no readable Excel workbook"):
         with zipfile.ZipFile(io.BytesIO(stream.read())) as book:
             sheet = ElementTree.fromstring(book.read(SHEET))
             shared = book.read(STRINGS) if STRINGS in book.namelist() else b"<none/>"
@@ -34,8 +33,6 @@ def rows(stream: BinaryIO) -> list[dict[str, str]]:
             {_column(cell): _content(cell, strings) for cell in row.iter(f"{SPACE}c")}
             for row in sheet.iter(f"{SPACE}row")
         ]
-    except (zipfile.BadZipFile, KeyError, IndexError, ElementTree.ParseError) as error:
-        raise DataError(f"{name}: is no readable Excel workbook ({error})") from error
 
 
 def _column(cell: ElementTree.Element) -> str:

@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, reading
 from fl.data.archives import name_of
 
 RATE = 16_000
@@ -33,14 +33,10 @@ FLOOR = 1e-6
 def read_wav(stream: BinaryIO) -> np.ndarray:
     """A signal, int16 ``[samples]``; `DataError` that names it unless 16 kHz, mono, 16 bit."""
     name = name_of(stream)
-    try:
-        with wave.open(io.BytesIO(stream.read())) as file:
-            found = (file.getframerate(), file.getnchannels(), 8 * file.getsampwidth())
-            stated, samples = file.getnframes(), file.readframes(file.getnframes())
-    except (wave.Error, EOFError, RuntimeError) as error:  # The last of a chunk's stated size.
-        raise DataError(f"{name}: is no WAVE file ({error})") from error
-    if found != (RATE, 1, 16):
-        rate, channels, bits = found
+    with reading(name, "is no WAVE file"), wave.open(io.BytesIO(stream.read())) as file:
+        rate, channels, bits = file.getframerate(), file.getnchannels(), 8 * file.getsampwidth()
+        stated, samples = file.getnframes(), file.readframes(file.getnframes())
+    if (rate, channels, bits) != (RATE, 1, 16):
         problem = f"is of {rate} Hz, {channels} channel(s), {bits} bit"
         raise DataError(f"{name}: {problem}; allowed: {RATE} Hz, 1 channel, 16 bit")
     if len(samples) != 2 * stated:

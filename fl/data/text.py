@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, reading
 from fl.data.archives import name_of
 
 
@@ -31,12 +31,14 @@ def table(stream: BinaryIO, encoding: str) -> Iterator[tuple[int, list[str]]]:
     """
     name, number = name_of(stream), 0
     lines = _Lines(io.TextIOWrapper(stream, encoding, newline=""))
-    try:
-        for row in csv.reader(lines):
-            number += 1
-            yield number, row
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{name}: row {number + 1} is no row of a csv file ({error})") from error
+    rows = csv.reader(lines)
+    while True:
+        with reading(name, f"row {number + 1} is no row of a csv file"):
+            row = next(rows, None)
+        if row is None:
+            break
+        number += 1
+        yield number, row
     if not lines.last.rstrip("\r\n").endswith('"'):
         raise DataError(f"{name}: ends early, in row {number}; fetch it again")
 

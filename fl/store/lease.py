@@ -1,13 +1,12 @@
 """One process at a time for one run, on a file system that several hosts may share.
 
-A lease is a file that names its holder. It appears by a hard link, so that one of several processes
-makes it, and its holder touches it every few seconds. It is locked as long as the holder lives.
-
-A process of the same host sees by the lock at once that a holder is over. On another host, where a
-lock may be unknown, a holder counts as over if nobody touched its file while the waiter watched for
-``patience`` seconds; no clocks are compared. So a live holder can be replaced wrongly, for instance
-after it was suspended. It notices at its next touch (`Lease.lost`), and until then two processes
-work on one run. The store is right without leases; they save work and guard nothing.
+A lease is a file that names its holder, who locks it as long as it lives and touches it every few
+seconds. Where the lock can be had and the file is of this host, the holder is over. Of a holder on
+another host, or where a disk has no locks, silence tells: it counts as over if nobody touched the
+file while the waiter watched for ``patience`` seconds; no clocks are compared. So a live holder can
+be replaced wrongly, for instance after it was suspended. It notices at its next touch
+(`Lease.lost`), and until then two processes work on one run. The store is right without leases:
+they save work and guard nothing.
 """
 
 from __future__ import annotations
@@ -84,23 +83,22 @@ def take(
     # pause of this process or of the file server counts as silence of the holder.
     pause = beat / 10
     while not over():
-        last = _touched(path)
-        if last is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if lease := _create(path, beat):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # Its folder may be removed meanwhile.
+            if lease := _claim(path, beat):
                 return lease
-            continue
+        last = _touched(path)
         if last != touched:
             touched, silent = last, 0.0
-        name = holder(path)
-        if _remove_orphan(path) or (silent >= patience and _remove(path, last)):
-            log.warning("%s: its holder is gone (%s); taking over", path, name)
+        if silent >= patience:
+            log.warning("%s: %s is silent; taking over", path, holder(path))
+            path.unlink(missing_ok=True)
             continue
         if not wait:
             return None
         if not told:
             told = True
-            log.info("%s: waiting for %s, which holds it", path, name)
+            log.info("%s: waiting for %s, which holds it", path, holder(path))
         time.sleep(pause)
         silent += pause
     return None
@@ -122,90 +120,54 @@ def living(path: Path, patience: float) -> str | None:
     judged by this host's clock.
     """
     try:
-        if time.time() - path.stat().st_mtime > patience:
-            return None
-        handle = _locked(path)
+        with path.open("rb") as file:
+            ours = _parse(file.read()).get("host") == socket.gethostname()
+            over = ours and _lock(file.fileno(), fcntl.LOCK_SH)
+        silent = time.time() - path.stat().st_mtime > patience
     except OSError:
         return None
-    if handle is not None:
-        os.close(handle)
-        return None
-    return holder(path)
+    return None if over or silent else holder(path)
 
 
-def _create(path: Path, beat: float) -> Lease | None:
-    """Try to be the one who creates the lease file."""
-    draft = files.temporary(path)
-    handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+def _claim(path: Path, beat: float) -> Lease | None:
+    """The lease, if nobody has it or its holder was a process of this host and is over."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        with contextlib.suppress(OSError):  # Some network file systems have no locks.
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        said = {"host": socket.gethostname(), "pid": os.getpid()}
-        os.write(handle, json.dumps(said).encode())
-        os.link(draft, path)
-    except (FileExistsError, FileNotFoundError):  # Another was first, or has removed the folder.
-        os.close(handle)
-        return None
+        locked = _lock(handle, fcntl.LOCK_EX)
+        content = os.read(handle, 4096)
+        orphaned = locked and _parse(content).get("host") == socket.gethostname()
+        if locked is not False and (not content or orphaned) and _is_at(path, handle):
+            if content:
+                log.warning("%s: its holder is gone (%s); taking over", path, holder(path))
+            os.ftruncate(handle, 0)
+            said = {"host": socket.gethostname(), "pid": os.getpid()}
+            os.pwrite(handle, json.dumps(said).encode(), 0)
+            return Lease(path, handle, beat)
     except BaseException:
-        os.close(handle)
-        raise
-    finally:
-        draft.unlink(missing_ok=True)
-    return Lease(path, handle, beat)
-
-
-def _remove_orphan(path: Path) -> bool:
-    """Remove the lease of a process of this host that is over."""
-    try:
-        handle = _locked(path)
-    except OSError:
-        return False
-    if handle is None:
-        return False
-    try:  # While this process has the lock of the file, no other can judge it.
-        orphaned = _is_at(path, handle)
-        if orphaned:
-            path.unlink()
-        return orphaned
-    finally:
-        os.close(handle)
-
-
-def _locked(path: Path) -> int | None:
-    """A handle with the lock of the file; None if a process has it, or if one of another host may.
-
-    Raises:
-        OSError: If there is no such file, or if locks are unknown here.
-    """
-    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        if _parse(os.read(handle, 4096)).get("host") == socket.gethostname():
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return handle
-    except BlockingIOError:
-        pass
-    except OSError:
         os.close(handle)
         raise
     os.close(handle)
     return None
 
 
-def _remove(path: Path, last: tuple[int, int]) -> bool:
-    """Remove a lease that nobody has touched since ``last``."""
-    silent = _touched(path) == last
-    if silent:
-        path.unlink(missing_ok=True)
-    return silent
+def _lock(handle: int, kind: int) -> bool | None:
+    """Whether the file is locked now by this handle; None where the disk has no locks."""
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
-def _touched(path: Path) -> tuple[int, int] | None:
-    """Which file the lease is, and when it was touched; None if there is none."""
+def _touched(path: Path) -> tuple[int, int]:
+    """Which file the lease is, and when it was touched; zeros if there is none."""
     try:
         with path.open("rb") as file:  # Opened, so that NFS asks the server.
             stat = os.fstat(file.fileno())
     except FileNotFoundError:
-        return None
+        return 0, 0
     return stat.st_ino, stat.st_mtime_ns
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl.base import identity
 from fl.base.errors import FedloomError, Where
 from fl.base.files import disk_errors
 from fl.store import run_check
@@ -51,42 +50,38 @@ def entries(store: Store) -> Iterator[StoredRun]:
     for run in torn:
         yield StoredRun(run, DAMAGED, {}, _size(store.root / run))
     # One that is torn may have been begun again.
-    for run in (one for one in store.unfinished() if one not in torn):
+    for run in sorted({*store.unfinished()} - {*torn}):
         yield StoredRun(run, UNFINISHED, {}, _size(store.place(run)))
 
 
 def problems(store: Store, run: str) -> list[str]:
     """What is wrong with a finished run, one line each: its files, its name, its content."""
-    if found := store.verify(run):
-        return found
+    if damages := store.verify(run):
+        return damages
     place = store.place(run)
     try:
         record = store.record(run)
         run_check.check_whole(record, Where(str(place / RECORD)))
-        named = identity.run(identity.point(record["spec"], record["code"]), record["spec"]["seed"])
-        if named != run or record["run"] != run:
-            return [f"{place}: is, by what its record says, run {named}"]
+        run_check.check_id(record, run, str(place))
         # Whoever filled the store named them: no name may lead out of the run's folder.
         if strange := sorted({*record["files"]} - {*KEPT}):
             return [f"{place}: has a file {name!r}" for name in strange]
         if METRICS not in record["files"]:
             return [f"{place}: has no {METRICS}"]
-        run_check.check_metrics(store.metrics(run), record, str(place / METRICS))
+        run_check.joined_metrics([store.metrics(run)], [record], [str(place / METRICS)])
         if WEIGHTS in record["files"]:
             store.weights(run)
         run_check.check_traces(store.traces(run), record, str(place / TRACES))
     except FedloomError as error:
         return [str(error)]
-    except (ValueError, RecursionError) as error:
-        return [f"{place}: its record has what no spec has ({error})"]
     return []
 
 
 def leftovers(data: Path) -> list[Path]:
     """Unfinished folders of prepared data that have not changed for a day."""
     with disk_errors(data):
-        found = sorted((data / "prepared").glob(".*.partial"))
-        return [path for path in found if time.time() - _touched(path) > DAY]
+        partial = sorted((data / "prepared").glob(".*.partial"))
+        return [path for path in partial if time.time() - _touched(path) > DAY]
 
 
 def stale_markers(results: Path, bundles: Collection[str]) -> list[Path]:

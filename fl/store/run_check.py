@@ -7,14 +7,14 @@ broken machine, and no table may contain its numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 
-from fl.base import fields
+from fl.base import fields, identity
 from fl.base.errors import ConfigError, DataError, Where
-from fl.base.fields import Bound, Count, Index, NonNegative, Positive, Seed
+from fl.base.fields import Count, Index, NonNegative, Positive, Seed
 from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
 
 if TYPE_CHECKING:
@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 LARGEST = 2**31 - 1
 """Of rounds and clients: tables have 32 bits for them."""
 
-RANGES = {"round": (0, None), "client": (0, LARGEST), "n": (1, 2**63 - 1)}
-"""By column, its least and its largest number; None: the run's last round."""
-
 WORDS = {"split": (*SPLITS, UNSEEN), "stage": (GLOBAL, PERSONAL)}
 KEY = [name for name in METRIC_COLUMNS if name not in ("value", "n")]
+KINDS = {
+    **dict.fromkeys(("round", "client", "n"), ("iu", "whole numbers")),
+    **dict.fromkeys(("split", "stage", "metric"), ("", "text")),
+    "value": ("f", "numbers"),
+}
+"""By column, the kinds of its type as numpy calls them, "" for text, and in words."""
 
 
 @dataclass(frozen=True)
@@ -62,22 +65,7 @@ class _Spec:
 class _Execution:
     backend: str
     device: str | None = None
-
-
-Size = Annotated[int, Bound(low=0, limit=2**63 - 1)]
-"""Bytes, as a table has room for them."""
-
-
-@dataclass(frozen=True)
-class _Costs:
-    participants: Count
-    traffic: list[list[Size]]
-    bytes_down: NonNegative
-    bytes_up: NonNegative
-    flops: NonNegative
-    state_client: Size
-    state_server: Size
-    flops_server: NonNegative = 0.0
+    stack: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,14 +98,14 @@ def shaped(target: type, given: Any, where: Where) -> dict[str, Any]:
 
     Another version of Fedloom may write more keys.
     """
-    found, made = fields.mapping(given, where), {}
-    for name, one in _declared(target).items():
-        if name in found:
-            made[name] = fields.value(one.hint, found[name], where / name)
-        elif one.default is fields.REQUIRED:
-            raise ConfigError(where / name, "is missing", fields.describe(one.hint))
+    values, made = fields.mapping(given, where), {}
+    for name, declared in _declared(target).items():
+        if name in values:
+            made[name] = fields.value(declared.hint, values[name], where / name)
+        elif declared.default is fields.REQUIRED:
+            raise ConfigError(where / name, "is missing", fields.describe(declared.hint))
         else:
-            made[name] = one.default
+            made[name] = declared.default
     return made
 
 
@@ -132,8 +120,8 @@ def check_spec(given: Any, where: Where) -> None:
     for key in ("dataset", "partition", "model", "method"):
         check_named(spec[key], where / key)
     for key in ("terms", "alterations"):
-        for i, one in enumerate(spec[key]):
-            check_named(one, where / key / i)
+        for i, choice in enumerate(spec[key]):
+            check_named(choice, where / key / i)
     shaped(_Training, spec["training"], where / "training")
 
 
@@ -143,15 +131,6 @@ def check_record(record: Mapping[str, Any], where: Where) -> None:
     shaped(_Execution, known["execution"], where / "execution")
     if known["rounds"] > LARGEST:
         raise ConfigError(where / "rounds", f"is {known['rounds']}", f"{LARGEST} at most")
-    if known["costs"] and "unknown" not in known["costs"]:
-        _check_costs(known["costs"], where / "costs")
-
-
-def _check_costs(given: Any, where: Where) -> None:
-    costs = shaped(_Costs, given, where)
-    for i, stretch in enumerate(costs["traffic"]):
-        if len(stretch) != 3:
-            raise ConfigError(where / "traffic" / i, f"is {stretch}", "rounds, bytes down and up")
 
 
 def check_whole(record: Mapping[str, Any], where: Where) -> None:
@@ -164,9 +143,17 @@ def check_whole(record: Mapping[str, Any], where: Where) -> None:
         raise ConfigError(where / "rounds", f"is {done}", f"{planned}, as the spec says")
 
 
-def check_metrics(rows: pd.DataFrame, record: Mapping[str, Any], source: str) -> None:
-    """Check that the rows are such as a run writes; raises as `joined_metrics`."""
-    joined_metrics([rows], [record], [source])
+def check_id(record: Mapping[str, Any], run: str, source: str) -> None:
+    """Refuse (`DataError`) a record of another run than ``run``; ids are computed again from spec
+    and code, so that no edit of either keeps its name.
+    """
+    try:
+        point = identity.point(record["spec"], record["code"])
+        named = identity.run(point, record["spec"]["seed"])
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{source}: its record has what no spec has ({error})") from error
+    if not named == run == record["run"]:
+        raise DataError(f"{source}: is, by what its record says, run {named}")
 
 
 def joined_metrics(
@@ -190,14 +177,49 @@ def joined_metrics(
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     last = np.array([record["rounds"] for record in records])
     diverged = np.array([record["state"] == "diverged" for record in records])
-    for bad, told in _faults(rows, owner, last[owner], diverged[owner]):
+    for problem, bad in _faults(rows, owner, last[owner], diverged[owner]):
         for place in np.flatnonzero(bad)[:1]:
-            whose = owner[place]
-            raise _wrong(sources[whose], *told(rows.loc[place], last[whose]))
+            row = ", ".join(f"{name} {value}" for name, value in rows.loc[place].items())
+            raise DataError(f"{sources[owner[place]]}: {problem}; the row: {row}")
     ends = rows["round"].groupby(owner).max().to_numpy()
     for i in np.flatnonzero(ends != last)[:1]:
-        raise _wrong(sources[i], f"ends after round {ends[i]}", f"round {last[i]}, the last")
+        raise DataError(f"{sources[i]}: ends after round {ends[i]}; allowed: round {last[i]}")
     return rows
+
+
+def _check_kinds(rows: pd.DataFrame, source: str) -> None:
+    from pandas.api import types
+
+    if not {*METRIC_COLUMNS} <= {*rows.columns}:
+        listed = ", ".join(map(str, rows.columns)) or "none"
+        raise DataError(f"{source}: has the columns {listed}; allowed: {', '.join(METRIC_COLUMNS)}")
+    for name, (kinds, allowed) in KINDS.items():
+        column = rows[name]
+        fits = column.dtype.kind in kinds if kinds else types.is_string_dtype(column.dtype)
+        if not fits or (name != "value" and column.isna().any()):
+            raise DataError(
+                f"{source}: column {name!r} is {column.dtype}; allowed: {allowed}, no empty cell"
+            )
+    if rows.empty:
+        raise DataError(f"{source}: has no rows; allowed: one for each client, round and metric")
+
+
+def _faults(
+    rows: pd.DataFrame, owner: np.ndarray, last: np.ndarray, diverged: np.ndarray
+) -> Iterator[tuple[str, pd.Series[bool]]]:
+    """Each kind of fault, and which rows have it. By row: its run, that run's last round, whether
+    it diverged; only values of a diverged run may be infinite or NaN.
+    """
+    yield "round is not from 0 to the run's last", (rows["round"] < 0) | (rows["round"] > last)
+    yield f"client is not from 0 to {LARGEST}", ~rows["client"].between(0, LARGEST)
+    yield "n is less than 1", rows["n"] < 1
+    for name, allowed in WORDS.items():
+        yield f"{name} is none of {', '.join(allowed)}", ~rows[name].isin(allowed)
+    value, share = rows["value"], rows["metric"].isin(SHARES)
+    infinite = value.isna() | value.abs().eq(float("inf"))
+    yield "value is not finite", infinite & ~diverged
+    yield "value is not from 0 to 1", share & ~value.between(0, 1) & ~infinite
+    yield f"two rows have one {', '.join(KEY)}", rows[KEY].assign(owner=owner).duplicated()
 
 
 def check_traces(traces: Mapping[str, Tensor], record: Mapping[str, Any], source: str) -> None:
@@ -223,64 +245,6 @@ def check_traces(traces: Mapping[str, Tensor], record: Mapping[str, Any], source
         if shape[:1] != (len(rounds),):
             allowed = f"[{len(rounds)}, ...], as `round` has"
             raise _wrong(source, f"{name[:80]!r} is of shape {[*shape]}", allowed)
-
-
-def _check_kinds(rows: pd.DataFrame, source: str) -> None:
-    from pandas.api import types
-
-    if not len(rows.columns) or not set(METRIC_COLUMNS) <= set(rows.columns):
-        found = ", ".join(map(str, rows.columns)) or "none"
-        raise _wrong(source, f"has the columns {found}", ", ".join(METRIC_COLUMNS))
-    kinds = {
-        **dict.fromkeys(("round", "client", "n"), (types.is_integer_dtype, "whole numbers")),
-        **dict.fromkeys(("split", "stage", "metric"), (types.is_string_dtype, "text")),
-        "value": (types.is_float_dtype, "numbers"),
-    }
-    for name, (is_kind, allowed) in kinds.items():
-        column = rows[name]
-        if not is_kind(column.dtype) or (name != "value" and column.isna().any()):
-            raise _wrong(source, f"column {name!r} is {column.dtype}", f"{allowed}, no empty cell")
-    if rows.empty:
-        raise _wrong(source, "has no rows", "a row for each client, round and metric")
-
-
-Told = Callable[["pd.Series[Any]", int], tuple[str, str]]
-"""From a row and its run's last round, what is wrong and what is allowed."""
-
-
-def _faults(
-    rows: pd.DataFrame, owner: np.ndarray, last: np.ndarray, diverged: np.ndarray
-) -> Iterator[tuple[pd.Series[bool], Told]]:
-    """Which rows have each kind of fault. By row: its run, that run's last round, whether it
-    diverged; only values of a diverged run may be infinite or NaN.
-    """
-    for name, (low, high) in RANGES.items():
-        over = rows[name] > (last if high is None else high)
-        yield over | (rows[name] < low), partial(_out_of_range, name)
-    for name, allowed in WORDS.items():
-        yield ~rows[name].isin(allowed), partial(_unknown, name)
-    value, share = rows["value"], rows["metric"].isin(SHARES)
-    infinite = value.isna() | value.abs().eq(float("inf"))
-    yield (share & ~value.between(0, 1) & ~infinite) | (infinite & ~diverged), _impossible
-    yield rows[KEY].assign(owner=owner).duplicated(), _twice
-
-
-def _out_of_range(name: str, row: pd.Series[Any], last: int) -> tuple[str, str]:
-    low, high = RANGES[name]
-    return f"{name} is {row[name]}", f"{low} to {last if high is None else high}"
-
-
-def _unknown(name: str, row: pd.Series[Any], last: int) -> tuple[str, str]:
-    return f"{name} is {row[name]!r}", ", ".join(WORDS[name])
-
-
-def _impossible(row: pd.Series[Any], last: int) -> tuple[str, str]:
-    said = f"{row['metric']} of client {row['client']} after round {row['round']}"
-    return f"{said} is {row['value']}", "0 to 1" if row["metric"] in SHARES else "a finite number"
-
-
-def _twice(row: pd.Series[Any], last: int) -> tuple[str, str]:
-    return f"has two rows of {', '.join(f'{name} {row[name]}' for name in KEY)}", "one"
 
 
 def _wrong(source: str, problem: str, allowed: str) -> DataError:

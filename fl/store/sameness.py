@@ -6,15 +6,13 @@ Two machines, or two backends, give the same run with other last digits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from fl.store.layout import METRICS, TRACES, WEIGHTS
 from fl.store.run_check import KEY
 from fl.store.store import Store
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from torch import Tensor
 
 TOLERANCE = 1e-6
 """Numbers a and b are the same if abs(a - b) <= TOLERANCE * (1 + abs(b)), or if both are NaN."""
@@ -22,66 +20,33 @@ TOLERANCE = 1e-6
 
 def differing(run: str, ours: Store, theirs: Store) -> str:
     """The first file that both have and whose numbers differ; empty if there is none."""
-    for name, differ in (
-        (METRICS, _metrics_differ),
-        (WEIGHTS, _weights_differ),
-        (TRACES, _traces_differ),
-    ):
+    for name in (METRICS, WEIGHTS, TRACES):
         entries = [store.record(run)["files"].get(name) for store in (ours, theirs)]
-        if all(entries) and entries[0] != entries[1] and differ(run, ours, theirs):
-            return name
+        if all(entries) and entries[0] != entries[1]:
+            one, other = (dict(_arrays(store, run, name)) for store in (ours, theirs))
+            if one.keys() != other.keys() or not all(_same(one[key], other[key]) for key in one):
+                return name
     return ""
 
 
-def _metrics_differ(run: str, ours: Store, theirs: Store) -> bool:
-    import numpy as np
-
-    one, other = (_in_order(store.metrics(run)) for store in (ours, theirs))
-    keys = [*KEY, "n"]
-    if not one[keys].equals(other[keys]):
-        return True
-    return not np.allclose(
-        one["value"], other["value"], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True
-    )
+def _arrays(store: Store, run: str, name: str) -> Iterator[tuple[str, np.ndarray]]:
+    """The columns of a run's metrics in one order of rows, or the leaves of its tensors."""
+    if name == METRICS:
+        rows = store.metrics(run).sort_values(KEY)
+        yield from ((str(column), rows[column].to_numpy()) for column in rows)
+    else:
+        yield from _leaves(store.weights(run) if name == WEIGHTS else store.traces(run), "")
 
 
-def _in_order(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.sort_values(KEY, ignore_index=True)
-
-
-def _weights_differ(run: str, ours: Store, theirs: Store) -> bool:
-    return _tensors_differ(_leaves(ours.weights(run)), _leaves(theirs.weights(run)))
-
-
-def _traces_differ(run: str, ours: Store, theirs: Store) -> bool:
-    return _tensors_differ(ours.traces(run), theirs.traces(run))
-
-
-def _leaves(tree: Mapping[str, Any]) -> dict[str, Tensor]:
-    return dict(_paths(tree, ""))
-
-
-def _paths(tree: Mapping[str, Any], above: str) -> Iterator[tuple[str, Tensor]]:
+def _leaves(tree: Mapping[str, Any], above: str) -> Iterator[tuple[str, np.ndarray]]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _paths(value, f"{above}{key}/")
+            yield from _leaves(value, f"{above}{key}/")
         else:
-            yield f"{above}{key}", value
+            yield f"{above}{key}", value.double().numpy()
 
 
-def _tensors_differ(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    import torch
-
-    if one.keys() != other.keys():
-        return True
-    return any(
-        one[name].shape != other[name].shape
-        or not torch.allclose(
-            one[name].double(),
-            other[name].double(),
-            rtol=TOLERANCE,
-            atol=TOLERANCE,
-            equal_nan=True,
-        )
-        for name in one
-    )
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.shape != other.shape or one.dtype.kind != "f":
+        return np.array_equal(one, other)
+    return np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)

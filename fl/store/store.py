@@ -20,6 +20,7 @@ need no weights; they count as lacking until the file is there.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
 import shutil
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fl.base import files, parquet
 from fl.base.errors import DataError, FedloomError
 from fl.store import lease
-from fl.store.layout import CHECKPOINTS, FAILED, LEASE, METRICS, RECORD, TRACES, WEIGHTS
+from fl.store.layout import CHECKPOINTS, FAILED, KEPT, LEASE, METRICS, RECORD, TRACES, WEIGHTS
 from fl.store.workspace import Workspace, erase
 
 if TYPE_CHECKING:
@@ -68,10 +69,15 @@ class Store:
         return [name for name in self._names("") if self.has(name)]
 
     def torn(self) -> list[str]:
-        """The runs whose folder has no record that can be read, so that they are not there;
-        sorted.
+        """The runs of which there are files but no record that can be read, so that they are not
+        there; sorted.
         """
-        return [name for name in self._names("") if not self.has(name)]
+        return [name for name in self._names("") if self._torn(name)]
+
+    def _torn(self, run: str) -> bool:
+        folder = self._folder(run)
+        named = any(files.is_file(folder / name) for name in KEPT)
+        return not self.has(run) and (named or not os.access(folder, os.R_OK | os.X_OK))
 
     def unfinished(self) -> list[str]:
         """The runs that are being computed, or were and are not finished; sorted."""
@@ -146,7 +152,7 @@ class Store:
         """What is wrong with a finished run, one line each; empty if it is whole."""
         folder = self._folder(run)
         if not self.has(run):
-            what = f"has no {RECORD}" if folder.exists() else "there is no such finished run"
+            what = f"has no {RECORD}" if self._torn(run) else "there is no such finished run"
             return [f"{folder}: {what}"]
         try:
             with files.disk_errors(folder):

@@ -309,7 +309,7 @@ def metrics(root: Path) -> Reader:
 
     def read() -> None:
         found, _ = parquet.read(path)
-        run_check.check_metrics(found, record, str(path))
+        run_check.joined_metrics([found], [record], [str(path)])
         share = found.loc[found["metric"] == "accuracy", "value"]
         assert share.between(0, 1).all() and np.isfinite(found["value"]).all()
         assert (found["client"] >= 0).all() and found["round"].max() == 2

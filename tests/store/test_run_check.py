@@ -48,25 +48,28 @@ def rows(**changes: Any) -> pd.DataFrame:
 
 PLAIN = list(METRIC_COLUMNS)
 ROWS: dict[str, tuple[Edit, str]] = {
-    "accuracy above 1": (lambda t: t.assign(value=5.0), "accuracy of client 0 after round 50 is 5"),
-    "accuracy below 0": (lambda t: t.assign(value=-0.1), "is -0.1; allowed: 0 to 1"),
-    "no number": (lambda t: t.assign(value=float("nan")), "is nan; allowed: 0 to 1"),
+    "accuracy above 1": (
+        lambda t: t.assign(value=5.0),
+        "value is not from 0 to 1; the row: round 50, client 0",
+    ),
+    "accuracy below 0": (lambda t: t.assign(value=-0.1), "value is not from 0 to 1"),
+    "no number": (lambda t: t.assign(value=float("nan")), "value is not finite"),
     "infinite loss": (
         lambda t: t.assign(metric="loss", value=float("inf")),
-        "loss of client 0 after round 50 is inf; allowed: a finite number",
+        "value is not finite",
     ),
     "no value": (lambda t: t.drop(columns="value"), "allowed: round, client, split"),
-    "text": (lambda t: t.assign(value="0.5"), "column 'value' is str; allowed: numbers"),
+    "text": (lambda t: t.assign(value="0.5"), "column 'value' is "),
     "half a round": (lambda t: t.assign(round=0.5), "column 'round' is float64"),
     "hole": (lambda t: t.assign(split=["test", None]), "column 'split' is"),
     "number for text": (lambda t: t.assign(stage=3), "column 'stage' is int64; allowed: text"),
-    "client": (lambda t: t.assign(client=[-1, 0]), "client is -1; allowed: 0 to"),
-    "round": (lambda t: t.assign(round=51), "round is 51; allowed: 0 to 50"),
-    "no samples": (lambda t: t.assign(n=0), "n is 0; allowed: 1 to"),
-    "split": (lambda t: t.assign(split="dev"), "split is 'dev'; allowed: train, val, test, unseen"),
-    "stage": (lambda t: t.assign(stage="x"), "stage is 'x'; allowed: global, personal"),
-    "twice": (lambda t: t.assign(client=0), "has two rows of round 50, client 0, split test"),
-    "early end": (lambda t: t.assign(round=3), "ends after round 3; allowed: round 50, the last"),
+    "client": (lambda t: t.assign(client=[-1, 0]), "client is not from 0 to"),
+    "round": (lambda t: t.assign(round=51), "round is not from 0 to the run's last"),
+    "no samples": (lambda t: t.assign(n=0), "n is less than 1"),
+    "split": (lambda t: t.assign(split="dev"), "split is none of train, val, test, unseen"),
+    "stage": (lambda t: t.assign(stage="x"), "stage is none of global, personal"),
+    "twice": (lambda t: t.assign(client=0), "two rows have one round, client"),
+    "early end": (lambda t: t.assign(round=3), "ends after round 3; allowed: round 50"),
     "empty": (lambda t: t[:0], "has no rows"),
     "no Parquet": (lambda t: b"round,client\n", "is no readable Parquet file"),
     "cut": (lambda t: t.to_parquet()[:-20], "is no readable Parquet file"),
@@ -93,9 +96,9 @@ def test_rows_that_no_run_writes(store: Store, name: str) -> None:
 
 def test_a_run_that_says_it_diverged_may_have_grown_past_all_numbers() -> None:
     record = {"state": "diverged", "rounds": 50}
-    run_check.check_metrics(rows(metric="loss", value=float("inf")), record, "a")
-    with pytest.raises(FedloomError, match="is 5"):
-        run_check.check_metrics(rows(value=5.0), record, "a")
+    run_check.joined_metrics([rows(metric="loss", value=float("inf"))], [record], ["a"])
+    with pytest.raises(FedloomError, match="value is not from 0 to 1"):
+        run_check.joined_metrics([rows(value=5.0)], [record], ["a"])
 
 
 def test_of_many_runs_the_one_with_the_fault_is_named() -> None:
@@ -103,22 +106,13 @@ def test_of_many_runs_the_one_with_the_fault_is_named() -> None:
     later = rows(round=60)
     joined = run_check.joined_metrics([rows(), later], records, ["a", "b"])
     assert joined["round"].tolist() == [50, 50, 60, 60]
-    faults = {"client is -1": later.assign(client=-1), "ends after round 50": rows()}
+    faults = {"client is not": later.assign(client=-1), "ends after round 50": rows()}
     for problem, fault in faults.items():
         with pytest.raises(FedloomError, match=f"^b: {problem}"):
             run_check.joined_metrics([rows(), fault], records, ["a", "b"])
 
 
 SPEC = shelving.spec_of(0)
-COSTS: dict[str, Any] = {
-    "participants": 2,
-    "traffic": [[4, 10, 10]],
-    "bytes_down": 10.0,
-    "bytes_up": 10.0,
-    "flops": 100.0,
-    "state_client": 0,
-    "state_server": 10,
-}
 RECORDS: dict[str, tuple[dict[str, Any], str]] = {
     "state": ({"state": "done"}, "state: unknown value 'done'"),
     "no state": ({"state": "left out"}, "state: is missing"),
@@ -126,10 +120,7 @@ RECORDS: dict[str, tuple[dict[str, Any], str]] = {
     "endless": ({"seconds": float("inf")}, "seconds: is inf"),
     "execution": ({"execution": [1]}, "execution: is [1]; allowed: a mapping"),
     "backend": ({"execution": {"backend": 3}}, "execution.backend: is 3"),
-    "costs": ({"costs": {**COSTS, "flops": -1.0}}, "costs.flops: is -1.0"),
-    "half the costs": ({"costs": {"traffic": []}}, "costs.participants: is missing"),
-    "traffic": ({"costs": {**COSTS, "traffic": [[1, 2]]}}, "costs.traffic.0: is [1, 2]"),
-    "huge state": ({"costs": {**COSTS, "state_server": 2**63}}, "costs.state_server: is 9223"),
+    "stack": ({"execution": {"backend": "loop", "stack": 5}}, "execution.stack: is 5"),
     "no spec": ({"spec": "left out"}, "spec: is missing"),
     "hollow spec": ({"spec": {}}, "spec.dataset: is missing"),
     "nameless": ({"spec": {**SPEC, "model": {}}}, "spec.model.name: is missing"),

@@ -24,10 +24,6 @@ BROKEN = {
         {"spoil": "USM_0050190", "strange": b"#1\t#2\n1.0\t2.0\n3.0\t4.0\n"},
         r"rois_ho/USM_0050190_rois_ho\.1D: has 2 rows of 2; allowed: two rows or more of 111",
     ),
-    "no series": (
-        {"spoil": "USM_0050190", "strange": b"<html>"},
-        r"rois_ho/USM_0050190_rois_ho\.1D: is no table of numbers",
-    ),
     "another group": ({"group": 3}, r"Phenotypic_V1_0b_preprocessed1\.csv: DX_GROUP is 3; allowed"),
     "missing site": ({"no_site": "USM"}, r"preprocessed1\.csv: has no subject of USM with a file"),
 }

@@ -7,20 +7,18 @@ members is not alphabetical in the published archive either.
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
-import tarfile
 
 import numpy as np
 
 from sources import Made
+from sources.packing import tarred
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 PARAMS = {"complete": False}
 BROKEN = {
     "missing batch": ({"without": "data_batch_3"}, r"cifar-10-python\.tar\.gz: lacks .*batch_3"),
-    "missing meta": ({"without": "batches.meta"}, r"cifar-10-python\.tar\.gz: lacks .*meta"),
     "batch without labels": ({"spoil": "labels"}, r"tar\.gz: cifar-10-b.*data_batch_4: .*labels"),
     "class without a name": (
         {"spoil": "label_names"},
@@ -30,24 +28,8 @@ BROKEN = {
         {"odd": ("labels", 1.7)},
         r"data_batch_4: labels\[3\] is 1\.7; allowed",
     ),
-    "label that is text": ({"odd": ("labels", "a")}, r"data_batch_4: labels\[3\] is 'a'; allowed"),
-    "label that is none": (
-        {"odd": ("labels", None)},
-        r"data_batch_4: labels\[3\] is None; allowed",
-    ),
-    "label of no class": ({"odd": ("labels", 10)}, r"data_batch_4: labels\[3\] is 10; .* 0 to 9"),
-    "too bright a pixel": (
-        {"odd": ("data", 300.7)},
-        r"data_batch_4: data\[3, 5\] is 300\.7; .* 255",
-    ),
-    "pixel that is none": (
-        {"odd": ("data", np.nan)},
-        r"data_batch_4: data\[3, 5\] is nan; allowed",
-    ),
-    "pixel below black": ({"odd": ("data", -5)}, r"data_batch_4: data\[3, 5\] is -5\.0; allowed"),
     "batch of another shape": ({"spoil": "data"}, r"data_batch_4: .*data.*\[10, 3000\]"),
     "hostile pickle": ({"spoil": "evil"}, r"data_batch_4: asks for (posix|os)\.system"),
-    "member that leads out": ({"extra": "../../x"}, r"tar\.gz: member '\.\./\.\./x' leads out"),
 }
 ORDER = ("batches.meta", "data_batch_4", "test_batch", *(f"data_batch_{n}" for n in (3, 2, 5, 1)))
 BATCH = 10
@@ -66,14 +48,7 @@ def old(value):
 
 
 def archive(path, folder, members):
-    with tarfile.open(path, "w:gz") as tar:
-        info = tarfile.TarInfo(folder)
-        info.type, info.mode = tarfile.DIRTYPE, 0o755
-        tar.addfile(info)
-        for name, content in members.items():
-            info = tarfile.TarInfo(name if name.startswith("..") else f"{folder}/{name}")
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
+    tarred(path, ((f"{folder}/{name}", content) for name, content in members.items()))
 
 
 def batch(name, x, y):
@@ -85,7 +60,7 @@ def batch(name, x, y):
     }
 
 
-def write(folder, without="", spoil="", odd=None, extra="", size=BATCH):
+def write(folder, without="", spoil="", odd=None, size=BATCH):
     draw = np.random.default_rng(0)
     x = draw.integers(0, 256, (6 * size, 3, 32, 32), dtype=np.uint8)
     y = np.arange(6 * size) % 10
@@ -117,7 +92,6 @@ def write(folder, without="", spoil="", odd=None, extra="", size=BATCH):
         for name in ORDER
         if name != without
     }
-    members |= {extra: b"x"} if extra else {}
     archive(folder / "cifar-10-python.tar.gz", "cifar-10-batches-py", members)
     return Made(
         samples=6 * size,

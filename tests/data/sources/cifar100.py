@@ -15,7 +15,6 @@ COARSE = tuple(f"superclass {n:02}" for n in range(20))
 PARAMS = {"complete": False}
 BROKEN = {
     "missing test": ({"without": "test"}, r"cifar-100-python\.tar\.gz: lacks test"),
-    "missing meta": ({"without": "meta"}, r"cifar-100-python\.tar\.gz: lacks meta"),
     "no fine labels": ({"spoil": "fine_labels"}, r"cifar-100-python/test: has no entry fine_lab"),
     "no names": (
         {"spoil": "fine_label_names"},

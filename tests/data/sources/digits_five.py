@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from sources import Made
-from sources.packing import Evil, pickled, zipped
+from sources.packing import pickled, zipped
 
 PARAMS = {"complete": False}
 BROKEN = {
@@ -22,17 +22,9 @@ BROKEN = {
         {"without": "USPS/"},
         r"digit_dataset\.zip: lacks USPS/partitions/train_part0\.pkl and 10 other files",
     ),
-    "hostile pickle": (
-        {"spoil": "SVHN/test", "strange": pickled(Evil())},
-        r"digit_dataset\.zip: SVHN/test\.pkl: asks for (posix|os)\.system",
-    ),
     "images of another type": (
         {"spoil": "SVHN/test", "strange": pickled((np.zeros((2, 4, 4)), np.zeros(2, int)))},
         r"SVHN/test\.pkl: images are float64 \[2, 4, 4\]; allowed: uint8",
-    ),
-    "labels of other numbers": (
-        {"spoil": "SVHN/test", "strange": pickled((np.zeros((1, 4, 4), np.uint8), [10]))},
-        r"SVHN/test\.pkl: labels\[0\] is 10; allowed: whole numbers from 0 to 9",
     ),
     "labels between numbers": (
         {"spoil": "SVHN/test", "strange": pickled((np.zeros((1, 4, 4), np.uint8), np.ones(1) / 3))},

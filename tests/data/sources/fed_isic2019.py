@@ -13,17 +13,13 @@ import numpy as np
 from PIL import Image
 
 from sources import Made
-from sources.packing import deep, encoded, picture, zipped
+from sources.packing import encoded, picture, zipped
 
 PARAMS = {"complete": False}
 BROKEN = {
     "missing image": (
         {"without": "ISIC_0000007"},
         r"ISIC_2019_Training_Input\.zip: lacks ISIC_0000007\.jpg; delete",
-    ),
-    "wrong image mode": (
-        {"spoil": "ISIC_0000007", "strange": deep()},
-        r"ISIC_2019_Training_Input/ISIC_0000007\.jpg: is a picture of mode I;16",
     ),
     "another label": (
         {"labelled": 1},

@@ -21,7 +21,6 @@ PARAMS = {"complete": False}
 BROKEN = {
     "picture without a class": ({"drop": True}, r"by_write\.zip: member \S+ is not in by_class"),
     "unknown class": ({"code": "2f"}, r"by_class\.zip: member \S+: folder 2f is no class"),
-    "wrong mode": ({"mode": "CMYK"}, r"by_write\.zip: by_write/\S+: is a picture of mode CMYK"),
     "empty": ({"writers": ()}, r"array x is missing"),
 }
 WRITERS = ("f0003_14", "f0000_14", "f2100_45")

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from sources import Made
-from sources.packing import deep, encoded, picture, seen, zipped
+from sources.packing import encoded, picture, seen, zipped
 
 PARAMS: dict[str, object] = {}
 BROKEN = {
@@ -32,14 +32,6 @@ BROKEN = {
     ),
     "missing diagnoses": ({"without": ".xlsx"}, r"Drishti-GS1_files\.zip: lacks Drishti-GS1_diag"),
     "missing diagnosis": ({"unknown": 7}, r"Drishti-GS1_diagnosis\.xlsx has no .* drishtiGS_007"),
-    "no workbook": (
-        {"spoil": ".xlsx", "strange": b"PK"},
-        r"Drishti-GS1_files/Drishti-GS1_diagnosis\.xlsx: is no readable Excel workbook",
-    ),
-    "wrong image mode": (
-        {"spoil": "Im701_g", "strange": deep()},
-        r"acrima\.zip: Database/Images/Im701_g_ACRIMA\.jpg: is a picture of mode I;16",
-    ),
 }
 DRISHTI = "Drishti-GS1_files/Drishti-GS1_files"
 RIM = "RIM-ONE_DL_images/partitioned_randomly"

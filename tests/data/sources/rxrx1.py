@@ -24,13 +24,6 @@ BROKEN = {
         {"without": "metadata.csv"},
         r"rxrx1-metadata\.zip: has no member rxrx1/metadata\.csv",
     ),
-    "wrong image mode": (
-        {
-            "spoil": "RPE-02/Plate1/B02_s1_w3",
-            "strange": encoded(np.zeros((16, 16, 3), np.uint8)),
-        },
-        r"RPE-02/Plate1/B02_s1_w3\.png: is a picture of mode RGB; allowed: L",
-    ),
     "too few treatments": ({"wells": {1138: 3, 30: 1}}, r"has 2 treatments; allowed: 4 at least"),
     "another cell type": ({"cells": ("HEPG2", "HELA")}, r"has the cell type 'HELA'; allowed: RPE"),
 }

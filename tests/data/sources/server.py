@@ -27,8 +27,8 @@ class Server(http.server.ThreadingHTTPServer):
 
     cut_after: bytes of every body after which the connection ends; cuts: for how many answers.
     ranges: honours Range and If-Range; conditions: honours If-Range. etags: sends an ETag (of the
-    content). refusals: how many requests are answered with ``status`` and ``retry_after`` first.
-    seconds: pause before every body. kind: content type. asked: path and Range of every request.
+    content). refusals: how many requests are answered with 503 first. seconds: pause before every
+    body. kind: content type. asked: path and Range of every request.
     """
 
     daemon_threads = True
@@ -40,7 +40,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.cut_after: int | None = None
         self.cuts = 10**9
         self.ranges = self.conditions = self.etags = True
-        self.refusals, self.status, self.retry_after = 0, 503, ""
+        self.refusals = 0
         self.seconds = 0.0
         self.kind = "application/octet-stream"
         self.asked: list[tuple[str, str | None]] = []
@@ -55,9 +55,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path = server.folder / unquote(self.path).lstrip("/")
         if server.refusals > 0:
             server.refusals -= 1
-            self.send_response(server.status)
-            if server.retry_after:
-                self.send_header("Retry-After", server.retry_after)
+            self.send_response(503)
             self.send_header("Content-Length", "0")
             self.end_headers()
         elif not path.is_file():
