@@ -83,7 +83,7 @@ def phases(clients: int, tries: int) -> dict[str, float]:
     assert isinstance(looking, Sweep)
     alone = replace(run.method, passes=(training,), aggregate=nothing)
     first = plan.take(list(range(min(clients, 10))))
-    first = replace(first, schedules=first.schedules[:1])
+    first = first.with_schedules(first.schedules[:1])
     few = seconds(lambda: engine.run_round(alone, state, first, "loop"), tries)
     step = few / (FEW * len(first.clients))
     kept = trees.apply(

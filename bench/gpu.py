@@ -32,6 +32,7 @@ from bench.workloads import CLASSES, WORKLOADS, Workload
 from fl.api import trees
 from fl.engine import engine
 from fl.engine.simulate import Simulation
+from fl.engine.state import Plan
 from fl.models.cifar_cnn import CifarCNN
 from fl.models.resnet18 import ResNet18
 
@@ -214,10 +215,10 @@ class Bench:
         return seconds
 
 
-def _short(run: Simulation) -> engine.Plan:
+def _short(run: Simulation) -> Plan:
     """A round of as many steps as a compiled program has."""
     plan = run.plan(1)
-    return replace(plan, schedules=tuple(s and s.begin(8, ()) for s in plan.schedules))
+    return plan.with_schedules(s and s.begin(8, ()) for s in plan.schedules)
 
 
 def _one_run(bench: Bench) -> None:

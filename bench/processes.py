@@ -13,13 +13,12 @@ import argparse
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from bench import local_steps, machine
 from bench.asked import one_of
@@ -33,11 +32,12 @@ from fl.engine.evaluate import Held
 from fl.engine.simulate import Simulation
 from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
-from fl.train import launch, messages
-from fl.train.team import Member, Team
+from fl.train import launch
+from fl.train.team import Team
 
 WRITERS, SAMPLES, CHARACTERS, SHAPE = 3400, 100, 62, (1, 28, 28)
 BACKENDS = ("loop", "stacked")
+Lockstep = Callable[..., Iterator[dict[str, Any]]]
 
 
 def images() -> Simulation:
@@ -74,25 +74,25 @@ TITLES = {
 }
 
 
-def seconds(simulation: Simulation, backend: str) -> np.ndarray:
+def seconds(lockstep: Lockstep, simulation: Simulation, backend: str) -> np.ndarray:
     """Of one round with its evaluation: by the clock, and by this process's processor."""
     state = simulation.begin()
     begun = np.array([time.perf_counter(), time.process_time()])
-    [done] = simulate.rounds(simulation, state, 0, backend)
-    assert not done.diverged
+    [done] = lockstep({"run": simulation}, {"run": state}, 0, backend)
+    assert not done["run"].diverged
     return np.array([time.perf_counter(), time.process_time()]) - begun
 
 
 def measure(team: Team, name: str, backends: Sequence[str], repeats: int) -> None:
     """Print a row for each backend."""
     alone = MADE[name]()
-    team.begin({"name": name}, [messages.HOST] * team.size)
-    sides = {"one": alone, "several": team.joined("run", alone)}
+    shared = team.begin({"name": name}, {"run": alone})["run"]
+    sides = {"one": (simulate.lockstep, alone), "several": (team.lockstep, shared)}
     for backend in backends:
         times = {side: np.full(2, np.inf) for side in sides}
         for _ in range(repeats):
-            for side, simulation in sides.items():
-                times[side] = np.minimum(seconds(simulation, backend), times[side])
+            for side, (lockstep, simulation) in sides.items():
+                times[side] = np.minimum(seconds(lockstep, simulation, backend), times[side])
         one, several = times["one"], times["several"]
         clock, processor = one / several
         print(
@@ -107,7 +107,7 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def make(asked: Mapping[str, Any], device: torch.device) -> dict[str, Simulation]:
+def make(asked: Mapping[str, Any]) -> dict[str, Simulation]:
     """What the first process asks for."""
     return {"run": MADE[asked["name"]]()}
 
@@ -123,14 +123,13 @@ def main() -> int:
     if not launch.member():
         return launch.launch(asked.processes, ["-m", "bench.processes", *sys.argv[1:]])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    if dist.get_rank():
-        Member(make).serve()
+    team = Team()
+    if team.rank:
+        team.serve(make)
         return 0
     machine.begin("seconds a round", "cpu")
     print(f"| | backend | one process | {asked.processes} | ratio | by processor | MiB |")
     print("|---|---|---:|---:|---:|---:|---:|")
-    team = Team()
     for name in asked.workloads:
         measure(team, name, asked.backends, asked.repeats)
     team.close()

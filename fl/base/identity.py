@@ -43,7 +43,6 @@ UNDECISIVE: Mapping[Path, str] = {
     ROOT / "data/lock.py": "likewise",
     ROOT / "data/contents.py": "likewise",
     ROOT / "engine/processes.py": "which process computes what, with the numbers of one",
-    ROOT / "engine/midway.py": "where a round goes on, which has the bits of one never left",
 }
 """Code that decides no number though code that does imports it, and why it does not."""
 

@@ -153,8 +153,8 @@ def _train(parsed: argparse.Namespace) -> int:
     store = Store(parsed.store or Path(config.settings(parsed.config).store))
     if launch.member():
         with loading():
-            from fl.train import ranks
-        return ranks.run(bundles, store, partial(_trained, bundles, store))
+            from fl.train import team
+        return team.run(bundles, store, partial(_trained, bundles, store))
     lacking = [one for one in bundles if jobs.lacks(one, store)]
     if not lacking:
         for one in bundles:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +26,6 @@ from fl.engine import compiled
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule
 from fl.engine.loader import Batches, ask
-from fl.engine.midway import STEP, UNWATCHED, Midway, listed, moved, unlisted
 
 
 @dataclass(frozen=True)
@@ -66,35 +64,23 @@ class Trained(NamedTuple):
 Watch = Callable[[int, int, Tensor | None], None]
 
 
-def loop(
-    part: Pass, cohort: Cohort, midway: Midway = UNWATCHED, watch: Watch | None = None
-) -> Trained:
+def loop(part: Pass, cohort: Cohort, watch: Watch | None = None) -> Trained:
     """One client after another. ``watch(row, step, loss)`` is told before and after each loss."""
-    found = unlisted(midway.begun.get("done", {}), cohort.arrays.device)
-    done = [Trained(**one) for one in found]
-    for row in range(len(done), len(cohort.schedule.steps)):
-        own = midway.within("client", row, partial(_done, done))
-        done.append(_alone(part, cohort, row, own, watch))
+    done = [_alone(part, cohort, row, watch) for row in range(len(cohort.schedule.steps))]
     kept, uploads, losses = zip(*done, strict=True)
     return Trained(trees.stack(kept), trees.stack(uploads), torch.stack(losses))
 
 
-def _done(clients: list[Trained]) -> Tree:
-    return {"done": listed(one._asdict() for one in clients)}
-
-
-def _alone(part: Pass, cohort: Cohort, row: int, midway: Midway, watch: Watch | None) -> Trained:
+def _alone(part: Pass, cohort: Cohort, row: int, watch: Watch | None) -> Trained:
     """The pass of one client of a cohort."""
-    steps, device = int(cohort.schedule.steps[row]), cohort.arrays.device
+    steps = int(cohort.schedule.steps[row])
     server = trees.take(cohort.server, row) if cohort.several else cohort.server
     client = trees.take(cohort.clients, row)
     work = part.begin(server, client)
     schedule = cohort.schedule.take(np.array([row]))
     batches = Batches(part, schedule, cohort.arrays, [(server, work)].__getitem__)
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    if midway.begun:
-        work, total = moved(midway.begun["work"], device), midway.begun["total"].to(device)
-    for step in range(midway.first(STEP), steps):
+    total = torch.zeros((), dtype=torch.float64, device=cohort.arrays.device)
+    for step in range(steps):
         work = _differentiable(work)
         if watch:
             watch(row, step, None)
@@ -102,26 +88,36 @@ def _alone(part: Pass, cohort: Cohort, row: int, midway: Midway, watch: Watch | 
         loss, aux = part.loss(server, work, batch)
         if watch:
             watch(row, step, loss)
-        work = _moved(part, server, work, _gradients(work, loss), aux, cohort.lr)
+        work = _updated(part, server, work, _gradients(work, loss), aux, cohort.lr)
         total = total + loss.detach()
         for number, refresh in _due(part, step):
             extra = batches.extra(number, refresh, 0, step)
             with torch.no_grad():
                 seen = _seen(part, refresh, server, work, extra)
                 work = refresh.adapt(work, seen)
-        if midway.due():
-            midway.keep({STEP: torch.tensor(step + 1), "work": work, "total": total})
     return Trained(*part.end(server, client, work), total / max(1, steps))
 
 
-def stacked(part: Pass, cohort: Cohort, midway: Midway = UNWATCHED) -> Trained:
+def stacked(part: Pass, cohort: Cohort) -> Trained:
     """All clients at once; who has finished leaves the stack."""
     # Those with most steps come first, so that they leave from its end.
     order = np.argsort(-cohort.schedule.steps, kind="stable")
     rows = torch.from_numpy(order).to(cohort.arrays.device)
     schedule = cohort.schedule.take(order)
-    # Named nowhere here, so that trees go as soon as steps have replaced them.
-    work, totals = _stepped(part, cohort, schedule, _begun(part, cohort, rows), midway)
+    # No other name than this holds trees, so that they go as soon as a step has replaced them.
+    active = _Active.of(part, cohort, rows)
+    batches = Batches(part, schedule, cohort.arrays, active.models)
+    step = _stacked_step(part, cohort)
+    finished: list[Tree] = []
+    totals = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    for number, (still, batch) in enumerate(batches.each()):
+        if still < active.count:
+            finished.append(trees.take(active.work, slice(still, active.count)))
+            active = active.first(still)
+        active, losses = step(active, batch, number)
+        active = _refreshed(part, active, batches, number)
+        totals[:still].add_(losses)
+    work = trees.concatenate([active.work, *reversed(finished)])
     back = torch.argsort(rows)
     kept, uploads = trees.vmap(part.end, (*cohort.dims, 0))(
         cohort.server, cohort.clients, trees.take(work, back)
@@ -131,22 +127,29 @@ def stacked(part: Pass, cohort: Cohort, midway: Midway = UNWATCHED) -> Trained:
 
 
 @dataclass(frozen=True)
-class _Stack:
-    """The clients that have steps left: what `Cohort.server` is for them, their work trees stacked,
-    and how many they are.
+class _Active:
+    """The clients of a stack that have steps left: what `Cohort.server` is for them, their work
+    trees stacked, and how many they are.
     """
 
     server: Tree
     several: bool
     work: Tree
-    active: int
+    count: int
+
+    @classmethod
+    def of(cls, part: Pass, cohort: Cohort, rows: Tensor) -> _Active:
+        """All clients of a cohort before their first step, in the order of ``rows``."""
+        server = trees.take(cohort.server, rows) if cohort.several else cohort.server
+        work = trees.vmap(part.begin, cohort.dims)(server, trees.take(cohort.clients, rows))
+        return cls(server, cohort.several, work, len(rows))
 
     def models(self, row: int) -> tuple[Tree, Tree]:
         """The server's tree and the work tree of one of them."""
         server = trees.take(self.server, row) if self.several else self.server
         return server, trees.take(self.work, row)
 
-    def laid_out(self, grads: Tree) -> _Stack:
+    def laid_out(self, grads: Tree) -> _Active:
         """With every leaf of a weight's name and shape laid out in memory as its gradient is: a
         step that reads one across the other takes several times as long.
         """
@@ -158,88 +161,47 @@ class _Stack:
                 work=trees.laid_out(self.work, grads),
             )
 
-    def first(self, count: int) -> _Stack:
+    def first(self, count: int) -> _Active:
         """Without those after the first ``count``."""
         kept = slice(0, count)
         server = trees.take(self.server, kept) if self.several else self.server
-        return _Stack(server, self.several, trees.take(self.work, kept), count)
+        return _Active(server, self.several, trees.take(self.work, kept), count)
 
 
-def _begun(part: Pass, cohort: Cohort, rows: Tensor) -> _Stack:
-    """All clients of a cohort before their first step, in the order of ``rows``."""
-    server = trees.take(cohort.server, rows) if cohort.several else cohort.server
-    work = trees.vmap(part.begin, cohort.dims)(server, trees.take(cohort.clients, rows))
-    return _Stack(server, cohort.several, work, len(rows))
-
-
-def _stepped(
-    part: Pass, cohort: Cohort, schedule: Schedule, stack: _Stack, midway: Midway
-) -> tuple[dict[str, Any], Tensor]:
-    """All clients' work trees after their steps, stacked, and their summed losses, [m].
-
-    schedule: of the clients in the stack's order, those with most steps first.
-    """
-    batches = Batches(part, schedule, cohort.arrays, stack.models)
+def _stacked_step(
+    part: Pass, cohort: Cohort
+) -> Callable[[_Active, Batch, int], tuple[_Active, Tensor]]:
+    """One step of a pass for all that are active: what they are after it, and their losses."""
     objective = trees.vmap(part.loss, (*cohort.dims, 0))
     reference = part.reference and trees.vmap(part.reference, (*cohort.dims, 0))
 
-    def tried(stack: _Stack, batch: Batch) -> tuple[_Stack, Tensor, Tree, Tree]:
-        stack = replace(stack, work=_differentiable(stack.work))
-        batch = ask(reference, stack.server, stack.work, batch)
-        losses, aux = objective(stack.server, stack.work, batch)
-        return stack, losses, aux, _gradients(stack.work, losses)
+    def step(active: _Active, batch: Batch, number: int) -> tuple[_Active, Tensor]:
+        active = replace(active, work=_differentiable(active.work))
+        batch = ask(reference, active.server, active.work, batch)
+        losses, aux = objective(active.server, active.work, batch)
+        grads = _gradients(active.work, losses)
+        if not number:
+            active = active.laid_out(grads)
+        work = _updated(part, active.server, active.work, grads, aux, cohort.lr)
+        return replace(active, work=work), losses.detach()
 
-    finished: list[dict[str, Any]] = []
-    totals = torch.zeros(stack.active, dtype=torch.float64, device=cohort.arrays.device)
-    if midway.begun:
-        stack, finished, totals = _again(midway.begun, stack)
-    first = midway.first(STEP)
-    for step, (still, batch) in enumerate(batches.each(first), first):
-        if still < stack.active:
-            finished.append(trees.take(stack.work, slice(still, stack.active)))
-            stack = stack.first(still)
-        stack, losses, aux, grads = tried(stack, batch)
-        if step == first:
-            stack = stack.laid_out(grads)
-            if step:  # As one that went on without a break, to the bit.
-                stack, losses, aux, grads = tried(stack, batch)
-        work = _moved(part, stack.server, stack.work, grads, aux, cohort.lr)
-        stack = _refreshed(part, replace(stack, work=work), batches, step)
-        totals[:still].add_(losses.detach())
-        if midway.due():
-            midway.keep(
-                {
-                    STEP: torch.tensor(step + 1),
-                    "work": stack.work,
-                    "finished": listed(finished),
-                    "totals": totals,
-                }
-            )
-    return trees.concatenate([stack.work, *reversed(finished)]), totals
+    return step
 
 
-def _again(kept: Tree, stack: _Stack) -> tuple[_Stack, list[dict[str, Any]], Tensor]:
-    """The stack as it was kept after a step, who had finished before, and the summed losses."""
-    device = trees.leaves(stack.work)[0].device
-    work = moved(kept["work"], device)
-    stack = replace(stack.first(len(trees.leaves(work)[0])), work=work)
-    return stack, unlisted(kept["finished"], device), kept["totals"].to(device)
-
-
-def _refreshed(part: Pass, stack: _Stack, batches: Batches, step: int) -> _Stack:
-    """The stack with what is due after a step."""
+def _refreshed(part: Pass, active: _Active, batches: Batches, step: int) -> _Active:
+    """The clients with what is due after a step."""
     for number, refresh in _due(part, step):
         with torch.no_grad():
             # One by one, as each looks at many batches at once.
             seen = [
-                _seen(part, refresh, *stack.models(row), batches.extra(number, refresh, row, step))
-                for row in range(stack.active)
+                _seen(part, refresh, *active.models(row), batches.extra(number, refresh, row, step))
+                for row in range(active.count)
             ]
-            stack = replace(stack, work=refresh.adapt(stack.work, trees.stack(seen)))
-    return stack
+            active = replace(active, work=refresh.adapt(active.work, trees.stack(seen)))
+    return active
 
 
-def debug(part: Pass, cohort: Cohort, midway: Midway = UNWATCHED) -> Trained:
+def debug(part: Pass, cohort: Cohort) -> Trained:
     """`loop` with every error placed."""
     place = "before the first step"
 
@@ -250,22 +212,22 @@ def debug(part: Pass, cohort: Cohort, midway: Midway = UNWATCHED) -> Trained:
             raise FedloomError(f"{place}: the loss is {loss.item()}")
 
     try:
-        return loop(part, cohort, midway, watch)
+        return loop(part, cohort, watch)
     except FedloomError:
         raise
     except Exception as error:
         raise FedloomError(f"{place}: {type(error).__name__}: {error}") from error
 
 
-def compiled_stack(part: Pass, cohort: Cohort, midway: Midway = UNWATCHED) -> Trained:
+def compiled_stack(part: Pass, cohort: Cohort) -> Trained:
     """`stacked` as a compiled program, where the pass is only steps."""
     if part.refreshes or not compiled.available(cohort.arrays.device):
-        return stacked(part, cohort, midway)
+        return stacked(part, cohort)
     schedule, server = cohort.schedule, cohort.server
     work = trees.vmap(part.begin, cohort.dims)(server, cohort.clients)
     width = compiled.width(len(schedule.steps), cohort.usual)
     work, totals = compiled.train(
-        part, server, cohort.several, work, cohort.arrays, schedule, cohort.lr, width, midway
+        part, server, cohort.several, work, cohort.arrays, schedule, cohort.lr, width
     )
     kept, uploads = trees.vmap(part.end, (*cohort.dims, 0))(server, cohort.clients, work)
     taken = torch.from_numpy(schedule.steps.clip(min=1)).to(totals.device)
@@ -281,8 +243,7 @@ def of_passes(backend: str, passes: Iterable[Pass | Sweep], device: torch.device
     return "stacked" if backend == "compiled" and not there else backend
 
 
-Backend = Callable[..., Trained]
-"""Of a pass, a cohort, and if it is watched, a `Midway`."""
+Backend = Callable[[Pass, Cohort], Trained]
 
 BACKENDS: dict[str, Backend] = {
     "loop": loop,
@@ -316,7 +277,7 @@ def _gradients(work: Tree, losses: Tensor) -> Tree:
     return trees.unflatten(params, found)
 
 
-def _moved(part: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float) -> Tree:
+def _updated(part: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float) -> Tree:
     if is_spending(part.update):
         grads = trees.Scratch.of(grads)
     with torch.no_grad():

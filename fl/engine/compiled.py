@@ -27,7 +27,6 @@ from fl.engine import turns
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule
 from fl.engine.loader import Batches, ask
-from fl.engine.midway import STEP, UNWATCHED, Midway, moved
 from fl.pytorch import private
 
 logger = logging.getLogger(__name__)
@@ -74,8 +73,7 @@ def train(
     schedule: Schedule,
     lr: Rate,
     width: int,
-    midway: Midway = UNWATCHED,
-) -> tuple[dict[str, Any], Tensor]:
+) -> tuple[Tree, Tensor]:
     """All steps of some clients.
 
     Args:
@@ -97,11 +95,8 @@ def train(
     order = turns.turns(_chunks(schedule.steps), width)
     steps = CHUNK * order.done[:, None] + np.arange(CHUNK)[:, None]
     active = torch.from_numpy(steps < schedule.steps[order.clients][:, None]).to(total.device)
-    first = midway.first(STEP) // CHUNK
-    if midway.begun:
-        work, total = moved(midway.begun["work"], total.device), midway.begun["totals"].to(total)
     with torch.no_grad():
-        for begin, end, clients in turns.spells(order, first):
+        for begin, end, clients in turns.spells(order):
             rows = torch.from_numpy(clients).to(total.device)
             at_work = trees.apply(Tensor.contiguous, trees.take(work, rows))
             sent = trees.take(server, rows) if several else server
@@ -110,10 +105,6 @@ def train(
                 now = list(islice(given, CHUNK)), list(active[time])
                 at_work, losses = advance(sent, at_work, *now, lr)
                 total.index_add_(0, rows, losses)
-                if midway.due():
-                    kept = trees.put(work, rows, at_work)
-                    step = torch.tensor(CHUNK * (time + 1))
-                    midway.keep({STEP: step, "work": kept, "totals": total})
             work = trees.put(work, rows, at_work)
     return dict(work), total
 
@@ -134,7 +125,7 @@ def _program(part: Pass, several: bool, whole: bool) -> Any:
 
     def step(
         server: Tree, work: Tree, batch: Tree, active: Tensor, lr: Rate
-    ) -> tuple[dict[str, Any], Tensor]:
+    ) -> tuple[Tree, Tensor]:
         batch = ask(reference, server, work, batch)
 
         def total(params: Tree) -> tuple[Tensor, Any]:

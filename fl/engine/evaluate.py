@@ -24,12 +24,12 @@ from fl.api.tasks.classification import CLASSIFICATION, by_class
 from fl.api.trees import Tree
 from fl.base.schema import PERSONAL, REWEIGHTED, UNSEEN
 from fl.engine.arrays import Arrays
-from fl.engine.engine import State
 from fl.engine.held import OWN as OWN
 from fl.engine.held import Held as Held
 from fl.engine.rows import as_rows as as_rows
 from fl.engine.rows import named, table
 from fl.engine.scored import Portion, Scored, scored
+from fl.engine.state import State
 
 Values = dict[str, np.ndarray]
 

@@ -81,15 +81,20 @@ class Held:
         found = [self.samples[one][client] for one in wanted if one in self.samples]
         return found[0] if len(found) == 1 else np.sort(np.concatenate([NO_SAMPLES, *found]))
 
+    def of_clients(self, clients: np.ndarray) -> Held:
+        """The same clients, but only some of them hold samples and take part."""
+        wanted = set(clients.tolist())
+        samples = {
+            split: [own if k in wanted else NO_SAMPLES for k, own in enumerate(by_client)]
+            for split, by_client in self.samples.items()
+        }
+        others = set(range(self.clients)) - wanted
+        return replace(self, samples=samples, away=tuple(sorted({*self.away, *others})))
+
     def of_modality(self, modality: int) -> Held:
         """The same clients, but only those of one modality hold samples and take part."""
         assert self.modality is not None
-        others = np.flatnonzero(self.modality != modality).tolist()
-        samples = {
-            split: [np.zeros(0, np.int64) if k in others else own for k, own in enumerate(held)]
-            for split, held in self.samples.items()
-        }
-        return replace(self, samples=samples, away=tuple(sorted({*self.away, *others})))
+        return self.of_clients(np.flatnonzero(self.modality == modality))
 
     @property
     def clients(self) -> int:

@@ -63,13 +63,13 @@ class Batches:
             return batch
         return {**batch, "reference": trees.take(self._known.table, chosen(self._known.index))}
 
-    def each(self, first: int = 0) -> Iterator[tuple[int, Batch]]:
-        """For each step from ``first`` on how many clients take it and their batches, where those
-        with most steps come first.
+    def each(self) -> Iterator[tuple[int, Batch]]:
+        """For each step how many clients take it and their batches, where those with most steps
+        come first.
         """
         still = (self._steps > np.arange(self._steps.max())[:, None]).sum(1).tolist()
         many = self._at_once(len(self._steps)) if still else 1
-        for begin in range(first, len(still), many):
+        for begin in range(0, len(still), many):
             # Steps before clients, so that the batches of a step lie together.
             rows, now = slice(0, still[begin]), slice(begin, begin + many)
             batch = self._gathered(partial(_by_step, rows, now))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,8 +23,7 @@ from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.engine import engine
 from fl.engine.backends import TOGETHER
-from fl.engine.engine import Plan, State
-from fl.engine.midway import UNWATCHED, Midway, numbered
+from fl.engine.state import HOST, Plan, State
 
 UPLOAD, SAMPLES = "upload", "samples"
 """What takes the place of a modality's server after its clients' work, where there is one server:
@@ -121,53 +119,20 @@ def state_of(modal: Modal, state: State) -> State:
 
 
 def run_rounds(
-    methods: Sequence[Method],
-    states: Sequence[State],
-    plans: Sequence[Plan],
-    backend: str,
-    midway: Midway = UNWATCHED,
+    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], backend: str
 ) -> list[Done]:
-    """`fl.engine.engine.run_rounds`, modality by modality where there are several."""
-    if not methods[0].modals:
-        return engine.run_rounds(methods, states, plans, backend, midway)
+    """`fl.engine.engine.run_rounds`, modality by modality."""
     if len(states) > 1 and backend not in TOGETHER:
-        return [
-            run_rounds([method], [state], [plan], backend)[0]
-            for method, state, plan in zip(methods, states, plans, strict=True)
-        ]
+        runs = zip(methods, states, plans, strict=True)
+        return [run_rounds([method], [state], [plan], backend)[0] for method, state, plan in runs]
     done: list[list[tuple[Modal, Plan, Done]]] = [[] for _ in states]
-    before: dict[str, Tree | list[Done]] = dict(midway.begun.get("done", {}))
     for number in range(len(methods[0].modals)):
-        found = _taking(methods, plans, number)
-        if isinstance(kept := before.get(str(number)), Mapping):
-            results = _unpacked(kept, plans[0].arrays.device)
-        elif found:
-            inner = midway.within("modality", number, partial(_before, dict(before)))
-            results = _trained(found, states, backend, inner)
-            before[str(number)] = results
-        else:
-            continue
-        for (run, modal, plan), result in zip(found, results, strict=True):
-            done[run].append((modal, plan, result))
-    runs = zip(methods, states, plans, done, strict=True)
-    return [_together(*run) for run in runs]
-
-
-def _before(done: Mapping[str, Tree | list[Done]]) -> Tree:
-    kept = {k: one if isinstance(one, Mapping) else _packed(one) for k, one in done.items()}
-    return {"done": kept}
-
-
-def _packed(results: Sequence[Done]) -> Tree:
-    """Rounds of a modality as one tree."""
-    states, losses = zip(*results, strict=True)
-    return {"states": engine.packed(states), "losses": numbered(losses)}
-
-
-def _unpacked(tree: Tree, device: torch.device) -> list[Done]:
-    """What `_packed` was given."""
-    losses = trees.leaves(trees.to(tree["losses"], device))
-    return list(zip(engine.unpacked(tree["states"], device), losses, strict=True))
+        taking = _taking(methods, plans, number)
+        if taking:
+            results = _trained(taking, states, backend)
+            for (run, modal, plan), result in zip(taking, results, strict=True):
+                done[run].append((modal, plan, result))
+    return [_together(*run) for run in zip(methods, states, plans, done, strict=True)]
 
 
 Taking = Sequence[tuple[int, Modal, Plan]]
@@ -182,14 +147,13 @@ def _taking(methods: Sequence[Method], plans: Sequence[Plan], number: int) -> Ta
     ]
 
 
-def _trained(found: Taking, states: Sequence[State], backend: str, midway: Midway) -> list[Done]:
+def _trained(taking: Taking, states: Sequence[State], backend: str) -> list[Done]:
     """The rounds of a modality."""
     return engine.run_rounds(
-        [modal.method if modal.apart else _collecting(modal.method) for _, modal, _ in found],
-        [state_of(modal, states[run]) for run, modal, _ in found],
-        [plan for *_, plan in found],
+        [modal.method if modal.apart else _collecting(modal.method) for _, modal, _ in taking],
+        [state_of(modal, states[run]) for run, modal, _ in taking],
+        [plan for *_, plan in taking],
         backend,
-        midway,
     )
 
 
@@ -230,7 +194,7 @@ def _together(
             uploads, total = _in_one_stack([one[UPLOAD] for one in sent], places), plan.n
         clients: Tree = trees.to(home.take(plan.clients), total.device)
         server, clients = method.aggregate(state.server, clients, uploads, total)
-        home = home.put(plan.clients, trees.to(clients, engine.HOST))
+        home = home.put(plan.clients, trees.to(clients, HOST))
     back = torch.cat(places).argsort().to(losses[0].device)
     return State(server, home), torch.cat(losses)[back]
 

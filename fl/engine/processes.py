@@ -1,40 +1,46 @@
-"""One run on several processes: what the simulation knows of them, and who gets which participants.
+"""One run on several processes: each trains its share of the clients of a phase, and scores its
+share in evaluation; the answers of all are then known to all.
 
-A simulation without a `Group` is computed by this process alone. With one, the participants of
-every phase are trained and all clients are scored by the processes of the group, each its share;
-`fl.train.team` is what does it. The numbers are those of one process, to rounding.
+All processes run the same rounds on the same state, and differ in their share alone. A simulation
+without a `Team` is computed by this process. The numbers are those of one process, to rounding.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pandas as pd
 
-COUNT = "processes"
-"""Where what is kept of a phase that several processes have begun has how many they are, [1]:
-what each of them did is of use to as many alone.
-"""
+from fl.base.schema import UNSEEN
+from fl.engine.state import Answers, Roster, State
+
+if TYPE_CHECKING:
+    from fl.engine.simulate import Simulation
+
+SPLITS = ("val", "test", UNSEEN)
 
 
-class Group(Protocol):
-    """Processes that compute a run together."""
+class Team(Protocol):
+    """The processes that compute a run together.
 
-    @property
-    def size(self) -> int:
-        """How many they are."""
+    Attributes:
+        size: How many they are.
+        rank: The number of this one.
+    """
 
-    def trained(
-        self, phase: Any, states: Any, plans: Any, number: int, backend: str, midway: Any
-    ) -> list[Any]:
-        """`fl.engine.engine.trained`, by all processes."""
+    size: int
+    rank: int
 
-    def evaluated(self, simulation: Any, state: Any, round_: int) -> pd.DataFrame:
-        """`fl.engine.simulate.Simulation.evaluate`, by all processes."""
+    def exchanged(self, value: Any) -> list[Any]:
+        """What each process gives at this point, by rank. All of them call this.
 
-    def share(self, plan: Any) -> Any:
-        """A round's plan with the participants that this process itself would train, alone."""
+        Raises:
+            FedloomError: If one of them has failed.
+        """
 
 
 def split(work: np.ndarray, size: int) -> list[np.ndarray]:
@@ -50,6 +56,83 @@ def split(work: np.ndarray, size: int) -> list[np.ndarray]:
     for row in np.argsort(-work, kind="stable"):
         least = int(sums.argmin())
         shares[least].append(int(row))
-        # What takes no step costs a little too.
+        # A client without a step costs a little too.
         sums[least] += max(float(work[row]), 1.0)
     return [np.array(sorted(share), np.int64) for share in shares]
+
+
+@dataclass(frozen=True)
+class Deal:
+    """The participants of a phase, dealt to the processes by their steps.
+
+    Attributes:
+        rows: By process and run, the rows of its participants in the run's roster.
+    """
+
+    team: Team
+    rosters: Sequence[Roster]
+    rows: list[list[np.ndarray]]
+
+    @classmethod
+    def of(cls, team: Team, rosters: Sequence[Roster]) -> Deal:
+        """The participants of several runs, all of them dealt together."""
+        work = np.concatenate([roster.steps() for roster in rosters])
+        ends = np.cumsum([0, *(len(roster.clients) for roster in rosters)])
+        rows = [
+            [share[(share >= begin) & (share < end)] - begin for begin, end in pairwise(ends)]
+            for share in split(work, team.size)
+        ]
+        return cls(team, rosters, rows)
+
+    def mine(self) -> list[Roster]:
+        """By run, those whom this process trains."""
+        pairs = zip(self.rosters, self.rows[self.team.rank], strict=True)
+        return [roster.take(rows) for roster, rows in pairs]
+
+    def gathered(self, answers: Sequence[Answers], averaging: bool) -> list[Answers]:
+        """By run, the answers of the participants of all processes, in the order of its roster.
+
+        Args:
+            answers: Of the participants of this process.
+            averaging: Whether each process has averaged its uploads. The order of these means
+                nothing.
+        """
+        by_process = self.team.exchanged([answer.joined() for answer in answers])
+        return [
+            Answers.merged(
+                [given[run] for given in by_process if given[run] is not None],
+                np.argsort(np.concatenate([rows[run] for rows in self.rows])),
+                roster.n.device,
+                averaging,
+            )
+            for run, roster in enumerate(self.rosters)
+        ]
+
+
+def evaluated(team: Team, simulation: Simulation, state: State, round_: int) -> pd.DataFrame:
+    """`Simulation.evaluate` by all processes, its rows in the same order."""
+    held = simulation.held
+    samples = np.zeros(held.clients)
+    for name in SPLITS:
+        samples += [len(own) for own in held.samples.get(name, [()] * held.clients)]
+    mine = alone(simulation, split(samples, team.size)[team.rank])
+    rows = pd.concat(team.exchanged(mine.evaluate(state, round_)), ignore_index=True)
+    modality = held.modality if simulation.modals else None
+    keys = [
+        rows["client"].to_numpy(),
+        rows["split"].map(SPLITS.index).to_numpy(),
+        rows["stage"].map(list(simulation.method.views).index).to_numpy(),
+        np.zeros(len(rows)) if modality is None else modality[rows["client"]],
+    ]
+    in_order: pd.DataFrame = rows.iloc[np.lexsort(keys)]
+    return in_order.reset_index(drop=True)
+
+
+def alone(simulation: Simulation, clients: np.ndarray) -> Simulation:
+    """The simulation with the samples of some clients, by this process."""
+    return replace(
+        simulation,
+        held=simulation.held.of_clients(clients),
+        modals=tuple(alone(one, clients) for one in simulation.modals),
+        team=None,
+    )

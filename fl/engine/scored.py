@@ -23,8 +23,8 @@ from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.trees import Tree
 from fl.engine.arrays import Arrays
-from fl.engine.engine import State
 from fl.engine.held import Held
+from fl.engine.state import State
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, TypeVar
@@ -31,10 +31,9 @@ from fl.base.schema import GLOBAL, PERSONAL
 from fl.engine import engine, holders, modal
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule, schedule, steps_of, sweeping
-from fl.engine.engine import Plan, State
 from fl.engine.evaluate import Held, as_rows, evaluate
-from fl.engine.midway import UNWATCHED, Midway
-from fl.engine.processes import Group
+from fl.engine.processes import Team, evaluated
+from fl.engine.state import Plan, Roster, State
 from fl.engine.stragglers import shares, stragglers
 from fl.pytorch import draws
 
@@ -51,7 +50,7 @@ class Simulation:
         seed: The run's.
         task: What labels are, and which metrics are reported.
         modals: Where clients differ in modality, the run of each modality alone.
-        group: The processes that share the work; None: this one does all of it.
+        team: The processes that share the work; None: this one does all of it.
     """
 
     method: Method
@@ -63,7 +62,7 @@ class Simulation:
     seed: int
     task: Task = CLASSIFICATION
     modals: tuple[Simulation, ...] = ()
-    group: Group | None = None
+    team: Team | None = None
 
     def begin(self, weights: Tree | None = None) -> State:
         """The state before round 1, from fresh variables or from the stored ones of another run."""
@@ -98,53 +97,52 @@ class Simulation:
         """Round 1, 2, ..., R: who takes part, and their batches."""
         clients, work = self._participants(round_)
         if not self.modals:
-            return self._planned(clients, work, round_)
-        chosen = [np.isin(clients, one.held.participants) for one in self.modals]
-        return Plan(
-            **self._asked(clients, round_),
-            schedules=(),
-            modals=tuple(
-                one._planned(
-                    clients[own], tuple(w for w, k in zip(work, own, strict=False) if k), round_
-                )
-                if own.any()
-                else None
-                for one, own in zip(self.modals, chosen, strict=True)
-            ),
-        )
+            return self._planned(round_, self._rosters(clients, work, round_))
+        modals: list[Plan | None] = []
+        for alone in self.modals:
+            its = np.isin(clients, alone.held.participants)
+            share = tuple(w for w, k in zip(work, its, strict=False) if k)
+            if its.any():
+                rosters = alone._rosters(clients[its], share, round_)
+                modals.append(alone._planned(round_, rosters))
+            else:
+                modals.append(None)
+        whole = Roster(torch.from_numpy(clients), self._sizes(clients))
+        return replace(self._planned(round_, (whole,)), modals=tuple(modals))
 
-    def _asked(self, clients: np.ndarray, round_: int) -> dict[str, Any]:
-        """What a round's plan holds beside its batches."""
-        return {
-            "round": round_,
-            "clients": torch.from_numpy(clients),
-            "n": self._sizes(clients),
-            "arrays": self.arrays,
-            "lr": learning_rate(self.training, round_),
-            "group": self.group,
-            "usual": self._usual,
-        }
+    def _planned(self, round_: int, rosters: tuple[Roster | None, ...]) -> Plan:
+        lr = learning_rate(self.training, round_)
+        return Plan(round_, rosters, self.arrays, lr, team=self.team, usual=self._usual)
 
-    def _planned(self, clients: np.ndarray, work: Work, round_: int) -> Plan:
-        everyone = self.held.participants
+    def _rosters(self, clients: np.ndarray, work: Work, round_: int) -> tuple[Roster | None, ...]:
+        """By phase; None for one that is not due."""
         *before, last = self.method.phases
-        all_come = any(one.everyone for one in before)
-        return Plan(
-            **self._asked(clients, round_),
-            schedules=self._schedules(last, clients, work, round_, ""),
-            before=tuple(
-                self._schedules(
-                    one,
-                    *((everyone, ()) if one.everyone else (clients, work)),
-                    round_,
-                    f" of phase {number}",
-                )
-                if one.due(round_)
-                else None
-                for number, one in enumerate(before)
-            ),
-            everyone=(torch.from_numpy(everyone), self._sizes(everyone)) if all_come else None,
-        )
+        # These words are keys of random numbers.
+        rosters = [
+            self._roster(phase, clients, work, round_, f" of exchange {number}")
+            if phase.due(round_)
+            else None
+            for number, phase in enumerate(before)
+        ]
+        return (*rosters, self._roster(last, clients, work, round_, ""))
+
+    def _roster(
+        self, phase: Phase, clients: np.ndarray, work: Work, round_: int, where: str
+    ) -> Roster:
+        """Who takes part in a phase, and the batches of its passes; every pass draws its own."""
+        if phase.everyone:
+            clients, work = self.held.participants, ()
+        schedules = [
+            self._schedule(
+                pass_,
+                clients,
+                work,
+                round_,
+                f"batches{f' of pass {number}' if number else ''}{where}",
+            )
+            for number, pass_ in enumerate(phase.passes)
+        ]
+        return Roster(torch.from_numpy(clients), self._sizes(clients), tuple(schedules))
 
     def _sizes(self, clients: np.ndarray) -> Tensor:
         """Training samples of some clients."""
@@ -155,18 +153,6 @@ class Simulation:
     def _usual(self) -> np.ndarray:
         held = [len(self.held.samples["train"][k]) for k in self.held.participants]
         return steps_of(np.array(held), self.training)
-
-    def _schedules(
-        self, phase: Phase, clients: np.ndarray, work: Work, round_: int, where: str
-    ) -> tuple[Schedule | None, ...]:
-        """The batches of a phase's passes; every pass draws its own."""
-        return tuple(
-            self._schedule(
-                *(part, clients, work, round_),
-                f"batches{f' of pass {number}' if number else ''}{where}",
-            )
-            for number, part in enumerate(phase.passes)
-        )
 
     def _schedule(
         self, part: Pass | Sweep, clients: np.ndarray, work: Work, round_: int, purpose: str
@@ -182,7 +168,12 @@ class Simulation:
             return None
         by_class = part.sampling.per_class is not None
         return schedule(
-            *(samples, clients.tolist(), self.training, self.seed, round_, purpose),
+            samples,
+            clients.tolist(),
+            self.training,
+            self.seed,
+            round_,
+            purpose,
             sampling=part.sampling,
             work=work,
             labels=[self._labels(held) for held in samples] if by_class else (),
@@ -223,8 +214,8 @@ class Simulation:
 
     def evaluate(self, state: State, round_: int) -> pd.DataFrame:
         """Rows for every client, see `fl.engine.evaluate.evaluate`."""
-        if self.group:
-            return self.group.evaluated(self, state, round_)
+        if self.team:
+            return evaluated(self.team, self, state, round_)
         if self.modals:
             found = zip(self.method.modals, self.modals, strict=True)
             rows = [own.evaluate(modal.state_of(one, state), round_) for one, own in found]
@@ -233,7 +224,13 @@ class Simulation:
 
     def _scored(self, method: Method, state: State, round_: int) -> pd.DataFrame:
         return evaluate(
-            *(method, self.network, state, self.arrays, self.held, round_, self.classes),
+            method,
+            self.network,
+            state,
+            self.arrays,
+            self.held,
+            round_,
+            self.classes,
             task=self.task,
         )
 
@@ -299,13 +296,10 @@ def lockstep(
     states: Mapping[Key, State],
     done: int,
     backend: str,
-    midway: Midway = UNWATCHED,
 ) -> Iterator[dict[Key, Round]]:
     """The rounds after ``done`` of several runs that differ in their seed only, trained together.
 
     A run that diverges leaves the others after that round; ends when none is left.
-
-    midway: what is kept on the way in each round, and what was of the first.
     """
     total = next(iter(simulations.values())).training.rounds
     running = dict(states)
@@ -314,8 +308,8 @@ def lockstep(
         plans = [run.plan(number) for run in runs]
         methods = [run.method for run in runs]
         before = draws.streams()
-        results = modal.run_rounds(methods, list(running.values()), plans, backend, midway)
-        midway = midway.afresh()
+        run_rounds = modal.run_rounds if methods[0].modals else engine.run_rounds
+        results = run_rounds(methods, list(running.values()), plans, backend)
         if draws.drawn_since(before):
             raise FedloomError(
                 f"round {number} drew from PyTorch's shared random numbers, so that the run would "

@@ -1,21 +1,25 @@
-"""What a run carries from round to round, and who does what in a round."""
+"""What a run carries from round to round, who does what in a round, and what they answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Phase
 from fl.api.trees import Tree
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule
 from fl.engine.clients import Clients
-from fl.engine.processes import Group
+
+if TYPE_CHECKING:
+    from fl.engine.processes import Team
+
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -53,67 +57,161 @@ Schedules = tuple[Schedule | None, ...]
 
 
 @dataclass(frozen=True)
+class Roster:
+    """Who takes part in a phase, on which batches.
+
+    clients: their ids, int64 [m], in host memory; n: their numbers of training samples, [m];
+    schedules: their batches in each pass, rows in the same order.
+    """
+
+    clients: Tensor
+    n: Tensor
+    schedules: Schedules = ()
+
+    def take(self, rows: np.ndarray) -> Roster:
+        """Some of them, in that order."""
+        index = torch.from_numpy(rows)
+        schedules = tuple(schedule and schedule.take(rows) for schedule in self.schedules)
+        return Roster(self.clients[index], self.n[index.to(self.n.device)], schedules)
+
+    def among(self, clients: Sequence[int]) -> Roster:
+        """Those of some clients that take part, in their order."""
+        place = {client: row for row, client in enumerate(self.clients.tolist())}
+        rows = [place[client] for client in clients if client in place]
+        return self.take(np.array(rows, np.int64))
+
+    def steps(self) -> np.ndarray:
+        """How many steps each of them takes, [m]."""
+        steps = np.zeros(len(self.clients), np.int64)
+        for schedule in self.schedules:
+            steps += 0 if schedule is None else schedule.steps
+        return steps
+
+
+@dataclass(frozen=True)
 class Plan:
     """One round: who takes part, on which batches, at which learning rate.
 
-    clients: ids of the participants, int64 [m], in host memory; n: their numbers of training
-    samples, [m]; schedules: their batches in each pass, rows in the same order; before: those of
-    the phases before, None where one is not due. modals: where clients differ in modality, the
-    plan of each one's participants, None where there are none; the schedules are theirs alone.
-    group: the processes that share the work; None: this one does all of it. usual: local steps in a
-    round of everybody who can take part, by their settings, int64; None: not known.
+    rosters: by phase, in the order of `Method.phases`; None for one that is not due. The last
+    one has the round's participants. modals: where clients differ in modality, the plan of each
+    one's participants, None where there are none; they alone have schedules then. team: the
+    processes that share the work; None: this one does all of it. usual: local steps in a round of
+    everybody who can take part, by their settings, int64; None: not known.
     """
 
     round: int
-    clients: Tensor
-    n: Tensor
-    schedules: Schedules
+    rosters: tuple[Roster | None, ...]
     arrays: Arrays
     lr: float
-    before: tuple[Schedules | None, ...] = ()
     modals: tuple[Plan | None, ...] = ()
-    everyone: tuple[Tensor, Tensor] | None = None
-    group: Group | None = None
+    team: Team | None = None
     usual: np.ndarray | None = None
 
-    def of(self, phase: Phase) -> Plan:
-        """The plan with those who take part in one of its phases."""
-        if not phase.everyone or self.everyone is None:
-            return self
-        clients, n = self.everyone
-        return replace(self, clients=clients, n=n)
+    @property
+    def last(self) -> Roster:
+        """Who takes part in the phase of every round."""
+        assert self.rosters[-1] is not None
+        return self.rosters[-1]
 
     @property
-    def phases(self) -> tuple[Schedules | None, ...]:
-        """The batches of all phases, in the order of `Method.phases`."""
-        return (*self.before, self.schedules)
+    def clients(self) -> Tensor:
+        """The ids of the participants, int64 [m], in host memory."""
+        return self.last.clients
+
+    @property
+    def n(self) -> Tensor:
+        """Their numbers of training samples, [m]."""
+        return self.last.n
+
+    @property
+    def schedules(self) -> Schedules:
+        """Their batches in each pass of the last phase."""
+        return self.last.schedules
+
+    def with_schedules(self, schedules: Iterable[Schedule | None]) -> Plan:
+        """The plan with other batches in the last phase."""
+        last = replace(self.last, schedules=tuple(schedules))
+        return replace(self, rosters=(*self.rosters[:-1], last))
 
     def take(self, rows: Sequence[int]) -> Plan:
-        """The plan with some of its participants only, in that order."""
-        chosen, index = np.array(rows), torch.tensor(rows)
-        places = chosen
-        if self.everyone:  # Who is not among the chosen does not come where everyone is asked.
-            places = np.searchsorted(self.everyone[0].numpy(), self.clients[index].numpy())
+        """The plan with some of its participants only, in that order; nobody else comes where all
+        clients are asked.
+        """
+        return self._of(self.clients[torch.tensor(rows)].tolist())
 
-        def of(schedule: Schedule) -> Schedule:
-            asked = self.everyone and len(schedule.steps) == len(self.everyone[0])
-            return schedule.take(places if asked else chosen)
-
-        def some(schedules: Schedules | None) -> Schedules | None:
-            return schedules and tuple(s and of(s) for s in schedules)
-
+    def _of(self, clients: list[int]) -> Plan:
+        modals = [own and own._of(clients) for own in self.modals]
         return replace(
             self,
-            clients=self.clients[index],
-            n=self.n[index.to(self.n.device)],
-            schedules=some(self.schedules) or (),
-            before=tuple(map(some, self.before)),
-            everyone=None,
-            modals=tuple(own and own.among(self.clients[index].tolist()) for own in self.modals),
+            rosters=tuple(roster and roster.among(clients) for roster in self.rosters),
+            modals=tuple(own if own and len(own.clients) else None for own in modals),
         )
 
-    def among(self, clients: Sequence[int]) -> Plan | None:
-        """The plan of those of some clients that take part, in their order."""
-        own = self.clients.tolist()
-        rows = [own.index(client) for client in clients if client in own]
-        return self.take(rows) if rows else None
+
+@dataclass(frozen=True)
+class Answers:
+    """What the participants of one run keep and send, a stack for each group.
+
+    n: the weight of each upload, which the method is told; losses: the mean training loss of each
+    participant.
+    """
+
+    kept: list[Tree] = field(default_factory=list)
+    uploads: list[Tree] = field(default_factory=list)
+    n: list[Tensor] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+
+    def add(self, kept: Tree, uploads: Tree, n: Tensor, losses: Tensor, averaging: bool) -> None:
+        """Add a group.
+
+        averaging: its uploads are averaged with those before at once, and what its clients keep
+        goes to host memory.
+        """
+        if averaging:
+            uploads, n = averaged([*self.uploads, uploads], [*self.n, n])
+            self.uploads.clear()
+            self.n.clear()
+            kept = trees.to(kept, HOST)
+        self.kept.append(kept)
+        self.uploads.append(uploads)
+        self.n.append(n)
+        self.losses.append(losses)
+
+    def joined(self) -> Tree | None:
+        """All groups as one tree; None without any."""
+        if not self.kept:
+            return None
+        return {
+            "kept": trees.concatenate(self.kept),
+            "uploads": trees.concatenate(self.uploads),
+            "n": torch.cat(self.n),
+            "losses": torch.cat(self.losses),
+        }
+
+    @classmethod
+    def merged(
+        cls, answers: Sequence[Tree], order: np.ndarray, device: torch.device, averaging: bool
+    ) -> Answers:
+        """The answers of several processes, each as `joined`, on a device.
+
+        Args:
+            order: Of all participants.
+            averaging: Whether uploads are means, and what clients keep stays in host memory.
+        """
+        whole, rows = trees.concatenate(answers), torch.from_numpy(order)
+        kept = trees.take(whole["kept"], rows)
+        rest = trees.to({key: whole[key] for key in ("uploads", "n", "losses")}, device)
+        if not averaging:
+            kept = trees.to(kept, device)
+            rest |= trees.take({key: rest[key] for key in ("uploads", "n")}, rows)
+        losses = trees.rows(rest["losses"], rows)
+        return cls([kept], [rest["uploads"]], [rest["n"]], [losses])
+
+
+def averaged(shares: Sequence[Tree], weights: Sequence[Tensor]) -> tuple[Tree, Tensor]:
+    """Stacks of uploads as one row, their weighted mean, and its weight."""
+    sums = torch.stack([weight.sum() for weight in weights])
+    # Where all weights are 0 there is no mean, and a plain one weighs nothing.
+    weights = [torch.where(total > 0, w, 1.0) for total, w in zip(sums, weights, strict=True)]
+    means = [trees.mean(share, weight) for share, weight in zip(shares, weights, strict=True)]
+    return trees.stack([trees.mean(trees.stack(means), sums)]), sums.sum(0, keepdim=True)

@@ -37,12 +37,11 @@ class Spell(NamedTuple):
     clients: np.ndarray
 
 
-def spells(turns: Turns, first: int = 0) -> list[Spell]:
-    """All of them from a time on, one after another."""
+def spells(turns: Turns) -> list[Spell]:
+    """All of them, one after another."""
     changes = (turns.clients[1:] != turns.clients[:-1]).any(1)
     ends = [*(np.flatnonzero(changes) + 1).tolist(), len(turns.clients)]
-    bounds = pairwise([first, *(end for end in ends if end > first)])
-    return [Spell(begin, end, turns.clients[begin]) for begin, end in bounds]
+    return [Spell(begin, end, turns.clients[begin]) for begin, end in pairwise([0, *ends])]
 
 
 def width(clients: int, work: np.ndarray) -> int:

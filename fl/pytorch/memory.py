@@ -1,4 +1,4 @@
-"""Memory of tensors: whether an error says that it ran out, and what lies in it once."""
+"""Whether an error says that memory ran out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,3 @@ def exhausted(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in SAID)
-
-
-def once(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without what it repeats (a stride of 0): `torch.Tensor.expand` makes it again."""
-    return tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())]

@@ -13,7 +13,6 @@ import torch
 
 from fl.base import files
 from fl.base.errors import DataError
-from fl.pytorch.memory import once
 
 Tree = dict[str, Any]
 """A nested dict with text keys (without ``/``) whose leaves are tensors."""
@@ -37,23 +36,17 @@ def save_tree(tree: Tree, path: Path) -> None:
         files.write_bytes(path, content)
 
 
-def packed(tree: Tree, repeats: bool = False) -> bytes:
-    """The content of a file of `save_tree`.
-
-    repeats: what a tensor repeats (a stride of 0) is stored once, and loaded so by `unpacked`.
-    """
+def packed(tree: Tree) -> bytes:
+    """The content of a file of `save_tree`."""
     tensors: dict[str, torch.Tensor] = {}
-    layout: list[tuple[str, list[int] | None] | tuple[str, list[int], list[int]]] = []
+    layout: list[tuple[str, list[int] | None]] = []
     owned: set[int] = set()
     for name, leaf in _flatten(tree, ()):
         if leaf is None:
             layout.append((name, None))
             continue
-        shape, leaf = list(leaf.shape), once(leaf) if repeats else leaf
         # The strides of a clone: those of the tensor if it fills its memory, plain ones if not.
-        strides = list(torch.empty_like(leaf, device="meta").stride())
-        whole = shape == list(leaf.shape)
-        layout.append((name, strides) if whole else (name, strides, shape))
+        layout.append((name, list(torch.empty_like(leaf, device="meta").stride())))
         tensor = leaf.detach().cpu().contiguous()
         storage = tensor.untyped_storage().data_ptr()
         tensors[name] = tensor.clone() if storage in owned else tensor
@@ -82,37 +75,25 @@ def load_tree(path: Path, device: str | torch.device = "cpu") -> Tree:
     Raises:
         DataError: If the file is missing, damaged or not such a file.
     """
-    return unpacked(path, device, repeats=False)
-
-
-def unpacked(path: Path, device: str | torch.device, repeats: bool) -> Tree:
-    """`load_tree`; repeats: whether tensors may repeat what is stored once.
-
-    That is for files of this machine alone: a few bytes may then ask for any amount of memory.
-    """
     tree: Tree = {}
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            for name, (stride, *shape) in _layout(file).items():
+            for name, stride in _layout(file).items():
                 *above, last = name.split("/")
                 inner = tree
                 for key in above:
                     inner = inner.setdefault(key, {})
                 if last in inner or len(above) > DEEPEST:
                     raise ValueError(f"{name[:80]!r} stands in or above another name")
-                if shape and not repeats:
-                    raise ValueError(f"{name[:80]!r} repeats what is stored")
                 if stride is None:
                     inner[last] = {}
                     continue
                 # Copied out of the mapped file, which may be removed while the run goes on.
                 stored = file.get_tensor(name)
                 _check_stride(name, list(stored.shape), stride)
-                inner[last] = (
-                    torch.empty_strided(stored.shape, stride, dtype=stored.dtype, device=device)
-                    .copy_(stored)
-                    .expand(*shape or [stored.shape])
-                )
+                inner[last] = torch.empty_strided(
+                    stored.shape, stride, dtype=stored.dtype, device=device
+                ).copy_(stored)
     except (
         *(safetensors.SafetensorError, OSError, TypeError, KeyError, ValueError),
         *(AttributeError, RuntimeError, MemoryError),
@@ -122,18 +103,17 @@ def unpacked(path: Path, device: str | torch.device, repeats: bool) -> Tree:
     return tree
 
 
-def _layout(file: Any) -> dict[str, list[Any]]:
-    """By flat name the strides of each leaf, and its shape where it repeats what is stored; None
-    for each empty dict.
+def _layout(file: Any) -> dict[str, Any]:
+    """By flat name the strides of each leaf; None for each empty dict.
 
     Raises:
         ValueError: If the file states no layout, or not that of its tensors.
     """
     found = files.parse_json(file.metadata()["tree"])
-    layout = {str(name): [stride, *shape] for name, stride, *shape in found}
+    layout = {str(name): stride for name, stride in found}
     if len(layout) != len(found):
         raise ValueError("a name stands twice")
-    if {name for name, (stride, *_) in layout.items() if stride is not None} != {*file.keys()}:
+    if {name for name, stride in layout.items() if stride is not None} != {*file.keys()}:
         raise ValueError("its tree has other names than its tensors")
     return layout
 

@@ -21,9 +21,9 @@ from fl.api.method import COUNTS, MODALITY, PAYLOAD, Method, Pass, Sweep
 from fl.api.trees import Tree
 from fl.engine.backends import BACKENDS, Cohort
 from fl.engine.batches import Schedule
-from fl.engine.engine import Plan, State
 from fl.engine.modal import state_of
 from fl.engine.simulate import Simulation
+from fl.engine.state import Plan, State
 from fl.engine.sweeps import sweep
 from fl.pytorch.operations import Operations
 
@@ -263,8 +263,8 @@ def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
     seen, fresh = _Seen(), True
     pairs = zip(short.method.phases, simulation.method.phases, strict=True)
     for number, (phase, whole) in enumerate(pairs):
-        schedules = plan.phases[number]
-        if schedules is None or not any(schedules):
+        roster = plan.rosters[number]
+        if roster is None or not any(roster.schedules):
             continue
         sent = dict(phase.send(server) if phase.send else server)
         seen.receive(sent)
@@ -274,7 +274,9 @@ def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
         if phase.payload or fresh:
             seen.down += trees.nbytes(clients.get(PAYLOAD, {}))
         upload: Tree = {}
-        for part, stated, schedule in zip(phase.passes, whole.passes, schedules, strict=True):
+        for part, stated, schedule in zip(
+            phase.passes, whole.passes, roster.schedules, strict=True
+        ):
             if schedule is not None:
                 cohort = _cohort(clients, sent, plan, schedule, row)
                 if isinstance(part, Sweep):
@@ -287,7 +289,7 @@ def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
         seen.up += trees.nbytes(upload)
         if phase.payload:
             clients = {key: leaf for key, leaf in clients.items() if key != PAYLOAD}
-        if number + 1 < len(plan.phases):  # What comes of the last is not asked.
+        if number + 1 < len(plan.rosters):  # What comes of the last is not asked.
             server, after = phase.aggregate(server, clients, upload, plan.n[[row]])
             old, new = (trees.leaves(tree.get(PAYLOAD, {})) for tree in (clients, after))
             fresh, clients = list(map(id, old)) != list(map(id, new)), after

@@ -1,19 +1,15 @@
 """The rounds of a stack, one after another: reported, saved every few rounds, stored at the end.
 
-A round that takes long is saved on the way as well, and so is one that is not over when the process
-is asked to leave.
+A process that is asked to leave finishes its round first. One that is killed loses the rounds after
+the last checkpoint.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from fl.api.trees import Tree
 from fl.base.errors import FedloomError
-from fl.engine import simulate
-from fl.engine.midway import Midway, place
 from fl.engine.simulate import Round
 from fl.train import costs
 from fl.train.leaving import Interrupted
@@ -23,9 +19,6 @@ from fl.train.runs import Runs
 from fl.train.stack import Stack
 
 logger = logging.getLogger(__name__)
-
-PATIENCE = 600.0
-"""Seconds of a round after which it is saved on the way, and again after as many."""
 
 
 def follow(runs: Runs, stack: Stack) -> None:
@@ -42,10 +35,7 @@ def follow(runs: Runs, stack: Stack) -> None:
     for run in mine:
         runs.logs[run].begun(stack.round, {"backend": stack.backend}, runs.curves(run))
     every = runs.bundle.execution.checkpoint_every
-    inside = Inside(runs, stack)
-    for finished in simulate.lockstep(
-        stack.simulations, stack.states, stack.round, stack.backend, inside.midway()
-    ):
+    for finished in runs.lockstep(stack.simulations, stack.states, stack.round, stack.backend):
         leaving.begun = True
         stack.add(finished)
         for run in set(mine) & set(finished):
@@ -61,39 +51,11 @@ def follow(runs: Runs, stack: Stack) -> None:
         for run in reversed(ended):
             _finish(runs, run, stack, finished[run])
         if goes_on and leaving.asked:
-            _leave(runs, stack, f"after round {stack.round}")
-        inside.since = time.monotonic()
+            _leave(runs, stack)
 
 
-class Inside:
-    """What is kept of a round before it is over.
-
-    Attributes:
-        since: When the round began, or was last saved.
-    """
-
-    def __init__(self, runs: Runs, stack: Stack) -> None:
-        self._runs, self._stack, self.since = runs, stack, time.monotonic()
-
-    def midway(self) -> Midway:
-        """For the rounds of the stack."""
-        return Midway(self.due, self._keep, self._stack.midway)
-
-    def due(self) -> bool:
-        """Whether to save, after a step."""
-        self._runs.leaving.begun = True
-        return self._runs.leaving.asked or time.monotonic() - self.since > PATIENCE
-
-    def _keep(self, kept: dict[str, Any]) -> None:
-        where = f"in round {self._stack.round + 1} ({place(kept)})"
-        _save(self._runs, self._stack, kept)
-        if self._runs.leaving.asked:
-            _leave(self._runs, self._stack, where)
-        logger.info("saved %s", where)
-        self.since = time.monotonic()
-
-
-def _leave(runs: Runs, stack: Stack, where: str) -> NoReturn:
+def _leave(runs: Runs, stack: Stack) -> NoReturn:
+    where = f"after round {stack.round}"
     for run in stack.states:
         if run in runs.workspaces:
             runs.logs[run].ended("left", round=stack.round, place=where)
@@ -105,18 +67,14 @@ def _title(runs: Runs, stack: Stack) -> str:
     return f"{runs.bundle.title} seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
 
 
-def _save(runs: Runs, stack: Stack, midway: Tree | None = None) -> None:
-    """A checkpoint after the last round, or with what is done of the next one."""
+def _save(runs: Runs, stack: Stack) -> None:
+    """A checkpoint after the last round."""
     owner = next((run for run in stack.states if run in runs.workspaces), None)
     if owner is None:
         return
     if runs.workspaces[owner].lost:
         raise FedloomError("another process has taken this run over; it goes on there")
-    folder = runs.workspaces[owner].checkpoints
-    if midway is None:
-        stack.save(folder)
-    else:
-        stack.save_midway(folder, midway)
+    stack.save(runs.workspaces[owner].checkpoints)
 
 
 def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from fl.base.errors import DataError
 from fl.base.schema import GLOBAL
-from fl.engine import backends
+from fl.engine import backends, simulate
 from fl.engine.backends import TOGETHER
 from fl.engine.simulate import Simulation
 from fl.plan.bundle import Bundle
@@ -51,7 +51,7 @@ def train_bundle(bundle: Bundle, store: Store, team: Team | None = None) -> list
     """
     simulations.settle(bundle, store)
     with asked_to_leave() as leaving, contextlib.ExitStack() as opened, compiler.silent():
-        runs = Runs(bundle, leaving)
+        runs = Runs(bundle, leaving, team.lockstep if team else simulate.lockstep)
         # In one order in all processes, so that no two wait for each other.
         for run, member in sorted(runs.members.items()):
             with runs.failing(run):
@@ -118,9 +118,12 @@ class _Job:
         if self._team is None or not mine:
             return dict(mine)
         with self._runs.failing(*(run for run in mine if run in self._runs.workspaces)):
-            asked = {"bundle": self._runs.bundle.bundle, "runs": list(mine)}
-            self._team.begin(asked, devices)
-            return {run: self._team.joined(run, one) for run, one in mine.items()}
+            asked = {
+                "bundle": self._runs.bundle.bundle,
+                "runs": list(mine),
+                "devices": list(map(str, devices)),
+            }
+            return self._team.begin(asked, mine)
         return {}
 
     def _backend(self, simulation: Simulation) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
-STOPPING = "stopping after this step, with the state saved; Ctrl-C again stops at once\n"
+STOPPING = "stopping after this round, with the state saved; Ctrl-C again stops at once\n"
 
 
 class Interrupted(BaseException):
@@ -24,7 +24,7 @@ class Leaving:
 
     Attributes:
         asked: Whether to leave.
-        begun: Whether there are steps that may have to be saved.
+        begun: Whether there are rounds that have to be saved.
     """
 
     asked: bool = False

@@ -6,12 +6,13 @@ import contextlib
 import logging
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fl.base import faults
 from fl.base.errors import FedloomError
+from fl.engine.simulate import Round
 from fl.plan.bundle import Bundle, Member
 from fl.pytorch.memory import exhausted
 from fl.store.workspace import Workspace
@@ -21,11 +22,14 @@ from fl.train.leaving import Leaving
 
 logger = logging.getLogger(__name__)
 
+Lockstep = Callable[..., Iterator[dict[str, Round]]]
+
 
 class Runs:
     """The runs of a bundle.
 
     Attributes:
+        lockstep: `fl.engine.simulate.lockstep`, or where processes are several, that of all.
         members: By id.
         workspaces: Of the runs that this process computes, by id.
         logs: By id.
@@ -33,8 +37,8 @@ class Runs:
         costs: The costs of a run, once one of them is finished; the runs differ only in their seed.
     """
 
-    def __init__(self, bundle: Bundle, leaving: Leaving) -> None:
-        self.bundle, self.leaving = bundle, leaving
+    def __init__(self, bundle: Bundle, leaving: Leaving, lockstep: Lockstep) -> None:
+        self.bundle, self.leaving, self.lockstep = bundle, leaving, lockstep
         self.members: dict[str, Member] = {member.run: member for member in bundle.runs}
         self.workspaces: dict[str, Workspace] = {}
         self.logs = {run: EventLog(Path(bundle.results), run) for run in self.members}

@@ -23,10 +23,9 @@ from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.base.files import disk_errors
 from fl.engine import holders
-from fl.engine.engine import State
 from fl.engine.evaluate import as_rows
-from fl.engine.midway import place
 from fl.engine.simulate import Round, Simulation
+from fl.engine.state import State
 from fl.store import checkpoint
 from fl.store.checkpoint import Checkpoint
 
@@ -43,7 +42,6 @@ class Stack:
         seconds: Of work by member: equal shares of the time in which it was trained with others.
         since: When seconds were last shared out.
         traces: By run and round, what the run's method records.
-        midway: What an earlier process kept of the next round; {} if nothing.
     """
 
     simulations: dict[str, Simulation]
@@ -55,7 +53,6 @@ class Stack:
     seconds: dict[str, float] = field(default_factory=dict)
     since: float = field(default_factory=time.monotonic)
     traces: dict[str, dict[int, dict[str, Tensor]]] = field(default_factory=dict)
-    midway: Tree = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.seconds = {run: self.seconds.get(run, 0.0) for run in self.members}
@@ -93,13 +90,7 @@ class Stack:
         rows = {
             run: as_rows([]) if run not in states else _rows_of(saved.rows, run) for run in members
         }
-        inside = saved.midway
-        if inside and inside.extra["members"] != list(states):
-            logger.info("round %d begins again, as its runs have changed", saved.round + 1)
-            inside = None
-        spent = inside.extra["seconds"] if inside else spent
-        where = f"in round {saved.round + 1} ({place(inside.state)})" if inside else ""
-        logger.info("resumed %s", where or f"after round {saved.round}")
+        logger.info("resumed after round %d", saved.round)
         chosen = {run: simulations[run] for run in members}
         traces = {run: _apart(saved.state[run].get("traces", {})) for run in states}
         return cls(
@@ -107,14 +98,12 @@ class Stack:
             round=saved.round,
             seconds=spent,
             traces=traces,
-            midway=inside.state if inside else {},
             **extra,
         )
 
     def add(self, finished: Mapping[str, Round]) -> None:
         """Add a finished round."""
         self._share()
-        self.midway = {}
         for run, one in finished.items():
             self.round = one.number
             self.rows[run] = pd.concat([self.rows[run], one.rows], ignore_index=True)
@@ -164,15 +153,6 @@ class Stack:
         }
         with disk_errors(folder):
             checkpoint.save(folder, self.round, state, extra, rows.reset_index(drop=True))
-
-    def save_midway(self, folder: Path, midway: Tree) -> None:
-        """Save what is done of the next round beside the checkpoint of this one."""
-        if not checkpoint.has(folder, self.round):
-            self.save(folder)
-        self._share()
-        extra = {"members": list(self.states), "seconds": self.seconds}
-        with disk_errors(folder):
-            checkpoint.save_midway(folder, self.round, dict(midway), extra)
 
 
 def _apart(kept: Tree) -> dict[int, dict[str, Tensor]]:

@@ -1,290 +1,248 @@
-"""The processes that train the runs of a bundle together: one leads, the others do as told.
+"""The processes that train the runs of a bundle together.
 
-The first process has the state of every run, the store and the logs; it is what a job of one
-process is. In every phase of a round it sends each of the others the server's tree and the trees
-and batches of some participants, trains a share itself, and gets back what clients keep and send.
-For evaluation it sends clients to be scored. So checkpoints do not know how many processes there
-were, and whoever asks the job to leave asks the first one.
+All of them go through the same rounds on the same state (`fl.engine.processes`). The first one has
+the store, the logs and the checkpoints; it is what a job of one process is, and tells the others
+which runs to train and when to go on. Everything is said by one collective, `Team.exchanged`, so an
+error of any process meets all others at whatever they say next. Checkpoints do not know how many
+processes there were, and whoever asks the job to leave asks the first one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
-import pandas as pd
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from fl.api.trees import Tree
+from fl.api import trees
 from fl.base import faults
 from fl.base.errors import FedloomError
-from fl.engine.midway import INNER, Midway, listed
-from fl.engine.processes import COUNT, split
-from fl.engine.simulate import Simulation
-from fl.engine.state import Plan, State
+from fl.engine import simulate
+from fl.engine.clients import Clients
+from fl.engine.simulate import Round, Simulation
+from fl.engine.state import State
+from fl.plan.bundle import Bundle
 from fl.pytorch.memory import exhausted
-from fl.train import memory, messages, scoring, shares
-from fl.train.calls import Calls, waited
-from fl.train.shares import Done
+from fl.store.store import Store
+from fl.train import compiler, launch, memory, simulations
 
 logger = logging.getLogger(__name__)
 
+PATIENCE = timedelta(days=365)
+"""How long a process waits for another: as long as a round may take. One that ends is noticed."""
+
 Simulations = Mapping[str, Simulation]
-BEGIN, TRAIN, SCORE = "begin", "train", "score"
-"""What the others are asked for."""
-ANSWER, KEEP = "answer", "keep"
-"""What all processes do when everyone has done as told: give what came of it, or, where one has
-left its share, what they go on from.
-"""
+Make = Callable[[Mapping[str, Any]], Simulations]
+"""Makes what `Team.begin` asks for: the simulations of some runs by name."""
+
+NEXT = "next round"
+
+
+class Told(FedloomError):
+    """A process of the team has failed, as all of them are told."""
+
+
+class Lost(FedloomError):
+    """Another process of the team has ended."""
 
 
 class Team:
-    """All processes of a job, as the first one leads them.
-
-    What is said between them has a fixed order. If the first process fails within it, the others
-    wait for something else, and there is no team any more.
-    """
+    """The processes of a job, as each of them sees them: a `fl.engine.processes.Team`."""
 
     def __init__(self) -> None:
-        self.size = dist.get_world_size()
-        self._others = range(1, self.size)
-        self._talking = False
-        self._calls, self._number = Calls(), 0
-
-    def begin(self, asked: Mapping[str, Any], devices: Sequence[torch.device]) -> None:
-        """The others make simulations as ``asked``; device: what each process computes on."""
-        self._devices = devices
-        if devices[0].type == "cuda":  # Where NCCL meets the others.
-            torch.cuda.set_device(devices[0])
-        orders = [{"do": BEGIN, "asked": asked, "device": str(device)} for device in devices]
-        self._together(orders, {}, Done, None)
-
-    def joined(self, run: str, simulation: Simulation) -> Simulation:
-        """A simulation whose work is shared with the others, which have it under the same name."""
-        people, training = simulation.held.participants, simulation.training
-        there = max(1, round(training.participation * len(people)))
-        if there < self.size:
-            raise FedloomError(
-                f"config/config.yaml: execution.processes: is {self.size}, but {there} clients "
-                f"take part in a round; allowed: 1 to {there}"
-            )
-        modals = tuple(
-            replace(one, group=_Led(self, run, number))
-            for number, one in enumerate(simulation.modals)
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        place = os.environ[launch.PLACE]
+        dist.init_process_group(
+            "gloo", f"file://{place}", timeout=PATIENCE, rank=rank, world_size=size
         )
-        return replace(simulation, group=_Led(self, run, None), modals=modals)
+        self.rank, self.size = rank, size
+
+    def exchanged(self, value: Any = None, error: str = "") -> list[Any]:
+        """What each process gives, by rank; see `fl.engine.processes.Team`.
+
+        Raises:
+            Told: If one of them gives an error.
+            Lost: If one of them has ended.
+        """
+        given: list[Any] = [None] * self.size
+        try:
+            dist.all_gather_object(given, _written((value, error)))
+        except RuntimeError as lost:
+            reason = str(lost).strip().split("\n")[0]
+            raise Lost(f"another process of this run has ended ({reason})") from lost
+        values, errors = zip(*map(pickle.loads, given), strict=True)
+        if any(errors):
+            raise Told(next(filter(None, errors)))
+        return list(values)
+
+    def _tell(self, error: Exception) -> None:
+        """Tell all processes of an error of this one."""
+        with contextlib.suppress(Told):
+            self.exchanged(error=_told(error))
+
+    # What the first process does
+
+    def begin(self, asked: Mapping[str, Any], mine: Simulations) -> dict[str, Simulation]:
+        """The others make simulations as ``asked``; gives those of the first, to be shared."""
+        self.exchanged({"make": asked})
+        self.exchanged()
+        return self._sharing(mine)
+
+    def lockstep(
+        self, runs: Simulations, states: Mapping[str, State], done: int, backend: str
+    ) -> Iterator[dict[str, Round]]:
+        """`fl.engine.simulate.lockstep`, by all processes."""
+        self.exchanged({"train": list(runs), "done": done, "backend": backend})
+        told = {run: (one.server, one.home.saved()) for run, one in states.items()}
+        dist.broadcast_object_list([_written(told)])
+        rounds = simulate.lockstep(runs, states, done, backend)
+        while True:
+            self.exchanged(NEXT)
+            try:
+                finished = next(rounds, None)
+            except (Told, Lost):
+                raise
+            except Exception as error:
+                self._tell(error)
+                raise
+            if finished is None:
+                return
+            yield finished
 
     def close(self) -> None:
-        """The others end; those that wait for something else end with this process."""
-        if not self._talking:
-            for rank in self._others:
-                messages.send(None, rank)
+        """The other processes end."""
+        with contextlib.suppress(Told, Lost):
+            self.exchanged()
+            dist.destroy_process_group()
 
-    def ask(
-        self,
-        orders: Sequence[dict[str, Any]],
-        servers: Any,
-        own: Callable[[], Done],
-        due: Callable[[], bool] | None = None,
-    ) -> tuple[str, list[Any]]:
-        """What each process gives, this one first: `ANSWER`s, or trees to `KEEP`.
+    # What the others do
 
-        Args:
-            orders: By process, what to do; that of this one stands for nothing.
-            servers: Trees that all of them need.
-            own: What this one does.
-            due: Whether all are to leave what they do; see `call`.
-        """
-        mine, word = self._together(orders, servers, own, due)
-        self._talking = True
-        given = [mine.answer() if word == ANSWER and mine.answer else mine.tree()]
-        for rank in self._others:
-            told = messages.receive(rank)
-            given.append(messages.unfolded(told) if word == KEEP else told)
-        self._talking = False
-        return word, given
+    def serve(self, make: Make) -> None:
+        """Do as the first process says, until it says nothing more."""
+        self._runs: Simulations = {}
+        self._rounds: Iterator[Any] = iter(())
+        ended = False
+        while not ended:
+            try:
+                ended = self._did(self.exchanged()[0], make)
+            except Told:  # The first process asks anew.
+                continue
+            except Lost:
+                raise
+            except Exception as error:
+                self._tell(error)
 
-    def call(self) -> None:
-        """Tell the others at work to leave it after the step."""
-        self._calls.call(self._number)
+    def _did(self, asked: Any, make: Make) -> bool:
+        """Do as the first process says; gives whether it says nothing more."""
+        if asked is None:
+            return True
+        if asked == NEXT:
+            next(self._rounds, None)
+        elif "make" in asked:
+            self._runs = self._sharing(make(asked["make"]))
+            self.exchanged()
+        else:
+            self._rounds = self._followed(asked)
+        return False
 
-    def _together(
-        self,
-        orders: Sequence[dict[str, Any]],
-        servers: Any,
-        own: Callable[[], Done],
-        due: Callable[[], bool] | None,
-    ) -> tuple[Done, str]:
-        """What this process does while the others do as told, and what all give after it; all have
-        got it right, or it is an error and nobody gives anything.
-        """
-        if self._talking:
-            raise messages.Lost("the processes of this job were lost to each other before")
-        self._talking = True
-        shape = messages.announced(servers)
-        self._number += 1
-        for rank in self._others:
-            messages.send({**orders[rank], "servers": shape, "call": self._number}, rank)
-        messages.broadcast(servers, self._devices[0])
-        failed, mine = None, Done()
-        try:
-            mine = own()
-        except Exception as error:
-            failed = error
-        told = waited(lambda: [messages.receive(rank) for rank in self._others], due, self.call)
-        errors = [error for error, _ in told if error]
-        left = mine.left or any(left for _, left in told)
-        word = "" if failed or errors else KEEP if left else ANSWER
-        for rank in self._others:
-            messages.send(word, rank)
-        self._talking = False
-        if failed is not None:
-            raise failed
-        if errors:
-            raise FedloomError(errors[0])
-        return mine, word
+    def _followed(self, asked: Mapping[str, Any]) -> Iterator[Any]:
+        """The rounds of the stack that the first process trains."""
+        given: list[Any] = [None]
+        dist.broadcast_object_list(given)
+        states = {}
+        for run, (server, clients) in pickle.loads(given[0]).items():
+            device = self._runs[run].arrays.device
+            states[run] = State(trees.to(server, device), Clients.loaded(clients))
+        chosen = {run: self._runs[run] for run in asked["train"]}
+        return simulate.lockstep(chosen, states, asked["done"], asked["backend"])
+
+    def _sharing(self, runs: Simulations) -> dict[str, Simulation]:
+        return {run: _shared(self, simulation) for run, simulation in runs.items()}
 
 
-@dataclass(frozen=True)
-class _Led:
-    """The team, for one run or for one modality of it: a `fl.engine.processes.Group`."""
-
-    team: Team
-    run: str
-    modal: int | None
-
-    @property
-    def size(self) -> int:
-        """How many processes there are."""
-        return self.team.size
-
-    def trained(
-        self, phase: Any, states: Any, plans: Any, number: int, backend: str, midway: Midway
-    ) -> list[Any]:
-        """`fl.engine.engine.trained`, by all processes.
-
-        What each of them has done is kept as a level of ``midway`` that has this process's level
-        within it, and beside that those of the others.
-        """
-        dealt = shares.deal(phase, states, plans, number, self.size)
-        order = {
-            **{"do": TRAIN, "run": self.run, "modal": self.modal, "number": number},
-            **{"backend": backend, "totals": dealt.totals},
-        }
-        servers = [dict(state.server) for state in states]
-        kept: Sequence[Tree] = [{}] * self.size
-        if midway.begun:
-            kept = [midway.begun[INNER], *midway.begun["others"].values()]
-
-        def due() -> bool:
-            if found := midway.due():
-                self.team.call()
-            return found
-
-        while True:
-            mine = {**order, "parts": dealt.parts[0], "begun": kept[0]}
-            orders = [
-                {**order, "parts": parts, "begun": messages.folded(begun)}
-                for parts, begun in zip(dealt.parts, kept, strict=True)
-            ]
-            own = partial(shares.train, phase, mine, servers, plans[0].arrays, due)
-            word, given = self.team.ask(orders, servers, own, midway.due)
-            if word == ANSWER:
-                return shares.merged(dealt, given, plans)
-            kept = given
-            midway.keep(
-                {COUNT: torch.tensor([self.size]), "others": listed(kept[1:]), INNER: kept[0]}
-            )
-
-    def evaluated(self, simulation: Simulation, state: State, round_: int) -> pd.DataFrame:
-        """`Simulation.evaluate`, by all processes."""
-        dealt = split(scoring.samples(simulation), self.team.size)
-        orders = [
-            {
-                **{"do": SCORE, "run": self.run, "round": round_, "own": own.tolist()},
-                "clients": scoring.rows(simulation, state, own),
-            }
-            for own in dealt
-        ]
-
-        def own() -> Done:
-            clients = scoring.rows(simulation, state, dealt[0])
-            rows = scoring.score(simulation, dealt[0].tolist(), state.server, clients, round_)
-            return Done(partial(scoring.columns, rows))
-
-        _, found = self.team.ask(orders, dict(state.server), own)
-        return scoring.in_order(simulation, [scoring.received(one) for one in found])
-
-    def share(self, plan: Plan) -> Plan:
-        """The plan of what this process trains itself, with nobody else."""
-        number = len(plan.before)
-        own = split(shares.steps(plan, number), self.team.size)[0]
-        return alone(plan.take(own.tolist()))
+def _shared(team: Team, simulation: Simulation) -> Simulation:
+    modals = tuple(_shared(team, one) for one in simulation.modals)
+    return replace(simulation, team=team, modals=modals)
 
 
-def alone(plan: Plan) -> Plan:
-    """The plan without the group."""
-    modals = tuple(own and alone(own) for own in plan.modals)
-    return replace(plan, group=None, modals=modals)
-
-
-class Member:
-    """One of the other processes.
+def run(bundles: Sequence[Bundle], store: Store, lead: Callable[[Team], int]) -> int:
+    """The exit status of this process, which is one of several.
 
     Args:
-        make: The simulations of some runs by name, as `Team.begin` asks for them, on a device.
+        lead: What the first process does.
     """
+    team = Team()
+    if team.rank:
+        _serve(team, {bundle.bundle: bundle for bundle in bundles}, store)
+        return 0
+    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    status = lead(team)
+    team.close()
+    return status
 
-    def __init__(self, make: Callable[[Mapping[str, Any], torch.device], Simulations]) -> None:
-        self._make, self._device = make, messages.HOST
-        self._simulations: Simulations = {}
-        self._calls = Calls()
 
-    def serve(self) -> None:
-        """Do what the first process asks, until it asks for nothing more."""
-        while (order := messages.receive(0)) is not None:
-            if order["do"] == BEGIN:
-                self._device = torch.device(order["device"])
-            servers = messages.heard(order["servers"], self._device)
-            told, done = "", Done()
-            try:
-                done = self._done(order, servers)
-            except Exception as error:
-                told = self._told(error)
-            messages.send([told, done.left], 0)
-            word = messages.receive(0)
-            if word == KEEP:
-                messages.send(messages.folded(done.tree()), 0)
-            elif word and done.answer:
-                messages.send(done.answer(), 0)
+def _serve(team: Team, bundles: Mapping[str, Bundle], store: Store) -> None:
+    logging.getLogger().setLevel(logging.WARNING)
+    # The first process decides when to leave; a scheduler signals all.
+    launch.listen(signal.SIG_IGN)
 
-    def _done(self, order: dict[str, Any], servers: Any) -> Done:
-        """Do as told."""
-        if order["do"] == BEGIN:
-            self._simulations = self._make(order["asked"], self._device)
-            return Done()
-        simulation = self._simulations[order["run"]]
-        if order["do"] == SCORE:
-            own, clients = order["own"], order["clients"]
-            rows = scoring.score(simulation, own, servers, clients, order["round"])
-            return Done(partial(scoring.columns, rows))
-        method, arrays, modal = simulation.method, simulation.arrays, order["modal"]
-        if modal is not None:
-            method, arrays = method.modals[modal].method, simulation.modals[modal].arrays
-        phase = method.phases[order["number"]]
-        order["begun"] = messages.unfolded(order["begun"])
-        return shares.train(phase, order, servers, arrays, self._calls.heard(order["call"]))
+    def make(asked: Mapping[str, Any]) -> dict[str, Simulation]:
+        bundle, made = bundles[asked["bundle"]], dict[str, Simulation]()
+        device = torch.device(asked["devices"][team.rank])
+        simulations.settle(bundle, store)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        members = {member.run: member for member in bundle.runs}
+        for name in asked["runs"]:
+            like = next(iter(made.values()), None)
+            made[name] = simulations.made(bundle, members[name], like, store, device)
+        return made
 
-    @staticmethod
-    def _told(error: Exception) -> str:
-        """An error as the first process is told of it."""
-        if exhausted(error):
-            return memory.told(error)
-        if isinstance(error, FedloomError):
-            return str(error)
+    # If the first process is gone, whoever started both knows more about it.
+    with contextlib.suppress(Lost), compiler.silent():
+        team.serve(make)
+
+
+def _leave_with(parent: int) -> None:
+    """Leave, with everything saved, if the process that started this one is killed."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _told(error: Exception) -> str:
+    """An error as the other processes are told of it."""
+    if exhausted(error):
+        return memory.told(error)
+    if isinstance(error, FedloomError):
+        return str(error)
+    if dist.get_rank():  # The first one logs its own.
         logger.exception("process %d failed:", dist.get_rank())
-        return faults.told(error)
+    return faults.told(error)
+
+
+class _Pickler(pickle.Pickler):
+    """Writes tensors as arrays: what PyTorch does takes a hundred times as long."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return NotImplemented
+        return torch.from_numpy, (value.detach().cpu().contiguous().numpy(),)
+
+
+def _written(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()

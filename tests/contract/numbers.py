@@ -29,10 +29,10 @@ from fl.base import fields, registry
 from fl.base.errors import Where
 from fl.engine import simulate
 from fl.engine.arrays import Arrays
-from fl.engine.engine import State
 from fl.engine.evaluate import Held
 from fl.engine.serving import serving
 from fl.engine.simulate import Simulation
+from fl.engine.state import State
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 Samples = Sequence[tuple[float, int]]

@@ -170,12 +170,7 @@ def test_seeds_trained_together_are_those_trained_apart(which: int) -> None:
 def test_who_else_takes_part_and_in_which_order_does_not_matter(which: int) -> None:
     simulation = simulations(rounds=1, participation=1.0)[which]
     plan, order = simulation.plan(1), np.array([2, 0, 3])
-    some = replace(
-        plan,
-        clients=plan.clients[order],
-        n=plan.n[order],
-        schedules=tuple(s and s.take(order) for s in plan.schedules),
-    )
+    some = replace(plan, rosters=(plan.last.take(order),))
     for backend in ("loop", "stacked"):
         ends = [
             engine.run_round(simulation.method, simulation.begin(), p, backend)

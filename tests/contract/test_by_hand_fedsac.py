@@ -20,7 +20,7 @@ from fl.api.recipes import KINDS
 from fl.base.errors import FedloomError
 from fl.base.schema import PERSONAL
 from fl.engine import engine
-from fl.engine.engine import State
+from fl.engine.state import State
 
 TURN = 1.2
 ALONG = np.array([1.0, 0.5]), np.array([math.cos(TURN) - 0.5 * math.sin(TURN)] * 2)

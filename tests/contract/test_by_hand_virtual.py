@@ -361,7 +361,7 @@ def test_terms_that_draw_samples_of_their_own_are_refused() -> None:
 def test_a_client_draws_no_random_number_twice() -> None:
     """Steps of one round have keys of their own, so that no two networks are the same."""
     plan = world().plan(1)
-    schedule = plan.before[0][1]
+    schedule = plan.rosters[0].schedules[1]
     assert len(np.unique(schedule.keys())) == schedule.keys().size
 
 

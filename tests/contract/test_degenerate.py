@@ -16,8 +16,8 @@ from fl.api.recipes import KINDS
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.engine import engine
 from fl.engine.batches import Schedule
-from fl.engine.engine import State
 from fl.engine.simulate import Simulation
+from fl.engine.state import State
 
 every_model = pytest.mark.parametrize("model", worlds.MODELS)
 keeping = pytest.mark.parametrize("keep", [True, False])
@@ -90,7 +90,7 @@ def test_scaffold_without_controls_is_fedavg_over_clients_that_weigh_alike(model
     state, average, apart = scaffold.begin(), fedavg.begin(), []
     for number in (1, 2):
         plan = scaffold.plan(number)
-        plan = replace(plan, n=torch.ones_like(plan.n))
+        plan = replace(plan, rosters=(replace(plan.last, n=torch.ones_like(plan.n)),))
         state, _ = engine.run_round(scaffold.method, state, plan, "loop")
         average, _ = engine.run_round(fedavg.method, average, plan, "loop")
         apart.append(worlds.distance(shared(scaffold, state), shared(fedavg, average)))
@@ -113,7 +113,7 @@ def test_perfedavg_that_takes_no_inner_step_is_fedavg_on_the_outer_halves(
     state, average = meta.begin(), fedavg.begin()
     for number in (1, 2):
         plan = meta.plan(number)
-        half = replace(plan, schedules=tuple(map(outer, plan.schedules)))
+        half = plan.with_schedules(map(outer, plan.schedules))
         state, losses = engine.run_round(meta.method, state, plan, "loop")
         average, expected = engine.run_round(fedavg.method, average, half, "loop")
         assert worlds.distance(shared(meta, state), shared(fedavg, average)) < 1e-10

@@ -22,9 +22,9 @@ from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.base.schema import PERSONAL
 from fl.engine import assembly, engine, simulate
-from fl.engine.engine import State
 from fl.engine.evaluate import Held
 from fl.engine.simulate import Simulation
+from fl.engine.state import State
 from fl.parts.steering import Steering
 
 SIZES = (16, 16)

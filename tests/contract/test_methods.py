@@ -32,8 +32,8 @@ from fl.base.fields import Bound
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.cli import catalogue
 from fl.engine import engine, simulate
-from fl.engine.engine import Plan, State
 from fl.engine.simulate import Simulation
+from fl.engine.state import Plan, Roster, State
 
 METHODS = registry.names("method")
 DECLARED = {name: declared(worlds.entry(name).target) for name in METHODS}
@@ -151,7 +151,7 @@ def test_local_work_does_not_depend_on_who_else_takes_part(method: str, backend:
     simulation = world(method, participation=1.0)
     state, plan = advanced(simulation), simulation.plan(2)
     # What others told the server earlier in the round is the server's business.
-    plan = replace(plan, before=(None,) * len(plan.before))
+    plan = replace(plan, rosters=(*(None for _ in plan.rosters[1:]), plan.last))
     _, together = engine.run_round(simulation.method, state, plan, backend)
     for rows in ([0], [1, 3], [2, 3]):
         _, losses = engine.run_round(simulation.method, state, chosen(plan, rows), backend)
@@ -195,17 +195,17 @@ def test_fills_do_not_influence_the_gradient(method: str) -> None:
     if simulation.network.batch_norm:
         pytest.skip("batch statistics are over whole batches")
     plan = simulation.plan(1)
-    first = [s for schedules in plan.phases for s in schedules or () if s is not None]
+    rosters = [roster for roster in plan.rosters if roster]
+    first = [s for roster in rosters for s in roster.schedules if s is not None]
     assert not first or not first[0].weight[1, 0].all(), "the small client's batches have fills"
 
-    def other(schedules: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-        return schedules and tuple(
-            s and replace(s, index=np.where(s.weight, s.index, 33)) for s in schedules
+    def other(roster: Roster) -> Roster:
+        schedules = (
+            s and replace(s, index=np.where(s.weight, s.index, 33)) for s in roster.schedules
         )
+        return replace(roster, schedules=tuple(schedules))
 
-    changed = replace(
-        plan, schedules=other(plan.schedules) or (), before=tuple(map(other, plan.before))
-    )
+    changed = replace(plan, rosters=tuple(one and other(one) for one in plan.rosters))
     for backend in ("loop", "stacked"):
         ends = [
             engine.run_round(simulation.method, simulation.begin(), p, backend)

@@ -25,8 +25,8 @@ from fl.data.modality import MODALITY, Modality
 from fl.data.prepared import Prepared
 from fl.engine import assembly, modal, simulate
 from fl.engine.assembly import Parts
-from fl.engine.engine import State
 from fl.engine.simulate import Simulation
+from fl.engine.state import State
 from fl.plan import specs
 from fl.store import checkpoint
 from fl.train import costs

@@ -21,10 +21,10 @@ from fl.base.schema import METRIC_COLUMNS
 from fl.engine import simulate
 from fl.engine.arrays import Arrays
 from fl.engine.assembly import computing
-from fl.engine.engine import State
 from fl.engine.evaluate import Held
 from fl.engine.serving import serving
 from fl.engine.simulate import DTYPES, Simulation
+from fl.engine.state import State
 from fl.plan import specs
 
 CLASSES = 3

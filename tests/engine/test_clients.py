@@ -12,7 +12,7 @@ from fl.api import trees
 from fl.base.errors import FedloomError
 from fl.engine import engine, simulate
 from fl.engine.clients import Clients
-from fl.engine.engine import State
+from fl.engine.state import State
 from fl.store import tree_file
 
 COUNT = 6

@@ -19,8 +19,8 @@ from fl.base.errors import FedloomError
 from fl.engine import engine
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule, schedule
-from fl.engine.engine import Plan, State
 from fl.engine.simulate import Simulation
+from fl.engine.state import Plan, Roster, State
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 STEPS = [3, 1, 5, 3]
@@ -67,9 +67,13 @@ def counted() -> tuple[State, Plan]:
     y = np.arange(50)
     plan = Plan(
         round=1,
-        clients=clients,
-        n=torch.tensor([1.0, 1.0, 4.0, 2.0], dtype=torch.float64),
-        schedules=(Schedule(index, np.ones(index.shape, bool), np.array(STEPS)),),
+        rosters=(
+            Roster(
+                clients,
+                torch.tensor([1.0, 1.0, 4.0, 2.0], dtype=torch.float64),
+                (Schedule(index, np.ones(index.shape, bool), np.array(STEPS)),),
+            ),
+        ),
         arrays=Arrays(np.zeros((50, 1)), y, IDENTITY, dtype=torch.float64),
         lr=1.0,
     )

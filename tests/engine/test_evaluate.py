@@ -18,8 +18,8 @@ from fl.api.tasks.classification import CLASSIFICATION, balanced_accuracy
 from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL
 from fl.engine import scored as scored_module
 from fl.engine.arrays import Arrays
-from fl.engine.engine import State
 from fl.engine.evaluate import Held, evaluate, reweighted_accuracy
+from fl.engine.state import State
 from fl.pytorch.private import is_batched
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import signal
@@ -19,7 +18,7 @@ from fl.base.files import write_json
 from fl.cli import main
 from fl.plan import plan
 from fl.store.store import Store
-from fl.train import following, progress
+from fl.train import progress
 
 ROOT = Path(__file__).resolve().parents[2]
 """The repository, for processes started elsewhere."""
@@ -67,11 +66,9 @@ class Planned:
         return main.main(self.arguments(label, store))
 
     def checkpoints(self, run: str, store: str = "runs") -> list[Path]:
-        """The checkpoints of an unfinished run, oldest first; before them what is kept of a round
-        that is not over.
-        """
+        """The checkpoints of an unfinished run, oldest first."""
         folder = self.root / store / f"{run}.partial" / "checkpoint"
-        return sorted([*folder.glob("midway"), *folder.glob("round-*")])
+        return sorted(folder.glob("round-*"))
 
     def log(self, run: str) -> Path:
         """The log of a run's events."""
@@ -125,21 +122,6 @@ def signalled(after: int, number: int = signal.SIGTERM) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fl.train.following.Progress", Signalling)
-        yield
-
-
-@contextlib.contextmanager
-def signalled_inside(steps: int, number: int = signal.SIGTERM) -> Iterator[None]:
-    """Inside, this process gets a signal after it has done so many steps of rounds."""
-    asked, count = following.Inside.due, itertools.count(1)
-
-    def due(inside: following.Inside) -> bool:
-        if next(count) == steps:
-            os.kill(os.getpid(), number)
-        return asked(inside)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(following.Inside, "due", due)
         yield
 
 

@@ -66,14 +66,6 @@ def is_of(found: checkpoint.Checkpoint | None, round: int) -> bool:
     return found.round == round
 
 
-def step_of(found: checkpoint.Checkpoint | None) -> int | None:
-    """The step of the round after the checkpoint of which something is kept."""
-    if found is None or found.midway is None:
-        return None
-    assert found.midway.extra == {"step": int(found.midway.state["step"])}
-    return int(found.midway.state["step"])
-
-
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -232,68 +224,6 @@ def test_when_all_are_damaged_there_is_none(tmp_path: Path) -> None:
     assert names(tmp_path) == ["round-000010.corrupt-1"]
 
 
-# A round that is not over
-
-
-def test_what_is_kept_of_a_round_goes_with_its_checkpoint(tmp_path: Path) -> None:
-    for round in (1, 2):
-        save(tmp_path, round)
-    for step in (7, 8):
-        checkpoint.save_midway(tmp_path, 2, {"step": torch.tensor(step)}, {"step": step})
-    assert names(tmp_path) == ["midway", "round-000001", "round-000002"]
-    found = checkpoint.load_latest(tmp_path)
-    assert (is_of(found, 2), step_of(found)) == (True, 8)
-
-    (tmp_path / "round-000002" / checkpoint.RECORD).unlink()
-    found = checkpoint.load_latest(tmp_path)
-    assert (is_of(found, 1), step_of(found)) == (True, None)
-    save(tmp_path, 2)
-    assert names(tmp_path) == ["round-000001", "round-000002", "round-000002.corrupt-1"]
-    assert checkpoint.has(tmp_path, 2)
-    assert not checkpoint.has(tmp_path, 3)
-
-
-def test_a_checkpoint_saved_again_is_another(tmp_path: Path) -> None:
-    save(tmp_path, 2)
-    checkpoint.save_midway(tmp_path, 2, {"step": torch.tensor(7)}, {"step": 7})
-    shutil.copytree(tmp_path / "midway", tmp_path / "copy")
-    checkpoint.save(tmp_path, 2, state_of(2), {"round": 2, "seconds": 3.0}, rows_of(2))
-    (tmp_path / "copy").rename(tmp_path / "midway")
-    found = checkpoint.load_latest(tmp_path)
-    assert found is not None
-    assert found.midway is None
-
-
-@pytest.mark.parametrize("name", [checkpoint.STATE, checkpoint.RECORD])
-def test_what_is_kept_of_a_round_is_set_aside_where_it_is_damaged(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    save(tmp_path, 2)
-    checkpoint.save_midway(tmp_path, 2, {"step": torch.tensor(7)}, {"step": 7})
-    path = tmp_path / "midway" / name
-    path.write_bytes(path.read_bytes()[:-10])
-    with caplog.at_level(logging.WARNING):
-        found = checkpoint.load_latest(tmp_path)
-    assert (is_of(found, 2), step_of(found)) == (True, None)
-    assert names(tmp_path) == ["midway.corrupt-1", "round-000002"]
-    assert str(path) in caplog.text
-
-
-def test_what_a_tensor_repeats_is_kept_once_and_comes_back_so(tmp_path: Path) -> None:
-    row = torch.arange(12.0).reshape(3, 4).T
-    tree = {"rows": row.expand(500, 4, 3), "one": torch.ones(()).expand(2), "plain": row}
-    save(tmp_path, 2)
-    checkpoint.save_midway(tmp_path, 2, tree, {})
-    assert (tmp_path / "midway" / checkpoint.STATE).stat().st_size < 1000
-    found = checkpoint.load_latest(tmp_path)
-    assert found is not None and found.midway is not None
-    for key, tensor in tree.items():
-        assert torch.equal(found.midway.state[key], tensor)
-        assert found.midway.state[key].stride() == tensor.stride()
-    with pytest.raises(DataError, match="repeats what is stored"):
-        tree_file.load_tree(tmp_path / "midway" / checkpoint.STATE)
-
-
 def save_next(folder: Path) -> None:
     found = checkpoint.load_latest(folder)
     save(folder, found.round + 1 if found else 1)
@@ -303,23 +233,17 @@ def save_again(folder: Path) -> None:
     save(folder, 2)
 
 
-def keep_more(folder: Path) -> None:
-    checkpoint.save_midway(folder, 2, {"step": torch.tensor(8)}, {"step": 8})
-
-
 def save_forever(folder: Path) -> None:
     while True:
         save_next(folder)
 
 
-@pytest.mark.parametrize("act", [save_next, save_again, keep_more])
+@pytest.mark.parametrize("act", [save_next, save_again])
 def test_killed_at_every_touch_of_the_disk(
     act: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(tmp_path / "start", 1)
     save(tmp_path / "start", 2)
-    if act is keep_more:
-        checkpoint.save_midway(tmp_path / "start", 2, {"step": torch.tensor(7)}, {"step": 7})
     kills = 0
     while True:
         folder = tmp_path / str(kills)
@@ -328,15 +252,12 @@ def test_killed_at_every_touch_of_the_disk(
             break
         found = checkpoint.load_latest(folder)
         assert is_of(found, 2) or (act is save_next and is_of(found, 3))
-        if act is keep_more:
-            assert step_of(found) in (7, 8)
         assert not [name for name in names(folder) if name.endswith(".tmp")]
         kills += 1
     assert kills >= 10
     assert caplog.messages == []
     found = checkpoint.load_latest(folder)
     assert is_of(found, 3 if act is save_next else 2)
-    assert step_of(found) == (8 if act is keep_more else None)
 
 
 def write_forever(path: Path) -> None:

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -23,7 +21,6 @@ from planning import Planned
 from fl import __main__
 from fl.data import partition
 from fl.engine.simulate import Simulation
-from fl.train import following
 
 Plan = Callable[..., Planned]
 
@@ -169,10 +166,10 @@ def test_what_cannot_be_compiled_is_not_called_so(planned: Plan) -> None:
 # It is stopped, and goes on
 
 
-def test_sigterm_in_a_long_round_is_status_75_and_goes_on_in_that_round(
+def test_sigterm_in_a_long_round_is_status_75_after_that_round(
     planned: Plan, caplog: pytest.LogCaptureFixture
 ) -> None:
-    long = {**planning.STUDY["training"], "rounds": 1, "local_epochs": 120}
+    long = {**planning.STUDY["training"], "rounds": 2, "local_epochs": 120}
     study = planned(training=long)
     [run] = study.runs("fedavg")
     job = process(study, "fedavg", "broken")
@@ -185,49 +182,16 @@ def test_sigterm_in_a_long_round_is_status_75_and_goes_on_in_that_round(
     job.send_signal(signal.SIGTERM)
     _, err = job.communicate(timeout=300)
     assert job.returncode == 75, err
-    *_, said = err.splitlines()
-    place = said.removeprefix(f"stopped: {run}: left ")
-    assert re.fullmatch(r"in round 1 \(step \d+\)", place), err
-    begun, left = map(json.loads, study.log(run).read_text().splitlines())
-    assert (begun["event"], left["event"], left["place"]) == ("begun", "left", place)
-    names = [path.name for path in study.checkpoints(run, "broken")]
-    assert names == ["midway", "round-000000"]
-    assert not study.store("broken").has(run)
+    assert err.splitlines()[-1] == f"stopped: {run}: left after round 1"
+    events = [json.loads(line) for line in study.log(run).read_text().splitlines()]
+    assert [one["event"] for one in events] == ["begun", "round", "left"]
+    assert [path.name for path in study.checkpoints(run, "broken")] == ["round-000001"]
     caplog.clear()
     assert study.train("fedavg", "broken") == 0
-    assert f"resumed {place}" in caplog.messages
+    assert "resumed after round 1" in caplog.messages
     assert study.train("fedavg", "whole") == 0
     assert study.files(run, "broken") == study.files(run, "whole")
     assert not study.checkpoints(run, "broken")
-
-
-def test_a_long_round_is_saved_on_the_way_and_a_kill_loses_no_more(
-    planned: Plan, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    study = planned()
-    [run] = study.runs("fedavg")
-    assert study.train("fedavg", "whole") == 0
-    assert not any("saved in round" in message for message in caplog.messages)
-    steps = itertools.count(1)
-
-    def dying(inside: following.Inside) -> bool:
-        if next(steps) == 12:
-            raise KeyboardInterrupt
-        return asked(inside)
-
-    asked = following.Inside.due
-    with monkeypatch.context() as patch:
-        patch.setattr(following, "PATIENCE", 0.0)
-        patch.setattr(following.Inside, "due", dying)
-        with pytest.raises(KeyboardInterrupt):
-            study.train("fedavg", "broken")
-    [*_, last] = [message for message in caplog.messages if message.startswith("saved in round")]
-    [midway, *_] = study.checkpoints(run, "broken")
-    assert midway.name == "midway"
-    caplog.clear()
-    assert study.train("fedavg", "broken") == 0
-    assert last.replace("saved", "resumed") in caplog.messages
-    assert study.files(run, "broken") == study.files(run, "whole")
 
 
 def test_sigterm_in_the_last_round_lets_the_run_end(planned: Plan) -> None:
@@ -338,41 +302,6 @@ def test_seeds_in_one_stack_go_on_as_they_began(planned: Plan) -> None:
     assert study.train("fedavg") == 0
     for run in runs:
         assert study.files(run) == study.files(run, "whole")
-
-
-def test_seeds_in_one_stack_are_left_in_a_round_and_go_on_in_it(
-    planned: Plan, caplog: pytest.LogCaptureFixture
-) -> None:
-    study = planned(seeds=[0, 1, 2])
-    runs = study.runs("fedavg")
-    assert study.train("fedavg", "whole") == 0
-    with planning.signalled_inside(steps=20):
-        assert study.train("fedavg") == 75
-    found = [[path.name for path in study.checkpoints(run)] for run in runs]
-    assert found[0][0] == "midway" and found[1:] == [[], []]
-    caplog.clear()
-    assert study.train("fedavg") == 0
-    assert [m for m in caplog.messages if re.match(r"resumed in round \d \(step \d", m)]
-    for run in runs:
-        assert study.files(run) == study.files(run, "whole")
-
-
-def test_a_round_begins_again_where_its_seeds_are_no_longer_the_same(
-    planned: Plan, caplog: pytest.LogCaptureFixture
-) -> None:
-    study = planned(seeds=[0, 1])
-    first, _ = study.runs("fedavg")
-    with planning.signalled_inside(steps=1):
-        assert study.train("fedavg") == 75
-    study.change("fedavg", lambda b: b.update(runs=b["runs"][:1]))
-    with planning.signalled_inside(steps=2):
-        assert study.train("fedavg") == 75
-    assert "round 1 begins again, as its runs have changed" in caplog.messages
-    caplog.clear()
-    assert study.train("fedavg") == 0
-    assert "resumed in round 1 (step 2)" in caplog.messages
-    assert study.store().runs() == [first]
-    assert study.store().record(first)["seconds"] > 0
 
 
 def test_a_stack_goes_on_without_seeds_that_are_no_longer_asked_for(planned: Plan) -> None:
@@ -493,7 +422,7 @@ def test_one_cause_of_many_failures_is_traced_once(
         raise ZeroDivisionError("in every run")
 
     study = planned(seeds=[0, 1, 2])
-    monkeypatch.setattr("fl.engine.modal.run_rounds", broken)
+    monkeypatch.setattr("fl.engine.engine.run_rounds", broken)
     assert study.train("fedavg") == 1
     told = [record.message for record in caplog.records if "failed" in record.message]
     stack, first, *others = told
