@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +61,7 @@ def matching(backend: str) -> Callable[[int], float]:
 
     def measured(steps: int) -> float:
         schedules = tuple(s and s.begin(steps, ()) for s in plan.schedules)
-        short = replace(plan, schedules=schedules)
+        short = plan.with_schedules(schedules)
         begun = time.process_time()
         engine.run_round(run.method, state, short, backend)
         return (time.process_time() - begun) / steps

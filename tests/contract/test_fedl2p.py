@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -240,7 +239,7 @@ def test_a_fixed_beta_and_rate_is_a_strategy_of_fine_tuning(
         # Sweeps come first, so that the passes of the two draw other batches.
         _, own = tuned.plan(number).schedules
         state, losses = engine.run_round(tuned.method, state, tuned.plan(number), "stacked")
-        same = replace(plain.plan(number), schedules=(own,))
+        same = plain.plan(number).with_schedules([own])
         other, expected = engine.run_round(plain.method, other, same, "loop")
         torch.testing.assert_close(losses, expected)
     found, wanted = personal(tuned, state), personal(plain, other)

@@ -175,7 +175,7 @@ def test_running_statistics_see_the_fills_that_the_loss_does_not() -> None:
     filled = replace(first, index=np.where(weight, first.index, 33))
     ends = [
         engine.run_round(simulation.method, simulation.begin(), p, "loop")[0].server["buffers"]
-        for p in (plan, replace(plan, schedules=(filled,)))
+        for p in (plan, plan.with_schedules([filled]))
     ]
     assert not torch.equal(ends[0]["1.running_mean"], ends[1]["1.running_mean"])
     assert int(ends[0]["1.num_batches_tracked"]) == 6
@@ -280,7 +280,7 @@ def test_a_refresh_comes_when_it_is_due_on_samples_of_its_own(backend: str) -> N
         extra[row] = 100 * client + 10 * np.arange(2)[:, None] + np.arange(3)
     arrays = Arrays(np.zeros((500, 1)), np.arange(500), IDENTITY, dtype=torch.float64)
     [batches] = plan.schedules
-    plan = replace(plan, arrays=arrays, schedules=(replace(batches, extra=(extra,)),))
+    plan = replace(plan, arrays=arrays).with_schedules([replace(batches, extra=(extra,))])
     seen: list[Any] = []
     method = adapting({"first": 2, "every": 2, "batches": 1}, seen)
     state = replace(state, clients={**state.clients, "kept": torch.zeros(5, dtype=torch.float64)})

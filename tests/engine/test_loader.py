@@ -96,10 +96,9 @@ def test_however_many_steps_are_gathered_at_once_batches_are_the_same(
     given = schedule(epochs=3)
     found = batches([], given)
     longest, shortest = given.steps
-    assert [count for count, _ in found.each(5)] == [2] * (shortest - 5) + [1] * (
-        longest - shortest
-    )
-    for step, (count, batch) in enumerate(found.each(5), 5):
+    counts = [count for count, _ in found.each()]
+    assert counts == [2] * shortest + [1] * (longest - shortest)
+    for step, (count, batch) in enumerate(found.each()):
         assert worlds.same(batch, found.at(slice(0, count), step))
     steps = np.array([[7, 1], [8, 2], [longest, 3], [longest + 1, 4], [0, 5]])
     apart = list(found.apart(torch.tensor([0, 1]), steps))
