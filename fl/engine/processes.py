@@ -8,39 +8,17 @@ without a `Team` is computed by this process. The numbers are those of one proce
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pandas as pd
 
 from fl.base.schema import UNSEEN
-from fl.engine.state import Answers, Roster, State
-
-if TYPE_CHECKING:
-    from fl.engine.simulate import Simulation
+from fl.engine.held import Held
+from fl.engine.state import Answers, Roster, Team
 
 SPLITS = ("val", "test", UNSEEN)
-
-
-class Team(Protocol):
-    """The processes that compute a run together.
-
-    Attributes:
-        size: How many they are.
-        rank: The number of this one.
-    """
-
-    size: int
-    rank: int
-
-    def exchanged(self, value: Any) -> list[Any]:
-        """What each process gives at this point, by rank. All of them call this.
-
-        Raises:
-            FedloomError: If one of them has failed.
-        """
 
 
 def split(work: np.ndarray, size: int) -> list[np.ndarray]:
@@ -109,30 +87,29 @@ class Deal:
         ]
 
 
-def evaluated(team: Team, simulation: Simulation, state: State, round_: int) -> pd.DataFrame:
-    """`Simulation.evaluate` by all processes, its rows in the same order."""
-    held = simulation.held
+def scoring(team: Team, held: Held) -> np.ndarray:
+    """The clients whose models this process scores, dealt by their samples."""
     samples = np.zeros(held.clients)
     for name in SPLITS:
         samples += [len(own) for own in held.samples.get(name, [()] * held.clients)]
-    mine = alone(simulation, split(samples, team.size)[team.rank])
-    rows = pd.concat(team.exchanged(mine.evaluate(state, round_)), ignore_index=True)
-    modality = held.modality if simulation.modals else None
+    return split(samples, team.size)[team.rank]
+
+
+def in_order(
+    tables: Sequence[pd.DataFrame], stages: Sequence[str], modality: np.ndarray | None
+) -> pd.DataFrame:
+    """The rows of all processes, as one has them: by modality, stage, split and client.
+
+    Args:
+        stages: In their order.
+        modality: Of every client, where rows come by it.
+    """
+    rows = pd.concat(tables, ignore_index=True)
     keys = [
         rows["client"].to_numpy(),
         rows["split"].map(SPLITS.index).to_numpy(),
-        rows["stage"].map(list(simulation.method.views).index).to_numpy(),
+        rows["stage"].map(stages.index).to_numpy(),
         np.zeros(len(rows)) if modality is None else modality[rows["client"]],
     ]
-    in_order: pd.DataFrame = rows.iloc[np.lexsort(keys)]
-    return in_order.reset_index(drop=True)
-
-
-def alone(simulation: Simulation, clients: np.ndarray) -> Simulation:
-    """The simulation with the samples of some clients, by this process."""
-    return replace(
-        simulation,
-        held=simulation.held.of_clients(clients),
-        modals=tuple(alone(one, clients) for one in simulation.modals),
-        team=None,
-    )
+    ordered: pd.DataFrame = rows.iloc[np.lexsort(keys)]
+    return ordered.reset_index(drop=True)

@@ -28,12 +28,11 @@ from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL, PERSONAL
-from fl.engine import engine, holders, modal
+from fl.engine import engine, holders, modal, processes
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule, schedule, steps_of, sweeping
 from fl.engine.evaluate import Held, as_rows, evaluate
-from fl.engine.processes import Team, evaluated
-from fl.engine.state import Plan, Roster, State
+from fl.engine.state import Plan, Roster, State, Team
 from fl.engine.stragglers import shares, stragglers
 from fl.pytorch import draws
 
@@ -215,12 +214,21 @@ class Simulation:
     def evaluate(self, state: State, round_: int) -> pd.DataFrame:
         """Rows for every client, see `fl.engine.evaluate.evaluate`."""
         if self.team:
-            return evaluated(self.team, self, state, round_)
+            mine = self._alone(processes.scoring(self.team, self.held))
+            tables = self.team.exchanged(mine.evaluate(state, round_))
+            modality = self.held.modality if self.modals else None
+            return processes.in_order(tables, list(self.method.views), modality)
         if self.modals:
             found = zip(self.method.modals, self.modals, strict=True)
             rows = [own.evaluate(modal.state_of(one, state), round_) for one, own in found]
             return pd.concat(rows, ignore_index=True)
         return self._scored(self.method, state, round_)
+
+    def _alone(self, clients: np.ndarray) -> Simulation:
+        """The simulation with the samples of some clients, by this process."""
+        modals = tuple(alone._alone(clients) for alone in self.modals)
+        held = self.held.of_clients(clients)
+        return replace(self, held=held, modals=modals, team=None)
 
     def _scored(self, method: Method, state: State, round_: int) -> pd.DataFrame:
         return evaluate(

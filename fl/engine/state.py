@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from fl.api.trees import Tree
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule
 from fl.engine.clients import Clients
-
-if TYPE_CHECKING:
-    from fl.engine.processes import Team
 
 HOST = torch.device("cpu")
 
@@ -86,6 +83,25 @@ class Roster:
         for schedule in self.schedules:
             steps += 0 if schedule is None else schedule.steps
         return steps
+
+
+class Team(Protocol):
+    """The processes that compute a run together.
+
+    Attributes:
+        size: How many they are.
+        rank: The number of this one.
+    """
+
+    size: int
+    rank: int
+
+    def exchanged(self, value: Any) -> list[Any]:
+        """What each process gives at this point, by rank. All of them call this.
+
+        Raises:
+            FedloomError: If one of them has failed.
+        """
 
 
 @dataclass(frozen=True)
