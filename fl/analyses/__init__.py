@@ -79,7 +79,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Result:
-    """What an analysis found.
+    """What an analysis says.
 
     Attributes:
         table: Its first columns are ``dataset, partition, model, method``. In the report, columns
@@ -101,17 +101,20 @@ def keys(source: Source) -> dict[str, Any]:
     """The columns with which every row of an analysis's table begins."""
     dataset, partition, model = source.setting
     return {
-        **{"dataset": dataset, "partition": partition, "model": model},
-        **{"method": source.method, "seed": source.seed},
+        "dataset": dataset,
+        "partition": partition,
+        "model": model,
+        "method": source.method,
+        "seed": source.seed,
     }
 
 
 def first_seeds(runs: Sequence[Source]) -> list[Source]:
     """For each setting and method the run with the lowest seed, in the order given."""
-    found: dict[tuple[StudySetting, str], Source] = {}
-    for run in sorted(runs, key=lambda one: one.seed):
-        found.setdefault((run.setting, run.method), run)
-    chosen = {run.run for run in found.values()}
+    first: dict[tuple[StudySetting, str], Source] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        first.setdefault((run.setting, run.method), run)
+    chosen = {run.run for run in first.values()}
     return [run for run in runs if run.run in chosen]
 
 
@@ -121,16 +124,16 @@ def with_traces(
     """The runs that have all of some traces, with their traces; and, where others have not, a note
     that names their methods.
     """
-    found: list[tuple[Source, dict[str, Tensor]]] = []
+    traced: list[tuple[Source, dict[str, Tensor]]] = []
     lacking: dict[str, None] = {}
     for run in runs:
         traces = run.traces()
         if set(names) <= set(traces):
-            found.append((run, traces))
+            traced.append((run, traces))
         else:
             lacking[run.method] = None
     what = f"no trace{'s' if len(names) > 1 else ''} {', '.join(names)}"
-    return found, (f"{what}: {', '.join(lacking)}",) if lacking else ()
+    return traced, (f"{what}: {', '.join(lacking)}",) if lacking else ()
 
 
 def tabled(runs: Sequence[Source], rows: Sequence[dict[str, Any]], *columns: str) -> pd.DataFrame:

@@ -97,13 +97,13 @@ class Complementarity:
         """
         pairs = np.ix_(there, there)
         fractions = torch.from_numpy(sizes[there] / sizes[there].sum())
-        found = []
+        networks = []
         for alpha, beta in ((0.0, self.beta), (self.alpha, 0.0), (self.alpha, self.beta)):
             network = np.zeros_like(models)
             given = torch.from_numpy(models[pairs]), torch.from_numpy(features[pairs])
             network[pairs] = fedsac_weights(fractions, *given, alpha, beta).numpy()
-            found.append(network)
-        return found
+            networks.append(network)
+        return networks
 
 
 def _follows(matrix: np.ndarray, alike: np.ndarray, there: np.ndarray) -> float:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
-from fl.base.drawing import Look, axes_of, pictured
+from fl.base.drawing import Look, axes_of, pictured, shaded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -41,10 +41,9 @@ class Cooperation:
             rounds = traces["round"].tolist()
             matrices = traces[TRACE].double().numpy()
             alike = similarity(run.counts())
-            found = [correlation(matrix, alike) for matrix in matrices]
             rows += [
-                {**keys(run), "round": number, "correlation": value}
-                for number, value in zip(rounds, found, strict=True)
+                {**keys(run), "round": number, "correlation": correlation(matrix, alike)}
+                for number, matrix in zip(rounds, matrices, strict=True)
             ]
             if run.run in chosen:
                 panels += _panels(run, rounds, matrices, alike)
@@ -106,11 +105,8 @@ def heat_map(look: Look, matrix: np.ndarray, across: str) -> Canvas:
     """A square for each pair of clients, shaded by its value."""
     canvas, axes = axes_of(3.1)
     top = float(matrix.max())
-    # An image cannot take the page's colours: a mid blue shows on light and on dark ground.
-    shade = np.zeros((*matrix.shape, 4))
-    shade[..., :3] = (0.20, 0.50, 0.80)
-    shade[..., 3] = np.clip(matrix / top if top > 0 else matrix, 0, 1)
-    axes.imshow(shade, interpolation="nearest")
+    shade = np.clip(matrix / top if top > 0 else matrix, 0, 1)
+    axes.imshow(shaded(shade), interpolation="nearest")
     axes.set(xlabel=across, ylabel="client")
     axes.set_title(f"largest {top:.2f}", fontsize=8.5, color=look.ink)
     step = 1 + (len(matrix) - 1) // 20

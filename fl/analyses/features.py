@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
+from fl.api import trees
 from fl.base import rng
 from fl.base.drawing import Look, axes_of, pictured
 from fl.base.fields import Count, Seed
@@ -61,13 +62,13 @@ class Features:
             simulation = run.simulation()
             samples = self._samples(simulation)
             labels = simulation.arrays.labels(torch.from_numpy(samples)).cpu().numpy()
-            found: dict[str, list[tuple[float, float]]] = {}
+            by_stage: dict[str, list[tuple[float, float]]] = {}
             for stage, client, variables in self._models(run.weights(), simulation):
                 features = features_of(variables, simulation, samples)
-                if stage not in found and run.run in pictured_runs:
+                if stage not in by_stage and run.run in pictured_runs:
                     panels.append(self._panel(run, stage, client, features, labels))
-                found.setdefault(stage, []).append(quality(features, labels, self.seed))
-            for stage, values in found.items():
+                by_stage.setdefault(stage, []).append(quality(features, labels, self.seed))
+            for stage, values in by_stage.items():
                 nmi, width = np.mean(values, axis=0)
                 rows.append({**keys(run), "stage": stage, "nmi": nmi, "silhouette": width})
         return Result(
@@ -89,9 +90,9 @@ class Features:
 
     def _samples(self, simulation: Simulation) -> np.ndarray:
         """The test samples that are looked at, in ascending order."""
-        held = np.unique(np.concatenate(simulation.held.samples["test"]))
+        samples = np.unique(np.concatenate(simulation.held.samples["test"]))
         draw = rng.generator(self.seed, "analysed samples")
-        return np.sort(draw.choice(held, min(self.samples, len(held)), replace=False))
+        return np.sort(draw.choice(samples, min(self.samples, len(samples)), replace=False))
 
     def _models(
         self, weights: dict[str, Any], simulation: Simulation
@@ -104,11 +105,7 @@ class Features:
             draw = rng.generator(self.seed, "analysed clients")
             count = min(self.clients, len(everybody))
             for client in np.sort(draw.choice(everybody, count, replace=False)).tolist():
-                own = {
-                    kind: {name: leaf[client] for name, leaf in weights[PERSONAL][kind].items()}
-                    for kind in ("params", "buffers")
-                }
-                yield PERSONAL, client, own
+                yield PERSONAL, client, trees.take(weights[PERSONAL], client)
 
     def _panel(
         self, run: Source, stage: str, client: int, features: np.ndarray, labels: np.ndarray
@@ -126,15 +123,15 @@ def features_of(
 ) -> np.ndarray:
     """What goes into the classifier of a model, [samples, d], float64."""
     network, arrays = simulation.network, simulation.arrays
-    own = {
-        kind: {name: variables.get(kind, {})[name] for name in network.names[kind]}
+    params, buffers = (
+        {name: variables.get(kind, {})[name] for name in network.names[kind]}
         for kind in ("params", "buffers")
-    }
-    found = []
+    )
+    features = []
     for begin in range(0, len(samples), CHUNK):
         x = arrays.inputs(torch.from_numpy(samples[begin : begin + CHUNK]))
-        found.append(network.eval(own["params"], own["buffers"], x).features.flatten(1))
-    return np.asarray(torch.cat(found).double().cpu())
+        features.append(network.eval(params, buffers, x).features.flatten(1))
+    return np.asarray(torch.cat(features).double().cpu())
 
 
 def quality(features: np.ndarray, labels: np.ndarray, seed: int) -> tuple[float, float]:
@@ -162,8 +159,8 @@ def embedded(features: np.ndarray, seed: int) -> np.ndarray:
         return np.zeros((len(features), 2))
     init = "pca" if min(features.shape) >= 2 else "random"
     near = min(30.0, (len(features) - 1) / 3)
-    found = TSNE(perplexity=near, init=init, random_state=seed % 2**32).fit_transform(features)
-    return np.asarray(found)
+    tsne = TSNE(perplexity=near, init=init, random_state=seed % 2**32)
+    return np.asarray(tsne.fit_transform(features))
 
 
 @pictured
@@ -172,13 +169,13 @@ def scatter(look: Look, places: np.ndarray, labels: np.ndarray) -> Canvas:
     canvas, axes = axes_of(2.9)
     n = len(look.series)
     for i, label in enumerate(np.unique(labels)):
-        own = places[labels == label]
+        dots = places[labels == label]
         marker = MARKERS[i // n % len(MARKERS)]
-        axes.scatter(own[:, 0], own[:, 1], s=10, lw=0, alpha=0.75, color=look.colour(i),
-                     marker=marker)  # fmt: skip
+        x, y = dots.T
+        axes.scatter(x, y, s=10, lw=0, alpha=0.75, color=look.colour(i), marker=marker)
         if i < NAMED:
-            axes.annotate(str(label), np.median(own, axis=0), color=look.ink, ha="center",
-                          va="center", fontweight="bold")  # fmt: skip
+            x, y = np.median(dots, axis=0)
+            axes.text(x, y, str(label), color=look.ink, ha="center", va="center", weight="bold")
     axes.set(xticks=[], yticks=[])
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)

@@ -12,18 +12,14 @@ normalisation is in evaluation mode, a weaker defence than batch statistics.
 Runs whose trace ``local`` holds images that clients train on in place of their own (FedLGD) are
 attacked on these too. PSNR and SSIM then compare what is found with the virtual images. `leak` is
 the highest PSNR between what is found and any of the client's real images of the class, which is
-what a person would mind; on real data it is defined in the same way. LPIPS (R. Zhang et al. CVPR
-2018) is reported where its package and the weights of AlexNet are on this machine.
+what a person would mind; on real data it is defined in the same way.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -46,7 +42,6 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 """The trace of images that clients train on, [rounds, clients, classes x kept, ...]."""
-ALEXNET = "alexnet-owt-7be5be79.pth"
 FALLS = (3 / 8, 5 / 8, 7 / 8)
 
 
@@ -85,19 +80,16 @@ class Inversion:
         shown = {run.run for run in first_seeds(named)}
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
-        distance, note = perceptual()
         for run, client in itertools.product(named, range(self.client, self.client + self.clients)):
             simulation = run.simulation()
             variables = self._variables(run, simulation, client)
             for data, x, y in self._batches(run, simulation, client):
-                found = inverted(self, variables, simulation, x, y)
-                scores = self._scores(simulation, client, x, found, y, distance)
+                guess = inverted(self, variables, simulation, x, y)
+                scores = scored(simulation, client, x, guess, y)
                 rows.append({**keys(run), "data": data, "client": client, **scores})
                 if run.run in shown:
-                    panels.append(self._panel(run, simulation, client, data, x, found))
+                    panels.append(self._panel(run, simulation, client, data, x, guess))
         names = {"psnr": "PSNR", "ssim": "SSIM", "leak": "leak (PSNR to real)"}
-        if distance:
-            names["lpips"] = "LPIPS"
         return Result(
             table=tabled(runs, rows, "data", "client", *names),
             columns=names,
@@ -110,41 +102,36 @@ class Inversion:
             panels=tuple(panels),
             figure="Above what was trained on, below what the attack finds; the run of the lowest "
             "seed.",
-            notes=(note,) if note else (),
         )
 
     def _variables(self, run: Source, simulation: Simulation, client: int) -> Tree:
         if self.model == "first":
             return simulation.network.init(rng.torch_seed(run.seed, "init"))
-        own = [
-            variables
-            for _, one, variables in models(run.weights(), simulation, client + 1)
-            if one == client
-        ]
-        if not own:
-            problem = f"client: is {client}, and the run has no such client"
-            if client > self.client:
-                problem = f"clients: is {self.clients}, and the run has no client {client}"
-            raise FedloomError(f"{problem}; allowed: one of the clients that take part")
-        return own[0]
+        for _, whose, variables in models(run.weights(), simulation, client + 1):
+            if whose == client:
+                return variables
+        raise FedloomError(
+            f"client: is {self.client}, clients: is {self.clients}, and the run has no client "
+            f"{client}; allowed: those that take part"
+        )
 
     def _batches(
         self, run: Source, simulation: Simulation, client: int
     ) -> list[tuple[str, Tensor, Tensor]]:
         """What is attacked: normalised images, and their labels, one class after another."""
-        held = simulation.held.samples["train"][client]
+        samples = simulation.held.samples["train"][client]
         if len(simulation.arrays.shape) != 3:
             raise FedloomError(
                 f"inversion: inputs have shape {simulation.arrays.shape}; allowed: images"
             )
-        if len(held) < self.batch:
+        if len(samples) < self.batch:
             raise FedloomError(
-                f"batch: is {self.batch}, and client {client} has {len(held)} training "
-                f"samples; allowed: at most {len(held)} there"
+                f"batch: is {self.batch}, and client {client} has {len(samples)} training "
+                f"samples; allowed: at most {len(samples)} there"
             )
-        labels = simulation.arrays.labels(torch.from_numpy(held)).numpy()
-        order = rng.generator(self.seed, "inversion").permutation(len(held))
-        index = torch.from_numpy(held[order[spread(labels[order])][: self.batch]])
+        labels = simulation.arrays.labels(torch.from_numpy(samples)).numpy()
+        order = rng.generator(self.seed, "inversion").permutation(len(samples))
+        index = torch.from_numpy(samples[order[spread(labels[order])][: self.batch]])
         batches = [("real", simulation.arrays.inputs(index), simulation.arrays.labels(index))]
         traces = run.traces()
         if LOCAL in traces:
@@ -160,50 +147,39 @@ class Inversion:
             batches.append(("virtual", images[chosen], y[chosen]))
         return batches
 
-    def _scores(
-        self,
-        simulation: Simulation,
-        client: int,
-        x: Tensor,
-        found: Tensor,
-        y: Tensor,
-        distance: Callable[[Tensor, Tensor], float] | None,
-    ) -> dict[str, float]:
-        held = torch.from_numpy(simulation.held.samples["train"][client])
-        labels, pixels = simulation.arrays.labels(held), simulation.arrays.pixels
-        real = pixels(simulation.arrays.inputs(held)).clamp(0, 1)
-        truth, guess = pixels(x).clamp(0, 1), pixels(found).clamp(0, 1)
-        pairs = list(zip(truth, guess, strict=True))
-        leaks = []
-        for image, label in zip(guess, y, strict=True):
-            own = real[labels == label]
-            leaks.append(max((psnr(one, image) for one in own), default=float("nan")))
-        scores = {
-            "psnr": float(np.mean([psnr(*pair) for pair in pairs])),
-            "ssim": float(np.mean([ssim(*pair) for pair in pairs])),
-            "leak": float(np.mean(leaks)),
-        }
-        return {**scores, "lpips": distance(truth, guess)} if distance else scores
-
     def _panel(
-        self,
-        run: Source,
-        simulation: Simulation,
-        client: int,
-        data: str,
-        x: Tensor,
-        found: Tensor,
+        self, run: Source, simulation: Simulation, client: int, data: str, x: Tensor, guess: Tensor
     ) -> Panel:
-        rows = [np.asarray(simulation.arrays.pixels(one).clamp(0, 1)) for one in (x, found)]
+        pixels = simulation.arrays.pixels
+        rows = [np.asarray(pixels(images).clamp(0, 1)) for images in (x, guess)]
         alt = f"{len(x)} {data} images of client {client}, and below what was found of them"
-        picture = side_by_side(rows)
         return Panel(
             run.setting,
             run.method,
             f"{data} data, client {client}",
             f"{alt}, seed {run.seed}.",
-            picture,
+            side_by_side(rows),
         )
+
+
+def scored(
+    simulation: Simulation, client: int, x: Tensor, guess: Tensor, y: Tensor
+) -> dict[str, float]:
+    """PSNR, SSIM and leak of what the attack makes of images x [n, ...] with labels y."""
+    samples = torch.from_numpy(simulation.held.samples["train"][client])
+    labels, pixels = simulation.arrays.labels(samples), simulation.arrays.pixels
+    real = pixels(simulation.arrays.inputs(samples)).clamp(0, 1)
+    truth, guess = pixels(x).clamp(0, 1), pixels(guess).clamp(0, 1)
+    pairs = list(zip(truth, guess, strict=True))
+    leaks = [
+        max((psnr(image, guessed) for image in real[labels == label]), default=float("nan"))
+        for guessed, label in zip(guess, y, strict=True)
+    ]
+    return {
+        "psnr": float(np.mean([psnr(*pair) for pair in pairs])),
+        "ssim": float(np.mean([ssim(*pair) for pair in pairs])),
+        "leak": float(np.mean(leaks)),
+    }
 
 
 def spread(labels: np.ndarray) -> np.ndarray:
@@ -234,7 +210,9 @@ def apart(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     """1 - cosine of two gradients, each as one vector."""
     pairs = list(zip(a, b, strict=True))
     inner = torch.stack([(r * s).sum() for r, s in pairs]).sum()
-    lengths = [torch.stack([t.square().sum() for t in one]).sum().sqrt() for one in (a, b)]
+    lengths = [
+        torch.stack([t.square().sum() for t in gradient]).sum().sqrt() for gradient in (a, b)
+    ]
     return 1 - inner / (lengths[0] * lengths[1]).clamp(min=1e-30)
 
 
@@ -287,46 +265,10 @@ def ssim(truth: Tensor, guess: Tensor) -> float:
     window = min(7, *truth.shape[1:])
     window -= 1 - window % 2
     measure: Any = structural_similarity
-    found = measure(
-        *(truth.numpy(), guess.numpy()), win_size=window, data_range=1.0, channel_axis=0
+    similarity = measure(
+        truth.numpy(), guess.numpy(), win_size=window, data_range=1.0, channel_axis=0
     )
-    return float(found)
-
-
-def perceptual() -> tuple[Callable[[Tensor, Tensor], float] | None, str]:
-    """LPIPS of two batches from 0 to 1, and what to say if it is not there; it is never fetched."""
-    path = Path(torch.hub.get_dir()) / "checkpoints" / ALEXNET
-    missing = [
-        name
-        for name, there in (
-            ("the package lpips", importlib.util.find_spec("lpips") is not None),
-            (f"AlexNet's weights ({path})", path.is_file()),
-        )
-        if not there
-    ]
-    if missing:
-        return None, f"LPIPS was not measured: {' and '.join(missing)} not on this machine"
-    importlib.import_module("fl.pytorch.vision")  # Where torchvision alone cannot be imported.
-    lpips: Any = importlib.import_module("lpips")
-    with warnings.catch_warnings():
-        # They are of old names by which lpips calls torchvision.
-        warnings.simplefilter("ignore", UserWarning)
-        try:
-            network = lpips.LPIPS(net="alex", verbose=False).double()
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200]
-            raise FedloomError(
-                f"LPIPS: {path} cannot be read ({type(error).__name__}: {reason}); allowed: "
-                "torchvision's weights of AlexNet, or no such file"
-            ) from error
-
-    @torch.no_grad()
-    def distance(truth: Tensor, guess: Tensor) -> float:
-        coloured = [one.double().expand(-1, 3, -1, -1) for one in (truth, guess)]
-        pair = [2 * F.interpolate(one, (64, 64)) - 1 for one in coloured]
-        return float(network(*pair).mean())
-
-    return distance, ""
+    return float(similarity)
 
 
 @pictured

@@ -71,24 +71,23 @@ class Membership:
         notes: dict[str, None] = {}
         for run in runs:
             simulation = run.simulation()
-            found: dict[str, list[tuple[float, float, float]]] = {}
+            by_stage: dict[str, list[tuple[float, float, float]]] = {}
             for stage, client, variables in models(run.weights(), simulation, self.clients):
                 drawn = self._samples(simulation, client)
                 if drawn is None:
                     notes[f"client {client} has fewer than 4 training or test samples"] = None
                     continue
                 members, others = drawn
-                member, other = (
-                    self._known(variables, simulation, part) for part in (members, others)
-                )
+                member = self._known(variables, simulation, members)
+                other = self._known(variables, simulation, others)
                 scores = ratios(member, other, self.seed)
                 curve = roc(*scores)
                 right = accuracy(variables, simulation, others)
-                seen = found.setdefault(stage, [])
+                seen = by_stage.setdefault(stage, [])
                 if run.run in chosen and len(seen) < self.shown:
                     panels.append(self._panel(run, stage, client, curve))
                 seen.append((area(*scores), true_positives(*curve), right))
-            for stage, values in found.items():
+            for stage, values in by_stage.items():
                 auc, tpr, right = np.mean(values, axis=0)
                 rows.append(
                     {**keys(run), "stage": stage, "area": auc, "tpr": tpr, "accuracy": right}
@@ -117,12 +116,12 @@ class Membership:
 
     def _samples(self, simulation: Simulation, client: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Members and others of a client, as many of each."""
-        held = [simulation.held.samples[split][client] for split in ("train", "test")]
-        count = min(self.samples, *map(len, held))
+        both = [simulation.held.samples[split][client] for split in ("train", "test")]
+        count = min(self.samples, *map(len, both))
         if count < 4:
             return None
         draw = rng.generator(self.seed, "membership", client)
-        members, others = (draw.choice(own, count, replace=False) for own in held)
+        members, others = (draw.choice(samples, count, replace=False) for samples in both)
         return members, others
 
     def _known(
@@ -147,19 +146,12 @@ def models(
     """Stage, client and variables: the shared model, and the own models of the first clients."""
     network = simulation.network
     for client in simulation.held.participants[:most].tolist():
-        for stage in (one for one in (GLOBAL, PERSONAL) if one in weights):
-            whole = weights[stage]
-            yield (
-                stage,
-                client,
-                {
-                    kind: {
-                        name: whole[kind][name] if stage == GLOBAL else whole[kind][name][client]
-                        for name in network.names[kind]
-                    }
-                    for kind in ("params", "buffers")
-                },
-            )
+        for stage in (stage for stage in (GLOBAL, PERSONAL) if stage in weights):
+            variables = {
+                kind: {name: weights[stage][kind][name] for name in network.names[kind]}
+                for kind in ("params", "buffers")
+            }
+            yield stage, client, variables if stage == GLOBAL else trees.take(variables, client)
 
 
 def known(
@@ -178,12 +170,12 @@ def known(
         return torch.stack(squares).sum().sqrt()
 
     each = torch.func.vmap(length if gradient else loss, in_dims=(None, 0, 0))
-    found = []
+    values = []
     for begin in range(0, len(samples), CHUNK):
         index = torch.from_numpy(samples[begin : begin + CHUNK])
         x, y = arrays.inputs(index), arrays.labels(index)
-        found.append(each(variables["params"], x, y).detach().double())
-    return np.asarray(torch.cat(found))
+        values.append(each(variables["params"], x, y).detach().double())
+    return np.asarray(torch.cat(values))
 
 
 @torch.no_grad()
@@ -203,15 +195,15 @@ def ratios(members: np.ndarray, others: np.ndarray, seed: int) -> tuple[np.ndarr
         first = np.zeros(len(values), bool)
         first[draw.permutation(len(values))[: len(values) // 2]] = True
         halves.append(first)
-    found = [np.zeros(len(members)), np.zeros(len(others))]
+    scores = [np.zeros(len(members)), np.zeros(len(others))]
     for side in (True, False):
         fitted = [
             values[half == side] for values, half in zip((members, others), halves, strict=True)
         ]
-        for values, half, into in zip((members, others), halves, found, strict=True):
+        for values, half, into in zip((members, others), halves, scores, strict=True):
             at = values[half != side]
             into[half != side] = log_density(fitted[0], at) - log_density(fitted[1], at)
-    return found[0], found[1]
+    return scores[0], scores[1]
 
 
 def log_density(sample: np.ndarray, at: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
-from fl.base.drawing import Look, axes_of, pictured
+from fl.base.drawing import Look, axes_of, pictured, shaded
 from fl.base.fields import Seed
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Strategies:
         for run, traces in traced:
             last = {name: traces[name][-1].double().numpy() for name in SEEN}
             there = np.flatnonzero(last["inputs"].any(axis=1))
-            last = {name: found[there] for name, found in last.items()}
+            last = {name: values[there] for name, values in last.items()}
             known = run.domains()
             domains = [known[client] for client in there] if known else []
             rows.append({**keys(run), **measured(last, domains, self.seed)})
@@ -90,11 +90,11 @@ def measured(
         domains: Of each client, or empty.
     """
     beta, rates = last["beta"], last["rates"]
-    found = {
+    means = {
         "sparsity": float((rates == 0).mean()) if rates.size else float("nan"),
         "beta": float(beta.mean()) if beta.size else float("nan"),
     }
-    return found | {f"ari_{name}": agreement(last[name], domains, seed) for name in SEEN}
+    return means | {f"ari_{name}": agreement(last[name], domains, seed) for name in SEEN}
 
 
 def agreement(points: np.ndarray, domains: Sequence[str], seed: int = 0) -> float:
@@ -133,9 +133,9 @@ def distances(points: np.ndarray, domains: Sequence[str]) -> tuple[list[str], np
         mean = np.array(
             [[np.nanmean(apart[np.ix_(kinds == a, kinds == b)]) for b in names] for a in names]
         )
-        own = np.sqrt(np.diag(mean))
-        found = np.log(mean / np.outer(own, own))
-    return names, np.where(np.isfinite(found), found, np.nan)
+        inside = np.sqrt(np.diag(mean))
+        ratios = np.log(mean / np.outer(inside, inside))
+    return names, np.where(np.isfinite(ratios), ratios, np.nan)
 
 
 def _panels(run: Source, last: dict[str, np.ndarray], domains: Sequence[str]) -> list[Panel]:
@@ -148,10 +148,10 @@ def _panels(run: Source, last: dict[str, np.ndarray], domains: Sequence[str]) ->
         panels.append(Panel(run.setting, run.method, label, alt, boxes(values, label)))
         if len(set(domains)) < 2:
             continue
-        names, found = distances(values, domains)
-        if np.isfinite(found).any():
+        names, ratios = distances(values, domains)
+        if np.isfinite(ratios).any():
             alt = f"distances between {', '.join(names)} by {label}, seed {run.seed}."
-            picture = distance_map(names, found)
+            picture = distance_map(names, ratios)
             panels.append(Panel(run.setting, run.method, f"domains by {label}", alt, picture))
     return panels
 
@@ -177,16 +177,13 @@ def boxes(look: Look, values: np.ndarray, label: str) -> Canvas:
 
 
 @pictured
-def distance_map(look: Look, names: Sequence[str], found: np.ndarray) -> Canvas:
+def distance_map(look: Look, names: Sequence[str], ratios: np.ndarray) -> Canvas:
     """A square for each pair of domains, the darker the farther apart, with its number in it."""
     canvas, axes = axes_of(3.1)
-    known = np.nan_to_num(found)
+    known = np.nan_to_num(ratios)
     top = max(float(known.max()), 1e-12)
-    shade = np.zeros((*found.shape, 4))
-    shade[..., :3] = (0.20, 0.50, 0.80)
-    shade[..., 3] = np.clip(known / top, 0, 1) * 0.8
-    axes.imshow(shade, interpolation="nearest")
-    for (row, column), value in np.ndenumerate(found):
+    axes.imshow(shaded(np.clip(known / top, 0, 1) * 0.8), interpolation="nearest")
+    for (row, column), value in np.ndenumerate(ratios):
         text = f"{value:.2f}" if np.isfinite(value) else ""
         axes.annotate(text, (column, row), color=look.ink, ha="center", va="center", fontsize=7)
     axes.set(xticks=range(len(names)), yticks=range(len(names)))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +22,6 @@ from fl.cli import main, markers
 from fl.engine.arrays import Arrays
 from fl.engine.evaluate import Held
 from fl.plan import plan
-from fl.pytorch import devices
-from fl.store import tree_file
-from fl.store.tree_file import load_tree
 
 SETTING = ("digits", "natural", "mlp")
 
@@ -210,42 +206,6 @@ def test_it_is_computed_as_the_study_says_under_the_same_name(tmp_path: Path) ->
     assert markers.gpus(on_gpu["features"]["execution"]) == 2
     assert markers.gpus(on_gpu["cooperation"]["execution"]) == 0, "it computes no model"
     assert on_gpu["cooperation"]["execution"]["device"] == "cpu"
-
-
-def loaded(path: Path, seen: list[Any], device: Any) -> dict[str, Any]:
-    seen.append(device)
-    return load_tree(path)
-
-
-def test_what_reads_weights_gets_them_on_the_device_that_was_claimed(
-    lab: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundles = sorted(map(str, (lab / "results/plan/bundles").glob("*.json")))
-    assert main.main(["train", *bundles]) == 0
-    [asked] = (lab / "results/plan/analyses").glob("features-*.json")
-    content = json.loads(asked.read_text())
-    content["execution"]["device"] = "auto"
-    asked.write_text(json.dumps(content))
-    seen: list[Any] = []
-
-    @contextlib.contextmanager
-    def claim(wanted: str) -> Iterator[list[torch.device]]:
-        seen.append(wanted)
-        yield [torch.device("cpu", 0)]
-        seen.append("given back")
-
-    def read(self: Any, runs: Any) -> Any:
-        seen.append({run.simulation().arrays.device for run in runs})
-        return own(self, runs)
-
-    own = features.Features.read
-    monkeypatch.setattr(devices, "claim", claim)
-    monkeypatch.setattr(features.Features, "read", read)
-    monkeypatch.setattr(tree_file, "load_tree", lambda path, device: loaded(path, seen, device))
-    assert main.main(["analyse", asked.stem]) == 0
-    assert seen == ["auto", {torch.device("cpu", 0)}, "cpu:0", "cpu:0", "given back"]
-    record = json.loads((lab / "results/analyses" / asked.stem / "analysis.json").read_text())
-    assert record["executed"] == {"device": "cpu:0"}
 
 
 # From runs to the report

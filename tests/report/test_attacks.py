@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import gaussian_kde
 from test_analyses import source
-from torch import Tensor, nn
+from torch import nn
 
 from fl.analyses import inversion, membership
 from fl.analyses.inversion import Inversion
@@ -187,7 +186,6 @@ def test_real_and_virtual_batches_are_attacked_and_shown() -> None:
         f"{data} data, client 1" for data in ("real", "real", "virtual")
     ]
     assert "<svg" in result.panels[0].picture.svg
-    assert result.notes == () or result.notes[0].startswith("LPIPS was not measured: ")
     real = result.table.iloc[0]
     both = Inversion(batch=2, steps=3, clients=2, methods=("fedavg",)).read([plain, virtual]).table
     assert both[["method", "data", "client"]].to_numpy().tolist() == [
@@ -197,86 +195,6 @@ def test_real_and_virtual_batches_are_attacked_and_shown() -> None:
     assert both.iloc[1]["psnr"] == real["psnr"]
     # What is nearest to a real image is no nearer than that of the class it was trained on.
     assert real["leak"] >= real["psnr"] - 1e-9
-
-
-def test_lpips_is_measured_with_weights_in_the_cache_and_named_where_there_are_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fl.pytorch.vision import torchvision
-
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    folder = tmp_path / "checkpoints"
-    distance, note = inversion.perceptual()
-    assert distance is None
-    assert note == (
-        f"LPIPS was not measured: AlexNet's weights ({folder / inversion.ALEXNET}) not on this "
-        "machine"
-    )
-    folder.mkdir()
-    (folder / inversion.ALEXNET).write_bytes(b"half a download")
-    with pytest.raises(FedloomError, match=r"LPIPS: .*alexnet-owt-7be5be79.pth cannot be read"):
-        inversion.perceptual()
-    draw = torch.Generator().manual_seed(0)
-    with torch.device("meta"):
-        shapes = {n: p.shape for n, p in torchvision.models.alexnet().state_dict().items()}
-    # What is not looked at takes no room: one number, expanded.
-    weights = {
-        name: torch.randn(shape, generator=draw) / 8
-        if name.startswith("features")
-        else torch.zeros(1).expand(shape)
-        for name, shape in shapes.items()
-    }
-    torch.save(weights, folder / inversion.ALEXNET)
-    distance, note = inversion.perceptual()
-    assert distance is not None and not note
-    x, y = (torch.rand(2, 3, 16, 16, generator=draw, dtype=torch.float64) for _ in range(2))
-    assert distance(x, x) == 0
-    assert distance(x, y) == pytest.approx(lpips_by_hand(weights, x, y), rel=1e-6)
-    grey = x[:, :1]
-    assert distance(grey, y) == pytest.approx(distance(grey.expand(-1, 3, -1, -1), y))
-    simulation = small_world()
-    images = np.random.default_rng(0).random((120, 1, 16, 16), dtype=np.float32)
-    simulation.arrays = Arrays(images, np.arange(120) % 2, None)
-    simulation.network = Network(lambda: nn.Sequential(nn.Flatten(), nn.Linear(256, 2)))
-    weights = {"global": simulation.network.init(1)}
-    run = source(simulation=simulation, weights=weights, traces={})
-    result = Inversion(batch=1, steps=2).read([run])
-    assert result.columns["lpips"] == "LPIPS" and not result.notes
-    assert result.table["lpips"][0] > 0
-
-
-def lpips_by_hand(weights: dict[str, Any], x: Tensor, y: Tensor) -> float:
-    """Squared differences of unit features behind AlexNet's five ReLUs, weighted by channel."""
-    import lpips
-
-    own = Path(lpips.__file__).parent / "weights" / "v0.1" / "alex.pth"
-    linear = list(torch.load(own, map_location="cpu", weights_only=True).values())
-    mean = torch.tensor([-0.030, -0.088, -0.188]).double()[:, None, None]
-    sd = torch.tensor([0.458, 0.448, 0.450]).double()[:, None, None]
-    first, second = ((2 * F.interpolate(one, (64, 64)) - 1 - mean) / sd for one in (x, y))
-    total = torch.zeros(2).double()
-    layers = {
-        0: (4, 2, False),
-        3: (1, 2, True),
-        6: (1, 1, True),
-        8: (1, 1, False),
-        10: (1, 1, False),
-    }
-    for (number, (stride, padding, pooled)), channel in zip(layers.items(), linear, strict=True):
-        kernel, bias = (
-            weights[f"features.{number}.{kind}"].double() for kind in ("weight", "bias")
-        )
-        if pooled:
-            first, second = (F.max_pool2d(one, 3, 2) for one in (first, second))
-        first, second = (
-            F.conv2d(one, kernel, bias, stride, padding).relu() for one in (first, second)
-        )
-        units = [
-            one / (one.square().sum(1, keepdim=True).sqrt() + 1e-10) for one in (first, second)
-        ]
-        apart = (units[0] - units[1]).square()
-        total += (apart * channel.double().reshape(1, -1, 1, 1)).sum(1).mean((1, 2))
-    return float(total.mean())
 
 
 @pytest.mark.parametrize("batch", [0, 33])
@@ -299,9 +217,9 @@ def test_batches_that_nobody_has_and_inputs_that_are_no_images_are_refused() -> 
     )
     with pytest.raises(FedloomError, match="batch: is 3, and the run keeps 2 virtual images"):
         Inversion(batch=3, steps=1).read([few])
-    with pytest.raises(FedloomError, match="client: is 7, and the run has no such client"):
+    with pytest.raises(FedloomError, match=r"client: is 7, .* has no client 7"):
         Inversion(client=7, batch=1, steps=1).read([run])
-    with pytest.raises(FedloomError, match="clients: is 9, and the run has no client"):
+    with pytest.raises(FedloomError, match=r"clients: is 9, .* has no client 2"):
         Inversion(clients=9, batch=1, steps=1).read([run])
     flat = Arrays(np.zeros((40, 6), np.float32), np.zeros(40), None)
     simulation.arrays = flat

@@ -62,38 +62,18 @@ def test_mean_and_spreads_are_those_worked_out_by_hand(tmp_path):
     assert (found["round"], found["stage"], found["n_seeds"]) == (2, "global", 2)
 
 
-def test_one_seed_has_no_deviation_over_seeds_but_one_over_clients(tmp_path):
-    write_run(tmp_path, "a0", clients([0.5, 0.7]))
-    rows, runs = tables.collect(plan([entry("a0", "fedavg")]), tmp_path)
-    found = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
-    assert math.isnan(found["sd_seeds"])
-    assert found["sd_clients"] == pytest.approx(math.sqrt(0.02))
-
-
-def test_for_a_loss_the_worst_client_is_the_highest(tmp_path):
-    write_run(tmp_path, "a0", clients([1.0, 3.0], metric="loss"))
-    rows, runs = tables.collect(plan([entry("a0", "fedavg")], metric="loss"), tmp_path)
-    found = row(summaries.summarise(rows, runs, "loss"), "fedavg")
-    assert (found["worst"], found["p10"]) == (3.0, pytest.approx(2.8))
-
-
-def test_the_personal_stage_counts_where_there_is_one(tmp_path):
-    before, after = clients([0.5, 0.5], round=0), clients([0.8, 0.9], round=1, stage="personal")
-    write_run(tmp_path, "a0", [*before, *after])
-    rows, runs = tables.collect(plan([entry("a0", "ft")]), tmp_path)
-    found = row(summaries.summarise(rows, runs, "accuracy"), "ft")
-    assert (found["stage"], found["mean"], found["round"]) == ("personal", pytest.approx(0.85), 1)
-
-
-def test_the_personal_stage_counts_where_both_are_recorded_in_the_last_round(tmp_path):
-    write_run(tmp_path, "a0", [*clients([0.1, 0.2]), *clients([0.8, 0.9], stage="personal")])
-    rows, runs = tables.collect(plan([entry("a0", "ditto")]), tmp_path)
-    found = row(summaries.summarise(rows, runs, "accuracy"), "ditto")
-    assert (found["stage"], found["mean"], found["n_clients"]) == (
-        "personal",
-        pytest.approx(0.85),
-        2,
-    )
+def test_the_personal_stage_is_reported_from_its_first_round(tmp_path):
+    tuned = [*clients([0.5, 0.5], round=0), *clients([0.75, 1.0], round=1, stage="personal")]
+    both = [*clients([0.1, 0.2]), *clients([0.75, 1.0], stage="personal")]
+    both += clients([2.0, 2.0], metric="loss", split="train")
+    write_run(tmp_path, "a0", tuned)
+    write_run(tmp_path, "b0", both)
+    rows, runs = tables.collect(plan([entry("a0", "ft"), entry("b0", "ditto")]), tmp_path)
+    summary = summaries.summarise(rows, runs, "accuracy")
+    shown = summary[["method", "stage", "mean", "round", "n_clients"]].values.tolist()
+    assert shown == [["ft", "personal", 0.875, 1, 2], ["ditto", "personal", 0.875, 2, 2]]
+    hidden = rows.loc[~rows["reported"], ["method", "stage", "round", "metric"]].drop_duplicates()
+    assert hidden.values.tolist() == [["ditto", "global", 2, "accuracy"]]
 
 
 def test_the_best_round_of_each_client_counts_where_it_is_asked_for(tmp_path):
@@ -128,20 +108,38 @@ def grid(store: Path, states: tuple[str, str] = ("complete", "complete"), val: b
     return plan(made)
 
 
-def test_a_point_is_selected_on_validation_even_where_test_would_choose_another(tmp_path):
-    rows, runs = tables.collect(grid(tmp_path), tmp_path)
-    assert dict(zip(runs["point"], runs["selected"], strict=True)) == {
-        "mu=0.1": False,
-        "mu=1": True,
-    }
+SELECTED = {
+    # By what it is: states of both points, the metric, the point that is selected.
+    "validation decides, even where test would choose another": ("ok", "ok", "accuracy", "mu=1"),
+    "by accuracy for a metric it lacks": ("ok", "ok", "reweighted_accuracy", "mu=1"),
+    "what diverged is not, however well it did": ("ok", "diverged", "accuracy", "mu=0.1"),
+    "where all diverged the first is": ("diverged", "diverged", "accuracy", "mu=0.1"),
+    "one diverged seed rules a point out": ("ok", "other seed", "accuracy", "mu=0.1"),
+}
+
+
+@pytest.mark.parametrize("case", SELECTED)
+def test_one_point_of_a_grid_is_selected(case, tmp_path):
+    first, second, metric, expected = SELECTED[case]
+    states = {"ok": "complete", "other seed": "complete", "diverged": "diverged"}
+    made = grid(tmp_path, (states[first], states[second]))
+    if second == "other seed":
+        write_run(tmp_path, "q1", [*clients([0.1]), *clients([0.1], split="val")], "diverged")
+        made["runs"].append(entry("q1", "fedprox", point={"mu": 1}, seed=1))
+    _, runs = tables.collect({**made, "metric": metric}, tmp_path)
+    assert set(runs.loc[runs["selected"], "point"]) == {expected}
+
+
+def test_points_show_validation_and_test_and_equal_ones_leave_the_first_selected(tmp_path):
+    rows, runs = tables.collect(grid(tmp_path / "a"), tmp_path / "a")
     assert row(summaries.summarise(rows, runs, "accuracy"), "fedprox")["mean"] == 0.5
     points = summaries.points(rows, runs, "accuracy").set_index("point")
     assert points.loc["mu=0.1", ["val", "test"]].tolist() == [0.6, 0.9]
-
-
-def test_validation_chooses_by_accuracy_for_a_metric_that_it_lacks(tmp_path):
-    _, runs = tables.collect({**grid(tmp_path), "metric": "reweighted_accuracy"}, tmp_path)
-    assert runs.loc[runs["selected"], "point"].tolist() == ["mu=1"]
+    for run in ("p", "q"):
+        write_run(tmp_path, run, [*clients([0.5]), *clients([0.7], split="val")])
+    made = [entry(r, "fedprox", point={"mu": m}) for r, m in (("p", 1), ("q", 2))]
+    _, runs = tables.collect(plan(made), tmp_path)
+    assert list(runs.loc[runs["selected"], "run"]) == ["p"]
 
 
 def test_both_tables_say_the_point_of_every_row_and_whether_it_was_selected(tmp_path):
@@ -204,35 +202,6 @@ def test_points_of_a_grid_that_are_not_there_are_counted(tmp_path):
     assert summaries.gaps(part) == "", "what diverged is there"
 
 
-def test_a_diverged_point_is_not_selected_however_well_it_did(tmp_path):
-    _, runs = tables.collect(grid(tmp_path, ("complete", "diverged")), tmp_path)
-    assert list(runs.loc[runs["selected"], "point"]) == ["mu=0.1"]
-
-
-def test_one_diverged_seed_rules_a_point_out_though_its_other_seed_did_best(tmp_path):
-    made = grid(tmp_path)
-    write_run(tmp_path, "q1", [*clients([0.1]), *clients([0.1], split="val")], "diverged")
-    made["runs"].append(entry("q1", "fedprox", point={"mu": 1}, seed=1))
-    _, runs = tables.collect(made, tmp_path)
-    assert list(runs.loc[runs["selected"], "run"]) == ["p"]
-
-
-def test_where_all_points_diverged_one_is_still_selected(tmp_path):
-    rows, runs = tables.collect(grid(tmp_path, ("diverged", "diverged")), tmp_path)
-    assert list(runs.loc[runs["selected"], "point"]) == ["mu=0.1"]
-    found = row(summaries.summarise(rows, runs, "accuracy"), "fedprox")
-    assert (found["n_seeds"], found["n_diverged"]) == (0, 1)
-    assert math.isnan(found["mean"])
-
-
-def test_equal_points_leave_the_first_selected(tmp_path):
-    for run in ("p", "q"):
-        write_run(tmp_path, run, [*clients([0.5]), *clients([0.7], split="val")])
-    made = [entry(r, "fedprox", point={"mu": m}) for r, m in (("p", 1), ("q", 2))]
-    _, runs = tables.collect(plan(made), tmp_path)
-    assert list(runs.loc[runs["selected"], "run"]) == ["p"]
-
-
 def test_a_grid_is_selected_for_each_setting_by_itself(tmp_path):
     made = []
     for model, scores in (("mlp", (0.6, 0.7)), ("cnn", (0.7, 0.6))):
@@ -273,32 +242,34 @@ def test_paired_comparison_counts_seeds_and_clients_apart(tmp_path):
     assert (found["n_seeds"], found["n_clients"], found["p_sign"]) == (2, 2, 1.0)
 
 
-def test_paired_comparison_is_made_at_the_selected_points(tmp_path):
-    made = grid(tmp_path)
-    write_run(tmp_path, "a", clients([0.4, 0.4]))
-    made["runs"].append(entry("a", "fedavg"))
-    rows, runs = tables.collect(made, tmp_path)
-    for baseline, sign in (("fedavg", 1), ("fedprox", -1)):
-        (found,) = summaries.paired(rows, runs, "accuracy", baseline).to_dict("records")
-        assert found["difference"] == pytest.approx(sign * 0.1)
-
-
-def test_paired_comparison_uses_common_seeds_only(tmp_path):
+def test_paired_comparison_is_over_common_seeds_at_the_selected_points(tmp_path):
     made = two_seeds(tmp_path)
     made["runs"] = [e for e in made["runs"] if e["run"] != "a1"]
     rows, runs = tables.collect(made, tmp_path)
     (found,) = summaries.paired(rows, runs, "accuracy", "fedavg").to_dict("records")
     assert (found["n_seeds"], found["difference"]) == (1, pytest.approx(0.2))
     assert (found["better"], found["equal"]) == (0.5, 0.5)
+    for baseline in (None, "nobody"):
+        found = summaries.paired(rows, runs, "accuracy", baseline)
+        assert found.empty and list(found.columns) == summaries.PAIRED_COLUMNS
+    made = grid(tmp_path / "grid")
+    write_run(tmp_path / "grid", "a", clients([0.4, 0.4]))
+    made["runs"].append(entry("a", "fedavg"))
+    rows, runs = tables.collect(made, tmp_path / "grid")
+    (found,) = summaries.paired(rows, runs, "accuracy", "fedprox").to_dict("records")
+    assert found["difference"] == pytest.approx(-0.1)
 
 
-def test_for_a_loss_a_client_is_better_off_with_less(tmp_path):
-    for run, value in (("a", 2.0), ("b", 1.0)):
-        write_run(tmp_path, run, clients([value] * 3, metric="loss"))
+def test_less_is_better_for_a_loss(tmp_path):
+    write_run(tmp_path, "a", clients([1.0, 3.0, 3.0], metric="loss"))
+    write_run(tmp_path, "b", clients([0.5, 2.0, 1.0], metric="loss"))
     made = plan([entry("a", "base"), entry("b", "other")], metric="loss", baseline="base")
     rows, runs = tables.collect(made, tmp_path)
+    base = row(summaries.summarise(rows, runs, "loss"), "base")
+    assert (base["worst"], base["p10"]) == (3.0, 3.0)
     (found,) = summaries.paired(rows, runs, "loss", "base").to_dict("records")
-    assert (found["difference"], found["better"], found["p_sign"]) == (-1.0, 1.0, 0.25)
+    assert (found["better"], found["p_sign"]) == (1.0, 0.25)
+    assert summaries.ranked(rows, runs, "loss")["method"].tolist() == ["other", "base"]
 
 
 @pytest.mark.parametrize(
@@ -306,13 +277,6 @@ def test_for_a_loss_a_client_is_better_off_with_less(tmp_path):
 )
 def test_sign_test_matches_the_binomial_counted_by_hand(better, worse, p):
     assert summaries.sign_test(better, worse) == p
-
-
-def test_no_baseline_and_an_absent_one_give_an_empty_comparison(tmp_path):
-    rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
-    for baseline in (None, "nobody"):
-        found = summaries.paired(rows, runs, "accuracy", baseline)
-        assert found.empty and list(found.columns) == summaries.PAIRED_COLUMNS
 
 
 def test_equal_runs_give_the_same_bytes_whatever_their_timing_and_row_order(tmp_path):
