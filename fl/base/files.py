@@ -228,11 +228,11 @@ def parse_json(content: str | bytes) -> Any:
             be written again.
     """
     try:
-        found = json.loads(content)
-        json.dumps(found, ensure_ascii=False).encode()
+        value = json.loads(content)
+        json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("lists or mappings too deep within each other") from None
-    return found
+    return value
 
 
 def write_sealed(path: Path, record: Mapping[str, Any], files: Iterable[str] = ()) -> None:

@@ -62,7 +62,7 @@ def _place(parsed: argparse.Namespace) -> Store:
 
 def _ls(parsed: argparse.Namespace) -> None:
     wanted = _runs_of(parsed.config, parsed.studies) if parsed.studies else None
-    found = [
+    runs = [
         entry
         for entry in maintenance.entries(_place(parsed))
         if (wanted is None or entry.run in wanted)
@@ -70,12 +70,12 @@ def _ls(parsed: argparse.Namespace) -> None:
     ]
     if parsed.json:
         # JSON writes all but one of a terminal's characters as numbers by itself.
-        said = json.dumps([_described(entry) for entry in found], indent=2)
+        said = json.dumps([_described(entry) for entry in runs], indent=2)
         print(said.replace("\x7f", "\\u007f"))
         return
-    for line in _table(found):
+    for line in _table(runs):
         say(line)
-    say(f"{len(found)} runs, {_sum(found)}")
+    say(f"{len(runs)} runs, {_sum(runs)}")
 
 
 def _described(entry: StoredRun) -> dict[str, Any]:
@@ -120,9 +120,9 @@ def _verify(parsed: argparse.Namespace) -> int:
     if absent := sorted({*parsed.runs} - {*there}):
         raise FedloomError(f"{store.root}: {absent[0]!r} is no finished run of `fl store ls`")
     checked = parsed.runs or there
-    damaged = {run: found for run in checked if (found := maintenance.problems(store, run))}
-    for found in damaged.values():
-        for line in found:
+    damaged = {run: problems for run in checked if (problems := maintenance.problems(store, run))}
+    for problems in damaged.values():
+        for line in problems:
             say(line)
     say(f"{counted(len(checked), 'run')} checked, {len(damaged)} damaged")
     if not parsed.remove:
@@ -213,8 +213,8 @@ def _export(parsed: argparse.Namespace) -> int:
     runs = _chosen(parsed, source)
     if parsed.planned and (missing := _planned(parsed.config) - {*source.runs()}):
         lacking = counted(len(missing), "run")
-        found = f"{source.root}: lacks {lacking} of the plan, as {min(missing)}"
-        raise FedloomError(f"{found}; train them first (snakemake)")
+        problem = f"{source.root}: lacks {lacking} of the plan, as {min(missing)}"
+        raise FedloomError(f"{problem}; train them first (snakemake)")
     if import_export.is_tar(parsed.place):
         return _tell(import_export.pack(runs, source, parsed.place))
     target = Store(parsed.place)
@@ -259,10 +259,10 @@ def _plan(folder: Path) -> dict[str, Any]:
 def _tell(moved: Iterable[Moved]) -> int:
     """Print the outcome for each run; 1 if one is damaged or in conflict."""
     counts: Counter[str] = Counter()
-    for one in moved:
-        counts[one.outcome] += 1
-        if one.outcome != NEW and one.outcome != THERE:
-            say(f"{one.run} {one.outcome}" + (f": {one.why}" if one.why else ""))
+    for move in moved:
+        counts[move.outcome] += 1
+        if move.outcome != NEW and move.outcome != THERE:
+            say(f"{move.run} {move.outcome}" + (f": {move.why}" if move.why else ""))
     told = (NEW, THERE, BUSY, CONFLICT, DAMAGED)
     say(", ".join(f"{counts[o]} {o}" for o in told if counts[o]) or "no runs")
     return int(bool(counts[CONFLICT] or counts[DAMAGED]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -24,7 +23,6 @@ __all__ = [
     "Dataset",
     "Supply",
     "gather",
-    "load",
     "own",
     "placed",
     "prepare",
@@ -128,16 +126,16 @@ def own(dataset: Dataset, origin: str | None) -> dict[str, list[Path]]:
     Returns:
         The files by name.
     """
-    found = {}
+    files_by_name = {}
     path = getattr(dataset, "path", None)
     if isinstance(path, str):
         files = getattr(dataset, "files", None)
-        found[path_of(path).name] = [path_of(path)] if files is None else list(files)
+        files_by_name[path_of(path).name] = [path_of(path)] if files is None else list(files)
     for source in sources(dataset) if origin is None else ():
         here = placed(source, None, Path()) if source.url and not source.sha256 else None
         if here is not None:
-            found[source.name] = [here]
-    return found
+            files_by_name[source.name] = [here]
+    return files_by_name
 
 
 def gather(dataset: Dataset, raw: str | Path, supply: Supply = PUBLISHED) -> list[Path]:
@@ -189,18 +187,18 @@ def prepare(
             than the lock says; if it is damaged; or if a source cannot be had.
     """
     folder = Path(folder)
-    found = _opened(folder)
-    if found is None:
+    prepared = _opened(folder)
+    if prepared is None:
         _make(dataset, name, Path(raw), folder, supply)
-        found = Prepared.open(folder)
+        prepared = Prepared.open(folder)
     params = _params(dataset)
-    if (found.name, found.params) != (name, params):
+    if (prepared.name, prepared.params) != (name, params):
         raise DataError(
-            f"{folder}: holds {found.name} {found.params}, not {name} {params}; delete the"
+            f"{folder}: holds {prepared.name} {prepared.params}, not {name} {params}; delete the"
             " folder or prepare into another"
         )
-    _check_lock(found, dataset, supply)
-    return found
+    _check_lock(prepared, dataset, supply)
+    return prepared
 
 
 def _opened(folder: Path) -> Prepared | None:
@@ -227,7 +225,7 @@ def _make(dataset: Dataset, name: str, raw: Path, folder: Path, supply: Supply) 
     contents = {path.name: known[path.name] or sha256(path) for path in paths}
     contents |= {name: content(files) for name, files in users.items() if name not in contents}
     _check(supply.content, contents)
-    made_from = [{"name": name, "sha256": found} for name, found in contents.items()]
+    made_from = [{"name": name, "sha256": sha} for name, sha in contents.items()]
     try:
         with Writer(folder) as writer:
             dataset.read(raw, writer)
@@ -237,31 +235,14 @@ def _make(dataset: Dataset, name: str, raw: Path, folder: Path, supply: Supply) 
         raise DataError(f"{folder}: cannot be prepared ({error})") from error
 
 
-def _check_lock(found: Prepared, dataset: Dataset, supply: Supply) -> None:
-    lock, held = supply.lock, {source.name for source in sources(dataset) if not source.sha256}
-    held -= own(dataset, supply.origin).keys()
-    for source in found.sources:
-        expected = lock and source["name"] in held and lock.expected(source["name"])
+def _check_lock(prepared: Prepared, dataset: Dataset, supply: Supply) -> None:
+    lock, locked = supply.lock, {source.name for source in sources(dataset) if not source.sha256}
+    locked -= own(dataset, supply.origin).keys()
+    for source in prepared.sources:
+        expected = lock and source["name"] in locked and lock.expected(source["name"])
         if expected and expected != source["sha256"]:
             raise DataError(
-                f"{found.folder}: was prepared from a {source['name']} with sha256"
+                f"{prepared.folder}: was prepared from a {source['name']} with sha256"
                 f" {source['sha256']}, but {lock.path if lock else ''} says {expected}; delete the"
                 " folder to prepare it again, or mend the lock file"
             )
-
-
-def load(name: str, root: str | Path = "data/prepared") -> Prepared:
-    """Open the prepared data set ``root/name``, or the only ``root/name-<hash>`` there is.
-
-    Raises:
-        DataError: If there is none, or more than one; it lists what there is.
-    """
-    root = Path(root)
-    if (root / name).is_dir():
-        return Prepared.open(root / name)
-    there = sorted(p.parent.name for p in root.glob(f"[!.]*/{DESCRIPTION}"))
-    hashed = [n for n in there if re.fullmatch(re.escape(name) + "-[0-9a-f]{6,64}", n)]
-    if len(hashed) == 1:
-        return Prepared.open(root / hashed[0])
-    problem = f"{len(hashed)} variants of {name!r}" if hashed else f"no data set {name!r}"
-    raise DataError(f"{root}: {problem}; there is: {', '.join(there) or 'nothing'}")

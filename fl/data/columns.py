@@ -178,10 +178,10 @@ def splits(path: Path, first: int, values: pd.Series[Any]) -> np.ndarray:
 
 def in_order(texts: Iterable[str]) -> list[str]:
     """Different texts in order: whole numbers by their value, anything else by spelling."""
-    found = set(texts)
-    if all(text.removeprefix("-").isdecimal() and len(text) < 4000 for text in found):
-        return sorted(found, key=lambda text: (int(text), text))
-    return sorted(found)
+    different = set(texts)
+    if all(text.removeprefix("-").isdecimal() and len(text) < 4000 for text in different):
+        return sorted(different, key=lambda text: (int(text), text))
+    return sorted(different)
 
 
 def numbered(texts: Iterable[str], order: Sequence[str]) -> np.ndarray:

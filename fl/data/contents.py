@@ -62,20 +62,20 @@ class Contents:
         known = self._read()
         if known.get(key, {}).get("stamp") == now:
             return str(known[key]["sha256"])
-        found = content(paths)
+        digest = content(paths)
         newest = max((trace[1] for _, trace in _traces(paths)), default=0)
         if stamp(paths) == now and time.time() - newest / 1e9 > YOUNG:
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_json(self._path, {**self._read(), key: {"stamp": now, "sha256": found}})
-        return found
+                write_json(self._path, {**self._read(), key: {"stamp": now, "sha256": digest}})
+        return digest
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            known = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return known if isinstance(known, dict) else {}
 
 
 def _traces(paths: Iterable[Path]) -> Iterator[tuple[Path, tuple[int, int, int, int]]]:

@@ -25,11 +25,11 @@ def hold(
     Raises:
         DataError: For the first part that has another size.
     """
-    for part in dict.fromkeys([*published, *found]):
-        here, there = found.get(part, 0), published.get(part, 0)
+    for group in dict.fromkeys([*published, *found]):
+        here, there = found.get(group, 0), published.get(group, 0)
         if here != there:
             raise DataError(
-                f"{name}: {part} has {here:,} {things}, expected {there:,} ({source}); fetch the"
+                f"{name}: {group} has {here:,} {things}, expected {there:,} ({source}); fetch the"
                 " files again, or say `complete: false` if they are meant to be a subset"
             )
 

@@ -30,7 +30,7 @@ def deal(scheme: Scheme, values: Mapping[str, Any], prepared: Prepared, name: st
     """
     given = {"groups": prepared.client, "domains": prepared.domain, "published": prepared.split}
     wanted = inspect.signature(scheme).parameters
-    own = {key: given[key] for key in given if key in wanted}
-    table = scheme(prepared.y, **own, **values)
+    groups = {key: given[key] for key in given if key in wanted}
+    table = scheme(prepared.y, **groups, **values)
     holdings.validate(table, prepared.y, source=values.get("path", f"partition {name}"))
     return table

@@ -75,7 +75,7 @@ def _mean(a: np.ndarray, b: np.ndarray, scale: float) -> float:
 
 def _squares(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Squared distances ``[len(a), len(b)]``; exactly 0 between a sample and itself."""
-    found = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
+    squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
     if a is b:
-        np.fill_diagonal(found, 0.0)
-    return np.maximum(found, 0.0)
+        np.fill_diagonal(squares, 0.0)
+    return np.maximum(squares, 0.0)

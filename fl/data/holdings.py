@@ -66,9 +66,9 @@ def check_columns(table: pd.DataFrame, source: str) -> None:
     """The first part of `validate`: that there are rows, with the columns of the right types."""
     for name in PARTITION_COLUMNS:
         if name not in table:
-            found = ", ".join(map(str, table.columns)) or "none"
+            columns = ", ".join(map(str, table.columns)) or "none"
             wanted = "the columns " + ", ".join(PARTITION_COLUMNS)
-            _fail(source, f"column {name!r} is missing (found: {found})", wanted)
+            _fail(source, f"column {name!r} is missing (found: {columns})", wanted)
     for name, kind in INTEGERS.items():
         if table[name].dtype != kind:
             wanted = f"{np.dtype(kind)}, whole numbers without empty cells"

@@ -73,7 +73,7 @@ def _sizes(stream: BinaryIO, dimensions: int) -> tuple[int, ...]:
 
 
 def _bytes(stream: BinaryIO, n: int) -> np.ndarray:
-    found = stream.read(n)
-    if len(found) != n:
-        raise DataError(f"{name_of(stream)}: ends {n - len(found)} bytes early; fetch it again")
-    return np.frombuffer(found, np.uint8)
+    content = stream.read(n)
+    if len(content) != n:
+        raise DataError(f"{name_of(stream)}: ends {n - len(content)} bytes early; fetch it again")
+    return np.frombuffer(content, np.uint8)

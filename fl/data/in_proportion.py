@@ -46,9 +46,9 @@ def follow(
         owner[rows] = _deal(client[pool], stratum[pool], stratum[members[rows]], rng)
     needy = np.setdiff1d(client[pool], [*owner, NOBODY])
     for poor in needy:
-        held = pool[client[pool] == poor]
-        own, near = (np.isin(a[members], a[held]) for a in strata)
-        _give_one(scheme, poor, owner, own, near)
+        samples = pool[client[pool] == poor]
+        same, near = (np.isin(a[members], a[samples]) for a in strata)
+        _give_one(scheme, poor, owner, same, near)
     if not len(needy):
         return owner, []
     problem = f"{len(needy)} clients were due none of the {len(members)} published samples"

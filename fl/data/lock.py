@@ -40,14 +40,14 @@ class Lock:
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
-            found = parse_json(self.path.read_bytes())
+            known = parse_json(self.path.read_bytes())
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             self._garbled(f"cannot be read ({error})")
-        if not isinstance(found, dict) or not all(map(_is_part, found.values())):
+        if not isinstance(known, dict) or not all(map(_is_part, known.values())):
             self._garbled("is not a mapping of data sets to mappings of files to checksums")
-        return found
+        return known
 
     def _garbled(self, problem: str) -> None:
         raise DataError(
@@ -56,8 +56,8 @@ class Lock:
         )
 
 
-def _is_part(found: object) -> bool:
-    return isinstance(found, dict) and all(isinstance(one, str) for one in found.values())
+def _is_part(given: object) -> bool:
+    return isinstance(given, dict) and all(isinstance(value, str) for value in given.values())
 
 
 @contextlib.contextmanager

@@ -36,22 +36,22 @@ def task_entry(dataset: Spec) -> Entry:
 
     What it makes tells what labels are and which metrics there are, but may have no functions.
     """
-    _, found = entry_of("data set", dataset)
+    _, reader = entry_of("data set", dataset)
     where = Where(dataset["name"]) / "task"
-    return registry.declared("task", getattr(found, "task", DEFAULT), where)
+    return registry.declared("task", getattr(reader, "task", DEFAULT), where)
 
 
 def task_of(dataset: Spec) -> Task:
     """The task of a data set."""
     entry = task_entry(dataset)
-    found: Task = registry.find("task", entry.name, Where("the spec")).make({})
-    return found
+    task: Task = registry.find("task", entry.name, Where("the spec")).make({})
+    return task
 
 
 def modalities_of(dataset: Spec) -> tuple[Modality, ...]:
     """The kinds of input that a data set has of every sample; none, where there is but one."""
-    found: tuple[Modality, ...] = getattr(entry_of("data set", dataset)[1], "modalities", ())
-    return found
+    kinds: tuple[Modality, ...] = getattr(entry_of("data set", dataset)[1], "modalities", ())
+    return kinds
 
 
 def dataset_id(spec: Spec) -> str:
@@ -151,7 +151,7 @@ def _measure_domains(table: pd.DataFrame, prepared: Prepared, folder: Path) -> N
     if prepared.domain is None or not prepared.domains or tokens:
         return
     trained = table.loc[(table["split"] == "train").to_numpy(bool), "sample"].to_numpy()
-    found = domain_distances(prepared.x, prepared.domain, trained)
+    distances = domain_distances(prepared.x, prepared.domain, trained)
     for side in ("domain", "other"):
-        found[side] = np.array(prepared.domains)[found[side]]
-    write_table(folder / "domains.parquet", found)
+        distances[side] = np.array(prepared.domains)[distances[side]]
+    write_table(folder / "domains.parquet", distances)

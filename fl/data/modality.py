@@ -33,8 +33,8 @@ class Modality:
 
 def kinds_of(model: Any) -> tuple[str, ...]:
     """The inputs that a model, or its class, takes by name; none: it takes one, as a tensor."""
-    found = getattr(model, "modalities", ())
-    return (found,) if isinstance(found, str) else tuple(found)
+    names = getattr(model, "modalities", ())
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def takes(model: Any, kinds: Sequence[Modality]) -> bool:

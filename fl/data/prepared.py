@@ -212,11 +212,11 @@ class Prepared:
         Raises:
             DataError: If there is none of that name.
         """
-        found = self.inputs.get(name, getattr(self, name) if name in ("x", "text") else None)
-        if found is None:
+        inputs = self.inputs.get(name, getattr(self, name) if name in ("x", "text") else None)
+        if inputs is None:
             there = ", ".join(["x", *(["text"] if self.text is not None else []), *self.inputs])
             raise DataError(f"{self.folder}: has no inputs {name!r}; allowed: {there}")
-        return found
+        return inputs
 
     def normalisation_of(self, name: str) -> dict[str, Any] | None:
         """How an array of inputs is normalised; None for tokens."""
@@ -271,16 +271,16 @@ def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:
         array, allowed = arrays[name], "one whole number"
         if INPUT.fullmatch(name):
             if array.shape[:1] != (samples,) or array.dtype.kind not in "iuf":
-                found = f"array {name} is {array.dtype} {list(array.shape)}"
-                return f"{found}; allowed: numbers for each of the {samples} samples of x"
+                problem = f"array {name} is {array.dtype} {list(array.shape)}"
+                return f"{problem}; allowed: numbers for each of the {samples} samples of x"
             continue
         fits = array.shape == (samples,)
         if name in ("mask", "text"):
             allowed = f"a {name} of whole numbers"
             fits = array.shape[:1] == (samples,) and (name == "text" or array.ndim == 3)
         if not fits or array.dtype.kind not in "iu":
-            found = f"array {name} is {array.dtype} {list(array.shape)}"
-            return f"{found}; allowed: {allowed} for each of the {samples} samples of x"
+            problem = f"array {name} is {array.dtype} {list(array.shape)}"
+            return f"{problem}; allowed: {allowed} for each of the {samples} samples of x"
     return ""
 
 

@@ -76,9 +76,9 @@ def pieces(stream: BinaryIO, rows: int) -> Iterator[tuple[int, int, np.ndarray]]
     width = dtype.itemsize * int(np.prod(shape[1:]))
     for first in range(0, shape[0], rows):
         count = min(rows, shape[0] - first)
-        found = stream.read(count * width)
-        if len(found) != count * width:
+        content = stream.read(count * width)
+        if len(content) != count * width:
             raise DataError(
-                f"{name}: ends early, in row {first + len(found) // width:,}; fetch it again"
+                f"{name}: ends early, in row {first + len(content) // width:,}; fetch it again"
             )
-        yield first, shape[0], np.frombuffer(found, dtype).reshape(count, *shape[1:])
+        yield first, shape[0], np.frombuffer(content, dtype).reshape(count, *shape[1:])

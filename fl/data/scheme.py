@@ -101,10 +101,10 @@ def scheme(assign: Callable[..., Holders]) -> Callable[..., pd.DataFrame]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = bound.arguments
-        found = {p.name: values.pop(p.name) for p in arrays}
+        given_arrays = {p.name: values.pop(p.name) for p in arrays}
         common = Common(**{key: values[key] for key in HINTS})
-        own = {key: value for key, value in values.items() if key in wanted}
-        return _partition(name, functools.partial(assign, **own), common, **found)
+        keys_of_scheme = {key: value for key, value in values.items() if key in wanted}
+        return _partition(name, functools.partial(assign, **keys_of_scheme), common, **given_arrays)
 
     vars(partition)["__signature__"] = signature
     partition.__annotations__ = {**assign.__annotations__, **HINTS, "return": pd.DataFrame}
@@ -128,18 +128,18 @@ def _partition(
     pool = np.flatnonzero(~np.isin(split, [CODES[key] for key in followed]))
     few = f"at least {LEAST} that are not published as {' or '.join(followed)}"
     require(len(pool) >= LEAST, name, "the number of samples", len(pool), few)
-    found = assign(labels[pool], *(None if kind is None else kind[pool] for _ in kinds))
+    holders = assign(labels[pool], *(None if kind is None else kind[pool] for _ in kinds))
 
     client = np.full(len(labels), NOBODY, np.int32)
-    client[pool] = found.client
+    client[pool] = holders.client
     shares = {"val": val, "test": test, "server": common.server}
     parts = [divide(name, client, labels, seed=common.seed, **shares)]
-    notes = list(found.notes)
+    notes = list(holders.notes)
     for key in followed:
         members = np.flatnonzero(split == CODES[key])
         owner, said = follow(name, client, _strata(labels, kind), pool, members, common.seed)
-        held = owner != NOBODY
-        parts.append((members[held], owner[held], np.full(held.sum(), HOLDINGS.index(key))))
+        given = owner != NOBODY
+        parts.append((members[given], owner[given], np.full(given.sum(), HOLDINGS.index(key))))
         notes += said
     sample, owner, part = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     made = build(sample, owner, part, notes)

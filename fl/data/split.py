@@ -40,8 +40,8 @@ def check(
     """
     labels = np.asarray(labels)
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-        found = f"{labels.dtype} {list(labels.shape)}"
-        require(False, scheme, "labels", found, "one whole number per sample")
+        kind = f"{labels.dtype} {list(labels.shape)}"
+        require(False, scheme, "labels", kind, "one whole number per sample")
     require(len(labels) >= LEAST, scheme, "the number of samples", len(labels), f"at least {LEAST}")
     require(0 <= val < 1, scheme, "val", val, "a share >= 0 and < 1")
     require(0 <= server < 1, scheme, "server", server, "a share >= 0 and < 1")
@@ -198,7 +198,9 @@ def divide(
     served = apportion(np.minimum(n_server, left.sum(axis=1) - 1), left, tie)
 
     rank = np.arange(len(sample)) - start[group]
-    ends = np.cumsum([part.ravel()[group] for part in (tests, vals, served)], axis=0)
+    ends = np.cumsum(
+        [counts_of_split.ravel()[group] for counts_of_split in (tests, vals, served)], axis=0
+    )
     split = np.select(list(rank < ends), [2, 1, 3], 0)
     return sample, owner, split
 

@@ -76,13 +76,13 @@ def read(
     Raises:
         DataError: If a list is missing, or is no list of paths and known classes.
     """
-    wanted = {f"{domain}_{part}.pkl": None for domain in domains for part in ("train", "test")}
-    found = {
+    wanted = {f"{domain}_{split}.pkl": None for domain in domains for split in ("train", "test")}
+    lists = {
         known(name, wanted): _list(pickles.load(stream), name_of(stream), classes)
         for name, stream in entries(archive, lambda name: known(name, wanted) is not None)
     }
-    absent(archive, (name for name in wanted if name not in found))
-    return {str(name): value for name, value in found.items()}
+    absent(archive, (name for name in wanted if name not in lists))
+    return {str(name): value for name, value in lists.items()}
 
 
 def _list(loaded: Any, name: str, classes: Sequence[str]) -> tuple[list[str], list[int]]:

@@ -27,8 +27,8 @@ def whole(values: Any, low: int, high: int, name: str, key: str) -> np.ndarray:
     if isinstance(values, np.ndarray):
         return _array(values, low, high, f"{name}: {key}", allowed)
     if not isinstance(values, list | tuple):
-        found = type(values).__name__
-        raise DataError(f"{name}: {key} is a {found}; allowed: a list or an array of {allowed}")
+        kind = type(values).__name__
+        raise DataError(f"{name}: {key} is a {kind}; allowed: a list or an array of {allowed}")
     for place, value in enumerate(values):
         number = isinstance(value, int | float | np.integer | np.floating)
         if not number or isinstance(value, bool) or not low <= value <= high or value % 1:

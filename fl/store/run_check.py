@@ -173,8 +173,8 @@ def joined_metrics(
 
     for rows, source in zip(parts, sources, strict=True):
         _check_kinds(rows, source)
-    rows = pd.concat([part[list(METRIC_COLUMNS)] for part in parts], ignore_index=True)
-    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    rows = pd.concat([frame[list(METRIC_COLUMNS)] for frame in parts], ignore_index=True)
+    owner = np.repeat(np.arange(len(parts)), [len(frame) for frame in parts])
     last = np.array([record["rounds"] for record in records])
     diverged = np.array([record["state"] == "diverged" for record in records])
     for problem, bad in _faults(rows, owner, last[owner], diverged[owner]):
@@ -232,20 +232,15 @@ def check_traces(traces: Mapping[str, Tensor], record: Mapping[str, Any], source
     """
     if not traces:
         return
-    if "round" not in traces:
-        raise _wrong(source, f"has {', '.join(sorted(traces))[:200]}", "a `round` beside them")
-    shapes = {name: tuple(getattr(found, "shape", ())) for name, found in traces.items()}
-    if str(getattr(traces["round"], "dtype", "")) != "torch.int64" or len(shapes["round"]) != 1:
-        raise _wrong(source, "round is of another shape or kind", "int64, [rounds evaluated]")
+    shapes = {name: tuple(getattr(trace, "shape", ())) for name, trace in traces.items()}
+    count = shapes.get("round", ())
+    if len(count) != 1 or str(getattr(traces["round"], "dtype", "")) != "torch.int64":
+        raise DataError(f"{source}: round is missing or no list; allowed: int64 [rounds evaluated]")
     rounds = traces["round"].tolist()
-    if rounds != sorted({*rounds}) or not all(1 <= one <= record["rounds"] for one in rounds):
+    if rounds != sorted({*rounds} & {*range(1, record["rounds"] + 1)}):
         allowed = f"rising numbers from 1 to {record['rounds']}"
-        raise _wrong(source, f"round is {str(rounds)[:100]}", allowed)
+        raise DataError(f"{source}: round is {str(rounds)[:100]}; allowed: {allowed}")
     for name, shape in shapes.items():
-        if shape[:1] != (len(rounds),):
+        if shape[:1] != count:
             allowed = f"[{len(rounds)}, ...], as `round` has"
-            raise _wrong(source, f"{name[:80]!r} is of shape {[*shape]}", allowed)
-
-
-def _wrong(source: str, problem: str, allowed: str) -> DataError:
-    return DataError(f"{source}: {problem}; allowed: {allowed}")
+            raise DataError(f"{source}: {name[:80]!r} is of shape {[*shape]}; allowed: {allowed}")

@@ -23,8 +23,10 @@ def differing(run: str, ours: Store, theirs: Store) -> str:
     for name in (METRICS, WEIGHTS, TRACES):
         entries = [store.record(run)["files"].get(name) for store in (ours, theirs)]
         if all(entries) and entries[0] != entries[1]:
-            one, other = (dict(_arrays(store, run, name)) for store in (ours, theirs))
-            if one.keys() != other.keys() or not all(_same(one[key], other[key]) for key in one):
+            first, second = (dict(_arrays(store, run, name)) for store in (ours, theirs))
+            if first.keys() != second.keys() or not all(
+                _same(first[key], second[key]) for key in first
+            ):
                 return name
     return ""
 

@@ -109,9 +109,9 @@ def _layout(file: Any) -> dict[str, Any]:
     Raises:
         ValueError: If the file states no layout, or not that of its tensors.
     """
-    found = files.parse_json(file.metadata()["tree"])
-    layout = {str(name): stride for name, stride in found}
-    if len(layout) != len(found):
+    stated = files.parse_json(file.metadata()["tree"])
+    layout = {str(name): stride for name, stride in stated}
+    if len(layout) != len(stated):
         raise ValueError("a name stands twice")
     if {name for name, stride in layout.items() if stride is not None} != {*file.keys()}:
         raise ValueError("its tree has other names than its tensors")

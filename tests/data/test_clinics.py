@@ -49,16 +49,6 @@ def test_what_needs_a_person_says_where_the_file_is_had(tmp_path):
         prepare(Retina(), "retina", tmp_path / "raw", tmp_path / "out")
 
 
-# DIGITS
-
-
-def test_fewer_pieces_of_digits(tmp_path):
-    data = read(DigitsFive(parts=1, complete=False), "digits-five", tmp_path)
-    assert np.bincount(data.split).tolist() == [5 * 3, 5 * 10]
-    with pytest.raises(ConfigError, match="parts: is 11"):
-        parse(DigitsFive, {"parts": 11}, Where("study.yaml"))
-
-
 # Fed-ISIC2019
 
 
@@ -141,14 +131,6 @@ def test_sites_are_those_that_are_asked_for(tmp_path):
     assert np.bincount(data.domain).tolist() == [37, 98]
     with pytest.raises(ConfigError, match="sites"):
         parse(Abide, {"sites": ["NYC"]}, Where("study.yaml"))
-
-
-def test_a_set_with_a_list_among_its_keys_is_known_again(tmp_path):
-    dataset = Abide(sites=("CALTECH",))
-    read(dataset, "abide", tmp_path)
-    prepare(dataset, "abide", tmp_path / "raw", tmp_path / "out")
-    with pytest.raises(DataError, match=r"holds abide .*'CALTECH'.*, not abide .*'UCLA'"):
-        prepare(replace(dataset, sites=("UCLA",)), "abide", tmp_path / "raw", tmp_path / "out")
 
 
 def test_incomplete_sites_are_named(tmp_path):

@@ -8,9 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl.base.errors import ConfigError, Where
-from fl.base.fields import parse
-from fl.base.registry import find
 from fl.data import partition, prepare
 from fl.data.datasets.digits import MEAN, SD, Digits
 from fl.data.datasets.synthetic import Synthetic
@@ -56,12 +53,6 @@ def test_digits_normalisation_is_measured(digits):
     assert pixels.mean() == pytest.approx(MEAN, abs=1e-12)
     assert pixels.std() == pytest.approx(SD, abs=1e-12)
     assert digits.normalisation == {"scale": 1 / 16, "mean": MEAN, "sd": SD}
-
-
-def test_digits_declare_source_and_no_config_keys():
-    assert parse(Digits, {}, Where("f")) == {}
-    assert Digits().sources[0].sha256
-    assert "Alpaydin" in find("data set", "digits", Where("f")).citation
 
 
 def test_data_room_imports_neither_sklearn_nor_torch():
@@ -116,13 +107,6 @@ def test_alpha_and_beta_are_standard_deviations():
     assert abs(np.corrcoef(weights, rowvar=False)[0, 1]) < 0.15
 
 
-def test_spread_inside_a_layer_is_one_and_clients_differ_at_zero_alpha():
-    first, second = SMALL.layers(0), SMALL.layers(1)
-    assert [w.shape for w, _ in first] == [(20, 60), (10, 20)]
-    assert first[0][0].std() == pytest.approx(1.0, rel=0.1)
-    assert not np.array_equal(first[0][0], second[0][0])
-
-
 def test_two_layer_labels_are_the_argmax_of_the_recomputed_network(tmp_path):
     dataset = replace(SMALL, alpha=0.5, beta=0.5, temperature=0.7)
     data = prepared(dataset, tmp_path)
@@ -153,15 +137,6 @@ def test_temperature_weighs_the_second_bias():
     assert not np.array_equal(SMALL.label(0, x), hot)
 
 
-def test_seed_alpha_and_beta_change_the_data():
-    assert np.array_equal(SMALL.inputs(1, 50), replace(SMALL).inputs(1, 50))
-    assert not np.array_equal(SMALL.inputs(1, 50), replace(SMALL, seed=1).inputs(1, 50))
-    assert not np.array_equal(SMALL.inputs(1, 50), replace(SMALL, beta=0.5).inputs(1, 50))
-    x = SMALL.inputs(1, 500)
-    assert not np.array_equal(SMALL.label(1, x), replace(SMALL, alpha=5.0, seed=3).label(1, x))
-    assert not np.array_equal(SMALL.layers(1)[0][0], replace(SMALL, alpha=0.5).layers(1)[0][0])
-
-
 def test_a_clients_data_do_not_depend_on_how_many_there_are():
     more = replace(SMALL, clients=9)
     assert np.array_equal(SMALL.inputs(2, 50), more.inputs(2, 50))
@@ -180,18 +155,6 @@ def test_fedprox_sizes_are_lognormal_plus_50(tmp_path):
     assert_as_declared(data, dataset)
     made = partition.natural(data.y, data.client)
     assert made.groupby("client").size().tolist() == dataset.sizes()
-
-
-def test_synthetic_config():
-    where = Where("study.yaml", "data")
-    given = parse(Synthetic, {"generator": "one-layer", "samples": None, "alpha": 1}, where)
-    assert Synthetic(**given) == Synthetic("one-layer", alpha=1.0, samples=None)
-    assert Synthetic(**parse(Synthetic, {}, where)) == Synthetic(
-        "two-layer", alpha=0.0, beta=0.0, clients=8, samples=5000, temperature=2.0, seed=0
-    )
-    for bad in ({"alpha": -1}, {"generator": "three-layer"}, {"clients": 0}, {"temperature": 0}):
-        with pytest.raises(ConfigError):
-            parse(Synthetic, bad, where)
 
 
 def test_synthetic_iid_has_one_network_and_one_distribution_for_all_clients() -> None:

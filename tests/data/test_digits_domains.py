@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fl.base.rng import generator
-from fl.data import materials, partition
+from fl.data import materials
 from fl.data.datasets import digits_domains
 from fl.data.datasets.digits_domains import MEAN, SD, DigitsDomains
 
@@ -79,27 +79,7 @@ def test_normalisation_is_measured(data):
     assert data.normalisation == {"scale": 1 / 255, "mean": MEAN, "sd": SD}
 
 
-def test_prepared_again_gives_equal_bytes(data, tmp_path):
-    again = materials.prepare(SPEC, tmp_path)
-    names = sorted(path.name for path in data.folder.iterdir())
-    assert names == ["client.npy", "dataset.json", "domain.npy", "x.npy", "y.npy"]
-    for name in names:
-        assert (again.folder / name).read_bytes() == (data.folder / name).read_bytes()
-
-
-def test_every_source_is_pinned_and_comes_with_a_package():
-    for source in DigitsDomains.sources:
-        assert len(source.sha256) == 64
-        assert source.url.startswith(("package:sklearn/", "package:matplotlib/"))
-
-
 # No digit in two domains
-
-
-def test_every_digit_is_dealt_to_one_domain_at_random(home):
-    assert np.bincount(home).tolist() == [450, 449, 449, 449]
-    # A run of one domain among neighbours is as long as chance makes it: 1/4 of pairs agree.
-    assert (home[1:] == home[:-1]).mean() == pytest.approx(0.25, abs=0.04)
 
 
 def test_each_digit_occurs_in_one_domain_only(data, grey, home):
@@ -110,15 +90,6 @@ def test_each_digit_occurs_in_one_domain_only(data, grey, home):
     inverted = [digit[(255 - image[0]).tobytes()] for image in of(data, INVERTED)]
     assert plain == np.flatnonzero(home == PLAIN).tolist()
     assert inverted == np.flatnonzero(home == INVERTED).tolist()
-
-
-def test_labels_are_the_digits_own(data, digits, home):
-    for domain in (PLAIN, INVERTED, BLENDED, ROTATED):
-        assert np.array_equal(data.y[data.domain == domain], digits[1][home == domain])
-
-
-def test_no_image_occurs_twice(data):
-    assert len(np.unique(data.x.reshape(2246, -1), axis=0)) == 2246
 
 
 # How each domain is made
@@ -224,11 +195,6 @@ def cropped(ink):
 
 
 # Partitions
-
-
-def test_the_domains_are_the_natural_clients(data):
-    made = partition.natural(data.y, data.client)
-    assert made.equals(partition.domain(data.y, data.domain).drop(columns="domain"))
 
 
 def test_partition_is_made_and_kept_with_its_domains(root, data, tmp_path):

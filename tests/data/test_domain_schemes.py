@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from fl.base.errors import ConfigError, DataError, Where
+from fl.base.errors import DataError, Where
 from fl.base.fields import parse
 from fl.data import materials, partition
 from fl.data.prepared import Prepared
@@ -40,45 +38,6 @@ def test_clients_are_numbered_domain_by_domain_and_hold_one_each(scheme):
     assert (DOMAINS[made["sample"]] == made["client"] // 3).all()
     assert (made["domain"] == made["client"] // 3).all()
     partition.validate(made, LABELS, source=scheme)
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_types_and_canonical_order(scheme):
-    made = SCHEMES[scheme](0)
-    assert {name: str(kind) for name, kind in made.dtypes.items()} == {
-        "sample": "int64",
-        "client": "int32",
-        "split": "string",
-        "domain": "int32",
-    }
-    order = made["split"].map({"train": 0, "val": 1, "test": 2})
-    keys = list(zip(made["client"], order, made["sample"], strict=True))
-    assert keys == sorted(keys)
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_equal_inputs_give_equal_bytes_and_another_seed_another_table(scheme, tmp_path):
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        partition.write(SCHEMES[scheme](seed), tmp_path / name)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
-    back = partition.read(tmp_path / "a")
-    assert back.equals(SCHEMES[scheme](0))
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_content_hash_is_that_of_who_holds_what(scheme):
-    made = SCHEMES[scheme](0)
-    assert partition.content_hash(made) == partition.content_hash(made.drop(columns="domain"))
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_shares_are_of_each_client(scheme):
-    made = SCHEMES[scheme](0)
-    for _, mine in made.groupby("client"):
-        held = mine["split"].value_counts()
-        assert held["test"] == pytest.approx(0.2 * len(mine), abs=0.5 + 1e-9)
-        assert held["val"] == pytest.approx(0.1 * len(mine), abs=0.5 + 1e-9)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -180,19 +139,6 @@ def test_one_client_a_domain_is_the_natural_partition():
     assert made.drop(columns="domain").equals(partition.natural(LABELS, DOMAINS))
 
 
-def test_domain_config_keys():
-    where = Where("study.yaml", "partition")
-    common = {"seed": 0, "val": 0.1, "test": 0.2, "unseen": 0.0, "equal_domains": False}
-    common |= {"modalities": None, "server": 0.0}
-    assert parse(partition.domain, {}, where) == {"clients_per_domain": 1, **common}
-    given = parse(partition.domain_dirichlet, {"clients_per_domain": 2, "alpha": 1}, where)
-    extra = {"clients_per_domain": 2, "alpha": 1.0, "min_samples": 10, "redraws": 100}
-    assert given == common | extra | {"equal_clients": False, "min_per_class": 0}
-    for bad in ({"clients_per_domain": 0, "alpha": 1}, {"clients_per_domain": 2, "alpha": 0}):
-        with pytest.raises(ConfigError):
-            parse(partition.domain_dirichlet, bad, where)
-
-
 # Dirichlet within a domain
 
 
@@ -221,11 +167,3 @@ def test_dirichlet_keeps_the_least_size_and_says_which_domain_was_repaired():
         partition.domain_dirichlet(LABELS, DOMAINS, clients_per_domain=2, alpha=5.0).attrs["notes"]
         == []
     )
-
-
-@pytest.mark.parametrize("alpha", [0.0, math.nan])
-def test_dirichlet_refuses_alpha_and_min_samples(alpha):
-    with pytest.raises(DataError, match=rf"dirichlet: alpha is {alpha}; allowed: a finite number"):
-        partition.domain_dirichlet(LABELS, DOMAINS, clients_per_domain=2, alpha=alpha)
-    with pytest.raises(DataError, match="min_samples is 2; allowed: at least 3"):
-        partition.domain_dirichlet(LABELS, DOMAINS, clients_per_domain=2, alpha=1.0, min_samples=2)

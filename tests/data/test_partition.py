@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fl.base.errors import ConfigError, DataError, FedloomError, Where
-from fl.base.fields import parse
+from fl.base.errors import DataError, FedloomError
 from fl.data import partition
 from fl.data.schemes.file import file
 
@@ -36,71 +35,7 @@ def table():
     return partition.homogeneous(LABELS, clients=4)
 
 
-# Every scheme
-
-
-SCHEMES = {
-    "homogeneous": lambda seed: partition.homogeneous(LABELS, clients=7, seed=seed),
-    "dirichlet": lambda seed: partition.dirichlet(LABELS, clients=7, alpha=0.3, seed=seed),
-    "pathological": lambda seed: partition.pathological(
-        LABELS, clients=7, classes_per_client=2, seed=seed
-    ),
-    "natural": lambda seed: partition.natural(LABELS, np.arange(1000) % 7, seed=seed),
-}
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_equal_inputs_give_equal_bytes_and_another_seed_another_table(scheme, tmp_path):
-    make = SCHEMES[scheme]
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        partition.write(make(seed), tmp_path / name)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_canonical_order_types_and_validity(scheme):
-    made = SCHEMES[scheme](0)
-    assert {name: str(kind) for name, kind in made.dtypes.items()} == {
-        "sample": "int64",
-        "client": "int32",
-        "split": "string",
-    }
-    order = made["split"].map({"train": 0, "val": 1, "test": 2})
-    keys = list(zip(made["client"], order, made["sample"], strict=True))
-    assert keys == sorted(keys)
-    assert made["client"].nunique() == 7
-    partition.validate(made, LABELS, source=scheme)
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_shares_are_of_each_client_and_stratified(scheme):
-    made = SCHEMES[scheme](0)
-    for _, mine in made.groupby("client"):
-        n = len(mine)
-        held = mine["split"].value_counts()
-        assert held["test"] == pytest.approx(0.2 * n, abs=0.5 + 1e-9)
-        assert held["val"] == pytest.approx(0.1 * n, abs=0.5 + 1e-9)
-        counts = np.bincount(LABELS[mine["sample"]], minlength=10)
-        tests = LABELS[mine.loc[mine["split"] == "test", "sample"]]
-        assert np.abs(np.bincount(tests, minlength=10) - 0.2 * counts).max() < 1.2
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_wrong_shares_are_refused(scheme):
-    make = getattr(partition, scheme)
-    extra = {
-        "homogeneous": {"clients": 2},
-        "dirichlet": {"clients": 2, "alpha": 1.0},
-        "pathological": {"clients": 2, "classes_per_client": 5},
-        "natural": {"groups": np.arange(1000) % 2},
-    }[scheme]
-    with pytest.raises(DataError, match=r"val \+ test is 1\.0; allowed: a sum < 1"):
-        make(LABELS, val=0.5, test=0.5, **extra)
-    with pytest.raises(DataError, match=r"test is 0.*allowed: a share > 0"):
-        make(LABELS, test=0.0, **extra)
-    with pytest.raises(DataError, match=r"labels is float64 \[1000\].*one whole number per sample"):
-        make(LABELS / 2, **extra)
+# The split within a client
 
 
 def test_test_samples_do_not_move_with_the_val_share():
@@ -138,29 +73,6 @@ def test_no_val_samples_where_the_share_is_zero():
     made = partition.homogeneous(LABELS, clients=5, val=0)
     assert split_of(made, "val") == set()
     assert len(split_of(made, "train")) == 800
-
-
-def test_config_keys_are_the_keyword_only_arguments():
-    where = Where("study.yaml", "partition")
-    given = parse(partition.dirichlet, {"clients": 5, "alpha": 1}, where)
-    assert given == {
-        "clients": 5,
-        "alpha": 1.0,
-        "seed": 0,
-        "val": 0.1,
-        "test": 0.2,
-        "server": 0.0,
-        "unseen": 0.0,
-        "modalities": None,
-        "min_samples": 10,
-        "min_per_class": 0,
-        "redraws": 100,
-    }
-    keys = ("seed", "val", "test", "server", "unseen")
-    assert set(parse(partition.natural, {}, where)) == {*keys, "modalities"}
-    assert parse(file, {"path": "a.parquet"}, where) == {"path": "a.parquet"}
-    with pytest.raises(ConfigError, match=r"partition\.alpha: is 0"):
-        parse(partition.dirichlet, {"clients": 5, "alpha": 0}, where)
 
 
 # Homogeneous
@@ -211,12 +123,6 @@ def test_dirichlet_survives_extreme_alpha(alpha):
         assert np.ptp(class_counts(made, LABELS), axis=0).max() <= 2
 
 
-def test_dirichlet_at_tiny_alpha_gives_each_class_to_one_client():
-    made = partition.dirichlet(LABELS, clients=5, alpha=1e-6)
-    assert made.attrs["notes"] == []
-    assert ((class_counts(made, LABELS) > 0).sum(axis=0) == 1).all()
-
-
 def test_dirichlet_shares_have_the_moments_of_the_distribution():
     # The first class is dealt before any client is full: shares are Dir(alpha) untouched.
     labels = np.repeat(np.arange(2), (300, 3_000))
@@ -236,17 +142,6 @@ def test_dirichlet_full_clients_get_no_more():
     held = np.cumsum(counts, axis=1) - counts
     assert (held >= 250).any()
     assert (counts[held >= 250] == 0).all()
-
-
-def test_dirichlet_skew_falls_with_alpha():
-    shares = []
-    for alpha in (0.05, 0.5, 5.0, 500.0):
-        made = partition.dirichlet(LABELS, clients=5, alpha=alpha)
-        told = partition.statistics(made, LABELS, 10)
-        shares.append(told.loc[told["split"] == "train", "emd"].mean())
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] > 1
-    assert shares[-1] < 0.15
 
 
 def test_dirichlet_repair_says_what_it_did(caplog):
@@ -272,14 +167,6 @@ def test_dirichlet_repair_moves_what_it_says_from_the_largest():
     assert sorted(before)[:2] == [4, 7]
     assert change[before < 10].sum(axis=1).tolist() == (10 - before[before < 10]).tolist()
     assert before[change.sum(axis=1) < 0].tolist() == [before.max()]
-
-
-def test_dirichlet_without_repair_has_no_notes_and_redraws_matter():
-    assert partition.dirichlet(LABELS, clients=5, alpha=1.0).attrs["notes"] == []
-    few = partition.dirichlet(LABELS, clients=10, alpha=0.05, seed=1, redraws=0)
-    many = partition.dirichlet(LABELS, clients=10, alpha=0.05, seed=1)
-    assert few.attrs["notes"] != []
-    assert many.attrs["notes"] == []
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf])

@@ -17,7 +17,7 @@ import pytest
 from sources.server import serving
 
 from fl.base.errors import DataError
-from fl.data import Supply, load, prepare, raw_name
+from fl.data import Supply, prepare, raw_name
 from fl.data.counts import hold
 from fl.data.download import Source
 from fl.data.lock import Lock
@@ -271,8 +271,7 @@ def origin(tmp_path):
 
 
 def test_prepare_fetches_reads_and_describes(tmp_path, origin):
-    prepare(Toy(origin, 3), "toy", tmp_path / "raw", tmp_path / "prepared" / "toy")
-    data = load("toy", tmp_path / "prepared")
+    data = prepare(Toy(origin, 3), "toy", tmp_path / "raw", tmp_path / "prepared" / "toy")
     assert np.array_equal(data.x, X + 3)
     assert np.array_equal(data.y, Y)
     assert data.params == {"origin": origin, "shift": 3, "fail": ""}
@@ -399,36 +398,7 @@ def test_killed_preparation_does_not_look_complete(tmp_path):
     killed = subprocess.run(command, cwd=Path(__file__).parents[2], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert_refused(folder, "is missing")
-    with pytest.raises(DataError, match="no data set 'toy'; there is: nothing"):
-        load("toy", tmp_path)
     (left,) = names(tmp_path)
     assert left.startswith(".toy.")
     write(folder)
-    assert np.array_equal(load("toy", tmp_path).y, Y)
-
-
-# Loading
-
-
-def test_load_finds_the_only_variant(tmp_path):
-    write(tmp_path / "toy-0123abcd")
-    write(tmp_path / "toy-large")
-    assert load("toy", tmp_path).folder == tmp_path / "toy-0123abcd"
-    assert load("toy-large", tmp_path).folder == tmp_path / "toy-large"
-
-
-def test_load_does_not_see_unfinished_folders(tmp_path):
-    write(tmp_path / "toy").rename(tmp_path / ".toy.17-00ff.partial")
-    with pytest.raises(DataError, match="no data set 'toy'; there is: nothing"):
-        load("toy", tmp_path)
-
-
-def test_load_lists_what_there_is(tmp_path):
-    write(tmp_path / "toy-0123abcd")
-    write(tmp_path / "toy-4567cdef")
-    with pytest.raises(DataError, match="2 variants of 'toy'; there is: toy-0123abcd, toy-4567cd"):
-        load("toy", tmp_path)
-    with pytest.raises(DataError, match="no data set 'tot'; there is: toy-0123abcd, toy-4567cdef"):
-        load("tot", tmp_path)
-    with pytest.raises(DataError, match="there is: nothing"):
-        load("toy", tmp_path / "none")
+    assert np.array_equal(Prepared.open(folder).y, Y)

@@ -30,12 +30,11 @@ import shelving
 import torch
 import yaml
 
-from fl import data
 from fl.base import files, parquet
 from fl.base.errors import FedloomError, Where
 from fl.cli import status
 from fl.data import holdings
-from fl.data.prepared import Writer
+from fl.data.prepared import Prepared, Writer
 from fl.engine.evaluate import as_rows
 from fl.plan import bundle as bundles
 from fl.plan import config, jobs, plan, plan_files, published
@@ -405,7 +404,7 @@ def description(root: Path) -> Reader:
     path = root / "small" / "dataset.json"
 
     def read() -> None:
-        found = data.load("small", root)
+        found = Prepared.open(root / "small")
         assert found.x.shape == (4, 2) and found.y.tolist() == [0, 1, 0, 1]
 
     return json_reader(path, read, 150)

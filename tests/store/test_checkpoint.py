@@ -1,14 +1,9 @@
 from __future__ import annotations
 
-import itertools
 import json
 import logging
-import os
-import random
-import resource
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import killing
@@ -233,11 +228,6 @@ def save_again(folder: Path) -> None:
     save(folder, 2)
 
 
-def save_forever(folder: Path) -> None:
-    while True:
-        save_next(folder)
-
-
 @pytest.mark.parametrize("act", [save_next, save_again])
 def test_killed_at_every_touch_of_the_disk(
     act: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -260,40 +250,6 @@ def test_killed_at_every_touch_of_the_disk(
     assert is_of(found, 3 if act is save_next else 2)
 
 
-def write_forever(path: Path) -> None:
-    for value in itertools.count():
-        files.write_json(path, [value] * 20_000)
-
-
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    path, seen = tmp_path / "list.json", set()
-    files.write_json(path, [0] * 20_000)
-    end = time.monotonic() + 300
-    with killing.running(write_forever, path):
-        while len(seen) < 20 and time.monotonic() < end:
-            found = json.loads(path.read_bytes())
-            assert found == [found[0]] * 20_000
-            seen.add(found[0])
-    assert len(seen) == 20
-
-
-def test_killed_at_random_moments(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    moments, last = random.Random(0), 0
-    for _ in range(25):
-        end = time.monotonic() + 300
-        with killing.running(save_forever, tmp_path):
-            while max(names(tmp_path), default="") <= f"round-{last:06d}":
-                assert time.monotonic() < end
-                time.sleep(0.001)
-            time.sleep(moments.uniform(0, 0.03))
-        found = checkpoint.load_latest(tmp_path)
-        assert found is not None
-        assert is_of(found, found.round)
-        assert found.round > last
-        last = found.round
-    assert caplog.messages == []
-
-
 def test_a_full_disk_leaves_the_ones_before(small_disk: Path) -> None:
     folder = small_disk / "checkpoint"
     for round in (1, 2):
@@ -313,21 +269,3 @@ def test_a_read_only_disk_is_named(small_disk: Path) -> None:
     with pytest.raises(FedloomError, match="round-000002: the file system is read-only"):
         save(small_disk, 2)
     assert is_of(checkpoint.load_latest(small_disk), 1)
-
-
-def save_with_small_limit(folder: Path) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
-    try:
-        save(folder, 2)
-    except FedloomError as error:
-        os._exit(3 if "ulimit" in str(error) and "round-000002" in str(error) else 4)
-
-
-def test_a_limit_on_file_sizes_leaves_the_ones_before(tmp_path: Path) -> None:
-    save(tmp_path, 1)
-    child = killing.context.Process(target=save_with_small_limit, args=(tmp_path,))
-    child.start()
-    child.join(30)
-    assert child.exitcode == 3
-    assert names(tmp_path) == ["round-000001"]
-    assert is_of(checkpoint.load_latest(tmp_path), 1)

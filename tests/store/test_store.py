@@ -4,7 +4,6 @@ import contextlib
 import json
 import logging
 import os
-import random
 import shutil
 import signal
 import socket
@@ -271,26 +270,6 @@ def test_killed_at_every_touch_of_the_disk(start: str, tmp_path: Path) -> None:
     is_whole(root)
 
 
-def compute_forever(root: Path) -> None:
-    while True:
-        compute(root)
-        (root / "finished").touch()
-        store_of(root).remove(RUN)
-
-
-def test_killed_at_random_moments(tmp_path: Path) -> None:
-    moments = random.Random(0)
-    for _ in range(25):
-        (tmp_path / "finished").unlink(missing_ok=True)
-        with running(compute_forever, tmp_path):
-            until((tmp_path / "finished").exists)
-            time.sleep(moments.uniform(0, 0.03))
-        if store_of(tmp_path).has(RUN):
-            is_whole(tmp_path)
-    compute(tmp_path)
-    is_whole(tmp_path)
-
-
 def test_a_full_disk_keeps_the_checkpoints(small_disk: Path) -> None:
     store = store_of(small_disk)
     with store.open(RUN, need_weights=True) as work:
@@ -396,24 +375,6 @@ def test_a_suspended_holder_is_followed_and_overwrites_nobody(tmp_path: Path) ->
     for flag in ("holding", "lost", "dropped"):
         (tmp_path / flag).unlink()
     is_whole(tmp_path, 1.0)
-
-
-def test_a_lost_holder_leaves_the_new_one_its_lease_and_checkpoints(tmp_path: Path) -> None:
-    with running(hold, tmp_path) as child:
-        until((tmp_path / "holding").exists)
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGSTOP)
-        with store_of(tmp_path, patience=0.6).open(RUN) as work:
-            assert work is not None
-            os.kill(child.pid, signal.SIGCONT)
-            until((tmp_path / "published").exists)
-            child.join()
-            assert names(work.folder) == ["checkpoint", "lease.json"]
-            assert not work.lost
-            assert not work.finish(RECORD, rows_of(1.0))
-    for flag in ("holding", "lost", "published"):
-        (tmp_path / flag).unlink()
-    is_whole(tmp_path, 3.0)
 
 
 def test_a_holder_on_another_host_is_given_its_time(tmp_path: Path) -> None:
