@@ -101,19 +101,13 @@ format: $(VENV)/test.stamp ## put everything in the one format
 	$(BIN)/ruff check --fix .
 	$(BIN)/snakefmt Snakefile workflow
 
-bench: $(VENV)/run.stamp $(if $(PEERS),$(PEERS_VENV)/run.stamp) ## what is fast is measured here, beside plain PyTorch where that is fair (PEERS=1: fedjax and pfl; PFLLIB=folder: PFLlib)
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.local_steps
-	$(if $(PEERS),OMP_NUM_THREADS=1 $(PEERS_VENV)/bin/python -m bench.peers)
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.whole_runs $(if $(PEERS),--pfllib "$(PFLLIB)" --python $(PEERS_VENV)/bin/python)
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.arithmetic
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.hypergradients
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.evaluation
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_clients
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.population
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.processes
+bench: $(VENV)/run.stamp $(if $(PFLLIB),$(PEERS_VENV)/run.stamp) ## what is fast is measured here, beside plain PyTorch (PFLLIB=folder: and beside a clone of PFLlib)
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.steps
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.backends
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.runs $(if $(PFLLIB),--pfllib "$(PFLLIB)" --python $(PEERS_VENV)/bin/python)
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.runs --processes --rounds 100
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.scale
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.kernels
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.distillation
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.cooperation
 
 bench-gpu: ## checks and times on one GPU, in ten minutes; PYTHON=python of an environment with torch, the table goes to bench-gpu.md
 	OMP_NUM_THREADS=1 $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m bench.gpu --write bench-gpu.md

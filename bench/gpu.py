@@ -2,10 +2,9 @@
 
 It needs torch 2.11 or later, what training needs beside it, and nothing of the workflow. Checks
 come first: that the stack gives what the loop gives on the card, and the card what the CPU gives.
-Then come times: steps of W1 to W4, FedAvg on images of CIFAR-10's shape with the CNN of Ayromlou
-and Emerson 2025, a round of ResNet-18 over 100 clients, each in every way of computing, and several
-runs on one card. A part that fails says so in the table, and the others go on; a part for which no
-time is left is named.
+Then come times: FedAvg on images of CIFAR-10's shape with the CNN of Ayromlou and Emerson 2025, a
+round of ResNet-18 over 100 clients, each in every way of computing, and steps of W1 to W4. A part
+that fails says so in the table, and the others go on; a part for which no time is left is named.
 
 ``--rehearse`` does all of it on tiny sizes, on the CPU too.
 """
@@ -14,25 +13,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from bench import machine
-from bench.local_steps import MODELS, clock, measure, simulation
+from bench import steps
+from bench.timing import Make, begin, clock, simulation
 from bench.workloads import CLASSES, WORKLOADS, Workload
 from fl.api import trees
 from fl.engine import engine
-from fl.engine.simulate import Simulation
-from fl.engine.state import Plan
 from fl.models.cifar_cnn import CifarCNN
 from fl.models.resnet18 import ResNet18
 
@@ -51,10 +45,10 @@ SHAPE = (3, 32, 32)
 
 WAYS: dict[str, dict[str, Any]] = {
     "float32": {},
-    "TF32": {"tf32": True},
-    "mixed": {"precision": "mixed"},
     "channels-last": {"memory_format": "channels-last"},
+    "mixed": {"precision": "mixed"},
     "mixed, channels-last": {"precision": "mixed", "memory_format": "channels-last"},
+    "TF32": {"tf32": True},
     "compiled with CUDA graphs": {"graphs": True},
 }
 
@@ -63,25 +57,21 @@ WAYS: dict[str, dict[str, Any]] = {
 class Scale:
     """How much is done.
 
-    steps, repeats: of the workloads. samples: of each of CIFAR-10's five clients; batch, hidden: of
-    its batches and network; rounds. clients: of ResNet-18, each with ``each`` batches. small:
-    whether workloads and ResNet are small too. processes: how many runs share the card.
+    steps: of the workloads. samples: of each of CIFAR-10's five clients; batch, hidden: of its
+    batches and network; rounds, epochs. clients: of ResNet-18. small: whether all else is small.
     """
 
     steps: int = 200
-    repeats: int = 2
     samples: int = 8000
     batch: int = 32
     hidden: int = 2048
     rounds: int = 10
     epochs: int = 5
     clients: int = 100
-    each: int = 4
     small: bool = False
-    processes: tuple[int, ...] = (1, 2, 4)
 
 
-TINY = Scale(2, 1, 8, 4, 8, 1, 1, 2, 1, True, (1, 2))
+TINY = Scale(2, 8, 4, 8, 1, 1, 2, True)
 
 
 @dataclass(frozen=True)
@@ -93,29 +83,21 @@ class Bench:
 
     def contract(self) -> Iterator[str]:
         """Stacked beside loop, on the device."""
-        for precision, limit in LIMITS.items():
-            sides = (self.device, "loop"), (self.device, "stacked")
-            found = {method: self._distance(*sides, method, precision) for method in self._methods}
-            yield _verdict(f"stacked = loop, {precision}", found, limit)
+        yield from self._checks("stacked = loop", (self.device, "loop"), LIMITS)
 
     def beside_cpu(self) -> Iterator[str]:
         """The device beside the CPU."""
-        for precision, limit in APART.items():
-            sides = ("cpu", "loop"), (self.device, "stacked")
-            found = {method: self._distance(*sides, method, precision) for method in self._methods}
-            yield _verdict(f"{self.device} = cpu, {precision}", found, limit)
+        yield from self._checks(f"{self.device} = cpu", ("cpu", "loop"), APART)
 
     def steps(self) -> Iterator[str]:
         """Microseconds a local step of a client of W1 to W4."""
         for name in WORKLOADS:
-            times = measure(name, self.device, self.scale.steps, self.scale.repeats, self._workload)
-            sides = [times[side] for side in ("bare loop", "loop", "stacked", "compiled")]
-            shown = " / ".join(f"{1e6 * t:,.1f}" for t in sides)
-            yield (
-                f"{name}, us a step: bare loop / loop / stacked / compiled | {shown}; "
-                f"{sides[0] / min(sides[1:]):.1f}x the bare loop, "
-                f"compiled in {times['compiling']:.0f} s"
-            )
+            times = steps.measure(name, self.device, self.scale.steps, 2, self._workload)
+            shown = " / ".join(f"{1e6 * times[side]:,.1f}" for side in steps.HEAD)
+            ratio = times["bare loop"] / min(times[side] for side in steps.BACKENDS)
+            compiling = f"compiled in {times['compiling']:.0f} s"
+            sides = " / ".join(steps.HEAD)
+            yield f"{name}, us a step: {sides} | {shown}; {ratio:.1f}x the bare loop, {compiling}"
 
     def cifar(self) -> Iterator[str]:
         """FedAvg with the CNN: all its rounds in float32, and one round in every way."""
@@ -129,106 +111,75 @@ class Bench:
         yield from self._ways("CIFAR-10 CNN, a round", work, model)
 
     def resnet(self) -> Iterator[str]:
-        """A round of ResNet-18 over many clients, in every way."""
+        """A round of ResNet-18 over many clients of four batches, in every way."""
         scale = self.scale
         shape = (3, 8, 8) if scale.small else SHAPE
-        work = Workload("", scale.clients, scale.each * scale.batch, shape, scale.batch, 1)
-        title = f"ResNet-18, {scale.clients} clients of {scale.each} steps, a round"
+        work = Workload("", scale.clients, 4 * scale.batch, shape, scale.batch, 1)
+        title = f"ResNet-18, {scale.clients} clients of 4 steps, a round"
         yield from self._ways(title, work, lambda: ResNet18().build(shape, CLASSES))
-
-    def together(self) -> Iterator[str]:
-        """Several runs of W3 on one card, each a process of its own."""
-        alone = 0.0
-        for count in self.scale.processes:
-            context = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(count, context) as pool:
-                list(pool.map(_one_run, [self] * count))  # Imports and first calls.
-                begun = time.perf_counter()
-                list(pool.map(_one_run, [self] * count))
-                seconds = time.perf_counter() - begun
-            alone = alone or seconds
-            rate = count * alone / seconds
-            yield f"W3, {count} runs at once | {seconds:.1f} s, {rate:.2f}x the runs of one alone"
-
-    @property
-    def _methods(self) -> tuple[str, ...]:
-        return METHODS[::4] if self.scale.small else METHODS
 
     def _workload(self, name: str) -> Workload:
         work = WORKLOADS[name]
         if not self.scale.small:
             return work
-        least = work.least and work.batch
-        return replace(work, clients=2, samples=2 * work.batch, least=least)
+        return replace(work, clients=2, samples=2 * work.batch, least=work.least and work.batch)
 
-    def _distance(
-        self, one: tuple[str, str], other: tuple[str, str], method: str, precision: str
-    ) -> float:
-        """How far the weights of two runs are apart, each on a device and by a backend."""
-        found = []
-        for device, backend in (one, other):
-            run = worlds.world(method, "cnn", device=device, precision=precision)
-            state, _ = worlds.run(run, backend)
-            found.append(trees.to(worlds.tree(state), "cpu"))
-        return worlds.distance(*found)
+    def _checks(
+        self, title: str, other: tuple[str, str], limits: dict[str, float]
+    ) -> Iterator[str]:
+        """How far runs of methods by the stack on the device are from others, at most."""
+        methods = METHODS[::4] if self.scale.small else METHODS
+        for precision, limit in limits.items():
+            apart = {}
+            for method in methods:
+                weights = []
+                for device, backend in (other, (self.device, "stacked")):
+                    run = worlds.world(method, "cnn", device=device, precision=precision)
+                    state, _ = worlds.run(run, backend)
+                    weights.append(trees.to(worlds.tree(state), "cpu"))
+                apart[method] = worlds.distance(*weights)
+            worst = max(apart, key=apart.__getitem__)
+            verdict = "holds" if apart[worst] <= limit else "DOES NOT HOLD"
+            says = f"{title}, {precision} to {limit:.0e}, {len(apart)} methods"
+            yield f"{says} | {verdict}: {apart[worst]:.1e} ({worst})"
 
-    def _ways(self, title: str, work: Workload, model: Callable[[], nn.Module]) -> Iterator[str]:
+    def _ways(self, title: str, work: Workload, model: Make) -> Iterator[str]:
         """A round by the stack in every way of computing, and by the loop."""
         first = self._rounds(work, model, "loop", 1)
         yield f"{title}: loop, float32 | {first:.2f} s"
-        for way, training in WAYS.items():
-            settings = dict(training)
-            tf32, graphs = settings.pop("tf32", False), settings.pop("graphs", False)
+        for way, settings in WAYS.items():
+            graphs = bool(settings.get("graphs"))
             backend = "compiled" if graphs else "stacked"
             if graphs and self.device == "cpu":
-                yield f"{title}: {backend}, {way} | not on a CPU"
                 continue
-            with _computing(tf32, graphs):
+            training = {k: v for k, v in settings.items() if k not in ("tf32", "graphs")}
+            with _computing(bool(settings.get("tf32")), graphs):
                 try:
-                    seconds = self._rounds(work, model, backend, 1, **settings)
+                    seconds = self._rounds(work, model, backend, 1, **training)
                 except Exception as error:  # The other ways still count.
                     yield f"{title}: {backend}, {way} | {_brief(error)}"
                     continue
             taken = f"{seconds:.2f} s, {first / seconds:.2f}x the loop"
-            memory = f", {_peak():,.0f} MiB" if self.device == "cuda" else ""
-            yield f"{title}: {backend}, {way} | {taken}{memory}"
+            if self.device == "cuda":
+                taken += f", {torch.cuda.max_memory_allocated() / 2**20:,.0f} MiB"
+            yield f"{title}: {backend}, {way} | {taken}"
 
     def _rounds(
-        self,
-        work: Workload,
-        model: Callable[[], nn.Module],
-        backend: str,
-        rounds: int,
-        **training: Any,
+        self, work: Workload, model: Make, backend: str, rounds: int, **training: Any
     ) -> float:
         """Seconds of so many rounds, after a short one that does not count."""
         run = simulation(work, model, self.device, **training)
-        engine.run_round(run.method, run.begin(), _short(run), backend)
+        plans = [run.plan(number) for number in range(1, rounds + 1)]
+        few = tuple(schedule and schedule.begin(8, ()) for schedule in plans[0].schedules)
+        engine.run_round(run.method, run.begin(), replace(plans[0], schedules=few), backend)
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        state, plans = run.begin(), [run.plan(number) for number in range(1, rounds + 1)]
-        begun = clock(run.arrays.device)
+        state, begun = run.begin(), clock(run.arrays.device)
         for plan in plans:
             state, losses = engine.run_round(run.method, state, plan, backend)
         seconds = clock(run.arrays.device) - begun
         assert losses.isfinite().all()
         return seconds
-
-
-def _short(run: Simulation) -> Plan:
-    """A round of as many steps as a compiled program has."""
-    plan = run.plan(1)
-    return plan.with_schedules(s and s.begin(8, ()) for s in plan.schedules)
-
-
-def _one_run(bench: Bench) -> None:
-    machine.quiet()
-    work = bench._workload("W3")
-    run = simulation(work, MODELS["W3"], bench.device)
-    state = run.begin()
-    for number in range(1, 3 if bench.scale.small else 21):
-        state, _ = engine.run_round(run.method, state, run.plan(number), "stacked")
-    clock(run.arrays.device)
 
 
 @contextlib.contextmanager
@@ -247,26 +198,16 @@ def _computing(tf32: bool, graphs: bool) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = before[1]
 
 
-def _peak() -> float:
-    return torch.cuda.max_memory_allocated() / 2**20
-
-
-def _verdict(title: str, found: dict[str, float], limit: float) -> str:
-    worst = max(found, key=found.__getitem__)
-    kept = "holds" if found[worst] <= limit else "DOES NOT HOLD"
-    return f"{title} to {limit:.0e}, {len(found)} methods | {kept}: {found[worst]:.1e} ({worst})"
-
-
 def _brief(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
 
 
 # W1 to W4 come last, as compiling takes longest and can then keep nothing else from being done.
-PARTS = ("contract", "beside_cpu", "cifar", "resnet", "together", "steps")
+PARTS = ("contract", "beside_cpu", "cifar", "resnet", "steps")
 
 
 def table(bench: Bench, minutes: float = MINUTES, only: Sequence[str] = PARTS) -> Iterator[str]:
-    """The rows of the table, as they are found."""
+    """The rows of the table, as they come."""
     begun = time.perf_counter()
     for name in [name for name in PARTS if name in only]:
         if time.perf_counter() - begun > 60 * minutes:
@@ -289,12 +230,11 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("No card that torch can use; a rehearsal: --device cpu --rehearse")
-    where = machine.begin("one run at a time", asked.device)
+    where = begin("one run at a time", asked.device)
     lines = ["| | |", "|---|---|"]
     print("\n".join(lines), flush=True)
-    for row in table(
-        Bench(asked.device, TINY if asked.rehearse else Scale()), asked.minutes, asked.only or PARTS
-    ):
+    bench = Bench(asked.device, TINY if asked.rehearse else Scale())
+    for row in table(bench, asked.minutes, asked.only or PARTS):
         lines.append(f"| {row} |")
         print(lines[-1], flush=True)
     if asked.write:

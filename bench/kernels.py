@@ -1,17 +1,17 @@
-"""What fits kernels, beside a loop over clients, in one run: ``python -m bench.kernels``.
+"""What fits kernels, beside code as one writes it: ``python -m bench.kernels``.
 
 An update of MK-MMD's weights is m-hat and Q of every kernel of the full grid and the quadratic
 program, for 8 clients. A step of MMD-D's kernel is the gradient of equation 3 by its parameters.
-The straightforward side is what one would write by hand: client after client; kernel after kernel,
-then cvxpy; automatic differentiation. Both sides run on one thread, in turn, ``--repeats`` times;
-the shortest time of each counts. Ratios, not times, are what compares between machines.
+The plain side goes client after client and kernel after kernel, with cvxpy and automatic
+differentiation. Both run on one thread, in turn, ``--tries`` times; the shortest time of the
+processor of each counts.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import cvxpy
 import numpy as np
@@ -19,19 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench import machine
-from bench.asked import one_of
+from bench.timing import begin, shortest
 from fl.api import trees
 from fl.parts.deep_kernel import DeepKernel
 from fl.parts.distances import three_distances
 from fl.parts.mmd import GRID, kernel_statistics, optimal_kernel_weights
 
 CLIENTS, RIDGE = 8, 1e-3
-
-WORKLOADS = {
-    "batch": ("32 x 128 features", 32, 128),
-    "update": ("500 samples of 20 features", 500, 20),
-}
+SIZES = {"32 x 128 features": (32, 128), "500 samples of 20 features": (500, 20)}
 
 
 def features(rows: int, width: int) -> tuple[Tensor, Tensor]:
@@ -128,48 +123,30 @@ def _squares(a: Tensor, b: Tensor) -> Tensor:
 Side = Callable[[Tensor, Tensor], Tensor]
 
 
-def shortest(sides: Sequence[Side], x: Tensor, y: Tensor, repeats: int) -> list[float]:
-    """The shortest time of each side, in milliseconds; the first is not counted."""
-    times = [float("inf")] * len(sides)
-    for turn in range(repeats + 1):
-        for i, side in enumerate(sides):
-            begun = time.perf_counter()
-            side(x, y)
-            if turn:
-                times[i] = min(times[i], 1e3 * (time.perf_counter() - begun))
-    return times
+def errors(sides: tuple[Side, Side], x: Tensor, y: Tensor) -> list[float]:
+    """How far each side is from what the second one gives in double precision, relatively."""
+    exact = sides[1](x.double(), y.double())
+    return [float((side(x, y) - exact).norm() / exact.norm()) for side in sides]
 
 
 def main() -> None:
-    """Print the tables in Markdown."""
+    """Print the table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workloads", nargs="*", type=one_of(WORKLOADS), default=list(WORKLOADS))
-    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--tries", type=int, default=5)
     asked = parser.parse_args()
-    machine.begin(f"milliseconds a client of {CLIENTS}")
-    print("| kernel weights | straightforward | at once | ratio | largest difference |")
-    print("|---|---:|---:|---:|---:|")
-    for name in asked.workloads:
-        title, rows, width = WORKLOADS[name]
-        x, y = features(rows, width)
-        apart = (plain(x, y) - batched(x, y)).abs().max().item()
-        slow, fast = shortest((plain, batched), x, y, asked.repeats)
-        shown = f"{slow / CLIENTS:.2f} | {fast / CLIENTS:.3f} | {slow / fast:.1f}x | {apart:.0e}"
-        print(f"| {title} | {shown} |", flush=True)
-    print("\n| MMD-D's kernel | straightforward | at once | ratio | errors of both |")
-    print("|---|---:|---:|---:|---:|")
-    for name in asked.workloads:
-        title, rows, width = WORKLOADS[name]
-        x, y = features(rows, width)
-        exact = slopes(x.double(), y.double())
-        errors = [_error(side(x, y), exact) for side in (plain_slopes, slopes)]
-        slow, fast = shortest((plain_slopes, slopes), x, y, asked.repeats)
-        shown = f"{slow / CLIENTS:.2f} | {fast / CLIENTS:.3f} | {slow / fast:.1f}x"
-        print(f"| {title} | {shown} | {errors[0]:.0e}, {errors[1]:.0e} |", flush=True)
-
-
-def _error(found: Tensor, exact: Tensor) -> float:
-    return float((found - exact).norm() / exact.norm())
+    begin("milliseconds of the processor")
+    print("| | plainly | at once | ratio | errors of both |\n|---|---:|---:|---:|---:|")
+    kinds: dict[str, tuple[Side, Side]] = {
+        "MK-MMD's weights, a client": (plain, batched),
+        "MMD-D's kernel, a client": (plain_slopes, slopes),
+    }
+    for kind, sides in kinds.items():
+        for title, (rows, width) in SIZES.items():
+            x, y = features(rows, width)
+            slow, fast = shortest([partial(side, x, y) for side in sides], asked.tries)
+            wrong = ", ".join(f"{error:.0e}" for error in errors(sides, x, y))
+            times = f"{1e3 * slow / CLIENTS:.2f} | {1e3 * fast / CLIENTS:.3f}"
+            print(f"| {kind}, {title} | {times} | {slow / fast:.1f}x | {wrong} |", flush=True)
 
 
 if __name__ == "__main__":

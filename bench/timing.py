@@ -1,21 +1,129 @@
-"""Seconds of local steps, as backends take them."""
+"""What benchmarks share: how they begin, runs over generated data, and seconds of their steps."""
 
 from __future__ import annotations
 
+import platform
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor, nn
 
-from fl.api.method import Pass
+from bench.workloads import CLASSES, LR, WORKLOADS, Workload
+from fl.api.method import Pass, Setting
+from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.engine import engine
+from fl.engine.arrays import Arrays
+from fl.engine.assembly import computing
 from fl.engine.batches import Schedule
+from fl.engine.held import Held
 from fl.engine.simulate import Simulation
+from fl.methods.fedavg import FedAvg
+from fl.models.cnn import CNN
+from fl.models.lenet import LeNet
+from fl.models.mlp import MLP
+from fl.pytorch import allocator
+
+Make = Callable[[], nn.Module]
+
+PLAIN = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
+PIXELS = {"scale": 1 / 255, "mean": 0.5, "sd": 0.5}
+MODELS: dict[str, Make] = {
+    "W1": lambda: MLP((20,)).build(WORKLOADS["W1"].shape, CLASSES),
+    "W2": lambda: LeNet().build(WORKLOADS["W2"].shape, CLASSES),
+    "W3": lambda: CNN().build(WORKLOADS["W3"].shape, CLASSES),
+    "W3-plain": lambda: nn.Sequential(
+        *(layer for layer in MODELS["W3"]().children() if not isinstance(layer, nn.BatchNorm2d))
+    ),
+    "W4": lambda: MLP((200, 200)).build(WORKLOADS["W4"].shape, CLASSES),
+}
+
+
+def begin(what: str = "", device: str = "cpu") -> str:
+    """`quiet`; prints the machine and ``what`` is measured, and returns that line."""
+    quiet()
+    where = platform.processor() or platform.machine()
+    if device == "cuda":
+        where = torch.cuda.get_device_name()
+    line = f"torch {torch.__version__}, {where}, one thread{what and '; '}{what}"
+    print(f"{line}\n", flush=True)
+    return line
+
+
+def quiet() -> None:
+    """As in training: one thread, and freed memory kept."""
+    torch.set_num_threads(1)
+    allocator.keep()
+
+
+def simulation(
+    work: Workload,
+    model: Make,
+    device: str = "cpu",
+    method: Any = None,
+    tests: float = 0.0,
+    **training: Any,
+) -> Simulation:
+    """The workload as a run of a method, FedAvg unless said otherwise.
+
+    Args:
+        tests: Test samples of a client, as a share of its training samples.
+        training: Settings beside the workload's own.
+    """
+    sizes = work.sizes
+    tested = (sizes * tests).astype(int)
+    x, y = replace(work, least=None, clients=1, samples=int((sizes + tested).sum())).draw()
+    settings = {
+        "rounds": 1000,
+        "local_epochs": work.epochs,
+        "batch_size": work.batch,
+        "lr": LR,
+        "momentum": work.momentum,
+    }
+    settled = Training(**(settings | training))
+    network = computing(model, settled)
+    ends = np.stack([sizes, tested], 1).flatten().cumsum()
+    parts = np.split(np.arange(len(x)), ends[:-1])
+    held = Held({"train": parts[::2], "test": parts[1::2]} if tests else {"train": parts[::2]})
+    setting = Setting(network, settled, CLASSES, work.clients, work.shape)
+    made = (method or FedAvg()).build(setting)
+    arrays = Arrays(x, y, PIXELS if work.pixels else PLAIN, device)
+    return Simulation(made, network, settled, arrays, held, CLASSES, seed=0)
+
+
+def clock(device: torch.device) -> float:
+    """The time when everything that was asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def shortest(
+    sides: Iterable[Callable[[], object]],
+    tries: int,
+    now: Callable[[], float] = time.process_time,
+) -> list[float]:
+    """Seconds of some calls, the processor's: the shortest of some tries of each, in turn, after
+    one that warms up.
+    """
+    calls = [*sides]
+    times = []
+    for _ in range(tries + 1):
+        taken = []
+        for call in calls:
+            begun = now()
+            call()
+            taken.append(now() - begun)
+        times.append(taken)
+    return np.min(times[1:], axis=0).tolist()
 
 
 def seconds_a_step(
-    simulation: Simulation, backend: str, steps: int, tries: int = 3, seeds: int = 1
+    run: Simulation, backend: str, steps: int, tries: int = 3, seeds: int = 1
 ) -> float:
     """Seconds that a step of all participants of round 1 takes: the shortest of some tries.
 
@@ -23,37 +131,50 @@ def seconds_a_step(
         steps: Of the participant with most; others take fewer in proportion.
         seeds: How many runs are trained at once.
     """
-    runs = [replace(simulation, seed=seed) for seed in range(seeds)]
-    methods = [replace(run.method, before=(), aggregate=_unchanged) for run in runs]
-    states, plans = [run.begin() for run in runs], [run.plan(1) for run in runs]
-    refreshes = [p.refreshes if isinstance(p, Pass) else () for p in simulation.method.passes]
+    call, longest = steps_of(run, backend, steps, seeds)
+    times = []
+    for _ in range(tries):
+        begun = clock(run.arrays.device)
+        call()
+        times.append(clock(run.arrays.device) - begun)
+    return min(times) / longest
+
+
+def steps_of(
+    run: Simulation, backend: str, steps: int, seeds: int = 1
+) -> tuple[Callable[[], object], int]:
+    """What trains the first steps of a round, without sweeps and phases before, and how many they
+    are one after another.
+    """
+    runs = [replace(run, seed=seed) for seed in range(seeds)]
+    methods = [replace(one.method, before=(), aggregate=_unchanged) for one in runs]
+    states, plans = [one.begin() for one in runs], [one.plan(1) for one in runs]
     short = [
         replace(
             plan,
             before=(),
             schedules=tuple(
-                schedule and begun(schedule, steps, refreshed)
-                for schedule, refreshed in zip(plan.schedules, refreshes, strict=True)
+                (schedule and isinstance(part, Pass) and _first(schedule, steps, part)) or None
+                for schedule, part in zip(plan.schedules, run.method.passes, strict=True)
             ),
         )
         for plan in plans
     ]
     longest = sum(int(schedule.steps.max()) for schedule in short[0].schedules if schedule)
-    times = []
-    for _ in range(tries):
-        before = time.perf_counter()
+
+    def train() -> None:
         done = engine.run_rounds(methods, states, short, backend)
         sum(losses.sum().item() for _, losses in done)
-        times.append(time.perf_counter() - before)
-    return min(times) / max(1, longest)
+
+    return train, longest
 
 
-def begun(schedule: Schedule, steps: int, refreshes: tuple) -> Schedule:
+def _first(schedule: Schedule, steps: int, part: Pass) -> Schedule:
     """So many first steps of who takes most, and as large a share of everyone else's."""
-    first, longest = schedule.begin(steps, refreshes), int(schedule.steps.max(initial=0))
+    begun, longest = schedule.begin(steps, part.refreshes), int(schedule.steps.max(initial=0))
     if longest <= steps:
-        return first
-    return replace(first, steps=-(-schedule.steps * steps // longest))
+        return begun
+    return replace(begun, steps=-(-schedule.steps * steps // longest))
 
 
 def _unchanged(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:

@@ -16,7 +16,7 @@ class Workload:
 
     least: of how many the smallest client has, where they are not alike: sizes then rise evenly.
     weights: how many the network trains, which holds all that build it to one network. momentum: of
-    its steps.
+    its steps. pixels: whether inputs are bytes, as images are.
     """
 
     title: str
@@ -28,6 +28,7 @@ class Workload:
     weights: int = 0
     least: int | None = None
     momentum: float = MOMENTUM
+    pixels: bool = False
 
     @property
     def sizes(self) -> np.ndarray:
@@ -46,8 +47,10 @@ class Workload:
         """Inputs [samples of all clients, *shape] and labels, a client's in a row."""
         draw = np.random.default_rng(0)
         total = int(self.sizes.sum())
-        x = draw.standard_normal((total, *self.shape), dtype=np.float32)
-        return x, draw.integers(0, CLASSES, total)
+        y = draw.integers(0, CLASSES, total)
+        if self.pixels:
+            return draw.integers(0, 256, (total, *self.shape), dtype=np.uint8), y
+        return draw.standard_normal((total, *self.shape), dtype=np.float32), y
 
 
 WORKLOADS = {

@@ -17,8 +17,13 @@ STEPS = 40_000
 """Steps from which compiling pays: it takes 15 s or more, and saves half a millisecond a step."""
 
 CALLS = 250
-"""Operations on tensors in a step, up to which it is compiled: that takes longer with their square,
-for the gradient of a gradient hours.
+"""Calls in a step, up to which it is compiled: that takes longer with their square, for the
+gradient of a gradient hours.
+"""
+
+LARGE = 1e9
+"""Floating-point operations in a step from which stacking saves nothing: it saves calls, and what a
+stack reads no longer fits into a processor's cache.
 """
 
 
@@ -32,9 +37,11 @@ class Choice(NamedTuple):
 def choose(simulation: Simulation, unstackable: str = "") -> Choice:
     """The backend for a run. A rule of its spec and its data, so that it is the same everywhere:
 
-    - `loop` where one client takes part in a round, or where something cannot be stacked;
-    - `compiled` where the model is plain layers one after another without a convolution, a client
-      takes at least 40,000 steps in the whole run, and a step is at most 250 operations;
+    - `loop` where one client takes part in a round, where something cannot be stacked, and on a CPU
+      where a model that is more than plain layers one after another takes 10^9 floating-point
+      operations a step;
+    - `compiled` where the model is plain layers without a convolution, a client takes at least
+      40,000 steps in the whole run, and a step is at most 250 calls;
     - `stacked` otherwise.
 
     Args:
@@ -45,20 +52,27 @@ def choose(simulation: Simulation, unstackable: str = "") -> Choice:
     training, everybody = simulation.training, simulation.held.participants
     if round(training.participation * len(everybody)) <= 1:
         return Choice("loop", "one client takes part in a round")
-    network = simulation.network
-    if simulation.modals or not network.plain or network.layers(nn.Conv2d):
-        return Choice("stacked", "the model has more than plain layers without convolution")
-    steps = training.rounds * sum(_longest(simulation, part) for part in _passes(simulation))
-    if steps < STEPS:
+    network, steps = simulation.network, training.rounds * steps_a_round(simulation)
+    if simulation.modals:
+        return Choice("stacked", "several modalities")
+    if network.plain and network.layers(nn.Conv2d):
+        return Choice("stacked", "plain layers with convolutions")
+    if network.plain and steps < STEPS:
         return Choice("stacked", f"{steps:,} steps; compiling pays from {STEPS:,} on")
-    calls = costs.calls(simulation)
+    calls, flops = costs.largest_step(simulation)
+    if not network.plain:
+        large = simulation.arrays.device.type == "cpu" and flops >= LARGE
+        said = f"{flops:.0e} operations in a step of more than plain layers"
+        return Choice("loop" if large else "stacked", said)
     if calls > CALLS:
-        return Choice("stacked", f"{calls:,} operations in a step; compiling pays up to {CALLS}")
-    return Choice("compiled", f"{steps:,} steps of {calls:,} operations on plain layers")
+        return Choice("stacked", f"{calls:,} calls in a step; compiling pays up to {CALLS}")
+    return Choice("compiled", f"{steps:,} steps of {calls:,} calls on plain layers")
 
 
-def _passes(simulation: Simulation) -> list[Pass]:
-    return [part for part in simulation.method.passes if isinstance(part, Pass)]
+def steps_a_round(simulation: Simulation) -> int:
+    """Steps that the client with most samples takes in round 1."""
+    passes = [part for part in simulation.method.passes if isinstance(part, Pass)]
+    return sum(_longest(simulation, part) for part in passes)
 
 
 def _longest(simulation: Simulation, part: Pass) -> int:

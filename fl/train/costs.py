@@ -74,11 +74,11 @@ def recorded(simulation: Simulation, state: State) -> dict[str, Any]:
         return {"unknown": reason}
 
 
-def calls(simulation: Simulation) -> int:
-    """Operations on tensors in a step of a client in round 1, of the pass that has most."""
-    return max(
-        (work.counts.calls for work in _look(simulation, simulation.begin(), 1).work), default=0
-    )
+def largest_step(simulation: Simulation) -> tuple[int, int]:
+    """Calls and floating-point operations in a client's step in round 1, at most."""
+    counts = [work.counts for work in _look(simulation, simulation.begin(), 1).work]
+    calls = max((count.calls for count in counts), default=0)
+    return calls, max((count.step for count in counts), default=0)
 
 
 def measure(simulation: Simulation, state: State) -> Costs:

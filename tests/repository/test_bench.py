@@ -13,20 +13,10 @@ import pandas as pd
 import pytest
 import torch
 
-from bench import (
-    arithmetic,
-    cooperation,
-    evaluation,
-    gpu,
-    local_steps,
-    population,
-    whole_runs,
-)
-from bench.workloads import CLASSES, WORKLOADS, Workload
-from fl.engine import engine
-from fl.methods.ditto import Ditto
-from fl.models.cnn import CNN
-from fl.models.mlp import MLP
+from bench import backends, gpu, runs, scale, timing
+from bench.workloads import CLASSES, WORKLOADS
+from fl.methods.fedavg import FedAvg
+from fl.methods.fedsac import FedSaC
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +25,7 @@ needs_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="no card
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_fedloom_trains_the_network_that_others_are_held_to(name: str) -> None:
-    work, model = WORKLOADS[name], local_steps.MODELS[name]()
+    work, model = WORKLOADS[name], timing.MODELS[name]()
     assert sum(w.numel() for w in model.parameters()) == work.weights
     assert model(torch.zeros(2, *work.shape)).shape == (2, CLASSES)
     x, y = work.draw()
@@ -43,39 +33,25 @@ def test_fedloom_trains_the_network_that_others_are_held_to(name: str) -> None:
     assert len(work.sizes) == work.clients and max(work.sizes) == work.samples
 
 
-def test_the_stack_by_hand_trains_what_the_stacked_backend_trains() -> None:
-    work, model = WORKLOADS["W4"], local_steps.MODELS["W4"]
-    run = local_steps.simulation(work, model, "cpu")
-    state, plan = run.begin(), run.plan(1)
-    start = state.server["params"]
-    module = model()
-    module.load_state_dict(dict(start))
-    stack = local_steps.by_hand(work, module, run, steps=30)
-    after, _ = engine.run_round(run.method, state, plan, "stacked")
-    shares = torch.from_numpy(work.sizes / work.sizes.sum()).float()
-    for (name, begun), own in zip(start.items(), stack, strict=True):
-        mean = torch.tensordot(shares, own, dims=1)
-        torch.testing.assert_close(after.server["params"][name], mean, rtol=0, atol=1e-6)
-        assert (mean - begun).abs().max() > 1e-4
+def test_a_run_over_generated_data_has_the_samples_of_its_workload() -> None:
+    run = timing.simulation(WORKLOADS["W4"], timing.MODELS["W4"], tests=0.25)
+    train, test = run.held.samples["train"], run.held.samples["test"]
+    assert [len(held) for held in train] == WORKLOADS["W4"].sizes.tolist()
+    assert [len(held) for held in test] == (WORKLOADS["W4"].sizes // 4).tolist()
+    everything = np.concatenate([*train, *test])
+    assert sorted(everything) == list(range(run.arrays.size))
 
 
-@pytest.mark.parametrize(("limit", "steps"), [(3, 3), (5, 5), (12, 10), (25, 25), (400, 25)])
-def test_steps_of_several_epochs_are_whole_epochs(limit: int, steps: int) -> None:
-    assert WORKLOADS["W3"].steps(limit) == steps
-
-
-def test_every_way_to_compute_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = (1, 8, 8)
-    tiny = Workload("tiny", clients=2, samples=8, shape=shape, batch=4, epochs=1)
-    monkeypatch.setitem(arithmetic.SIDES, "tiny", (tiny, lambda: CNN().build(shape, CLASSES)))
-    times = arithmetic.measure("tiny", "cpu", "loop", steps=1, tries=1)
-    assert list(times) == ["float32", "channels-last", "mixed", "mixed, channels-last"]
-    assert all(seconds > 0 for seconds in times.values())
-
-
-def test_workloads_need_neither_fedloom_nor_torch() -> None:
-    code = "import sys, bench.workloads; sys.exit(bool({'fl', 'torch'} & set(sys.modules)))"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+def test_what_auto_chooses_is_compared_with_every_backend() -> None:
+    work = backends.work("tiny", 2, 16, (60,), 4)
+    case = backends.Case(work, timing.MODELS["W1"], (1, 2), FedSaC(), steps=2)
+    short, long = backends.rows(case, repeats=1)
+    assert short.startswith("| FedSaC, tiny | ")
+    cells = [cell.strip() for cell in short.strip("|").split("|")]
+    loop, stacked, ratio = float(cells[1]), float(cells[2]), float(cells[-1])
+    assert cells[-2] == "stacked" and loop > 0 and stacked > 0
+    assert ratio == pytest.approx(max(1.0, stacked / loop), rel=0.05)
+    assert "| 2 | stacked | " in long
 
 
 def test_others_are_measured_with_the_same_torch() -> None:
@@ -83,16 +59,6 @@ def test_others_are_measured_with_the_same_torch() -> None:
     peers = (ROOT / "bench" / "requirements-peers.txt").read_text().splitlines()
     [torch_version] = [line for line in peers if line.startswith("torch==")]
     assert torch_version in locked
-
-
-def test_cooperation_is_measured_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cooperation, "SAMPLES", 64)
-    monkeypatch.setattr(cooperation, "BATCH", 2)
-    found = cooperation.phases(clients=4, tries=1)
-    assert next(iter(found)) == "local training"
-    assert all(value > 0 for value in found.values())
-    share = cooperation.share({"local training": 9.0, "angles": 0.75, "weights": 0.25})
-    assert share == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_a_card)])
@@ -114,22 +80,27 @@ def test_a_part_that_fails_on_a_card_stops_no_other(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(gpu.Bench, "cifar", failing)
     monkeypatch.setattr(gpu.Bench, "resnet", lambda self: iter(["a row"]))
-    found = list(gpu.table(gpu.Bench("cpu", gpu.TINY), only=("cifar", "resnet")))
-    assert found == ["cifar | ValueError: no such card", "a row"]
+    rows = list(gpu.table(gpu.Bench("cpu", gpu.TINY), only=("cifar", "resnet")))
+    assert rows == ["cifar | ValueError: no such card", "a row"]
     late = list(gpu.table(gpu.Bench("cpu", gpu.TINY), minutes=0.0, only=("cifar",)))
     assert late == ["cifar | left out: 0 minutes are over"]
+
+
+def test_the_bench_of_a_card_needs_nothing_of_the_workflow() -> None:
+    code = "import sys, bench.gpu; sys.exit(bool({'snakemake', 'dvc', 'cvxpy'} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_a_folder_without_pfllib_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(whole_runs, "planned", lambda *_: [])
-    monkeypatch.setattr(sys, "argv", ["whole_runs", "--pfllib", str(tmp_path)])
-    whole_runs.main()
+    monkeypatch.setattr(runs, "planned", lambda *_: [])
+    monkeypatch.setattr(sys, "argv", ["runs", "--pfllib", str(tmp_path)])
+    runs.main()
     assert "has no system/main.py" in capsys.readouterr().out
     (tmp_path / "system").mkdir()
     (tmp_path / "system" / "main.py").touch()
-    whole_runs.main()
+    runs.main()
     assert "has no system/main.py" not in capsys.readouterr().out
 
 
@@ -149,24 +120,21 @@ def test_pfllib_gets_the_samples_of_every_client(tmp_path: Path) -> None:
     np.save(prepared / "y.npy", np.arange(4))
     about = {"normalisation": {"scale": 0.5, "mean": 1.0, "sd": 2.0}}
     (prepared / "dataset.json").write_text(json.dumps(about))
-    whole_runs.write_for_peer(tmp_path)
+    runs.write_for_peer(tmp_path)
     folder = tmp_path / "dataset" / "MNIST"
-    found = np.load(folder / "train" / "0.npz", allow_pickle=True)["data"].tolist()
-    assert found["y"].tolist() == [0, 2]
-    np.testing.assert_allclose(found["x"], [[-0.5, -0.25], [0.5, 0.75]])
+    written = np.load(folder / "train" / "0.npz", allow_pickle=True)["data"].tolist()
+    assert written["y"].tolist() == [0, 2]
+    np.testing.assert_allclose(written["x"], [[-0.5, -0.25], [0.5, 0.75]])
     assert sorted(path.name for path in folder.glob("t*/*")) == ["0.npz", "1.npz", "1.npz"]
 
 
 def test_an_evaluation_is_measured_beside_a_round() -> None:
-    run = evaluation.simulation(Ditto, lambda: MLP((4,)).build((3,), CLASSES), [6, 9], (3,), 4, 1)
-    assert [len(own) for own in run.held.samples["test"]] == [2, 3]
-    rounds, scores = evaluation.measure(run, ["loop", "stacked"], 1)
-    assert set(rounds) == {"loop", "stacked"}
-    assert all(0 < seconds < float("inf") for seconds in (*rounds.values(), scores))
+    trained, scored = scale.evaluation(WORKLOADS["W4"], "W4", FedAvg(), tries=1)
+    assert 0 < scored < trained
 
 
 def test_rounds_of_many_clients_are_measured() -> None:
-    case = population.Case("SCAFFOLD", clients=40, samples=8, taking=3, rounds=4, every=2)
-    found = population.measure(case)
-    assert 3 < found["took part"] <= 12
-    assert found["seconds"] > 0 < found["memory"]
+    case = scale.Case("SCAFFOLD", clients=40, samples=8, taking=3, rounds=4, every=2)
+    cost = scale.measure(case)
+    assert 3 < cost["took part"] <= 12
+    assert cost["seconds"] > 0 < cost["memory"]

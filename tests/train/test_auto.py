@@ -28,8 +28,8 @@ def world(*choices: Any, **training: Any) -> Simulation:
     [
         (lambda: world("fedavg", **LONG), "compiled", "60,000 steps of"),
         (lambda: world("fedavg", rounds=6_000), "stacked", "36,000 steps; compiling pays from"),
-        (lambda: world("fedavg", "cnn", **LONG), "stacked", "more than plain layers"),
-        (lambda: two_kinds("fedavg", classifier="own", **LONG), "stacked", "more than plain"),
+        (lambda: world("fedavg", "cnn", **LONG), "stacked", "plain layers with convolutions"),
+        (lambda: two_kinds("fedavg", classifier="own", **LONG), "stacked", "several modalities"),
         (lambda: world("fedavg", participation=0.25, **LONG), "loop", "one client takes part"),
         (lambda: world("pfedme", "mlp", {"steps": 3}, **LONG), "compiled", "180,000 steps of"),
     ],
@@ -44,11 +44,16 @@ def test_the_backend_follows_from_the_spec_and_the_data(
         assert auto.choose(replace(run, seed=seed)) == choice, "the same for every seed"
 
 
-def test_a_step_of_many_operations_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_of_many_calls_or_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     run = world("fedavg", **LONG)
     monkeypatch.setattr(auto, "CALLS", 10)
     choice = auto.choose(run)
-    assert choice.backend == "stacked" and "operations in a step" in choice.why
+    assert choice.backend == "stacked" and "calls in a step" in choice.why
+    run.network.plain = False
+    assert auto.choose(run).backend == "stacked"
+    monkeypatch.setattr(auto, "LARGE", 100)
+    choice = auto.choose(run)
+    assert choice.backend == "loop" and "operations in a step" in choice.why
 
 
 def test_what_cannot_be_stacked_is_trained_one_by_one() -> None:

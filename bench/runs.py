@@ -1,4 +1,4 @@
-"""Whole runs on real digits, beside PFLlib where there is one: ``python -m bench.whole_runs``.
+"""Whole runs on real digits, beside PFLlib where there is one: ``python -m bench.runs``.
 
 FedAvg and Ditto on an MLP and on a CNN, 30 rounds of 2 epochs, evaluated in each: once on 10
 clients that differ in classes and sizes, batches of 16, and once on 60 alike, batches of 8. "Whole
@@ -6,12 +6,13 @@ process" is all that ``python -m fl train`` takes on data that are prepared; "in
 that is neither start nor imports.
 
 PFLlib (`--pfllib`, a clone of it) trains networks of the same layers on the same samples of the
-same clients, in the environment of `--python`, see `bench.peers_pfllib`: as it is, and with its
-data in memory and no metric beside accuracy. Last batches that are not full are left out by both.
-It evaluates on training samples too.
+same clients, in the environment of `--python`, see `bench.pfllib`: as it is, and with its data in
+memory and no metric beside accuracy. Last batches that are not full are left out by both. It
+evaluates on training samples too.
 
 Every run is a process of one thread. Seconds are the processor's, which other programs disturb
-least. Processes take turns, ``--repeats`` times; the shortest time of each counts.
+least. Processes take turns, ``--repeats`` times; the shortest time of each counts. ``--processes``
+measures by the clock what several processes save of one run instead.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ METHODS = {"fedavg": "FedAvg", "ditto": "Ditto"}
 MODELS = {"mlp": "MLP", "cnn": "CNN"}
 NONE = (
     "PFLlib is not measured beside: `{}` has no system/main.py. "
-    "Clone github.com/TsingZ0/PFLlib and say: make bench PEERS=1 PFLLIB=that folder"
+    "Clone github.com/TsingZ0/PFLlib and say: make bench PFLLIB=that-folder"
 )
 
 
@@ -54,43 +55,42 @@ class Run:
     bundle: for `fl train`. folder: where it is run; PFLlib finds the same samples there.
     """
 
-    title: str
     method: str
     model: str
-    clients: int
-    batch: int
+    partition: str
     rounds: int
     bundle: Path
     folder: Path
 
+    @property
+    def title(self) -> str:
+        """Its name in the table."""
+        return f"{METHODS[self.method]}, {MODELS[self.model]}, {self.partition}"
 
-def planned(root: Path, rounds: int, only: str) -> list[Run]:
-    """Every run whose title has ``only``, its data prepared; what PFLlib reads lies beside."""
-    found = []
-    for number, (title, (partition, batch)) in enumerate(PARTITIONS.items()):
-        if not any(only in _title(m, n, title) for m in METHODS for n in MODELS):
-            continue
-        folder = root / str(number)
-        write_config(folder / "config", partition, batch, rounds)
+
+def planned(root: Path, rounds: int, **execution: Any) -> Iterator[Run]:
+    """Every run, its data prepared; what PFLlib reads lies beside."""
+    for title, (partition, batch) in PARTITIONS.items():
+        folder = root / title.replace(" ", "-")
+        write_config(folder / "config", partition, batch, rounds, execution)
         child([sys.executable, "-m", "fl", "plan", "--write"], folder)
         bundles = sorted((folder / "results" / "plan" / "bundles").glob("*.json"))
         # Once, unmeasured: it prepares the data.
         child(trains(bundles[0], folder / "first"), folder)
-        [clients] = [values["clients"] for values in partition.values()]
         write_for_peer(folder)
         for bundle in bundles:
             spec = json.loads(bundle.read_text())["runs"][0]["spec"]
-            method, model = spec["method"]["name"], spec["model"]["name"]
-            name = _title(method, model, title)
-            found.append(Run(name, method, model, clients, batch, rounds, bundle, folder))
-    return [run for run in found if only in run.title]
+            names = spec["method"]["name"], spec["model"]["name"]
+            yield Run(*names, title, rounds, bundle, folder)
 
 
-def _title(method: str, model: str, clients: str) -> str:
-    return f"{METHODS[method]}, {MODELS[model]}, {clients}"
-
-
-def write_config(config: Path, partition: Mapping[str, Any], batch: int, rounds: int) -> None:
+def write_config(
+    config: Path,
+    partition: Mapping[str, Any],
+    batch: int,
+    rounds: int,
+    execution: Mapping[str, Any],
+) -> None:
     """A study of all methods and models on one partition."""
     training = {"rounds": rounds, "local_epochs": EPOCHS, "batch_size": batch, "lr": LR}
     study = {
@@ -101,9 +101,9 @@ def write_config(config: Path, partition: Mapping[str, Any], batch: int, rounds:
         "training": {**training, "drop_last": True, "evaluate_every": 1},
         "methods": {"fedavg": None, "ditto": {"lam": LAM}},
     }
-    settings = {"studies": ["whole"], "execution": {"device": "cpu", "threads": 1}}
+    how = {"device": "cpu", "threads": 1, **execution}
     (config / "studies").mkdir(parents=True)
-    (config / "config.yaml").write_text(yaml.safe_dump(settings))
+    (config / "config.yaml").write_text(yaml.safe_dump({"studies": ["whole"], "execution": how}))
     (config / "studies" / "whole.yaml").write_text(yaml.safe_dump(study))
 
 
@@ -167,76 +167,103 @@ def inside(bundle: str, store: str) -> None:
     print(time.process_time() - begun)
 
 
-@dataclass
-class Sides:
-    """The shortest seconds so far, by side: ``fedloom``, ``pfllib``, ``lean``."""
-
-    whole: dict[str, float]
-    inside: dict[str, float]
-
-    def take(self, side: str, whole: float | None, inside: float | None) -> None:
-        """One more try."""
-        for kept, seconds in ((self.whole, whole), (self.inside, inside)):
-            if seconds is not None:
-                kept[side] = min(seconds, kept.get(side, float("inf")))
+Times = dict[str, float]
+"""The shortest seconds so far, by side: ``fedloom``, ``pfllib``, ``lean``."""
 
 
-def measure(run: Run, repeats: int, peer: Callable[[Run, bool], list[str]] | None) -> Sides:
-    """The times of one run, each side in its turn."""
-    sides = Sides({}, {})
+def measure(
+    run: Run, repeats: int, peer: Callable[[Run, bool], list[str]] | None
+) -> tuple[Times, Times]:
+    """The times of one run, each side in its turn: of whole processes, and inside."""
+    whole: list[Times] = []
+    inner: list[Times] = []
     for turn in range(repeats):
         store = run.folder / f"{run.bundle.stem}-{turn}"
-        whole, _ = child(trains(run.bundle, store), run.folder)
-        alone = [sys.executable, "-m", "bench.whole_runs", "--inside", str(run.bundle)]
-        _, within = child([*alone, f"{store}-inside"], run.folder)
-        sides.take("fedloom", whole, within)
+        alone = [sys.executable, "-m", "bench.runs", "--inside", str(run.bundle)]
+        tries = {
+            "fedloom": (
+                child(trains(run.bundle, store), run.folder)[0],
+                child([*alone, f"{store}-inside"], run.folder)[1],
+            )
+        }
         if peer:
             for side, lean in (("pfllib", False), ("lean", True)):
-                sides.take(side, *child(peer(run, lean), run.folder / "system"))
-    return sides
+                tries[side] = child(peer(run, lean), run.folder / "system")
+        whole.append({side: seconds for side, (seconds, _) in tries.items()})
+        inner.append({side: seconds for side, (_, seconds) in tries.items()})
+    best = [{side: min(t[side] for t in times) for side in times[0]} for times in (whole, inner)]
+    return best[0], best[1]
 
 
 def peer_command(python: str, folder: str) -> Callable[[Run, bool], list[str]]:
     """What trains a run with PFLlib; ``lean``: with data in memory, and accuracy alone."""
 
     def command(run: Run, lean: bool) -> list[str]:
+        partition, batch = PARTITIONS[run.partition]
+        [clients] = [values["clients"] for values in partition.values()]
         options = {
             "-data": "MNIST",
             "-m": "DNN" if run.model == "mlp" else "CNN",
             "-algo": METHODS[run.method],
-            **{"-nc": run.clients, "-lbs": run.batch, "-ls": EPOCHS, "-pls": EPOCHS},
+            **{"-nc": clients, "-lbs": batch, "-ls": EPOCHS, "-pls": EPOCHS},
             **{"-lr": LR, "-mu": LAM, "-gr": run.rounds - 1, "-dev": "cpu"},
         }
         words = [str(word) for pair in options.items() for word in pair]
-        driver = str(ROOT / "bench" / "peers_pfllib.py")
+        driver = str(ROOT / "bench" / "pfllib.py")
         return [python, driver, folder, "lean" if lean else "as-it-is", *words]
 
     return command
 
 
-def show(run: Run, sides: Sides) -> str:
+def show(run: Run, whole: Times, inner: Times) -> str:
     """A row of the table."""
     cells = []
-    for kept, others in ((sides.whole, ["pfllib"]), (sides.inside, ["pfllib", "lean"])):
-        own = kept["fedloom"]
-        cells.append(f"{own:.1f}")
-        cells += [f"{kept[o]:.1f} ({kept[o] / own:.1f}x)" if o in kept else "-" for o in others]
+    for times, others in ((whole, ["pfllib"]), (inner, ["pfllib", "lean"])):
+        ours = times["fedloom"]
+        cells.append(f"{ours:.1f}")
+        for other in others:
+            there = other in times
+            cells.append(f"{times[other]:.1f} ({times[other] / ours:.1f}x)" if there else "-")
     return f"| {run.title} | " + " | ".join(cells) + " |"
 
 
+def processes(root: Path, rounds: int) -> str:
+    """What two processes save of FedAvg by the loop, on the CNN and 60 clients alike."""
+    times = []
+    for count in (1, 2):
+        settings = {"backend": "loop", "processes": count}
+        for run in planned(root / str(count), rounds, **settings):
+            if (run.method, run.model, run.partition) == ("fedavg", "cnn", "60 alike"):
+                begun = time.perf_counter()
+                child(trains(run.bundle, run.folder / "timed"), run.folder)
+                times.append(time.perf_counter() - begun)
+    one, two = times
+    return f"{rounds} rounds: one process {one:.1f} s, two {two:.1f} s, {one / two:.2f}x"
+
+
 def main() -> None:
-    """Print the table in Markdown."""
+    """Print what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pfllib", default="", help="a clone of PFLlib")
     parser.add_argument("--python", default=sys.executable, help="one that has what PFLlib needs")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="fewer for a rehearsal")
     parser.add_argument("--only", default="", help="runs whose title has this")
+    parser.add_argument("--processes", action="store_true", help="one process beside two")
     parser.add_argument("--inside", nargs=2, metavar=("BUNDLE", "STORE"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.inside:
         inside(*asked.inside)
         return
+    with tempfile.TemporaryDirectory() as place:
+        if asked.processes:
+            print(processes(Path(place), asked.rounds))
+            return
+        compare(Path(place), asked)
+
+
+def compare(place: Path, asked: argparse.Namespace) -> None:
+    """Print the table in Markdown."""
     there = (Path(asked.pfllib) / "system" / "main.py").is_file()
     folder = str(Path(asked.pfllib).resolve())
     peer = peer_command(asked.python, folder) if asked.pfllib and there else None
@@ -245,9 +272,9 @@ def main() -> None:
         print(NONE.format(asked.pfllib) + "\n")
     print("| | whole process | PFLlib | inside | PFLlib | PFLlib, data in memory, accuracy only |")
     print("|---|---:|---:|---:|---:|---:|", flush=True)
-    with tempfile.TemporaryDirectory() as place:
-        for run in planned(Path(place), asked.rounds, asked.only):
-            print(show(run, measure(run, asked.repeats, peer)), flush=True)
+    for run in planned(place, asked.rounds):
+        if asked.only in run.title:
+            print(show(run, *measure(run, asked.repeats, peer)), flush=True)
 
 
 if __name__ == "__main__":

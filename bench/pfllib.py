@@ -1,6 +1,6 @@
-"""A whole run of PFLlib, as it is, on networks and data of `bench.whole_runs`.
+"""A whole run of PFLlib, as it is, on networks and data of `bench.runs`.
 
-``python peers_pfllib.py PFLLIB as-it-is|lean OPTIONS`` starts PFLlib's own main.py with OPTIONS, in
+``python pfllib.py PFLLIB as-it-is|lean OPTIONS`` starts PFLlib's own main.py with OPTIONS, in
 a folder beside whose parent's ``dataset`` the data are; it writes there alone. The networks of the
 names DNN and CNN are replaced by ones for digits, with the layers of `fl.models.mlp` and
 `fl.models.cnn`. ``lean`` keeps the data in memory, where PFLlib reads and converts them anew for
@@ -94,7 +94,7 @@ def main(folder: str, how: str, *options: str) -> None:
     from flcore.trainmodel import models
 
     # Imported by name, as pickle looks for the class there and main.py takes the place of __main__.
-    own = importlib.import_module("peers_pfllib")
+    own = importlib.import_module("pfllib")
     for name, make in NETWORKS.items():
         setattr(models, name, getattr(own, make))
     spent: list[float] = []

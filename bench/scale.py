@@ -1,0 +1,153 @@
+"""Very many clients, memory, and evaluation: ``python -m bench.scale``.
+
+Rounds: each row is a process of its own, by the loop for ResNet-18 and stacked otherwise; the
+processor's milliseconds a round (the median), the seconds of all rounds with their evaluations, and
+the most memory that the process ever had. Clients have a quarter as many test samples as training
+samples; with ResNet-18, whose batch normalisation stays with them (FedBN), each takes one step.
+Evaluation: one of all clients beside one round, the shortest of some tries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bench.timing import MODELS, begin, shortest, simulation
+from bench.workloads import CLASSES, WORKLOADS, Workload
+from fl.engine import engine, simulate
+from fl.methods.ditto import Ditto
+from fl.methods.fedavg import FedAvg
+from fl.methods.fedbn import FedBN
+from fl.methods.scaffold import Scaffold
+from fl.models.cnn import CNN
+from fl.models.mlp import MLP
+from fl.models.resnet18 import ResNet18
+
+METHODS: Mapping[str, Any] = {
+    "FedAvg": FedAvg,
+    "SCAFFOLD": Scaffold,
+    "Ditto": Ditto,
+    "FedBN": FedBN,
+}
+BUILT: Mapping[str, tuple[tuple[int, ...], Callable[..., Any]]] = {
+    "MLP": ((64,), MLP((128,)).build),
+    "CNN": ((1, 28, 28), CNN().build),
+    "ResNet-18": ((3, 32, 32), ResNet18("imagenet").build),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is run: ``taking`` of the clients take part in each of ``rounds`` rounds.
+
+    every: rounds from one evaluation to the next; 0: there is none.
+    """
+
+    method: str
+    clients: int
+    samples: int = 20
+    taking: int = 100
+    rounds: int = 100
+    every: int = 0
+    model: str = "MLP"
+    backend: str = "stacked"
+
+
+CASES = (
+    *(Case(method, clients) for method in ("FedAvg", "SCAFFOLD") for clients in (1000, 100_000)),
+    *(Case(method, 20_000, every=10) for method in ("FedAvg", "SCAFFOLD", "Ditto")),
+    Case("FedAvg", 3400, 100, 68, 4, 4, "CNN"),
+    Case("FedBN", 1000, 10, 1000, 1, 0, "ResNet-18", "loop"),
+)
+
+
+def measure(case: Case) -> dict[str, float]:
+    """What a case costs in this process."""
+    shape, build = BUILT[case.model]
+    run = simulation(
+        Workload("", case.clients, case.samples, shape, 10, 1, pixels=True),
+        lambda: build(shape, CLASSES),
+        method=METHODS[case.method](),
+        tests=0.25,
+        rounds=10**6,
+        participation=case.taking / case.clients,
+        evaluate_every=case.every or 10**6,
+    )
+    before, begun = time.process_time(), time.perf_counter()
+    spent = []
+    for done in simulate.rounds(run, run.begin(), 0, case.backend):
+        spent.append(time.process_time() - before)
+        before = time.process_time()
+        if done.number == case.rounds:
+            break
+    return {
+        "round": 1e3 * float(np.median(spent)),
+        "seconds": time.perf_counter() - begun,
+        "took part": len(done.state.home.rows),
+        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+
+
+def rounds() -> None:
+    """The table of rounds."""
+    print("| method | clients x samples, model | a round | rounds | evaluated every | s | GiB |")
+    print("|---|---|---:|---:|---:|---:|---:|")
+    for case in CASES:
+        command = [sys.executable, "-m", "bench.scale", "--case", json.dumps(asdict(case))]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        cost: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        print(
+            f"| {case.method} | {case.clients:,} x {case.samples}, {case.model} | {case.taking}: "
+            f"{cost['round']:.1f} ms | {case.rounds} | {case.every or 'never'} "
+            f"| {cost['seconds']:.1f} | {cost['memory']:.2f} |",
+            flush=True,
+        )
+
+
+def evaluation(work: Workload, name: str, method: Any, tries: int = 3) -> tuple[float, float]:
+    """Seconds of a round, and of an evaluation where each client has a third as many samples."""
+    run = simulation(work, MODELS[name], method=method, tests=1 / 3)
+    plan = run.plan(1)
+    # As after a round: every client has a model of its own.
+    state, _ = engine.run_round(run.method, run.begin(), plan, "stacked")
+    train = partial(engine.run_round, run.method, state, plan, "stacked")
+    trained, scored = shortest([train, partial(run.evaluate, state, 1)], tries)
+    return trained, scored
+
+
+def evaluations() -> None:
+    """The table of evaluations."""
+    print("\n| one evaluation of all clients, of a round | FedAvg | Ditto |\n|---|---:|---:|")
+    for name in ("W1", "W3", "W4"):
+        shares = []
+        for method in (FedAvg(), Ditto()):
+            trained, scored = evaluation(WORKLOADS[name], name, method)
+            shares.append(f"{scored / trained:.1%}")
+        print(f"| {name}: {WORKLOADS[name].title} | {' | '.join(shares)} |", flush=True)
+
+
+def main() -> None:
+    """Print the tables in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", help="a case as JSON, measured in this process")
+    asked = parser.parse_args()
+    begin("many clients")
+    if asked.case:
+        print(json.dumps(measure(Case(**json.loads(asked.case)))))
+        return
+    rounds()
+    evaluations()
+
+
+if __name__ == "__main__":
+    main()
