@@ -16,7 +16,7 @@ from fl.train import costs
 STEPS = 40_000
 """Steps from which compiling pays: it takes 15 s or more, and saves half a millisecond a step."""
 
-CALLS = 250
+CALLS = 400
 """Calls in a step, up to which it is compiled: that takes longer with their square, for the
 gradient of a gradient hours.
 """
@@ -41,7 +41,7 @@ def choose(simulation: Simulation, unstackable: str = "") -> Choice:
       where a model that is more than plain layers one after another takes 10^9 floating-point
       operations a step;
     - `compiled` where the model is plain layers without a convolution, a client takes at least
-      40,000 steps in the whole run, and a step is at most 250 calls;
+      40,000 steps in the whole run, and a step is at most 400 calls;
     - `stacked` otherwise.
 
     Args:
