@@ -170,8 +170,8 @@ class Bench:
         """Seconds of so many rounds, after a short one that does not count."""
         run = simulation(work, model, self.device, **training)
         plans = [run.plan(number) for number in range(1, rounds + 1)]
-        few = tuple(schedule and schedule.begin(8, ()) for schedule in plans[0].schedules)
-        engine.run_round(run.method, run.begin(), replace(plans[0], schedules=few), backend)
+        few = plans[0].with_schedules(s and s.begin(8, ()) for s in plans[0].schedules)
+        engine.run_round(run.method, run.begin(), few, backend)
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         state, begun = run.begin(), clock(run.arrays.device)

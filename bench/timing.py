@@ -150,13 +150,9 @@ def steps_of(
     methods = [replace(one.method, before=(), aggregate=_unchanged) for one in runs]
     states, plans = [one.begin() for one in runs], [one.plan(1) for one in runs]
     short = [
-        replace(
-            plan,
-            before=(),
-            schedules=tuple(
-                (schedule and isinstance(part, Pass) and _first(schedule, steps, part)) or None
-                for schedule, part in zip(plan.schedules, run.method.passes, strict=True)
-            ),
+        replace(plan, rosters=plan.rosters[-1:]).with_schedules(
+            _first(schedule, steps, part) if schedule and isinstance(part, Pass) else None
+            for schedule, part in zip(plan.schedules, run.method.passes, strict=True)
         )
         for plan in plans
     ]
