@@ -20,8 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fl.base import faults, fields, plugins
-from fl.base.declared import dataclass_of, function_of
+from fl.base import faults, fields, plugins, reading
 from fl.base.errors import ConfigError, Where, unknown
 
 ROOT = plugins.FL
@@ -105,23 +104,14 @@ def _found(kind: str, name: str, module: ModuleType, where: Where) -> Entry:
 
 
 def declared(kind: str, name: str, where: Where) -> Entry:
-    """As `find`, but the target may have no methods, only fields and class variables.
-
-    For callers that ask about an entry and do not use it. A file in a plugin is imported, so that
-    its author is told what is wrong with it.
+    """As `find`, for who only asks for keys: where they can be told by reading the file, it is not
+    imported, and the target is a dataclass of these keys alone.
     """
     place = file(kind, name, where)
-    found = None
-    if place.is_relative_to(ROOT):
-        found = _declared(kind, name, place, place.stat().st_mtime_ns)
-    return found or find(kind, name, where)
-
-
-@cache
-def _declared(kind: str, name: str, place: Path, changed: int) -> Entry | None:
-    target = dataclass_of(place) or function_of(place)
+    # A file of the user's own is imported, so that its author is told what is wrong with it.
+    target = reading.dataclass_of(place) if place.is_relative_to(ROOT) else None
     if target is None:
-        return None
+        return find(kind, name, where)
     text = ast.get_docstring(ast.parse(place.read_bytes()))
     return Entry(**vars(_said(kind, name, place, text)), target=target)
 

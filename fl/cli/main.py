@@ -134,12 +134,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _plan(parsed: argparse.Namespace) -> None:
     from fl.cli import summary
-    from fl.plan import kept, plan
+    from fl.plan import plan
 
     if parsed.write:
         found, _ = plan.written(parsed.config, parsed.studies)
     else:
-        found = kept.asked(parsed.config, config.asked(parsed.studies))
+        found = plan.asked(parsed.config, parsed.studies)
     for line in summary.lines(found, Store(Path(found.settings.store)), parsed.runs):
         say(line)
 
@@ -273,9 +273,9 @@ def _asked(parsed: argparse.Namespace) -> tuple[config.Settings, dict[str, Any]]
     if parsed.planned:
         config.check_name(parsed.study, Where("the command line"))
         return settings, _planned(Path(settings.results), "studies", parsed.study)
-    from fl.plan import kept
+    from fl.plan import plan
 
-    return settings, kept.study(parsed.config, parsed.study)
+    return settings, plan.study(parsed.config, parsed.study)
 
 
 def _download(parsed: argparse.Namespace) -> None:

@@ -22,7 +22,6 @@ from fl.base.files import disk_errors
 from fl.plan import analyses, config, jobs, plan_files
 from fl.plan.jobs import gpus as gpus
 from fl.plan.jobs import threads as threads
-from fl.plan.sharing import Machine
 from fl.report import result_files
 from fl.report.tables import read_plan_hash
 from fl.store.store import Store
@@ -33,7 +32,7 @@ def marker(results: Path, bundle: str) -> Path:
     return results / "markers" / bundle
 
 
-def settle(planned: Mapping[str, Any], merge: bool | Machine = False) -> dict[str, str]:
+def settle(planned: Mapping[str, Any], merge: bool | jobs.Machine = False) -> dict[str, str]:
     """Bring markers, jobs and tables in line with the store.
 
     A bundle that lacks runs is trained by a job, alone or with others, as `fl.plan.jobs.form`
@@ -87,7 +86,7 @@ def mark(planned: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _jobs(
-    planned: Mapping[str, Any], lacking: Iterable[str], merge: bool | Machine
+    planned: Mapping[str, Any], lacking: Iterable[str], merge: bool | jobs.Machine
 ) -> Iterator[dict[str, Any]]:
     settings = planned["settings"]
     home = Path(settings["results"]) / "plan"

@@ -140,10 +140,11 @@ def _gc(parsed: argparse.Namespace) -> int:
     store, settings = _place(parsed), config.settings(parsed.config)
     # Where there are no runs it does not matter which are needed.
     there = list(maintenance.entries(store))
-    runs, wanted = needed.names(parsed.config) if there else (set(), needed.Needed({}, {}))
+    every = needed.every(parsed.config) if there else []
+    wanted = needed.look(parsed.config, every)
     doubtful = needed.datasets(parsed.config, wanted)
     # Those of the plan as it was written too: a pipeline may be at them while config is edited.
-    runs |= _planned(parsed.config)
+    runs = {*wanted.members} | _planned(parsed.config)
     unclaimed = [entry for entry in there if entry.run not in runs]
     kept = [entry for entry in unclaimed if doubtful and _on(entry) in {*doubtful, None}]
     surplus = [entry for entry in unclaimed if entry not in kept]
@@ -239,9 +240,9 @@ def _chosen(parsed: argparse.Namespace, source: Store) -> list[str]:
 
 def _runs_of(folder: Path, studies: list[str]) -> set[str]:
     """The runs that studies need, for the config as it is now."""
-    from fl.plan import kept
+    from fl.plan import plan
 
-    found = kept.unchecked(folder, studies)
+    found = plan.asked(folder, studies, checked=False)
     return {member["run"] for bundle in found.bundles.values() for member in bundle["runs"]}
 
 

@@ -16,7 +16,6 @@ from fl.plan import analyses, jobs
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import Rates, client_steps
 from fl.plan.plan import Plan
-from fl.plan.sharing import Machine
 from fl.report.summaries import gaps
 from fl.store.store import Store
 
@@ -63,7 +62,7 @@ def _starts(plan: Plan, lacking: dict[str, Bundle], store: Store) -> str:
     """How many jobs are started, on this machine and on a cluster."""
     cores, rates = len(os.sched_getaffinity(0)), Rates(store)
     readers = jobs.readers(plan.studies)
-    here = list(jobs.form(lacking, store, Machine(cores, 1), readers))
+    here = list(jobs.form(lacking, store, jobs.Machine(cores, 1), readers))
     count = len(list(jobs.form(lacking, store, merge=True)))
     text = f"{counted(len(here), 'start')} on {counted(cores, 'core')} here (snakemake), or "
     text += f"{counted(count, 'cluster job')} (snakemake --profile slurm)"

@@ -32,20 +32,16 @@ That of a data set which is read from files of the user's own has their ``conten
 
 
 def task_entry(dataset: Spec) -> Entry:
-    """The registry's entry for the task that a data set says it has, as its file declares it.
-
-    What it makes tells what labels are and which metrics there are, but may have no functions.
-    """
-    _, reader = entry_of("data set", dataset)
+    """The registry's entry for the task that a data set says it has; it imports torch."""
+    _, found = entry_of("data set", dataset)
     where = Where(dataset["name"]) / "task"
-    return registry.declared("task", getattr(reader, "task", DEFAULT), where)
+    return registry.find("task", getattr(found, "task", DEFAULT), where)
 
 
 def task_of(dataset: Spec) -> Task:
     """The task of a data set."""
-    entry = task_entry(dataset)
-    task: Task = registry.find("task", entry.name, Where("the spec")).make({})
-    return task
+    found: Task = task_entry(dataset).make({})
+    return found
 
 
 def modalities_of(dataset: Spec) -> tuple[Modality, ...]:
@@ -113,18 +109,18 @@ def partition(
     folder = results / "partitions" / partition_id(spec, dataset_id(dataset))
     path = folder / "partition.parquet"
     if not (folder / "partition.json").exists():
-        counted = task_entry(dataset).make({}).counted
-        _make_partition(spec, prepare(dataset, root, supply), folder, counted)
+        _make_partition(spec, prepare(dataset, root, supply), folder)
     return holdings.read(path)
 
 
-def _make_partition(spec: Spec, prepared: Prepared, folder: Path, counted: bool) -> None:
-    """counted: whether samples are counted by class; else all are told as one."""
+def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
     entry = registry.find("partition scheme", spec["name"], Where("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
     table = deal(entry.target, values, prepared, entry.name)
     folder.mkdir(parents=True, exist_ok=True)
     holdings.write(table, folder / "partition.parquet")
+    # A sample whose label is a mask has no class to be counted by.
+    counted = prepared.mask is None
     classes = list(prepared.classes) if counted else ["samples"]
     labels = prepared.y if counted else np.zeros_like(prepared.y)
     statistics = holdings.statistics(table, labels, len(classes))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fl.api.training import Training
-from fl.base import fields
+from fl.base import fields, identity
 from fl.base.errors import ConfigError, DataError, Where
 from fl.base.files import parse_json
 from fl.base.places import Folders
 from fl.plan.config import Execution
-from fl.store.run_check import check_spec, shaped
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,7 @@ class Bundle:
         title: Its name in messages.
         dataset, partition: The ids of what the runs read.
         after: The bundles that have to be trained before it.
+        stacks: Why its clients cannot be trained in one stack; "" if they can.
         results, data, sources, lock: Where things are kept, and where raw files come from.
         plugins: Folders of the user's own code.
     """
@@ -59,6 +59,7 @@ class Bundle:
     dataset: str
     partition: str
     after: list[str]
+    stacks: str
     results: str
     data: str
     sources: dict[str, str]
@@ -67,15 +68,22 @@ class Bundle:
     execution: Execution
 
     @classmethod
-    def of(cls, given: Any, where: Where) -> Bundle:
-        """What ``bundles/<id>.json`` says, or a `ConfigError` at ``where``."""
-        written = fields.mapping(given, where)
-        found = shaped(cls, {**written, "runs": []}, where)
-        members = fields.value(list[dict[str, Any]], written.get("runs"), where / "runs")
+    def of(cls, given: Mapping[str, Any], where: Where) -> Bundle:
+        """What ``bundles/<id>.json`` says, or a `ConfigError` at ``where``.
+
+        Each run's id is computed again, so that no run is trained under the name of another.
+        """
+        written: dict[str, Any] = {}
+        for name, field in fields.fields(cls).items():
+            if name not in given:
+                raise ConfigError(where / name, "is missing", fields.describe(field.hint))
+            if name != "runs":
+                written[name] = fields.value(field.hint, given[name], where / name)
+        members = fields.value(list[dict[str, Any]], given["runs"], where / "runs")
         if not members:
             raise ConfigError(where / "runs", "is empty", "at least one run")
-        runs = [_member(one, where / "runs" / i) for i, one in enumerate(members)]
-        return cls(**{**found, "runs": runs})
+        runs = [_member(member, where / "runs" / i) for i, member in enumerate(members)]
+        return cls(runs=runs, **written)
 
     @property
     def folders(self) -> Folders:
@@ -84,9 +92,9 @@ class Bundle:
 
 
 def read(path: Path) -> Bundle:
-    """A bundle's spec file, as `fl.plan.plan` writes it, wherever it lies."""
+    """A bundle's spec file, as `fl.plan.plan` writes it, wherever it lies, or `DataError`."""
     try:
-        return Bundle.of(parse_json(path.read_bytes()), Where("it"))
+        return Bundle.of(fields.mapping(parse_json(path.read_bytes()), Where("it")), Where("it"))
     except (OSError, ValueError, ConfigError) as error:
         raise DataError(
             f"{path}: cannot be read as a bundle ({type(error).__name__}: {error}); "
@@ -94,15 +102,18 @@ def read(path: Path) -> Bundle:
         ) from None
 
 
-def _member(given: Any, where: Where) -> Member:
-    found = Member(**shaped(Member, given, where))
-    check_name(found.run, where / "run")
-    check_spec(found.spec, where / "spec")
-    fields.parse(Training, found.spec["training"], where / "spec" / "training")
-    return found
-
-
-def check_name(run: str, where: Where) -> None:
-    """Refuse (`ConfigError`) what cannot be a run's name, which is also the name of a folder."""
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", run):
-        raise ConfigError(where, f"is {run[:100]!r}", "a run's name: letters, digits, - and _")
+def _member(given: Mapping[str, Any], where: Where) -> Member:
+    member = Member(**fields.parse(Member, given, where))
+    try:
+        point = identity.point(member.spec, member.code)
+        run = identity.run(point, member.spec["seed"])
+        training = member.spec["training"]
+    except (KeyError, TypeError) as error:
+        raise ConfigError(where / "spec", f"is no run's ({error!r})") from None
+    start = member.spec.get("start")
+    started = start is None or member.start == identity.run(start, member.seed)
+    if member.run != run or not started:
+        problem = f"is {member.run[:100]!r}, but its spec and code are those of {run}"
+        raise ConfigError(where / "run", problem, "a bundle as it was planned; plan again")
+    fields.parse(Training, training, where / "spec" / "training")
+    return member

@@ -27,20 +27,16 @@ What a study adds to the method they always share: a term can cost many times wh
 
 
 def client_steps(spec: Mapping[str, Any]) -> int:
-    """Local steps of all clients over a whole run, by its spec, before there is any data."""
+    """Local steps of all clients over a whole run, by its spec, before there is any data.
+
+    Unseen clients are left out, also where a method lets them train.
+    """
     training = Training(**spec["training"])
     clients, unseen, samples = _held(spec["partition"], spec["dataset"])
     epochs = training.local_epochs or 1
     local = training.local_steps or epochs * samples / clients / training.batch_size
-    trained = clients if unseen and _alone(spec) else clients - unseen
-    participants = max(1, round(training.participation * trained))
+    participants = max(1, round(training.participation * (clients - unseen)))
     return round(training.rounds * participants * max(local, 1))
-
-
-def _alone(spec: Mapping[str, Any]) -> bool:
-    """Whether unseen clients are trained too."""
-    method = registry.declared("method", spec["method"]["name"], Where("the spec"))
-    return bool(getattr(method.target, "alone", False))
 
 
 def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, int, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from fl.base import identity
 from fl.base.errors import Where
 from fl.base.places import path_of
 from fl.data.contents import stamp
-from fl.plan import config, modal_check, specs, task_check
+from fl.plan import config, modal_check, partition_fit, specs, task_check
 from fl.plan.components import Choice, choices
 from fl.plan.config import Execution, Study
 from fl.plan.elsewhere import Site
@@ -26,8 +26,7 @@ from fl.plan.grids import too_many
 from fl.plan.method_entries import Entries
 from fl.plan.own_files import Own
 from fl.plan.points import Point
-from fl.plan.rehearsed import Rehearsed
-from fl.plan.tried import Tried
+from fl.plan.rehearsal import Rehearsals
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +44,7 @@ class Run:
         grid: The grid values of the entry, and as ``start.<key>`` those of what it starts from, as
             ``train_on.<key>`` those of what made its samples.
         execution: How to compute it; no part of its identity.
+        stacks: Why its clients cannot be trained in one stack; "" if they can.
         start: The run whose model it starts from.
     """
 
@@ -59,6 +59,7 @@ class Run:
     partition: Choice
     model: Choice
     execution: Execution
+    stacks: str
     start: str | None = None
 
 
@@ -95,7 +96,7 @@ def expand(
     asked_at: Where,
     execution: Execution | None = None,
     own: Own | None = None,
-    known: Tried | None = None,
+    rehearsals: Rehearsals | None = None,
     checked: bool = True,
 ) -> Expansion:
     """All runs of a study.
@@ -103,7 +104,7 @@ def expand(
     Args:
         execution: How runs are computed where the study says nothing else.
         own: Finds the user's own files behind data sets.
-        known: What was tried before, and is not tried again.
+        rehearsals: Those of other studies, which are not repeated.
         checked: Whether models and methods are tried at all. If not, the runs are the same, but
             no model's size is known.
 
@@ -129,19 +130,20 @@ def expand(
         log.warning("%s: planning %s runs, which takes a while", where.file, f"{count:,}")
     runs: dict[tuple[str, str], Run] = {}
     counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
-    known, stages = known or Tried(), dict[tuple[str, str, str], Rehearsed]()
+    rehearsals = rehearsals or Rehearsals()
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
         _check_task(dataset, scheme, model, task)
         study_site = Site.of(dataset, scheme)
+        reasons: dict[int, str] = {}
         for site, labels in entries.sites(study_site, model):
             held = _checked(site, model, task, analyses)
             entries.check(labels, site.dataset, model, site.scheme, task, held)
             if checked:
-                stage = Rehearsed(model, site.dataset, held, known)
-                stage = stages.setdefault((model.text, site.dataset.text, held), stage)
-                counts[model.text].setdefault(site.dataset.text, stage.parameters)
-                entries.rehearse(labels, stage, site.scheme)
-        place = _Place(entries, study.test, study.seeds[0], study_site, model)
+                rehearsal = rehearsals.of(model, site.dataset, held)
+                counts[model.text].setdefault(site.dataset.text, rehearsal.parameters)
+                away = int(partition_fit.holds_out(site.scheme.spec))
+                reasons |= entries.rehearse(labels, rehearsal, site.dataset, model, away)
+        place = _Place(entries, study.test, study.seeds[0], study_site, model, reasons)
         for label, seed in itertools.product(entries.points, study.seeds):
             if entries.distils(label) and seed != study.seeds[0]:
                 continue  # Its images are the same for all seeds.
@@ -185,6 +187,7 @@ class _Place:
     seed: int
     site: Site
     model: Choice
+    stacks: Mapping[int, str]
     _codes: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def _code(self, method: Point, spec: dict[str, Any]) -> dict[str, str]:
@@ -235,5 +238,6 @@ class _Place:
                 partition=site.scheme,
                 model=self.model,
                 execution=self.entries.executions[label],
+                stacks=self.stacks.get(id(method), ""),
                 start=parent.id if parent else None,
             )

@@ -5,16 +5,22 @@ a scheduler or of this machine, so bundles that take a minute are merged into lo
 the store lacks is put into jobs, so the jobs change as runs finish. That does no harm: a job trains
 what its bundles lack when it starts, and no run's name depends on it.
 
-On a cluster as few jobs as may be are formed (`_for_a_cluster`); on one machine so many that all
-cores are busy to the end (`fl.plan.sharing`).
+On a cluster there are as few jobs as may be. On one machine there are so many that all cores are
+busy to the end: as many as run at once where work is short, several for each of these where it is
+long. All of them are of about the same length.
+
+A job that fails is waited for in vain by all that wait for it. So a bundle is put together with
+those that start from it, and where that takes too long it is a job alone.
 """
 
 from __future__ import annotations
 
+import heapq
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,15 +28,33 @@ from typing import Any
 from fl.base import identity
 from fl.base.errors import FedloomError
 from fl.plan.bundle import Bundle, Member
+from fl.plan.config import Execution
 from fl.plan.estimate import Rates, client_steps
-from fl.plan.sharing import Machine, Piece, shared
 from fl.store.store import Store
 
-LONGEST = 500
+LARGEST = 500
 """Bundles of a job at most: their files stand in the command that trains them."""
 
 STEP = 5e-4
 """Seconds that a local step of a client is taken to last where nothing is known."""
+
+LEAST, ENOUGH = 30.0, 120.0
+"""On one machine, seconds below which a job is not worth its start, and beside which a start costs
+little.
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What jobs share: cores, and cards of those jobs that ask for any."""
+
+    cores: int
+    cards: int
+
+    def at_once(self, execution: Execution) -> int:
+        """How many jobs of that kind run side by side."""
+        cores, cards = self.cores // threads(asdict(execution)), gpus(asdict(execution))
+        return max(1, min(cores, self.cards // cards) if cards else cores)
 
 
 def lacks(bundle: Bundle, store: Store) -> list[Member]:
@@ -43,16 +67,16 @@ def lacks(bundle: Bundle, store: Store) -> list[Member]:
 
 
 def turns(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
-    """The bundles of a job in the order in which to train them, found as they are asked for.
+    """The bundles of a job in the order in which to train them, looked for as they are asked for.
 
-    It is their own, but what another process is at comes after what nobody is at, so that several
-    who share a store share the work. A bundle comes after those of the job that it waits for.
+    Bundles that another process trains come last, so that several who share a store share the work.
+    A bundle comes after those of the job that it waits for.
     """
-    left = {one.bundle: one for one in bundles}
+    left = {bundle.bundle: bundle for bundle in bundles}
     while left:
         free = [one for one in left.values() if not left.keys() & {*one.after}] or [*left.values()]
-        elsewhere = (one for one in free if not any(store.holder(m.run) for m in one.runs))
-        yield left.pop(next(elsewhere, free[0]).bundle)
+        unleased = (one for one in free if not any(store.holder(m.run) for m in one.runs))
+        yield left.pop(next(unleased, free[0]).bundle)
 
 
 def form(
@@ -72,10 +96,9 @@ def form(
     Returns:
         By name; a job of one bundle has the bundle's name. ``after``: the jobs that it waits for.
     """
-    if isinstance(merge, Machine):
-        groups = list(_for_a_machine(bundles, store, merge, readers or {}))
-    else:
-        groups = list(_for_a_cluster(bundles, store)) if merge else [[name] for name in bundles]
+    groups = [[name] for name in bundles]
+    if merge:
+        groups = list(_merged(bundles, store, merge, readers or {}))
     home = {name: _name(group) for group in groups for name in group}
     for group in groups:
         members = [bundles[name] for name in group]
@@ -106,44 +129,57 @@ def _name(group: Sequence[str]) -> str:
     return group[0] if len(group) == 1 else identity.digest(sorted(group))
 
 
-def _for_a_cluster(bundles: Mapping[str, Bundle], store: Store) -> Iterator[list[str]]:
-    """Bundles put into jobs, each until another bundle would make it longer than allowed.
+Unit = list[str]
+"""Bundles that stay together."""
 
-    Bundles of a job ask for the same resources, and none starts from what another of them trains. A
-    job waits for whole jobs, so with anything else two jobs could wait for each other.
+
+def _merged(
+    bundles: Mapping[str, Bundle],
+    store: Store,
+    merge: bool | Machine,
+    readers: Mapping[str, Sequence[str]],
+) -> Iterator[list[str]]:
+    """The bundles of each job, in the order in which to train them.
+
+    Bundles of a job ask for the same resources, have the same readers and wait for the same.
     """
-    rates = Rates(store)
-    for alike in _alike(bundles):
-        execution = bundles[alike[0]].execution
-        most = 60 * min(execution.merge_minutes, execution.minutes)
-        group: list[str] = []
-        filled = 0.0
-        for name in alike:
-            cost = seconds(bundles[name], rates, store)
-            if group and (filled + cost > most or len(group) == LONGEST):
-                yield group
-                group, filled = [], 0.0
-            group.append(name)
-            filled += cost
-        yield group
+    rates, depth = Rates(store), _depths(bundles)
+    costs = {name: _cost(bundle, rates, store, merge) for name, bundle in bundles.items()}
+    whose = readers if isinstance(merge, Machine) else {}
+    kinds = {
+        name: (json.dumps(asdict(bundle.execution), sort_keys=True), *sorted(whose.get(name, ())))
+        for name, bundle in bundles.items()
+    }
+    by_kind: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name in sorted(bundles, key=lambda name: (bundles[name].dataset, name)):
+        by_kind[kinds[name]].append(name)
+    lengths = {
+        kind: _length(bundles[names[0]].execution, sum(costs[name] for name in names), merge)
+        for kind, names in by_kind.items()
+    }
+    alike: dict[tuple[Any, ...], list[Unit]] = defaultdict(list)
+    for family in _families(bundles):
+        kind = kinds[family[0]]
+        cost = sum(costs[name] for name in family)
+        if {kinds[name] for name in family} == {kind} and cost <= lengths[kind]:
+            alike[kind, ()].append(family)
+            continue
+        starts = {start for name in family for start in bundles[name].after}
+        for name in family:
+            waits = f"for itself, {name}" if name in starts else tuple(bundles[name].after)
+            alike[kinds[name], waits].append([name])
+    for (kind, _), units in alike.items():
+        for group in _dealt(units, costs, lengths[kind]):
+            yield sorted(group, key=lambda name: (depth[name], bundles[name].dataset, name))
 
 
-def _alike(bundles: Mapping[str, Bundle]) -> list[list[str]]:
-    """Bundles that may share a job; those on the same data next to each other."""
-    depth = _depths(bundles)
-
-    def place(name: str) -> tuple[str, str, str]:
-        return bundles[name].dataset, bundles[name].partition, name
-
-    found: dict[tuple[int, str], list[str]] = {}
-    for name in sorted(bundles, key=place):
-        found.setdefault((depth[name], _asked(bundles[name])), []).append(name)
-    return list(found.values())
-
-
-def _asked(bundle: Bundle) -> str:
-    """What a bundle asks for, as a text that two bundles of a job have in common."""
-    return json.dumps(asdict(bundle.execution), sort_keys=True)
+def _length(execution: Execution, work: float, merge: bool | Machine) -> float:
+    """How long a job should last, in seconds, where all of its kind take ``work``."""
+    most = 60.0 * min(execution.merge_minutes, execution.minutes)
+    if not isinstance(merge, Machine):
+        return most
+    share = work / merge.at_once(execution)
+    return min(max(LEAST, share / max(1, share // ENOUGH)), most)
 
 
 def _depths(bundles: Mapping[str, Bundle]) -> dict[str, int]:
@@ -157,37 +193,40 @@ def _depths(bundles: Mapping[str, Bundle]) -> dict[str, int]:
     return {name: depth(name) for name in bundles}
 
 
-def _for_a_machine(
-    bundles: Mapping[str, Bundle],
-    store: Store,
-    machine: Machine,
-    readers: Mapping[str, Sequence[str]],
-) -> Iterator[list[str]]:
-    """Bundles put into jobs that keep a machine busy; those of a job in the order to train them."""
-    depth, costs, known = _depths(bundles), *_costs(bundles, store)
-    pieces = [
-        Piece(
-            name,
-            costs[name],
-            tuple(sorted(start for start in bundle.after if start in bundles)),
-            (_asked(bundle), *sorted(readers.get(name, ()))),
-            machine.at_once(bundle.execution, gpus(asdict(bundle.execution))),
-            60.0 * bundle.execution.merge_minutes,
-        )
-        for name, bundle in sorted(bundles.items())
-    ]
-    for group in shared(pieces, known, LONGEST):
-        yield sorted(group, key=lambda name: (depth[name], bundles[name].dataset, name))
+def _families(bundles: Mapping[str, Bundle]) -> list[list[str]]:
+    """Bundles that have to do with each other: one starts from another, or both from a third."""
+    family = {name: [name] for name in bundles}
+    for name, bundle in bundles.items():
+        for start in bundle.after:
+            if start in bundles and family[start] is not family[name]:
+                family[start].extend(family[name])
+                family |= dict.fromkeys(family[name], family[start])
+    return list({id(names): names for names in family.values()}.values())
 
 
-def _costs(bundles: Mapping[str, Bundle], store: Store) -> tuple[dict[str, float], bool]:
-    """Seconds of each bundle, and whether all of them are more than a guess."""
-    rates = Rates(store)
-    found = {name: seconds(bundle, rates, store) for name, bundle in bundles.items()}
-    unknown = [name for name, cost in found.items() if math.isinf(cost)]
-    for name in unknown:
-        found[name] = STEP * sum(_steps(member.spec) for member in lacks(bundles[name], store))
-    return found, not unknown
+def _dealt(units: list[Unit], costs: Mapping[str, float], length: float) -> list[list[str]]:
+    """Jobs of about ``length`` seconds: the longest unit first, each to the job with least work.
+
+    What takes unknown time, or as long as a job should, is a job alone.
+    """
+    cost = {id(unit): sum(costs[name] for name in unit) for unit in units}
+    alone = [unit for unit in units if cost[id(unit)] >= length]
+    short = [unit for unit in units if cost[id(unit)] < length]
+    count = math.ceil(sum(cost[id(unit)] for unit in short) / length - 0.1) if short else 0
+    count = max(count, math.ceil(sum(map(len, short)) / LARGEST), min(1, len(short)))
+    jobs: list[tuple[float, int, list[str]]] = [(0.0, number, []) for number in range(count)]
+    for unit in sorted(short, key=lambda unit: (-cost[id(unit)], unit)):
+        filled, number, names = heapq.heappop(jobs)
+        heapq.heappush(jobs, (filled + cost[id(unit)], number, [*names, *unit]))
+    return [*alone, *(names for _, _, names in sorted(jobs, key=lambda job: job[1]))]
+
+
+def _cost(bundle: Bundle, rates: Rates, store: Store, merge: bool | Machine) -> float:
+    """Seconds of a bundle; on one machine they may be a guess, as no scheduler ends a job there."""
+    found = seconds(bundle, rates, store)
+    if math.isinf(found) and isinstance(merge, Machine):
+        return STEP * sum(_steps(member.spec) for member in lacks(bundle, store))
+    return found
 
 
 def _steps(spec: Mapping[str, Any]) -> int:

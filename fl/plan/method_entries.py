@@ -21,8 +21,7 @@ from fl.plan.components import Choice
 from fl.plan.config import Execution, Study
 from fl.plan.elsewhere import Elsewhere, Site, check_start
 from fl.plan.points import ADDED, Point, points
-from fl.plan.rehearsed import Rehearsed
-from fl.plan.tried import TooFew
+from fl.plan.rehearsal import Rehearsal, TooFew
 
 
 class Entries:
@@ -133,19 +132,28 @@ class Entries:
             for point in found:
                 self._check_batch(label, point.training["batch_size"], size, dataset)
 
-    def rehearse(self, labels: Iterable[str], stage: Rehearsed, scheme: Choice) -> None:
-        """Refuse (`ConfigError`) entries that cannot be built for a model or cannot train it."""
-        away = int(partition_fit.holds_out(scheme.spec))
+    def rehearse(
+        self, labels: Iterable[str], rehearsal: Rehearsal, dataset: Choice, model: Choice, away: int
+    ) -> dict[int, str]:
+        """Refuse (`ConfigError`) entries that cannot be built for a model or cannot train it.
+
+        Args:
+            away: How many clients are held out of training.
+
+        Returns:
+            By identity (`id`) of a point, why its clients cannot be trained in one stack, or "".
+        """
+        reasons = {}
         for label in labels:
             for point in self.points[label]:
-                if stage.lacks(point, away):
-                    with self._telling(stage, label, point):
-                        stage.rehearse(point, away)
+                with self._telling(label, point, dataset, model):
+                    reasons[id(point)] = rehearsal.try_point(point, away)
+        return reasons
 
     @contextmanager
-    def _telling(self, stage: Rehearsed, label: str, point: Point) -> Iterator[None]:
+    def _telling(self, label: str, point: Point, dataset: Choice, model: Choice) -> Iterator[None]:
         """What a rehearsal raises, as a `ConfigError`."""
-        at, model, dataset = self._where / "methods" / label, stage.model, stage.dataset
+        at = self._where / "methods" / label
         try:
             yield
         except TooFew as error:
@@ -159,9 +167,8 @@ class Entries:
         except Exception as error:
             problem = f"{point.entry.name} cannot train {model.text} on {dataset.text}"
             allowed = "a method, terms and training keys that fit this model and its inputs"
-            mine = faults.own_line(error)
             told = f"{problem} ({faults.told(error)})"
-            raise ConfigError(at, told, "" if mine else allowed) from None
+            raise ConfigError(at, told, "" if faults.own_line(error) else allowed) from None
 
     def _check_task(self, label: str, task: Task, dataset: Choice) -> None:
         """Whether a method, and what is added to it, goes with the labels of a data set."""
@@ -170,7 +177,7 @@ class Entries:
         for key, kind in ADDED.items():
             for spec in getattr(found[0], key):
                 there = at / key / spec["name"]
-                task_check.check(registry.declared(kind, spec["name"], there), task, dataset, there)
+                task_check.check(registry.find(kind, spec["name"], there), task, dataset, there)
         for moved in {point.training["augmentation"] for point in found} - {"none"}:
             if not task.augmented:
                 problem = f"is {moved}, but {dataset.text} has {task.given}, which would stay"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fl.base.errors import FedloomError
-from fl.plan import config, kept
+from fl.plan import config, plan
 
 
 @dataclass(frozen=True)
@@ -16,12 +16,12 @@ class Needed:
     """What studies need, for the config as it is now.
 
     Attributes:
-        members: By run, the member of its bundle; of `names`, nothing.
+        members: By run, the member of its bundle.
         unplanned: By study that cannot be planned, the reason.
     """
 
-    members: dict[str, dict[str, Any]]
-    unplanned: dict[str, FedloomError]
+    members: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unplanned: dict[str, FedloomError] = field(default_factory=dict)
 
     @property
     def remarks(self) -> list[str]:
@@ -39,26 +39,15 @@ def look(folder: Path, studies: Iterable[str]) -> Needed:
     """
     config.settings(folder)
     config.check_methods(folder)
-    found = Needed({}, {})
+    found = Needed()
     for name in studies:
         try:
-            bundles = kept.unchecked(folder, [name]).bundles
+            bundles = plan.asked(folder, [name], checked=False).bundles
         except FedloomError as error:
             found.unplanned[name] = error
         else:
             found.members.update({m["run"]: m for b in bundles.values() for m in b["runs"]})
     return found
-
-
-def names(folder: Path) -> tuple[set[str], Needed]:
-    """The runs that all studies of a config folder need, by name alone, and what `look` says.
-
-    Raises:
-        FedloomError: For what is wrong with the config of all studies.
-    """
-    found = kept.runs(folder, every(folder))
-    runs = {run for of in found.values() if isinstance(of, list) for run in of}
-    return runs, Needed({}, {k: why for k, why in found.items() if isinstance(why, FedloomError)})
 
 
 def every(folder: Path) -> list[str]:

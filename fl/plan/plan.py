@@ -7,28 +7,27 @@ code changed, so that reading it does not wait for the expansion.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fl.base import identity, registry, syntax
+from fl.base import identity, registry
 from fl.base.errors import ConfigError, DataError, Where
 from fl.base.files import check_writable, sha256
 from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
-from fl.plan import config, fingerprint, plan_check, plan_files, room
+from fl.plan import config, fingerprint, plan_files, room
 from fl.plan.analyses import planned
 from fl.plan.captions import told
 from fl.plan.config import Settings
-from fl.plan.expand import Expansion, Run, expand
-from fl.plan.own_files import Own
 from fl.plan.published_cells import published_cells
-from fl.plan.tried import Tried
 from fl.pytorch import allocator
 
-TRIED = "tried.json"
-"""Beside the plan: which models and methods were tried, see `fl.plan.tried`."""
+if TYPE_CHECKING:
+    from fl.plan.expand import Expansion, Run
+
+
 REPORTING = ("report/tables.py", "report/__init__.py")
 """Code behind tables and reports: when it changes, these are made again."""
 
@@ -56,38 +55,34 @@ class Plan:
     @property
     def kinds(self) -> dict[str, dict[str, Any]]:
         """Its files: by folder, by name."""
-        return {kind: getattr(self, kind) for kind in plan_check.KINDS}
+        return {kind: getattr(self, kind) for kind in plan_files.KINDS}
 
 
 def make(
     folder: Path,
     studies: Sequence[str] = (),
     checked: bool = True,
-    known: Tried | None = None,
 ) -> Plan:
     """The plan of the studies that a config folder or ``studies`` names.
 
-    It writes nothing but, where there is a ``<results>/plan``, what was tried and which code read.
-
     Args:
-        checked: Whether models and methods are tried, where that was not done before; it needs
-            torch. If not, runs and bundles are the same.
-        known: What was tried before; by default what is beside the plan.
+        checked: Whether models and methods are tried. If not, runs and bundles are the same.
 
     Raises:
         ConfigError: For anything in the config that is wrong.
     """
+    from fl.plan.expand import expand  # They import torch, which takes seconds.
+    from fl.plan.own_files import Own
+    from fl.plan.rehearsal import Rehearsals
+
     settings, wanted, where = asked_for(folder, studies)
-    place = Path(settings.results) / "plan"
-    syntax.recall(place)
     own = Own(Path(settings.data), settings.sources, folder / LOCK)
-    known = known or Tried(place / TRIED)
+    rehearsals = Rehearsals()
     with allocator.kept():
         expansions = [
-            expand(folder, name, where, settings.execution, own, known, checked) for name in wanted
+            expand(folder, name, where, settings.execution, own, rehearsals, checked)
+            for name in wanted
         ]
-    known.save()
-    syntax.keep(place)
     runs = {run.id: run for e in expansions for run in e.runs}
     starts = {run.start for run in runs.values()}
     kept = {run.id for e in expansions if e.needs_weights for run in e.runs}
@@ -119,7 +114,7 @@ def asked_for(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str]
     config.check_methods(folder)
     where = Where(os.path.relpath(folder / "config.yaml")) / "studies"
     where = Where("the command line") if studies else where
-    wanted = list(dict.fromkeys(studies or settings.studies))
+    wanted = config.asked(studies) or list(dict.fromkeys(settings.studies))
     if not wanted:
         raise ConfigError(where, "is empty", "at least one study")
     return settings, wanted, where
@@ -154,6 +149,7 @@ def _bundles(
             "dataset": members[0].dataset.id,
             "partition": members[0].partition.id,
             "after": sorted({home[run.start] for run in members if run.start}),
+            "stacks": members[0].stacks,
             "results": settings.results,
             "data": settings.data,
             "sources": settings.sources,
@@ -221,22 +217,54 @@ def current(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
 
     It has the settings, by name each study's hash and bundles, and each bundle's needs.
     """
-    studies = config.asked(studies)
-    return still(folder, studies) or written(folder, studies)[1]
-
-
-def still(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
-    """`current`, if nothing has to be made for it; else empty."""
-    studies = config.asked(studies)
     settings, wanted, _ = asked_for(folder, studies)
+    known = _known(folder, settings)
+    if [*known.get("studies", ())] == wanted:
+        return known
+    return written(folder, studies)[1]
+
+
+def asked(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Plan:
+    """`make`, or without torch what is in ``<results>/plan``, if that is what would be made."""
+    settings, wanted, _ = asked_for(folder, studies)
+    known = _known(folder, settings)
+    if not {*wanted} <= {*known.get("studies", ())}:
+        return make(folder, studies, checked)
+    home = Path(settings.results) / "plan"
+
+    def parts(kind: str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        return {name: plan_files.part(home, kind, name) for name in names}
+
+    summaries = [known["studies"][name] for name in wanted]
+    bundles = parts("bundles", sorted({name for one in summaries for name in one["bundles"]}))
+    return Plan(
+        settings=settings,
+        studies=parts("studies", wanted),
+        bundles=bundles,
+        datasets=parts("datasets", {bundle["dataset"] for bundle in bundles.values()}),
+        partitions=parts("partitions", {bundle["partition"] for bundle in bundles.values()}),
+        watched=known["watched"],
+        analyses=parts("analyses", {name for one in summaries for name in one["analyses"]}),
+    )
+
+
+def study(folder: Path, name: str) -> dict[str, Any]:
+    """A study, for the config as it is now; read where it is planned, or planned without trying
+    its models and methods.
+    """
+    return asked(folder, [name], checked=False).studies[name]
+
+
+def _known(folder: Path, settings: Settings) -> dict[str, Any]:
+    """``plan.json``, if nothing has to be made for its studies; else empty."""
     home = Path(settings.results) / "plan"
     try:
         known = plan_files.summary(home)
     except DataError:
-        known = {}
-    watched = known.get("watched", {})
-    same = known.get("key") == fingerprint.of(folder, wanted, settings) and stands(watched)
-    return known if same and _whole(home, known) else {}
+        return {}
+    if not known or known["key"] != fingerprint.of(folder, [*known["studies"]], settings):
+        return {}
+    return known if stands(known["watched"]) and _whole(home, known) else {}
 
 
 def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, Any]]:
@@ -245,19 +273,15 @@ def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, 
     Raises:
         FedloomError: If the disk refuses, where possible before anything is planned.
     """
-    studies = config.asked(studies)
     settings, wanted, _ = asked_for(folder, studies)
     home = Path(settings.results) / "plan"
     check_writable(home)
     # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
     key = fingerprint.of(folder, wanted, settings)
-    known = Tried(home / TRIED)
-    plan = make(folder, studies, known=known)
+    plan = make(folder, studies)
     for kind, parts in plan.kinds.items():
         for name, content in parts.items():
             plan_files.write(home / kind / f"{name}.json", content)
-    known.save()  # Before, there may have been no folder.
-    syntax.keep(home)
     return plan, dict(plan_files.write(home / "plan.json", _summary(plan, key)))
 
 

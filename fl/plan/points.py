@@ -58,7 +58,7 @@ def points(
             is not understood.
     """
     at = where / "methods" / label
-    entry = registry.declared("method", str(given.get("method", label)), at)
+    entry = registry.find("method", str(given.get("method", label)), at)
     own, training = fields.fields(entry.target), fields.fields(Training)
     for key in own.keys() & {*training, *RESERVED}:
         problem = f"the method {entry.name!r} calls a hyper-parameter as a key of every entry"
@@ -97,7 +97,7 @@ def _added(merged: Mapping[str, Any], at: Where) -> dict[str, tuple[str, Entry, 
     for kind, called in ADDED.items():
         where = at / kind
         for name, values in fields.mapping(merged.get(kind), where).items():
-            entry = registry.declared(called, name, where / name)
+            entry = registry.find(called, name, where / name)
             if name in found:
                 problem = f"{name!r} stands in {found[name][0]} too"
                 raise ConfigError(where / name, problem, "each name once, as keys go by it")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fl.base.errors import ConfigError, Where, unknown
 from fl.data import materials
 from fl.data.modality import groups, named
 from fl.plan import partition_fit, published
-from fl.plan.expand import Expansion
+
+if TYPE_CHECKING:
+    from fl.plan.expand import Expansion
 
 
 def published_cells(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:

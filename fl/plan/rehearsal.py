@@ -1,172 +1,261 @@
-"""One loss of a method on made-up samples, before anything is trained.
+"""Every model and method of a study, tried before anything is trained.
 
-Whether a method, a model, the terms of a study and a batch size fit each other shows only when they
-are combined: a term may need a whole model that the server does not send, batch normalisation may
-get a single value. Here they are combined when the config is read, for one client and a few random
-samples.
+Whether a model, a method, what is added to it and a batch size fit each other shows only when they
+are combined. Here they are combined for one step, once for one client and once for a stack of two.
+The step is taken on PyTorch's meta device, which knows shapes and computes no numbers; what asks
+for a number is taken again on the CPU.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import cached_property
-from typing import Any, TypeVar
+from dataclasses import asdict
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
-from fl.api.method import COUNTS, PAYLOAD, Method, Pass, Phase, Sampling, Setting
+from fl.api import trees
+from fl.api.method import COUNTS, PAYLOAD, Method, Pass, Phase, Setting, declared
 from fl.api.network import Network
 from fl.api.task import Task
-from fl.api.trees import Tree, apply
-from fl.base import faults
-from fl.base.errors import FedloomError
+from fl.api.training import Training
+from fl.api.trees import Tree
+from fl.base import faults, registry
+from fl.base.errors import ConfigError, FedloomError
+from fl.data import materials
 from fl.data.modality import Modality
+from fl.engine import modal
 from fl.engine.arrays import Arrays
-from fl.engine.assembly import Composed, build
-from fl.engine.batches import schedule
+from fl.engine.assembly import build
 from fl.engine.loader import ask
 from fl.engine.several import SeveralArrays, augmented
+from fl.plan import specs
 from fl.plan.added import Added
-from fl.plan.components import Inputs
-from fl.plan.tried import ENOUGH, TooFew
-from fl.pytorch.sparing import Sparing
+from fl.plan.components import Choice, Inputs, inputs
+from fl.plan.points import ADDED, Point
+from fl.pytorch.memory import exhausted
+
+ENOUGH = 4
+"""Samples in a batch from which on more make no difference to whether a step can be taken: a
+method that halves its batches gives batch normalisation two values to work on.
+"""
+
+LENGTHS = ("rounds", "local_epochs", "local_steps", "lr_decay_every", "evaluate_every")
+"""Training keys that say how long something is done, not what."""
+
+META = torch.device("meta")
+CPU = torch.device("cpu")
 
 
-class Once(Network):
-    """A network whose first weights are drawn once: nobody trains them here."""
+class TooFew(FedloomError):
+    """A batch has too few samples; ``least`` would do."""
 
-    def init(self, seed: int) -> dict[str, Any]:
-        """As `Network.init`."""
-        made = self.__dict__.setdefault("_made", {})
-        if seed not in made:
-            made[seed] = super().init(seed)
-        return {kind: dict(found) for kind, found in made[seed].items()}
+    def __init__(self, problem: str, least: int) -> None:
+        self.least = least
+        super().__init__(problem)
 
 
-Found = TypeVar("Found")
+class Rehearsals:
+    """The rehearsals of a plan, each of which is made once."""
+
+    def __init__(self) -> None:
+        self._stages: dict[str, Rehearsal] = {}
+
+    def of(self, model: Choice, dataset: Choice, held: str) -> Rehearsal:
+        """A model on a data set, of which clients hold what `fl.plan.modal_check` says.
+
+        Raises:
+            ConfigError: If the model does not take these inputs.
+        """
+        kinds = inputs(dataset, held)
+        task = materials.task_of(dataset.spec)
+        key = _key([model.spec, [asdict(kind) for kind in kinds], task.name])
+        if key not in self._stages:
+            self._stages[key] = Rehearsal(model, dataset, kinds, task)
+        return self._stages[key]
 
 
-def _sparing(work: Callable[[], Found]) -> Found:
-    """What is found without computing convolutions or, if that does not do, with them."""
-    try:
-        with Sparing():  # type: ignore[no-untyped-call]
-            return work()
-    except Exception:  # Values that nobody asked for may be refused; if not, it is raised again.
-        return work()
+class Rehearsal:
+    """A model on what it sees of a data set; of each modality, where clients differ in it.
 
+    Attributes:
+        parameters: The number of trained weights; what modalities share counts once.
+    """
 
-class Stage:
-    """A model, and what it sees of a data set, on which methods are rehearsed."""
+    def __init__(self, model: Choice, dataset: Choice, kinds: list[Inputs], task: Task) -> None:
+        _, made = registry.entry_of("model", model.spec)
+        named = [modality for kind in kinds for modality in kind.kinds if modality.name]
+        shapes = {modality.name: modality.shape for modality in named}
 
-    def __init__(self, network: Network, data: Inputs) -> None:
-        self.network, self._data = network, data
-        self._done: set[str] = set()
+        def module(kind: Inputs) -> nn.Module:
+            whole: Any = made.build(shapes or kind.shape, kind.classes)
+            alone: nn.Module = whole.of(kind.name) if kind.name and not kind.parts else whole
+            return alone
 
-    def rehearse(self, composed: Composed, setting: Setting, spec: Mapping[str, Any]) -> None:
-        """Build a method and compute the loss of each of its passes.
+        self._networks = {
+            kind.name: _network(model, dataset, kind, partial(module, kind)) for kind in kinds
+        }
+        self._kinds, self._task = kinds, task
+        self._variables = {name: own.init(0) for name, own in self._networks.items()}
+        weights = {
+            name: tensor
+            for variables in self._variables.values()
+            for name, tensor in variables["params"].items()
+        }
+        self.parameters = sum(tensor.numel() for tensor in weights.values())
+        self._reasons: dict[str, str] = {}
+
+    def try_point(self, point: Point, away: int) -> str:
+        """Build a method and take a step of each of its passes.
 
         A method that differs from an earlier one only in fractions, which decide no shape, is built
-        but its loss is not computed again. A loss that is not finite is an error only where a
-        larger batch mends it; other causes show in training.
+        but takes no step.
 
         Args:
-            spec: What the method is composed of.
+            away: How many clients are held out of training.
+
+        Returns:
+            Why clients cannot be trained in one stack, or "" if they can.
 
         Raises:
             TooFew: If more samples in a batch would help.
             FedloomError: If the method uses nothing of what the study adds to it.
-            Exception: Whatever building the method or computing the loss raises.
+            Exception: Whatever building the method or taking a step raises.
         """
-        added = Added(composed)
-        size = setting.training.batch_size
-        method = _sparing(lambda: build(added.composed, setting))
-        kind = json.dumps([_shape(spec), min(size, ENOUGH), setting.training.augmentation])
-        if kind in self._done:
-            return
-        trouble: Exception | str = ""
-        for fewer in sorted({min(size, ENOUGH // 2), min(size, ENOUGH)}):
-            trouble = self._trouble(method, setting, fewer)
-            if not trouble:
+        spec = {"method": point.spec, **{kind: getattr(point, kind) for kind in ADDED}}
+        training = Training(**point.training)
+        composed = specs.composed(spec)
+        if len(self._networks) > 1:
+            modal.check(not declared(composed.method).modalities, self._networks)
+        reasons = []
+        for kind in self._kinds:
+            added = Added(composed)
+            setting = Setting(
+                network=self._networks[kind.name],
+                training=training,
+                classes=kind.classes,
+                clients=2,
+                shape=kind.shape,
+                away=away,
+                task=self._task,
+                shapes={modality.name: modality.shape for modality in kind.parts},
+                tokens=frozenset(modality.name for modality in kind.parts if modality.tokens),
+            )
+            method = build(added.composed, setting)
+            key = _key([kind.name, _shape(spec), _shape(_lasting(point.training)), away])
+            if key not in self._reasons:
+                stage = _Stage(method, setting, kind, self._variables[kind.name])
+                self._reasons[key] = stage.reason()
                 added.check(spec)
-                self._done.add(kind)
-                return
+            reasons.append(self._reasons[key])
+        return next(filter(None, reasons), "")
+
+
+class _Stage:
+    """A method that is tried with one model."""
+
+    def __init__(self, method: Method, setting: Setting, data: Inputs, variables: Tree) -> None:
+        self._method, self._setting, self._data = method, setting, data
+        self._variables = variables
+
+    def reason(self) -> str:
+        """See `Rehearsal.try_point`."""
+        size = self._setting.training.batch_size
+        trouble = self._trouble(min(size, ENOUGH))
+        if trouble is None:
+            return self._unstackable(min(size, ENOUGH))
         for more in range(size + 1, ENOUGH + 1):
-            if not self._trouble(method, setting, more):
-                raise TooFew(trouble if isinstance(trouble, str) else faults.told(trouble), more)
-        if isinstance(trouble, Exception):
-            raise trouble
+            if self._trouble(more) is None:
+                raise TooFew(faults.told(trouble), more)
+        raise trouble
 
-    def _trouble(self, method: Method, setting: Setting, size: int) -> Exception | str:
-        """What goes wrong with a batch of that size: an exception, a value that is not finite, or
-        ``""``.
+    def _trouble(self, size: int) -> Exception | None:
+        """What goes wrong with a batch of that size for one client."""
+        # Whether a loss is finite shows on the CPU alone, and depends on the size of small batches.
+        devices = [CPU] if self._setting.training.batch_size < ENOUGH else [META, CPU]
+        trouble = None
+        for device in devices:
+            try:
+                for phase, pass_ in self._passes():
+                    self._step(phase, pass_, size, device)
+                return None
+            except Exception as error:
+                trouble = error
+        return trouble
+
+    def _unstackable(self, size: int) -> str:
+        """Why two clients cannot take a step in one stack; "" if they can."""
+        trouble = ""
+        for device in (META, CPU):
+            try:
+                for phase, pass_ in self._passes():
+                    self._step(phase, pass_, size, device, stacked=True)
+                return ""
+            except Exception as error:
+                trouble = faults.told(error)
+        return trouble
+
+    def _passes(self) -> list[tuple[Phase, Pass]]:
+        phases = self._method.phases
+        return [(one, pass_) for one in phases for pass_ in one.passes if isinstance(pass_, Pass)]
+
+    def _step(
+        self, phase: Phase, pass_: Pass, size: int, device: torch.device, stacked: bool = False
+    ) -> None:
+        """A loss of a pass and its gradient, for one client or for a stack of two."""
+
+        def mapped(function: Callable[..., Any], *dims: int | None) -> Callable[..., Any]:
+            return trees.vmap(function, dims) if stacked else function
+
+        with torch.device(device):
+            batch = self._batch(pass_, size, device)
+            server, client = self._method.init(trees.to(self._variables, device))
+            counts = torch.ones(self._setting.classes, dtype=torch.int64)
+            client = {**client, "id": torch.tensor(0), COUNTS: counts}
+            if stacked:
+                batch, client = trees.repeat(batch, 2), trees.repeat(client, 2)
+            if phase.payload:
+                client[PAYLOAD] = mapped(phase.payload, None, 0)(server, client)
+            sent = phase.send(server) if phase.send else server
+            work = mapped(pass_.begin, None, 0)(sent, client)
+            params = trees.apply(lambda w: w.detach().requires_grad_(), work["params"])
+            work = {**work, "params": params}
+            reference = pass_.reference and mapped(pass_.reference, None, 0, 0)
+            batch = ask(reference, sent, work, batch)
+            losses, _ = mapped(pass_.loss, None, 0, 0)(sent, work, batch)
+            self._check(losses.sum(), params, device)
+
+    def _check(self, loss: Tensor, params: Tree, device: torch.device) -> None:
+        """Refuse a loss that no weight, or not every weight, has a part in, and one of a small
+        batch that is not finite; of other batches that depends on values, and shows in training.
         """
-
-        def losses() -> str:
-            found = [
-                self._loss(method, phase, part, setting, size)
-                for phase in method.phases
-                for part in phase.passes
-                if isinstance(part, Pass)
-            ]
-            return "" if all(map(math.isfinite, found)) else "the loss is not finite"
-
-        try:
-            # A value that is not finite matters in small batches only, and shows in real ones.
-            few = setting.training.batch_size < ENOUGH
-            return (losses() if few else _sparing(losses)) and losses()
-        except Exception as error:
-            return error
-
-    def _loss(self, method: Method, phase: Phase, part: Pass, setting: Setting, size: int) -> float:
-        by_class = part.sampling.per_class and Sampling(
-            per_class=min(part.sampling.per_class, ENOUGH)
-        )
-        count, training = setting.classes if by_class else size, setting.training
-        arrays = self._samples(count, training.augmentation, setting.task)
-        once = replace(training, batch_size=size, local_epochs=1, local_steps=None)
-        keyed = setting.network.random or arrays.random or part.sampling.keyed
-        held = np.arange(count)
-        drawn = schedule(
-            *([held], [0], once, 0, 1),
-            sampling=by_class or None,
-            labels=[held % setting.classes],
-            classes=setting.classes,
-            keyed=keyed,
-        )
-        key = drawn.keys()
-        batch = arrays.batch(
-            torch.from_numpy(drawn.index[0, 0]),
-            torch.from_numpy(drawn.weight[0, 0]),
-            None if key is None else torch.from_numpy(key[0, 0]),
-        )
-        server, client = method.init(self.variables)
-        counts = torch.ones(setting.classes, dtype=torch.int64)
-        client = {**client, "id": torch.tensor(0), COUNTS: counts}
-        if phase.payload:
-            client[PAYLOAD] = phase.payload(server, client)
-        server = phase.send(server) if phase.send else server
-        work = part.begin(server, client)
-        params = apply(lambda w: w.detach().requires_grad_(), work["params"])
-        work = {**work, "params": params}
-        loss, _ = part.loss(server, work, ask(part.reference, server, work, batch))
         if not loss.requires_grad:
             raise FedloomError("a pass trains no weight of this model")
-        return float(loss.detach())
+        torch.autograd.grad(loss, trees.leaves(params))
+        few = self._setting.training.batch_size < ENOUGH
+        if few and device == CPU and not torch.isfinite(loss):
+            raise FedloomError("the loss is not finite")
 
-    @cached_property
-    def variables(self) -> Tree:
-        """The model's, as it begins."""
-        return self.network.init(0)
+    def _batch(self, pass_: Pass, size: int, device: torch.device) -> dict[str, Any]:
+        """Random samples with equal weights, as many of each class as the pass asks for."""
+        classes, per_class = self._setting.classes, pass_.sampling.per_class
+        count = classes if per_class else size
+        arrays = self._samples(count, device)
+        index = torch.arange(count).repeat_interleave(min(per_class or 1, ENOUGH))
+        keyed = self._setting.network.random or arrays.random or pass_.sampling.keyed
+        key = torch.arange(len(index)) if keyed else None
+        return arrays.batch(index, torch.ones(len(index)), key)
 
-    def _samples(self, count: int, augmentation: str, task: Task) -> Arrays:
+    def _samples(self, count: int, device: torch.device) -> Arrays:
         """Random inputs of the data set's shape; tokens where it has them."""
-        kinds, draw = self._data.kinds, np.random.default_rng(0)
-        chosen = augmented(kinds, augmentation) if self._data.parts else {kinds[0]: augmentation}
-        y = task.invent(count, self._data.classes, kinds[0].shape)
+        data, draw = self._data, np.random.default_rng(0)
+        augmentation = self._setting.training.augmentation
+        chosen = augmented(data.kinds, augmentation) if data.parts else {}
+        y = self._setting.task.invent(count, data.classes, data.kinds[0].shape)
 
         def made(kind: Modality) -> Arrays:
             shape = (count, *kind.shape)
@@ -174,16 +263,67 @@ class Stage:
                 x = draw.integers(kind.tokens, size=shape)
             else:
                 x = draw.standard_normal(shape).astype(np.float32)
-            return Arrays(x, y, None, augmentation=chosen[kind])
+            return Arrays(x, y, None, device, augmentation=chosen.get(kind, augmentation))
 
-        found = self._data.tree(made)
-        return SeveralArrays(found) if self._data.parts else found
+        found = data.tree(made)
+        return SeveralArrays(found) if data.parts else found
+
+
+def _network(
+    model: Choice, dataset: Choice, kind: Inputs, make: Callable[[], nn.Module]
+) -> Network:
+    """The model, once it has seen one input: zeros, or the last token, which it must know."""
+    x = kind.tree(
+        lambda one: (
+            torch.full((1, *one.shape), one.tokens - 1)
+            if one.tokens
+            else torch.zeros(1, *one.shape)
+        )
+    )
+    try:
+        network = Network(make)
+        if any(one.tokens for one in kind.kinds):
+            variables = network.init(0)
+            with torch.no_grad():
+                network.eval(variables["params"], variables["buffers"], x)
+        network.probe(x)
+    except FedloomError as error:
+        raise ConfigError(model.at, str(error)) from None
+    except Exception as error:
+        if exhausted(error):
+            problem = f"{model.text} on {dataset.text} takes more memory than this machine gives"
+            raise ConfigError(model.at, problem, "a smaller model") from None
+        problem = f"{model.text} does not take the inputs of {dataset.text}, {_told(kind)} "
+        problem += f"({type(error).__name__}: {error})"
+        raise ConfigError(model.at, problem, "a model for such inputs") from None
+    return network
+
+
+def _told(kind: Inputs) -> str:
+    return " and ".join(
+        (f"{one.name} " if one.name else "")
+        + f"of shape {one.shape}"
+        + (f", {one.tokens} different tokens" if one.tokens else "")
+        for one in kind.kinds
+    )
+
+
+def _lasting(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of training; of how long something is done it only remains that it is."""
+    kept = {key: value is None if key in LENGTHS else value for key, value in training.items()}
+    return {**kept, "batch_size": min(training["batch_size"], ENOUGH)}
 
 
 def _shape(spec: Any) -> Any:
-    """A spec without its fractions."""
+    """A spec, of whose fractions only that remains which decides more than a size: whether they
+    are 0, and whether they are 1 or more.
+    """
     if isinstance(spec, Mapping):
         return {key: _shape(value) for key, value in spec.items()}
     if isinstance(spec, list | tuple):
         return [_shape(value) for value in spec]
-    return None if isinstance(spec, float) else spec
+    return [spec == 0, abs(spec) < 1] if isinstance(spec, float) else spec
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

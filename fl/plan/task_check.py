@@ -31,7 +31,7 @@ def settled(
     study: Study, datasets: Sequence[Choice], analyses: Sequence[Choice], where: Where
 ) -> tuple[Task, str]:
     """The task of a study's data sets, and the study's metric: the one that it says, or the usual
-    one. The task may have no functions (`materials.task_entry`).
+    one.
 
     Raises:
         ConfigError: If data sets differ in their task, if the task has no such metric or no classes
@@ -69,5 +69,5 @@ def check_named(analyses: Sequence[Choice], entries: Collection[str]) -> None:
 
 
 def _task(name: str) -> Task:
-    found: Task = registry.declared("task", name, Where("tasks")).make({})
+    found: Task = registry.find("task", name, Where("tasks")).make({})
     return found

@@ -103,7 +103,7 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x W' + b of each client, from x [clients, b, in], W [clients, out, in], b [clients, out]."""
-    if torch.is_autocast_enabled(x.device.type):
+    if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
         # Which chooses types for each operation, backward as well.
         return _product(x, weight, bias)
     found: Tensor = _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]

@@ -91,9 +91,8 @@ Without them: a comprehension, which starts a kernel for each tensor.
 class DispatchMode(TorchDispatchMode):
     """A context that sees every operation below autograd and vmap.
 
-    It is for `fl.pytorch.operations`, which counts them, and `fl.pytorch.sparing`, which leaves
-    some out. Without it: `torch.utils.flop_counter.FlopCounterMode`, which imports the compiler;
-    and plans compute what only shapes are asked of, which takes longer.
+    It is for `fl.pytorch.operations`, which counts them. Without it:
+    `torch.utils.flop_counter.FlopCounterMode`, which imports the compiler.
     """
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import yaml
 from make_results import clients, write_run
 
 from fl.cli import main
-from fl.plan import kept, plan
+from fl.plan import plan
 
 COMMANDS = (
     *(
@@ -27,7 +28,7 @@ COMMANDS = (
         "partitions dirichlet",
     ),
     *("datasets cifar10-c", "status", "show tiny", "show tiny --planned", "report tiny"),
-    *("store ls", "tables tiny", "analyses", "methods fedprox", "methods fedfm", "terms mk-mmd"),
+    *("store ls", "tables tiny", "analyses", "methods fedprox", "methods fedfm", "terms cosine"),
     *("alterations mixstyle", "models cnn", "analyses features"),
 )
 SPY = """
@@ -59,7 +60,7 @@ def spied(folder: Path, *commands: str) -> dict[str, list[Any]]:
     done = subprocess.run(
         [sys.executable, "-c", SPY, json.dumps(commands)],
         cwd=folder,
-        env={"PYTHONPATH": str(planning.ROOT), "PATH": "/usr/bin:/bin"},
+        env={**os.environ, "PYTHONPATH": str(planning.ROOT)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -93,38 +94,14 @@ def edit(lab: Path, **changes: Any) -> None:
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes, sort_keys=False))
 
 
-def test_who_edits_a_number_does_not_wait_for_torch(lab: Path) -> None:
-    training = {"rounds": 7, "lr": 0.03, "batch_size": 20, "momentum": 0.5}
-    rates = {"training": training, "seeds": [2, 3]}
-    edit(lab, **rates, methods={"fedavg": None})
-    assert spied(lab, "plan", "plan tiny --runs") == {
-        "plan": [0, False],
-        "plan tiny --runs": [0, False],
-    }
-    edit(lab, **rates, methods={"fedavg": None, "fedprox": {"mu": 0.1}})
-    assert spied(lab, "plan") == {"plan": [0, True]}, "a method is new, and tried"
-    edit(lab, **rates, methods={"fedavg": None, "fedprox": {"mu": [0.2, 0.3]}})
-    assert spied(lab, "plan") == {"plan": [0, False]}
-    edit(lab, methods={"fedprox": {"mu": 0.1, "terms": {"cosine": {"layers": ["1"]}}}})
-    assert spied(lab, "plan --write") == {"plan --write": [0, True]}
-
-
-def test_who_asks_which_runs_there_are_never_waits_for_torch(lab: Path) -> None:
-    methods = {"fedavg": None, "fedrep": None, "moon": {"mu": 0.5}}
-    edit(lab, methods=methods, models=[{"mlp": {"hidden": [5]}}, {"mlp": {"hidden": [9]}}])
-    asked = (f"explain {untrained(lab)}", "store gc")
-    assert spied(lab, *asked) == {command: [0, False] for command in asked}
-    assert spied(lab, "plan") == {"plan": [0, True]}, "it was not kept as if it had been tried"
-
-
-@pytest.mark.parametrize("damage", ["", "[]", '{"trial": 1}', '{"trial": "x", "known": {"a": []}}'])
-def test_what_was_tried_is_tried_again_where_its_file_is_damaged(lab: Path, damage: str) -> None:
-    path = lab / "results" / "plan" / "tried.json"
-    whole = path.read_text()
-    path.write_text(damage)
-    edit(lab, seeds=[5])
-    kept.asked(Path("config"))
-    assert path.read_text() == whole
+def test_what_was_edited_is_tried_with_torch_until_it_is_written(lab: Path) -> None:
+    edit(lab, methods={"fedavg": None, "fedprox": {"mu": 0.1}})
+    asked = ("plan", "plan --write", "plan")
+    assert [spied(lab, command)[command] for command in asked] == [
+        [0, True],
+        [0, True],
+        [0, False],
+    ]
 
 
 def test_a_variable_with_another_value_is_another_plan(
@@ -138,24 +115,23 @@ def test_a_variable_with_another_value_is_another_plan(
         (lab / f"at{number}" / "own.csv").write_text("a,b,label\n" + rows)
     table = {"table": {"path": "${WHERE_TABLES_ARE}/own.csv", "label": "label"}}
     edit(lab, datasets=[table], partitions=[{"homogeneous": {"clients": 2}}])
-    found = {}
+    seen: dict[int, set[str]] = {}
     for number in (1, 2, 1):
         monkeypatch.setenv("WHERE_TABLES_ARE", str(lab / f"at{number}"))
-        runs = {run["run"] for run in kept.asked(config).studies["tiny"]["runs"]}
-        assert found.setdefault(number, runs) == runs
-    assert not found[1] & found[2]
+        runs = set(plan.current(config)["runs"])
+        assert seen.setdefault(number, runs) == runs
+    assert not seen[1] & seen[2]
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"key": 1', None])
-def test_a_kept_plan_that_is_damaged_is_made_anew(
-    lab: Path, damage: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = Path("config")
-    made = kept.asked(config)
-    [path] = (lab / "results" / "plan" / "kept").iterdir()
-    whole = path.read_text()
-    path.write_text(whole.replace('"seed": 0', '"seed": 7', 1) if damage is None else damage)
-    assert kept.asked(config).bundles == made.bundles
+def test_a_plan_that_is_damaged_is_made_anew(lab: Path, damage: str | None) -> None:
+    config, path = Path("config"), Path("results/plan/plan.json")
+    made, whole = plan.current(config), path.read_text()
+    path.write_text(whole.replace('"keep_weights": [', '"keep_weights": ["a"', 1))
+    if damage is not None:
+        path.write_text(damage)
+    assert path.read_text() != whole
+    assert plan.current(config) == made
     assert path.read_text() == whole
 
 
@@ -166,11 +142,11 @@ def test_a_study_is_read_from_the_plan_until_config_changes(
     made = plan.make(config).studies["tiny"]
     with monkeypatch.context() as patch:
         patch.setattr(plan, "make", lambda *asked: pytest.fail("made anew"))
-        assert kept.study(config, "tiny") == json.loads(json.dumps(made))
-    path = config / "studies" / "tiny.yaml"
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"seeds": [0, 1, 2]}))
-    assert len(kept.study(config, "tiny")["runs"]) == 3
+        assert plan.study(config, "tiny") == json.loads(json.dumps(made))
+    edit(lab, seeds=[0, 1, 2])
+    assert len(plan.study(config, "tiny")["runs"]) == 3
     written = json.loads((lab / "results" / "plan" / "studies" / "tiny.json").read_text())
     assert len(written["runs"]) == 2, "asking writes nothing"
+    path = config / "studies" / "tiny.yaml"
     (config / "studies" / "other.yaml").write_text(path.read_text())
-    assert kept.study(config, "other")["study"] == "other", "one that config.yaml does not name"
+    assert plan.study(config, "other")["study"] == "other", "one that config.yaml does not name"

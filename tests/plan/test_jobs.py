@@ -15,7 +15,7 @@ from planning import Planned
 from fl.plan import estimate, jobs
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Execution
-from fl.plan.sharing import Machine
+from fl.plan.jobs import Machine
 from fl.store.store import Store
 
 Bundles = dict[str, Bundle]
@@ -47,6 +47,7 @@ def bundle(
         dataset=data,
         partition=f"{data}-partition",
         after=list(after),
+        stacks="",
         results="results",
         data="data",
         sources={},
@@ -74,7 +75,7 @@ def test_thousands_of_minutes_become_tens_of_jobs(spec, store):
 def test_measured_times_count_more_than_a_guess(spec, store):
     write_run(store.root, "known", [], spec=spec, seconds=600.0)
     found = formed(many(spec, 10, run_minutes=0.01), store)
-    assert [len(group) for group in found] == [3, 3, 3, 1]
+    assert [len(group) for group in found] == [3, 3, 2, 2]
 
 
 def test_what_nobody_knows_is_not_merged(spec, store):
@@ -106,30 +107,29 @@ def test_only_bundles_that_ask_for_the_same_are_merged(spec, store):
     assert sorted(formed(bundles, store)) == [["a", "c"], ["b"]]
 
 
-def test_no_two_jobs_wait_for_one_another(spec, store):
-    """Chains crosswise: merged without a look at them, two jobs would each wait for the other."""
+def test_a_job_of_a_cluster_waits_for_whole_jobs(spec, store):
+    """Chains crosswise, too long for one job."""
     bundles = {
-        "a": bundle("a", spec, data="one", run_minutes=1),
-        "b": bundle("b", spec, data="two", run_minutes=1),
-        "c": bundle("c", spec, ["a"], data="two", run_minutes=1),
-        "d": bundle("d", spec, ["b", "whole"], data="one", run_minutes=1),
-        "e": bundle("e", spec, ["c"], data="one", run_minutes=1),
+        "a": bundle("a", spec, data="one", run_minutes=8),
+        "b": bundle("b", spec, data="two", run_minutes=8),
+        "c": bundle("c", spec, ["a"], data="two", run_minutes=8),
+        "d": bundle("d", spec, ["b", "a", "whole"], data="one", run_minutes=8),
+        "e": bundle("e", spec, ["c"], data="one", run_minutes=8),
+        "f": bundle("f", spec, ["c"], data="two", run_minutes=8),
     }
-    found = list(jobs.form(bundles, store, True))
-    assert [job["bundles"] for job in found] == [["a", "b"], ["d", "c"], ["e"]]
-    first, second, third = found
-    assert first["after"] == []
-    assert second["after"] == [first["job"]], "what is whole is not waited for"
-    assert third["after"] == [second["job"]]
-    assert third["job"] == "e", "a bundle alone gives its name"
-    assert second["datasets"] == ["one", "two"]
-    assert second["partitions"] == ["one-partition", "two-partition"]
-    assert second["title"] == "Bundle d and 1 more"
+    found = {tuple(job["bundles"]): job for job in jobs.form(bundles, store, True)}
+    assert {*found} == {("a",), ("b",), ("c",), ("e", "f"), ("d",)}
+    last = found["e", "f"]
+    assert last["after"] == ["c"], "a bundle alone gives its name"
+    assert found["d",]["after"] == ["a", "b"], "what is whole is not waited for"
+    assert last["datasets"] == ["one", "two"]
+    assert last["partitions"] == ["one-partition", "two-partition"]
+    assert last["title"] == "Bundle e and 1 more"
 
 
 def test_a_job_does_not_outgrow_its_command(spec, store):
     found = formed(many(spec, 1001, run_minutes=0.001), store)
-    assert [len(group) for group in found] == [500, 500, 1]
+    assert [len(group) for group in found] == [334, 334, 333]
 
 
 TWO = Machine(cores=2, cards=1)

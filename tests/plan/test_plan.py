@@ -325,14 +325,13 @@ def test_files_are_rewritten_only_when_their_content_changes(config: Path):
         home / "plan.json",
         home / "studies" / "a.json",
         home / "bundles" / f"{new}.json",
-        home / "tried.json",
     }
 
 
 def test_a_job_of_a_running_plan_keeps_to_it(config: Path):
     planned = plan.current(config)
     study(config, seeds=[5])
-    assert plan_files.read(Path("results/plan/plan.json")) == planned
+    assert plan_files.summary(Path("results/plan")) == planned
     assert plan.current(config)["runs"] != planned["runs"]
 
 
@@ -382,7 +381,7 @@ def test_a_plan_is_made_once_to_be_written_and_shown(
     assert main.main(["plan", "--write"]) == 0
     assert len(makings) == 1
     assert "2 runs in 1 bundle; 2 to train" in capsys.readouterr().out
-    assert plan.current(config) == plan_files.read(Path("results/plan/plan.json"))
+    assert plan.current(config) == plan_files.summary(Path("results/plan"))
     assert len(makings) == 1
 
 
@@ -517,7 +516,7 @@ def test_what_is_written_is_what_was_made(config: Path):
     summary, made = plan.current(config), plan.make(config)
     home = Path("results/plan")
     for kind in ("studies", "bundles", "datasets", "partitions"):
-        files = {p.stem: json.loads(p.read_text()) for p in (home / kind).glob("*.json")}
+        files = {p.stem: plan_files.checked(p) for p in (home / kind).glob("*.json")}
         assert files == json.loads(json.dumps(getattr(made, kind)))
     assert summary["runs"] == sorted(r["run"] for r in made.studies["a"]["runs"])
 

@@ -50,7 +50,7 @@ def merging():
     if asked.nodes is not None or not asked.cores:
         return False
     cards = workflow.global_resources.get("gpu")
-    return sharing.Machine(asked.cores, cards.value if cards else asked.cores)
+    return jobs.Machine(asked.cores, cards.value if cards else asked.cores)
 
 
 def read_plan():

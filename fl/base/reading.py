@@ -1,0 +1,78 @@
+"""What the file of an entry says of its config keys, read and not imported: of methods, models and
+terms that takes torch, for seconds.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fl.base import fields, plugins
+
+
+def dataclass_of(file: Path) -> type | None:
+    """A dataclass with the keys, the docstring and the ``training`` of the entry in a file, and
+    nothing else; None where they cannot be told by reading.
+    """
+    try:
+        tree = ast.parse(file.read_bytes())
+        [entry] = [node for node in tree.body if isinstance(node, ast.ClassDef) and _builds(node)]
+        names, keys = _names(tree), []
+        namespace: dict[str, Any] = {"__doc__": ast.get_docstring(entry)}
+        calls = [node for node in entry.decorator_list if isinstance(node, ast.Call)]
+        for keyword in [keyword for call in calls for keyword in call.keywords]:
+            if keyword.arg == "training":
+                namespace["training"] = ast.literal_eval(keyword.value)
+        for node in entry.body:
+            if not isinstance(node, ast.AnnAssign):
+                continue
+            if not ast.unparse(node.annotation).startswith("ClassVar"):
+                default = dataclasses.MISSING if node.value is None else _value(node.value, names)
+                hint = _value(node.annotation, names)
+                keys.append((ast.unparse(node.target), hint, dataclasses.field(default=default)))
+        if entry.bases:
+            return None
+        return dataclasses.make_dataclass(entry.name, keys, namespace=namespace, kw_only=True)
+    except Exception:  # Whatever a file says that is not plain, importing it tells.
+        return None
+
+
+def _builds(node: ast.ClassDef) -> bool:
+    return any(
+        isinstance(one, ast.FunctionDef) and one.name in ("build", "read") for one in node.body
+    )
+
+
+def _names(tree: ast.Module) -> dict[str, Any]:
+    """What annotations and defaults may name: types of keys, and constants of this file and of
+    those that it imports from.
+    """
+    names = {**vars(fields), **vars(typing)}
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    for node in imports:
+        package, *inner = (node.module or "").split(".")
+        file = plugins.FL.joinpath(*inner).with_suffix(".py")
+        if package == plugins.FL.name and file.is_file():
+            there = _constants(ast.parse(file.read_bytes()), names)
+            names |= {one.name: there[one.name] for one in node.names if one.name in there}
+    return names | _constants(tree, names)
+
+
+def _constants(tree: ast.Module, names: Mapping[str, Any]) -> dict[str, Any]:
+    """The constants of a file whose values can be told, such as ``Norm = Literal[...]``."""
+    constants: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            try:
+                constants[node.targets[0].id] = _value(node.value, {**names, **constants})
+            except Exception:  # It is made of what would have to be imported.
+                continue
+    return constants
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    return eval(compile(ast.Expression(node), "", "eval"), dict(names))
