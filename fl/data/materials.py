@@ -33,9 +33,16 @@ That of a data set which is read from files of the user's own has their ``conten
 
 def task_entry(dataset: Spec) -> Entry:
     """The registry's entry for the task that a data set says it has; it imports torch."""
-    _, found = entry_of("data set", dataset)
-    where = Where(dataset["name"]) / "task"
-    return registry.find("task", getattr(found, "task", DEFAULT), where)
+    return registry.find("task", _task(dataset), Where(dataset["name"]) / "task")
+
+
+def task_file(dataset: Spec) -> Path:
+    """The file of a data set's task."""
+    return registry.file("task", _task(dataset), Where(dataset["name"]) / "task")
+
+
+def _task(dataset: Spec) -> str:
+    return getattr(entry_of("data set", dataset)[1], "task", DEFAULT)
 
 
 def task_of(dataset: Spec) -> Task:

@@ -48,7 +48,7 @@ class Bundle:
         title: Its name in messages.
         dataset, partition: The ids of what the runs read.
         after: The bundles that have to be trained before it.
-        stacks: Why its clients cannot be trained in one stack; "" if they can.
+        unstackable: Why its clients cannot be trained in one stack; "" if they can.
         results, data, sources, lock: Where things are kept, and where raw files come from.
         plugins: Folders of the user's own code.
     """
@@ -59,7 +59,7 @@ class Bundle:
     dataset: str
     partition: str
     after: list[str]
-    stacks: str
+    unstackable: str
     results: str
     data: str
     sources: dict[str, str]

@@ -44,7 +44,7 @@ class Run:
         grid: The grid values of the entry, and as ``start.<key>`` those of what it starts from, as
             ``train_on.<key>`` those of what made its samples.
         execution: How to compute it; no part of its identity.
-        stacks: Why its clients cannot be trained in one stack; "" if they can.
+        unstackable: Why its clients cannot be trained in one stack; "" if they can.
         start: The run whose model it starts from.
     """
 
@@ -59,7 +59,7 @@ class Run:
     partition: Choice
     model: Choice
     execution: Execution
-    stacks: str
+    unstackable: str
     start: str | None = None
 
 
@@ -187,7 +187,7 @@ class _Place:
     seed: int
     site: Site
     model: Choice
-    stacks: Mapping[int, str]
+    unstackable: Mapping[int, str]
     _codes: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def _code(self, method: Point, spec: dict[str, Any]) -> dict[str, str]:
@@ -238,6 +238,6 @@ class _Place:
                 partition=site.scheme,
                 model=self.model,
                 execution=self.entries.executions[label],
-                stacks=self.stacks.get(id(method), ""),
+                unstackable=self.unstackable.get(id(method), ""),
                 start=parent.id if parent else None,
             )

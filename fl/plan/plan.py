@@ -149,7 +149,7 @@ def _bundles(
             "dataset": members[0].dataset.id,
             "partition": members[0].partition.id,
             "after": sorted({home[run.start] for run in members if run.start}),
-            "stacks": members[0].stacks,
+            "unstackable": members[0].unstackable,
             "results": settings.results,
             "data": settings.data,
             "sources": settings.sources,

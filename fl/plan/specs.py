@@ -24,6 +24,7 @@ from fl.data.materials import (
     prepare,
     supply,
     task_entry,
+    task_file,
     task_of,
 )
 
@@ -146,7 +147,7 @@ def code_files(spec: Spec) -> dict[str, str]:
     roots = [identity.CORE, identity.PREPARED, identity.DEALT]
     roots += [_file(kind, spec, key) for key, kind in kinds.items()]
     roots += [_entry_file(kind, one) for _, kind, one in _added(spec)]
-    roots.append(task_entry(spec["dataset"]).file)
+    roots.append(task_file(spec["dataset"]))
     return {name: found for root in roots for name, found in identity.files(root).items()}
 
 

@@ -95,8 +95,8 @@ def test_who_holds_a_run_is_told_and_one_that_is_gone_is_not(planned: Plan) -> N
 
 def test_a_failed_run_is_told_until_it_is_tried_again(planned: Plan, capsys) -> None:
     study = planned(methods={"fedavg": None, "local": None})
-    [run] = study.runs("fedavg")
     study.change("fedavg", lambda b: b["runs"][0]["code"].update(method="another"))
+    [run] = study.runs("fedavg")
     assert study.train("fedavg") == 1
     [found] = standings(study, "fedavg").values()
     assert found.state == "failed"

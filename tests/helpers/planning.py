@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fl.base import identity
 from fl.base.files import write_json
 from fl.cli import main
 from fl.plan import plan
@@ -47,9 +48,12 @@ class Planned:
         return dict(json.loads(self.spec(label).read_text()))
 
     def change(self, label: str, edit: Callable[[dict[str, Any]], Any]) -> None:
-        """Rewrite a bundle's file after ``edit`` changed its content."""
+        """Rewrite a bundle's file after ``edit`` changed its content; its runs are named by it."""
         content = self.bundle(label)
         edit(content)
+        for member in content["runs"]:
+            point = identity.point(member["spec"], member["code"])
+            member["run"] = identity.run(point, member["spec"]["seed"])
         write_json(self.spec(label), content)
 
     def runs(self, label: str) -> list[str]:

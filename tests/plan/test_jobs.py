@@ -47,7 +47,7 @@ def bundle(
         dataset=data,
         partition=f"{data}-partition",
         after=list(after),
-        stacks="",
+        unstackable="",
         results="results",
         data="data",
         sources={},

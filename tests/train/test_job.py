@@ -386,7 +386,7 @@ def test_a_disk_that_is_read_only_is_no_harm_where_nothing_is_to_be_trained(
     assert study.train("fedavg", "disk") == 0
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert study.train("fedavg", "disk") == 0
-    study.change("fedavg", lambda bundle: bundle["runs"][0].update(run="0" * 16))
+    study.change("fedavg", lambda bundle: bundle["runs"][0]["code"].update(core="another"))
     capsys.readouterr()
     assert study.train("fedavg", "disk") == 1
     *_, said = capsys.readouterr().err.splitlines()
