@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fl.base import files
-from fl.base.schema import COMPLETE, DIVERGED, MISSING
-from fl.report import figures, page
+from fl.report import figures, latex, markdown, page
 from fl.report.cells import Table
 from fl.report.facts import Facts, gather
 from fl.report.figures import Figure
 from fl.report.frames import curves as curves
 from fl.report.frames import load as load
-from fl.report.latex import FITTED, PREAMBLE, to_latex
-from fl.report.markdown import markdown, to_markdown
 from fl.report.outline import Section, blocks, outline
 
 
@@ -55,47 +52,9 @@ def build(
 
 def texts(facts: Facts, sections: Sequence[Section]) -> dict[str, str]:
     """The report in each of its forms, by the end of its file's name."""
+    tables = [block for block in blocks(sections) if isinstance(block, Table)]
     return {
         ".html": page.html(facts, sections),
-        ".md": _markdown(facts, sections),
-        ".tex": _latex(facts, sections),
+        ".md": markdown.document(facts, tables),
+        ".tex": latex.document(facts, tables),
     }
-
-
-def _tables(sections: Sequence[Section]) -> list[Table]:
-    return [block for block in blocks(sections) if isinstance(block, Table)]
-
-
-def _status(facts: Facts) -> str:
-    states = facts.runs["state"]
-    counts = [f"{int((states == s).sum())} {s}" for s in (COMPLETE, DIVERGED, MISSING)]
-    return f"{len(states)} runs: {', '.join(counts)}."
-
-
-def _markdown(facts: Facts, sections: Sequence[Section]) -> str:
-    lines = [f"# {markdown(facts.plan['title'])}\n"]
-    if facts.plan.get("question"):
-        lines.append(f"{markdown(facts.plan['question'])}\n")
-    lines.append(f"{_status(facts)}\n")
-    for state, runs in page.absent(facts).items():
-        lines += [
-            f"- {state}: {markdown(r['what'])}, {markdown(r['where'])}, seed {r['seed']}, "
-            f"run `{r['id']}`"
-            for r in runs
-        ]
-    lines += [f"\n{to_markdown(table)}" for table in _tables(sections)]
-    lines += [f"- analysis {markdown(a.trouble)}" for a in facts.analyses if a.trouble]
-    lines.append(f"\nPlan {facts.plan['hash']}; `python -m fl report {facts.plan['study']}`\n")
-    return "\n".join(lines)
-
-
-def _latex(facts: Facts, sections: Sequence[Section]) -> str:
-    """All tables, under a comment that says what they need."""
-    study = facts.plan["study"]
-    head = [
-        f"% {facts.plan['hash']}: python -m fl report {study}; needs {PREAMBLE}",
-        f"% {_status(facts)}",
-        f"{FITTED}\n",
-    ]
-    tables = [to_latex(table, f"{study}-{table.name}") for table in _tables(sections)]
-    return "\n".join([*head, *tables])

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fl.base.errors import DataError
-from fl.base.schema import SETTING, UNSEEN, StudySetting
+from fl.base.schema import COMPLETE, DIVERGED, MISSING, SETTING, UNSEEN, StudySetting
 from fl.plan import plan_files
 from fl.report import analysis_section, result_files, summaries
 from fl.report.analysis_section import Analysis
@@ -96,6 +96,35 @@ class Facts:
         rows = self.rows[pd.MultiIndex.from_frame(self.rows[["run", "client"]]).isin(chosen)]
         return summaries.summarise(rows, self.runs, self.metric)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many runs are in each state."""
+        states = self.runs["state"]
+        return {state: int((states == state).sum()) for state in (COMPLETE, DIVERGED, MISSING)}
+
+    @property
+    def status(self) -> str:
+        """The same in a sentence."""
+        counts = ", ".join(f"{count} {state}" for state, count in self.counts.items())
+        return f"{len(self.runs)} runs: {counts}."
+
+    @property
+    def absent(self) -> dict[str, list[dict[str, Any]]]:
+        """The runs that are not complete, by state."""
+        runs: dict[str, list[dict[str, Any]]] = {MISSING: [], DIVERGED: []}
+        for row in self.runs[self.runs["state"] != COMPLETE].to_dict("records"):
+            setting = (row["dataset"], row["partition"], row["model"])
+            runs[row["state"]].append(
+                {
+                    "id": row["run"],
+                    "what": ", ".join(filter(None, (self.methods[row["method"]], row["point"]))),
+                    "where": self.short(setting),
+                    "seed": row["seed"],
+                    "anchor": self.anchor(setting, row["method"]),
+                }
+            )
+        return runs
+
     def anchor(self, setting: StudySetting, method: str) -> str:
         """The link to the runs behind a cell; "" for what is no setting of the study."""
         if setting not in self.settings:
@@ -110,12 +139,12 @@ class Facts:
 
     def majority(self, setting: StudySetting) -> pd.Series:
         """Per client, what predicting its training majority scores; mean over seeds' partitions."""
-        each = [part.majority(self.together) for part in self.partitions_of(setting)]
+        each = [p.majority(self.together) for p in self.partitions_of(setting)]
         return pd.concat(each).groupby(level=0).mean() if each else pd.Series(dtype=float)
 
     def population(self, setting: StudySetting) -> float:
         """What predicting the training majority of all clients scores."""
-        each = [part.population_majority() for part in self.partitions_of(setting)]
+        each = [p.population_majority() for p in self.partitions_of(setting)]
         return sum(each) / len(each) if each else float("nan")
 
     def short(self, setting: StudySetting) -> str:

@@ -146,36 +146,6 @@ def _quantiles(look: Look, axes: Axes, row: int, values: np.ndarray, colour: str
     axes.plot([median] * 2, [row - 0.16, row + 0.16], color=look.paper, lw=1.6)
 
 
-@pictured
-def change(look: Look, frame: pd.DataFrame, names: Mapping[str, str], metric: str) -> Canvas:
-    """A dot per client, before against after personalisation, with the line of no change."""
-    canvas, axes = axes_of(2.9)
-    scale = _scale(metric)
-    values = scale * frame.groupby(["method", "client"])[["before", "after"]].mean().to_numpy()
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    margin = 0.06 * (high - low) or 1.0
-    ends = (low - margin, high + margin)
-    axes.plot(ends, ends, color=look.muted, lw=0.9, ls=DASHED)
-    for i, method in enumerate(names):
-        rows = frame[frame["method"] == method].groupby("client")[["before", "after"]].mean()
-        axes.scatter(
-            scale * rows["before"],
-            scale * rows["after"],
-            s=20,
-            alpha=0.75,
-            lw=0,
-            color=look.colour(i),
-            marker=MARKERS[i % len(MARKERS)],
-            label=names[method],
-        )
-    axes.set(
-        xlim=ends, ylim=ends, xlabel=f"before: {unit(metric)}", ylabel=f"after: {unit(metric)}"
-    )
-    axes.set_aspect("equal")
-    axes.grid()
-    return with_legend(look, canvas)
-
-
 FINEST = 1500
 """Clients that a picture tells apart; of more, as many in even steps are drawn."""
 MOST = 40

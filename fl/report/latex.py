@@ -1,4 +1,4 @@
-"""Tables as LaTeX.
+"""The tables of a report as LaTeX.
 
 A table that is wider than the text is made smaller by LaTeX itself; one that is longer than a page
 goes on in another table.
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from fl.report.cells import DASH, MINUS, Row, Table, transposed
+from fl.report.facts import Facts
 
 PREAMBLE = r"\usepackage{array,booktabs,graphicx}"
 """What a document needs."""
@@ -52,6 +53,17 @@ TEX = {
     **{c: f"\\{c}" for c in "&%$#_{}"},
     **{chr(0x3B1 + i): f"$\\{n}$" for i, n in enumerate(GREEK.split()) if n != "omicron"},
 }
+
+
+def document(facts: Facts, tables: Sequence[Table]) -> str:
+    """All tables, under a comment that says what they need."""
+    study = facts.plan["study"]
+    head = [
+        f"% {facts.plan['hash']}: python -m fl report {study}; needs {PREAMBLE}",
+        f"% {facts.status}",
+        f"{FITTED}\n",
+    ]
+    return "\n".join([*head, *(to_latex(table, f"{study}-{table.name}") for table in tables)])
 
 
 def tex(text: str) -> str:

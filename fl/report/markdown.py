@@ -1,14 +1,33 @@
-"""Tables as Markdown."""
+"""The report in Markdown: what is missing, and all tables."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fl.report.cells import Table
+from fl.report.facts import Facts
 
 
-def markdown(text: str) -> str:
+def document(facts: Facts, tables: Sequence[Table]) -> str:
+    """All tables under the study's title and question."""
+    lines = [f"# {literal(facts.plan['title'])}\n"]
+    if facts.plan.get("question"):
+        lines.append(f"{literal(facts.plan['question'])}\n")
+    lines.append(f"{facts.status}\n")
+    for state, runs in facts.absent.items():
+        lines += [
+            f"- {state}: {literal(r['what'])}, {literal(r['where'])}, seed {r['seed']}, "
+            f"run `{r['id']}`"
+            for r in runs
+        ]
+    lines += [f"\n{to_markdown(table)}" for table in tables]
+    lines += [f"- analysis {literal(a.trouble)}" for a in facts.analyses if a.trouble]
+    lines.append(f"\nPlan {facts.plan['hash']}; `python -m fl report {facts.plan['study']}`\n")
+    return "\n".join(lines)
+
+
+def literal(text: str) -> str:
     """``text`` as Markdown shows it literally, in a table cell too."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", text).replace("\n", "<br>")
@@ -18,17 +37,17 @@ def to_markdown(table: Table) -> str:
     """A pipe table under its caption."""
     number = f"**Table {table.number}.** " if table.number else ""
     lines = [
-        number + markdown(table.whole_caption),
+        number + literal(table.whole_caption),
         "",
-        _pipes(markdown(column.name) for column in table.columns),
+        _pipes(literal(column.name) for column in table.columns),
         _pipes(":---" if column.text else "---:" for column in table.columns),
     ]
     for row in table.rows:
         if row.kind == "heading":
-            lines.append(_pipes([f"*{markdown(row.head)}*", *[""] * (len(table.columns) - 1)]))
+            lines.append(_pipes([f"*{literal(row.head)}*", *[""] * (len(table.columns) - 1)]))
             continue
-        texts = [(markdown(cell.whole), cell.best) for cell in row.cells]
-        lines.append(_pipes([markdown(row.head), *(f"**{t}**" if b else t for t, b in texts)]))
+        texts = [(literal(cell.whole), cell.best) for cell in row.cells]
+        lines.append(_pipes([literal(row.head), *(f"**{t}**" if b else t for t, b in texts)]))
     return "\n".join(lines) + "\n"
 
 

@@ -276,12 +276,13 @@ def personal_table(facts: Facts) -> Table | None:
     caption = (
         f"Test {unit(metric)} of the shared model before personalisation and of the "
         "clients' own models after it: mean over clients, then mean ± standard deviation over "
-        f"seeds; the gain is paired by seed."
+        "seeds; the gain is paired by seed. Better: share of clients (%) whose own model is better."
     )
     shown: dict[str, Show] = {
         "before": _spread("before", "before_sd_seeds", metric),
         "after": _spread("after", "after_sd_seeds", metric),
         "gain": _spread("gain", "gain_sd_seeds", metric, signed=True),
+        "better": _number("better", "accuracy"),
     }
     return by_setting(facts, "personalisation", caption, frame, shown)
 

@@ -108,7 +108,7 @@ def _sections(facts: Facts) -> list[Section]:
         Section(
             "personalisation",
             "Before and after personalisation",
-            _there(method_tables.personal_table(facts), _change(facts)),
+            _there(method_tables.personal_table(facts)),
         ),
         _analyses(facts),
         Section("paired", "Paired comparison", _there(method_tables.paired_table(facts))),
@@ -210,10 +210,6 @@ def _lines(facts: Facts) -> Figure | None:
     return Figure("rounds", caption, panels, tuple(facts.methods)) if panels else None
 
 
-def _crowded(facts: Facts) -> bool:
-    return bool((facts.summary["n_clients"] > figures.CROWD).any())
-
-
 def _strips(facts: Facts) -> Figure | None:
     """Every client's final value."""
     frame = summaries.over_clients(facts.rows, facts.runs, facts.metric)
@@ -227,7 +223,7 @@ def _strips(facts: Facts) -> Figure | None:
         return Panel(facts.short(setting), alt, picture)
 
     each = "every client (a dot)"
-    if _crowded(facts):
+    if (facts.summary["n_clients"] > figures.CROWD).any():
         each = (
             "from the 5th to the 95th percentile of the clients (thin line), between the quartiles "
             "(thick, with a gap at the median), the worst and the best client (dots)"
@@ -238,32 +234,3 @@ def _strips(facts: Facts) -> Figure | None:
     )
     panels = _panels(facts, draw)
     return Figure("spread", caption, panels) if panels else None
-
-
-def _change(facts: Facts) -> Figure | None:
-    """Every client before and after personalisation; nothing of more than can be told apart."""
-    metric = facts.metric
-    if _crowded(facts):
-        return None
-    frame = summaries.stages(facts.rows, facts.runs, metric)
-
-    def draw(setting: StudySetting) -> Panel | None:
-        values = at(frame, setting)
-        if values.empty:
-            return None
-        clients = values.groupby(["method", "client"])[["before", "after"]].mean()
-        gains = clients["after"] - clients["before"]
-        alt = (
-            f"after against before personalisation; {int((gains > 0).sum())} of {len(gains)} "
-            "clients have risen."
-        )
-        picture = figures.change(values, facts.methods, metric)
-        return Panel(facts.short(setting), alt, picture)
-
-    movers = tuple(method for method in facts.methods if method in set(frame["method"]))
-    caption = (
-        "A dot is a client, its mean over seeds, before and after personalisation. Above the "
-        "dashed line personalisation helped."
-    )
-    panels = _panels(facts, draw)
-    return Figure("change", caption, panels, movers) if panels else None

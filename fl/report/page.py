@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from fl.base.drawing import N_COLOURS, placed
-from fl.base.schema import COMPLETE, DIVERGED, MISSING, StudySetting
+from fl.base.schema import StudySetting
 from fl.report.cells import NOTHING, Table, decimal, number, transposed, unit
 from fl.report.facts import Facts, at
 from fl.report.figures import DASHES, MARKERS, Panel
@@ -37,34 +37,16 @@ def html(facts: Facts, sections: Sequence[Section]) -> str:
         "transposed": transposed,
         "breakable": _breakable,
     }
-    states = facts.runs["state"]
     return environment.get_template("report.html.j2").render(
         facts=facts,
         plan=facts.plan,
-        counts={s: int((states == s).sum()) for s in (COMPLETE, DIVERGED, MISSING)},
-        absent=absent(facts),
+        counts=facts.counts,
+        absent=facts.absent,
         sections=sections,
         runs=runs_behind(facts),
         unit=unit(facts.metric),
         legend=_legend(facts),
     )
-
-
-def absent(facts: Facts) -> dict[str, list[dict[str, Any]]]:
-    """The runs that are not complete, by state."""
-    runs: dict[str, list[dict[str, Any]]] = {MISSING: [], DIVERGED: []}
-    for row in facts.runs[facts.runs["state"] != COMPLETE].to_dict("records"):
-        setting = (row["dataset"], row["partition"], row["model"])
-        runs[row["state"]].append(
-            {
-                "id": row["run"],
-                "what": ", ".join(filter(None, (facts.methods[row["method"]], row["point"]))),
-                "where": facts.short(setting),
-                "seed": row["seed"],
-                "anchor": facts.anchor(setting, row["method"]),
-            }
-        )
-    return runs
 
 
 def runs_behind(facts: Facts) -> list[tuple[StudySetting, list[dict[str, Any]]]]:

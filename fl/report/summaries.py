@@ -287,12 +287,17 @@ def stages(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def personalisation(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """One row per setting and method with both stages: means and sds over seeds, and the gain."""
+    """One row per setting and method with both stages: means and sds over seeds, and the gain;
+    ``better``: the share of clients whose own model is better, each by its mean over seeds.
+    """
     each = stages(rows, runs, metric)
     each["gain"] = each["after"] - each["before"]
+    clients = each.groupby([*KEY, "client"], sort=False)["gain"].mean()
+    better = (clients * (1 if rising(metric) else -1) > 1e-12).groupby(KEY, sort=False).mean()
     seeds = each.groupby([*KEY, "seed"], sort=False)[["before", "after", "gain"]].mean()
     grouped = seeds.groupby(KEY, sort=False)
-    return grouped.mean().join(grouped.std().add_suffix("_sd_seeds")).reset_index()
+    means = grouped.mean().join(grouped.std().add_suffix("_sd_seeds"))
+    return means.join(better.rename("better")).reset_index()
 
 
 def over_draws(summary: pd.DataFrame, metric: str, baseline: str | None) -> pd.DataFrame:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from fl.base import files
 from fl.base.errors import DataError, Where
 from fl.base.schema import METRIC_COLUMNS, MISSING, PERSONAL, RESULT_COLUMNS, SETTING
-from fl.report.summaries import REPORTED, SCORED, best_rounds, points, rising
+from fl.report.summaries import KEY, REPORTED, SCORED, best_rounds, points, rising
 from fl.store import run_check
 from fl.store.layout import METRICS, RECORD
 from fl.store.store import Store
@@ -271,21 +271,18 @@ def read_plan_hash(path: Path) -> tuple[str, bool] | None:
 def _selected(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.Series:
     """Whether a run belongs to the point that does best on validation data (ties: the first)."""
     table = points(rows, runs, metric)
-    best = set()
-    for key, group in table.groupby([*SETTING, "method"], sort=False):
-        if len(group) > 1 and group["n_seeds"].sum() and group["val"].isna().all():
-            raise DataError(
-                f"method {key[-1]!r} has a grid of {len(group)} points but no validation rows of "
-                f"{metric!r} to choose by; give the partition a validation share or the method "
-                "one point"
-            )
-        rank = pd.DataFrame(
-            {
-                "diverged": group["n_diverged"] > 0,
-                "score": group["val"] * (-1 if rising(metric) else 1),
-            }
+    grids = table.groupby(KEY, sort=False).agg(
+        points=("point", "size"), finished=("n_seeds", "sum"), scored=("val", "count")
+    )
+    unscored = grids[(grids["points"] > 1) & (grids["finished"] > 0) & (grids["scored"] == 0)]
+    for grid in unscored.reset_index().to_dict("records"):
+        raise DataError(
+            f"method {grid['method']!r} has a grid of {grid['points']} points but no validation "
+            f"rows of {metric!r} to choose by; give the partition a validation share or the method "
+            "one point"
         )
-        first = rank.sort_values(["diverged", "score"], kind="stable", na_position="last").index[0]
-        best.add((*key, group.loc[first, "point"]))
-    keys = runs[[*SETTING, "method", "point"]].itertuples(index=False, name=None)
-    return pd.Series([key in best for key in keys], index=runs.index, dtype=bool)
+    table["diverged"] = table["n_diverged"] > 0
+    table["score"] = table["val"] * (-1 if rising(metric) else 1)
+    table = table.sort_values(["diverged", "score"], kind="stable", na_position="last")
+    best = table.drop_duplicates(KEY).set_index([*KEY, "point"]).index
+    return pd.Series(pd.MultiIndex.from_frame(runs[[*KEY, "point"]]).isin(best), runs.index)

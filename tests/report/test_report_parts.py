@@ -160,7 +160,6 @@ def test_a_page_of_twenty_thousand_clients_is_small(tmp_path):
     sections = outline(facts)
     page = report.texts(facts, sections)[".html"]
     assert len(page.encode()) < 300_000
-    assert "change" not in {b.name for b in blocks(sections)}, "nobody could tell 20,000 dots apart"
 
 
 def test_more_clients_than_dots_are_quantiles(tmp_path):
