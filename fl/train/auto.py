@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 from torch import nn
 
 from fl.api.method import Pass
-from fl.engine.batches import steps_of
 from fl.engine.simulate import Simulation
 from fl.train import costs
+from fl.train.memory import longest
 
 STEPS = 40_000
 """Steps from which compiling pays: it takes 15 s or more, and saves half a millisecond a step."""
@@ -72,15 +70,4 @@ def choose(simulation: Simulation, unstackable: str = "") -> Choice:
 def steps_a_round(simulation: Simulation) -> int:
     """Steps that the client with most samples takes in round 1."""
     passes = [part for part in simulation.method.passes if isinstance(part, Pass)]
-    return sum(_longest(simulation, part) for part in passes)
-
-
-def _longest(simulation: Simulation, part: Pass) -> int:
-    """Steps of a pass in round 1, of the client that has most samples."""
-    if part.sampling.steps:
-        return part.sampling.steps(1)
-    training, held = simulation.training, simulation.held
-    if part.sampling.epochs:
-        training = replace(training, local_epochs=part.sampling.epochs, local_steps=None)
-    sizes = np.array([len(held.samples["train"][client]) for client in held.participants])
-    return int(steps_of(sizes, training).max(initial=0)) * part.sampling.repeat
+    return sum(longest(simulation, part) for part in passes)

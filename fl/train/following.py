@@ -40,8 +40,8 @@ def follow(runs: Runs, stack: Stack) -> None:
         stack.add(finished)
         for run in set(mine) & set(finished):
             runs.logs[run].round(finished[run])
-        progress.show(stack.round, min(one.loss for one in finished.values()))
-        ended = [run for run, one in finished.items() if one.diverged]
+        progress.show(stack.round, min(round_.loss for round_ in finished.values()))
+        ended = [run for run, round_ in finished.items() if round_.diverged]
         if stack.round == rounds:
             ended = list(finished)
         goes_on = len(ended) < len(finished)
@@ -84,6 +84,6 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
     final = simulation.final(last.state) if member.keep_weights else None
     if runs.costs is None:
         runs.costs = costs.recorded(simulation, last.state)
-    told = record(member, stack, last, runs.costs, runs.bundle.execution)
-    runs.workspaces[run].finish(told, stack.rows[run], final, stack.kept(run))
-    runs.logs[run].ended("finished", state=told["state"], seconds=told["seconds"])
+    content = record(member, stack, last, runs.costs, runs.bundle.execution)
+    runs.workspaces[run].finish(content, stack.rows[run], final, stack.stacked_traces(run))
+    runs.logs[run].ended("finished", state=content["state"], seconds=content["seconds"])

@@ -131,7 +131,7 @@ class _Job:
         bundle = self._runs.bundle
         backend: str = bundle.execution.backend
         if backend == "auto":
-            backend, why = auto.choose(simulation, getattr(bundle, "unstackable", ""))
+            backend, why = auto.choose(simulation, bundle.unstackable)
             logger.info("backend %s (%s)", backend, why)
         methods = [simulation.method, *(modal.method for modal in simulation.method.modals)]
         passes = [part for method in methods for phase in method.phases for part in phase.passes]

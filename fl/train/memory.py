@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from fl.api.method import Pass
 from fl.base.errors import FedloomError
+from fl.engine.batches import steps_of
 from fl.engine.simulate import Simulation
 
 REMEDY = (
-    "lower batch_size, local_epochs or local_steps, take a smaller model, say `execution: "
-    "{backend: loop}`, which has one client's batch in memory at a time, or more memory"
+    "lower batch_size, local_epochs, local_steps or a warm-up's steps, take a smaller model, say "
+    "`execution: {backend: loop}`, which has one client's batch in memory at a time, or more memory"
 )
 
 LIMIT = Path("/sys/fs/cgroup/memory.max")
 """What a container or a scheduler allows, on Linux."""
 
-PLACE = 18
+PLACE = 26
 """Bytes that each place in a round's batches takes: a sample's number and its weight, twice while
-they are put together.
+they are put together, and its key.
 """
-KEY = 8
-"""Bytes of a sample's key."""
+
 FLOAT = 4
 """Bytes of a number."""
 
@@ -40,46 +43,44 @@ def check(simulation: Simulation) -> None:
     What is counted is the plan of a round's batches, and one batch. Without the check the system
     would kill the process without a message.
     """
-    training, arrays = simulation.training, simulation.arrays
-    held, everybody = simulation.held.samples["train"], simulation.held.participants
-    most = max((len(held[client]) for client in everybody), default=0)
-    phases = simulation.method.phases
-    passes = [part for one in phases for part in one.passes if isinstance(part, Pass)]
-    epochs = max((part.sampling.epochs or training.local_epochs or 1 for part in passes), default=1)
-    steps = training.local_steps or -(-most // training.batch_size) * epochs
-    clients = max(1, round(training.participation * len(everybody)))
-    drawn = max((refresh.batches for part in passes for refresh in part.refreshes), default=1)
-    places = clients * max(steps, drawn) * training.batch_size * PLACE
-    batch = training.batch_size * arrays.numbers * FLOAT
     there = size()
-    if there is not None and places + batch > there:
-        problem = f"a round of {steps:,} steps of {clients} clients with a batch_size of "
-        problem += f"{training.batch_size:,} takes more than the {there / 1e9:.1f} GB of memory"
-        raise FedloomError(f"{problem} that this machine has; {REMEDY}")
-    _check_classes(simulation, there)
-
-
-def _check_classes(simulation: Simulation, there: int | None) -> None:
-    """The same for passes whose batches have all classes, such as a warm-up before round 1."""
     for phase in simulation.method.phases:
         for part in phase.passes:
-            if not isinstance(part, Pass) or not part.sampling.per_class or not part.sampling.steps:
-                continue
-            steps, clients = part.sampling.steps(1), len(simulation.held.participants)
-            each = part.sampling.per_class * simulation.classes
-            # Beside its place, every sample of every step has a key.
-            if there is not None and steps * clients * each * (PLACE + KEY) > there:
-                problem = f"{steps:,} steps of {clients} clients with {each:,} images each take "
-                problem += f"more than the {there / 1e9:.1f} GB of memory that this machine has"
-                remedy = "fewer steps before round 1, or a warm-up as a stage of its own (train_on)"
-                raise FedloomError(f"{problem}; allowed: {remedy}, or more memory")
+            if there is not None and isinstance(part, Pass):
+                _check_pass(simulation, part, phase.everyone, there)
+
+
+def _check_pass(simulation: Simulation, part: Pass, everyone: bool, there: int) -> None:
+    training, sampling, people = simulation.training, part.sampling, simulation.held.participants
+    clients = len(people) if everyone else max(1, round(training.participation * len(people)))
+    size = training.batch_size
+    if sampling.per_class:
+        size = sampling.per_class * simulation.classes
+    steps = longest(simulation, part)
+    drawn = max((refresh.batches for refresh in part.refreshes), default=1)
+    batch = size * simulation.arrays.numbers * FLOAT
+    if clients * max(steps, drawn) * size * PLACE + batch > there:
+        problem = f"{steps:,} steps of {clients} clients with batches of {size:,} samples take "
+        problem += f"more than the {there / 1e9:.1f} GB of memory that this machine has"
+        raise FedloomError(f"{problem}; {REMEDY}")
+
+
+def longest(simulation: Simulation, part: Pass) -> int:
+    """Steps of a pass in round 1, of the client that has most samples."""
+    if part.sampling.steps:
+        return part.sampling.steps(1)
+    training, held = simulation.training, simulation.held
+    if part.sampling.epochs:
+        training = replace(training, local_epochs=part.sampling.epochs, local_steps=None)
+    sizes = np.array([len(held.samples["train"][client]) for client in held.participants])
+    return int(steps_of(sizes, training).max(initial=0)) * part.sampling.repeat
 
 
 def size() -> int | None:
     """Bytes of memory that this process may use; None where the system does not say."""
-    found = []
+    limits = []
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit.
-        found.append(int(LIMIT.read_text()))
-    return min(found, default=None)
+        limits.append(int(LIMIT.read_text()))
+    return min(limits, default=None)

@@ -52,7 +52,7 @@ def record(
             "threads": execution.threads,
         },
         "rounds": stack.round,
-        "seconds": round(stack.seconds[member.run], 3),
+        "seconds": round(stack.seconds, 3),
         "note": last.trouble,
         "costs": costs,
     }

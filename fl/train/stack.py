@@ -39,8 +39,8 @@ class Stack:
     Attributes:
         members: The runs that the stack began with; those that diverged are no longer in
             ``states``.
-        seconds: Of work by member: equal shares of the time in which it was trained with others.
-        since: When seconds were last shared out.
+        spent: Seconds of work before ``since``.
+        since: When this process began or went on.
         traces: By run and round, what the run's method records.
     """
 
@@ -50,13 +50,9 @@ class Stack:
     rows: dict[str, pd.DataFrame]
     backend: str
     round: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
+    spent: float = 0.0
     since: float = field(default_factory=time.monotonic)
     traces: dict[str, dict[int, dict[str, Tensor]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.seconds = {run: self.seconds.get(run, 0.0) for run in self.members}
-        self.traces = {run: self.traces.get(run, {}) for run in self.members}
 
     @classmethod
     def begin(
@@ -65,102 +61,86 @@ class Stack:
         """A stack before its first round, from fresh variables or from the stored model of another
         run.
         """
-        states = {run: sim.begin(weights[run]) for run, sim in simulations.items()}
-        rows = {}
-        for run, sim in simulations.items():
-            given = weights[run]
-            rows[run] = as_rows([]) if given is None else sim.before(given)
+        states, rows = {}, {}
+        for run, simulation in simulations.items():
+            start = weights[run]
+            states[run] = simulation.begin(start)
+            rows[run] = as_rows([]) if start is None else simulation.before(start)
         return cls(dict(simulations), list(simulations), states, rows, backend)
 
     @classmethod
     def resume(cls, saved: Checkpoint, simulations: Mapping[str, Simulation]) -> Stack:
         """A stack from its checkpoint; members that are no longer asked for are left out."""
-        extra = dict(saved.extra)
-        everyone, spent = extra.pop("members"), extra.pop("seconds")
-        if not isinstance(spent, dict):  # A checkpoint of an older version, which had their sum.
-            spent = dict.fromkeys(everyone, spent / len(everyone))
-        members = [run for run in everyone if run in simulations]
-        states = {}
+        members = [run for run in saved.extra["members"] if run in simulations]
+        states, rows, traces = {}, dict.fromkeys(members, as_rows([])), {}
         for run in [run for run in members if run in saved.state]:
-            device = simulations[run].arrays.device
-            server = trees.to(saved.state[run]["server"], device)
-            sim = simulations[run]
-            clients = holders.loaded(saved.state[run]["clients"], sim.method, sim.held.modality)
+            simulation, tree = simulations[run], saved.state[run]
+            server = trees.to(tree["server"], simulation.arrays.device)
+            modality = simulation.held.modality
+            clients = holders.loaded(tree["clients"], simulation.method, modality)
             states[run] = State(server, clients)
-        rows = {
-            run: as_rows([]) if run not in states else _rows_of(saved.rows, run) for run in members
-        }
+            its = saved.rows[saved.rows["run"] == run]
+            rows[run] = its.drop(columns="run").reset_index(drop=True)
+            traces[run] = _by_round(tree.get("traces", {}))
         logger.info("resumed after round %d", saved.round)
-        chosen = {run: simulations[run] for run in members}
-        traces = {run: _apart(saved.state[run].get("traces", {})) for run in states}
         return cls(
-            *(chosen, members, states, rows),
-            round=saved.round,
-            seconds=spent,
+            {run: simulations[run] for run in members},
+            members,
+            states,
+            rows,
+            saved.extra["backend"],
+            saved.round,
+            saved.extra["seconds"],
             traces=traces,
-            **extra,
         )
+
+    @property
+    def seconds(self) -> float:
+        """Of work for each member: equal shares of the time in which they were trained together."""
+        return (self.spent + time.monotonic() - self.since) / len(self.members)
 
     def add(self, finished: Mapping[str, Round]) -> None:
         """Add a finished round."""
-        self._share()
-        for run, one in finished.items():
-            self.round = one.number
-            self.rows[run] = pd.concat([self.rows[run], one.rows], ignore_index=True)
-            if one.traces:
-                self.traces[run][one.number] = one.traces
-        self.states = {run: one.state for run, one in finished.items() if not one.diverged}
+        for run, round_ in finished.items():
+            self.round = round_.number
+            self.rows[run] = pd.concat([self.rows[run], round_.rows], ignore_index=True)
+            if round_.traces:
+                self.traces.setdefault(run, {})[round_.number] = round_.traces
+        self.states = {run: done.state for run, done in finished.items() if not done.diverged}
 
-    def _share(self) -> None:
-        """Share the time that has passed between the runs that were trained in it."""
-        now = time.monotonic()
-        for run in self.states:
-            self.seconds[run] += (now - self.since) / len(self.states)
-        self.since = now
-
-    def kept(self, run: str) -> dict[str, Tensor] | None:
-        """A run's traces, by name a tensor [rounds evaluated, ...], and those rounds as ``round``.
-
-        Returns:
-            None if there are none.
+    def stacked_traces(self, run: str) -> dict[str, Tensor] | None:
+        """A run's traces, by name a tensor [rounds evaluated, ...], and those rounds as ``round``;
+        None if there are none.
         """
-        found = self.traces[run]
-        if not found:
+        traces = self.traces.get(run)
+        if not traces:
             return None
-        names = next(iter(found.values()))
+        names = next(iter(traces.values()))
         if "round" in names:
             raise FedloomError("a trace is named 'round'; allowed: any other name")
-        stacked = {name: torch.stack([one[name] for one in found.values()]) for name in names}
-        return {"round": torch.tensor(list(found)), **stacked}
+        stacks = {name: torch.stack([trace[name] for trace in traces.values()]) for name in names}
+        return {"round": torch.tensor(list(traces)), **stacks}
 
     def save(self, folder: Path) -> None:
         """Save a checkpoint of this round in the folder of one of the runs."""
-        self._share()
-        state = {
-            run: {
-                "server": one.server,
-                "clients": holders.saved(one.clients, sim.method, sim.held.modality),
-                "traces": self.kept(run) or {},
+        saved = {}
+        for run, state in self.states.items():
+            simulation = self.simulations[run]
+            modality = simulation.held.modality
+            saved[run] = {
+                "server": state.server,
+                "clients": holders.saved(state.clients, simulation.method, modality),
+                "traces": self.stacked_traces(run) or {},
             }
-            for run, one in self.states.items()
-            for sim in [self.simulations[run]]
-        }
         rows = pd.concat([self.rows[run].assign(run=run) for run in self.states])
-        extra = {
-            "members": self.members,
-            "backend": self.backend,
-            "seconds": self.seconds,
-        }
+        seconds = self.seconds * len(self.members)
+        extra = {"members": self.members, "backend": self.backend, "seconds": seconds}
         with disk_errors(folder):
-            checkpoint.save(folder, self.round, state, extra, rows.reset_index(drop=True))
+            checkpoint.save(folder, self.round, saved, extra, rows.reset_index(drop=True))
 
 
-def _apart(kept: Tree) -> dict[int, dict[str, Tensor]]:
-    """Traces by round, the inverse of `Stack.kept`."""
-    names = [name for name in kept if name != "round"]
-    rounds = kept["round"].tolist() if kept else []
-    return {number: {name: kept[name][i] for name in names} for i, number in enumerate(rounds)}
-
-
-def _rows_of(rows: pd.DataFrame, run: str) -> pd.DataFrame:
-    return rows[rows["run"] == run].drop(columns="run").reset_index(drop=True)
+def _by_round(stacks: Tree) -> dict[int, dict[str, Tensor]]:
+    """The inverse of `Stack.stacked_traces`."""
+    names = [name for name in stacks if name != "round"]
+    rounds = stacks["round"].tolist() if stacks else []
+    return {number: {name: stacks[name][i] for name in names} for i, number in enumerate(rounds)}

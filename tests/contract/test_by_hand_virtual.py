@@ -373,6 +373,6 @@ def test_a_warm_up_that_fits_into_no_memory_is_refused(monkeypatch: pytest.Monke
     memory.check(simulation)
     monkeypatch.setattr(memory, "size", lambda: 10**5)
     with pytest.raises(
-        FedloomError, match=r"100 steps of 4 clients with 24 images each .*train_on"
+        FedloomError, match=r"100 steps of 4 clients with batches of 24 samples .*warm-up"
     ):
         memory.check(simulation)

@@ -443,8 +443,8 @@ def test_what_cannot_fit_into_memory_is_named_before_it_is_begun(
     lines = capsys.readouterr().err.strip().splitlines()[-2:]
     for run in study.runs("fedavg"):
         [line] = [line for line in lines if line.startswith(f"failed: {run} (FedAvg on synthetic(")]
-        assert " clients with a batch_size of 8 takes more than the " in line
-        assert "; lower batch_size, local_epochs or local_steps, " in line
+        assert " clients with batches of 8 samples take more than the " in line
+        assert "; lower batch_size, local_epochs, local_steps or " in line
     assert study.train("local") == 0
 
 
@@ -528,7 +528,7 @@ def test_data_that_is_damaged_is_named(planned: Plan, capsys: pytest.CaptureFixt
     array.write_bytes(array.read_bytes()[:1000])
     capsys.readouterr()
     assert study.train("fedavg", "second") == 1
-    assert f"{array}: is missing, truncated or no array" in capsys.readouterr().err
+    assert f"{array.parent} and prepare it again" in capsys.readouterr().err
 
 
 def test_the_record_says_by_what_and_on_what(planned: Plan) -> None:
