@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from pathlib import Path
 
 from fl.base.errors import DataError
@@ -56,7 +55,9 @@ def enough(sizes: Mapping[str, int], least: int, name: str) -> list[str]:
     return kept
 
 
-def lacking(file: Path, missing: Iterable[str]) -> None:
-    """Raise a `DataError` that names the first few of what is missing in a file, if anything is."""
-    if named := list(islice(missing, 5)):
-        raise DataError(f"{file}: lacks {', '.join(named)}; delete the file to fetch it again")
+def lacking(file: Path, missing: Iterable[object]) -> None:
+    """Raise a `DataError` that names the first of what is missing in a file, if anything is."""
+    names = [str(name) for name in missing]
+    if names:
+        more = f" and {len(names) - 1} others" if len(names) > 1 else ""
+        raise DataError(f"{file}: lacks {names[0]}{more}; delete the file to fetch it again")

@@ -6,14 +6,14 @@ array, so that no more than one image at a time is in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from fl.base.errors import DataError
 from fl.data.archives import entries
+from fl.data.counts import lacking
 from fl.data.images import decode
 from fl.data.prepared import SPLIT, Writer
 
@@ -54,15 +54,7 @@ def place(
         assert key is not None
         x[rows[key]] = read(stream)
         missing.pop(key, None)
-    absent(archive, missing)
-
-
-def absent(archive: Path, missing: Iterable[object]) -> None:
-    """Raise a `DataError` if there are any files that an archive should have and has not."""
-    names = [str(name) for name in missing]
-    if names:
-        more = f" and {len(names) - 1} other files" if len(names) > 1 else ""
-        raise DataError(f"{archive}: lacks {names[0]}{more}; delete the file to fetch it again")
+    lacking(archive, missing)
 
 
 def label(writer: Writer, y: np.ndarray, domain: np.ndarray, split: np.ndarray | None) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from fl.base.errors import DataError
-from fl.data import per_domain, pickles
+from fl.data import counts, per_domain, pickles
 from fl.data.archives import entries, name_of
-from fl.data.placing import TEST, TRAIN, VAL, absent, known
+from fl.data.placing import TEST, TRAIN, VAL, known
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def read(
         known(name, wanted): _list(pickles.load(stream), name_of(stream), classes)
         for name, stream in entries(archive, lambda name: known(name, wanted) is not None)
     }
-    absent(archive, (name for name in wanted if name not in lists))
+    counts.lacking(archive, (name for name in wanted if name not in lists))
     return {str(name): value for name, value in lists.items()}
 
 

@@ -6,13 +6,14 @@ Two machines, or two backends, give the same run with other last digits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from fl.store.layout import METRICS, TRACES, WEIGHTS
 from fl.store.run_check import KEY
 from fl.store.store import Store
+
+if TYPE_CHECKING:
+    import numpy as np
 
 TOLERANCE = 1e-6
 """Numbers a and b are the same if abs(a - b) <= TOLERANCE * (1 + abs(b)), or if both are NaN."""
@@ -49,6 +50,8 @@ def _leaves(tree: Mapping[str, Any], above: str) -> Iterator[tuple[str, np.ndarr
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    import numpy as np
+
     if one.shape != other.shape or one.dtype.kind != "f":
         return np.array_equal(one, other)
     return np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)

@@ -76,8 +76,9 @@ class Store:
 
     def _torn(self, run: str) -> bool:
         folder = self._folder(run)
-        named = any(files.is_file(folder / name) for name in KEPT)
-        return not self.has(run) and (named or not os.access(folder, os.R_OK | os.X_OK))
+        closed = files.is_folder(folder) and not os.access(folder, os.R_OK | os.X_OK)
+        kept = any(files.is_file(folder / name) for name in KEPT)
+        return not self.has(run) and (closed or kept)
 
     def unfinished(self) -> list[str]:
         """The runs that are being computed, or were and are not finished; sorted."""

@@ -5,7 +5,8 @@ import pytest
 from sources.packing import encoded, picture, seen, zipped
 
 from fl.base.errors import DataError
-from fl.data.placing import absent, known, place
+from fl.data.counts import lacking
+from fl.data.placing import known, place
 
 
 def test_known_is_the_end_of_a_path_of_whole_names():
@@ -36,12 +37,12 @@ def test_an_image_that_comes_twice_counts_once(tmp_path):
 
 def test_what_is_missing_is_named(tmp_path):
     zipped(tmp_path / "a.zip", {"a.png": encoded(picture("a", 9, 7))})
-    with pytest.raises(DataError, match=r"a\.zip: lacks b\.png and 1 other files; delete the file"):
+    with pytest.raises(DataError, match=r"a\.zip: lacks b\.png and 1 others; delete the file"):
         place(
             tmp_path / "a.zip",
             dict.fromkeys(("a.png", "b.png", "c.png"), 0),
             np.zeros((1, 3, 4, 4)),
         )
     with pytest.raises(DataError, match=r"a\.zip: lacks b\.png; delete the file"):
-        absent(tmp_path / "a.zip", ["b.png"])
-    absent(tmp_path / "a.zip", [])
+        lacking(tmp_path / "a.zip", ["b.png"])
+    lacking(tmp_path / "a.zip", [])

@@ -41,7 +41,7 @@ from fl.base.errors import DataError
 from fl.data import counts
 from fl.data.archives import entries, name_of
 from fl.data.download import Source
-from fl.data.placing import absent, known, label
+from fl.data.placing import known, label
 from fl.data.prepared import Writer
 
 REGIONS = 111
@@ -131,7 +131,7 @@ class Abide:
             key = str(known(name, rows))
             x[rows[key]] = correlations(series(stream))
             missing.pop(key)
-        absent(archive, missing)
+        counts.lacking(archive, missing)
         writer.save("x", x)
         domain = table["site"].map(self.domains.index).to_numpy()
         label(writer, (table["DX_GROUP"] == 1).to_numpy(), domain, None)

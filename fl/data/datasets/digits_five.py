@@ -40,7 +40,7 @@ from fl.base.fields import Bound
 from fl.data import counts, per_domain, pickles
 from fl.data.archives import entries, name_of
 from fl.data.download import Source
-from fl.data.placing import TEST, TRAIN, absent, known, label
+from fl.data.placing import TEST, TRAIN, known, label
 from fl.data.prepared import Writer
 from fl.data.whole import whole
 
@@ -91,7 +91,7 @@ class DigitsFive:
         """
         archive = raw / self.sources[0].name
         labels = {name: y for name, _, y in self._pickles(archive)}
-        absent(archive, (name for name in self._names() if name not in labels))
+        counts.lacking(archive, (name for name in self._names() if name not in labels))
         starts = self._describe(archive, labels, writer)
         x = writer.create("x", (sum(map(len, labels.values())), *self.shape), np.uint8)
         for name, images, y in self._pickles(archive):

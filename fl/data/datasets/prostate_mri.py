@@ -46,7 +46,7 @@ from fl.base.rng import generator
 from fl.data import counts, nifti, per_domain
 from fl.data.archives import entries, name_of
 from fl.data.download import Source
-from fl.data.placing import TEST, TRAIN, VAL, absent, label
+from fl.data.placing import TEST, TRAIN, VAL, label
 from fl.data.prepared import Writer
 
 SIDE = 384
@@ -138,7 +138,7 @@ class ProstateMri:
         for site in self.domains:
             samples = [(*c, i) for c in sorted(slices) if c[0] == site for i in slices[c]]
             if not samples:
-                absent(archive, [f"segmentations of {site}"])
+                counts.lacking(archive, [f"segmentations of {site}"])
             n = len(samples)
             shuffled = generator(self.seed, f"prostate-mri {site}").permutation(n)
             # FedFA's arithmetic: 0.6 n may round to just below a whole number.
@@ -168,7 +168,7 @@ def _fill(
                 x[row] = values[i - 1 : i + 2]
         if not masked:
             missing.pop((site, case), None)
-    absent(archive, (f"{site}/{case}.nii.gz" for site, case in missing))
+    counts.lacking(archive, (f"{site}/{case}.nii.gz" for site, case in missing))
 
 
 def _volumes(archive: Path, masks: bool = False) -> Iterator[tuple[Case, bool, np.ndarray]]:

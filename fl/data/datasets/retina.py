@@ -42,7 +42,7 @@ from fl.base.errors import DataError
 from fl.data import counts, sheets
 from fl.data.archives import entries
 from fl.data.download import Source
-from fl.data.placing import TEST, TRAIN, absent, label, place
+from fl.data.placing import TEST, TRAIN, label, place
 from fl.data.prepared import Writer
 
 SIDE = 96
@@ -134,7 +134,7 @@ def drishti(archive: Path) -> Found:
         elif path.endswith("Drishti-GS1_diagnosis.xlsx"):
             labels = _diagnoses(sheets.rows(stream), f"{archive}: {path}")
     if not labels:
-        absent(archive, ["Drishti-GS1_diagnosis.xlsx"])
+        counts.lacking(archive, ["Drishti-GS1_diagnosis.xlsx"])
     found = {}
     for path in sorted(paths):
         stem = PurePosixPath(path).stem
@@ -197,7 +197,9 @@ def _matching(
         if (match := re.search(pattern, path, re.IGNORECASE))
     }
     there = {y for y, _ in found.values()}
-    absent(archive, (f"the images of {c} eyes" for y, c in enumerate(CLASSES) if y not in there))
+    counts.lacking(
+        archive, (f"the images of {c} eyes" for y, c in enumerate(CLASSES) if y not in there)
+    )
     return dict(sorted(found.items()))
 
 

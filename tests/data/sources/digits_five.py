@@ -20,7 +20,7 @@ PARAMS = {"complete": False}
 BROKEN = {
     "missing domain": (
         {"without": "USPS/"},
-        r"digit_dataset\.zip: lacks USPS/partitions/train_part0\.pkl and 10 other files",
+        r"digit_dataset\.zip: lacks USPS/partitions/train_part0\.pkl and 10 others",
     ),
     "images of another type": (
         {"spoil": "SVHN/test", "strange": pickled((np.zeros((2, 4, 4)), np.zeros(2, int)))},

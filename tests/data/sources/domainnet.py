@@ -18,7 +18,7 @@ PARAMS = {"side": 16, "complete": False}
 BROKEN = {
     "missing class folder": (
         {"without": "real/tiger/"},
-        r"real\.zip: lacks real/tiger/real_005_000005\.jpg and 2 other files",
+        r"real\.zip: lacks real/tiger/real_005_000005\.jpg and 2 others",
     ),
     "missing list": (
         {"without": "sketch_train"},

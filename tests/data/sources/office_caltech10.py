@@ -19,7 +19,7 @@ ZIP = "office_caltech_10_dataset.zip"
 BROKEN = {
     "missing class folder": (
         {"without": "dslr/mug/"},
-        rf"{ZIP}: lacks office_caltech_10/dslr/mug/frame_0008\.jpg and 14 other files",
+        rf"{ZIP}: lacks office_caltech_10/dslr/mug/frame_0008\.jpg and 14 others",
     ),
     "missing list": ({"without": "webcam_test"}, rf"{ZIP}: lacks webcam_test\.pkl"),
     "list of other classes": (
