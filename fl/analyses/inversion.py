@@ -12,14 +12,17 @@ normalisation is in evaluation mode, a weaker defence than batch statistics.
 Runs whose trace ``local`` holds images that clients train on in place of their own (FedLGD) are
 attacked on these too. PSNR and SSIM then compare what is found with the virtual images. `leak` is
 the highest PSNR between what is found and any of the client's real images of the class, which is
-what a person would mind; on real data it is defined in the same way.
+what a person would mind; on real data it is defined in the same way. LPIPS (R. Zhang et al. CVPR
+2018) is reported where torchvision's weights of AlexNet are in PyTorch's cache.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -43,6 +46,10 @@ if TYPE_CHECKING:
 LOCAL = "local"
 """The trace of images that clients train on, [rounds, clients, classes x kept, ...]."""
 FALLS = (3 / 8, 5 / 8, 7 / 8)
+ALEXNET = "alexnet-owt-7be5be79.pth"
+"""The name under which torchvision keeps its weights of AlexNet."""
+
+Distance = Callable[[Tensor, Tensor], float]
 
 
 @dataclass(frozen=True)
@@ -80,16 +87,19 @@ class Inversion:
         shown = {run.run for run in first_seeds(named)}
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
+        distance = perceptual()
         for run, client in itertools.product(named, range(self.client, self.client + self.clients)):
             simulation = run.simulation()
             variables = self._variables(run, simulation, client)
             for data, x, y in self._batches(run, simulation, client):
                 guess = inverted(self, variables, simulation, x, y)
-                scores = scored(simulation, client, x, guess, y)
+                scores = scored(simulation, client, x, guess, y, distance)
                 rows.append({**keys(run), "data": data, "client": client, **scores})
                 if run.run in shown:
                     panels.append(self._panel(run, simulation, client, data, x, guess))
         names = {"psnr": "PSNR", "ssim": "SSIM", "leak": "leak (PSNR to real)"}
+        if distance:
+            names["lpips"] = "LPIPS"
         return Result(
             table=tabled(runs, rows, "data", "client", *names),
             columns=names,
@@ -102,6 +112,7 @@ class Inversion:
             panels=tuple(panels),
             figure="Above what was trained on, below what the attack finds; the run of the lowest "
             "seed.",
+            notes=() if distance else (f"LPIPS was not measured: there is no {_alexnet()}",),
         )
 
     def _variables(self, run: Source, simulation: Simulation, client: int) -> Tree:
@@ -163,9 +174,14 @@ class Inversion:
 
 
 def scored(
-    simulation: Simulation, client: int, x: Tensor, guess: Tensor, y: Tensor
+    simulation: Simulation,
+    client: int,
+    x: Tensor,
+    guess: Tensor,
+    y: Tensor,
+    distance: Distance | None,
 ) -> dict[str, float]:
-    """PSNR, SSIM and leak of what the attack makes of images x [n, ...] with labels y."""
+    """PSNR, SSIM, leak and LPIPS of what the attack makes of images x [n, ...] with labels y."""
     samples = torch.from_numpy(simulation.held.samples["train"][client])
     labels, pixels = simulation.arrays.labels(samples), simulation.arrays.pixels
     real = pixels(simulation.arrays.inputs(samples)).clamp(0, 1)
@@ -175,11 +191,12 @@ def scored(
         max((psnr(image, guessed) for image in real[labels == label]), default=float("nan"))
         for guessed, label in zip(guess, y, strict=True)
     ]
-    return {
+    scores = {
         "psnr": float(np.mean([psnr(*pair) for pair in pairs])),
         "ssim": float(np.mean([ssim(*pair) for pair in pairs])),
         "leak": float(np.mean(leaks)),
     }
+    return {**scores, "lpips": distance(truth, guess)} if distance else scores
 
 
 def spread(labels: np.ndarray) -> np.ndarray:
@@ -269,6 +286,45 @@ def ssim(truth: Tensor, guess: Tensor) -> float:
         truth.numpy(), guess.numpy(), win_size=window, data_range=1.0, channel_axis=0
     )
     return float(similarity)
+
+
+def _alexnet() -> Path:
+    return Path(torch.hub.get_dir()) / "checkpoints" / ALEXNET
+
+
+def perceptual() -> Distance | None:
+    """LPIPS of two batches [n, channels, height, width] from 0 to 1, the mean over the batch.
+
+    Returns:
+        None where AlexNet's weights are not on this machine; they are never fetched.
+
+    Raises:
+        FedloomError: If their file cannot be read.
+    """
+    if not _alexnet().is_file():
+        return None
+    from fl.pytorch.vision import torchvision  # noqa: F401 - it cannot be imported alone everywhere
+
+    import lpips  # isort: skip
+
+    with warnings.catch_warnings():
+        # lpips calls torchvision by names that torchvision warns of.
+        warnings.simplefilter("ignore", UserWarning)
+        try:
+            network = lpips.LPIPS(net="alex", verbose=False).double()
+        except Exception as error:
+            raise FedloomError(
+                f"LPIPS: {_alexnet()} cannot be read ({error}); allowed: torchvision's weights of "
+                "AlexNet, or no such file"
+            ) from error
+
+    @torch.no_grad()
+    def distance(truth: Tensor, guess: Tensor) -> float:
+        coloured = [images.double().expand(-1, 3, -1, -1) for images in (truth, guess)]
+        first, second = (2 * F.interpolate(images, (64, 64)) - 1 for images in coloured)
+        return float(network(first, second).mean())
+
+    return distance
 
 
 @pictured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import gaussian_kde
 from test_analyses import source
-from torch import nn
+from torch import Tensor, nn
 
 from fl.analyses import inversion, membership
 from fl.analyses.inversion import Inversion
@@ -195,6 +196,48 @@ def test_real_and_virtual_batches_are_attacked_and_shown() -> None:
     assert both.iloc[1]["psnr"] == real["psnr"]
     # What is nearest to a real image is no nearer than that of the class it was trained on.
     assert real["leak"] >= real["psnr"] - 1e-9
+
+
+def test_lpips_is_its_formula_on_the_weights_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fl.pytorch.vision import torchvision
+
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    assert inversion.perceptual() is None
+    file = tmp_path / "checkpoints" / inversion.ALEXNET
+    file.parent.mkdir()
+    file.write_bytes(b"half a download")
+    with pytest.raises(FedloomError, match=r"LPIPS: .*alexnet-owt-7be5be79.pth cannot be read"):
+        inversion.perceptual()
+    draw = torch.Generator().manual_seed(0)
+    alexnet = torchvision.models.alexnet().double()
+    torch.save({n: w.float() for n, w in alexnet.state_dict().items()}, file)
+    distance = inversion.perceptual()
+    assert distance is not None
+    x, y = (torch.rand(2, 3, 16, 16, generator=draw, dtype=torch.float64) for _ in range(2))
+    assert distance(x, x) == 0
+    assert distance(x, y) == pytest.approx(lpips_by_hand(alexnet.features, x, y), rel=1e-5)
+
+
+@torch.no_grad()
+def lpips_by_hand(layers: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Squared differences of unit features behind AlexNet's five ReLUs, weighted by channel."""
+    import lpips
+
+    weights = Path(lpips.__file__).parent / "weights" / "v0.1" / "alex.pth"
+    channels = iter(torch.load(weights, map_location="cpu", weights_only=True).values())
+    mean = torch.tensor([-0.030, -0.088, -0.188]).double()[:, None, None]
+    sd = torch.tensor([0.458, 0.448, 0.450]).double()[:, None, None]
+    pair = [(2 * F.interpolate(images, (64, 64)) - 1 - mean) / sd for images in (x, y)]
+    total = torch.zeros(2).double()
+    for layer in layers.children():
+        pair = [layer(features) for features in pair]
+        if isinstance(layer, nn.ReLU):
+            first, second = (f / (f.square().sum(1, keepdim=True).sqrt() + 1e-10) for f in pair)
+            weight = next(channels).double().reshape(1, -1, 1, 1)
+            total += ((first - second).square() * weight).sum(1).mean((1, 2))
+    return float(total.mean())
 
 
 @pytest.mark.parametrize("batch", [0, 33])
