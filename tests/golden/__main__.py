@@ -14,19 +14,15 @@ The exit status is 1 if any differs.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 import time
-import traceback
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "helpers"), str(TESTS / "data"), str(TESTS.parent)]
 
-from golden import kept, measure  # noqa: E402
-from golden.measure import Fingerprint  # noqa: E402
+from golden import kept, measure, pool  # noqa: E402
 
 
 def main() -> int:
@@ -47,7 +43,7 @@ def main() -> int:
         return 0
     begun, before = time.monotonic(), kept.load()
     measured, differing = {}, []
-    for name, fingerprint in measured_all(names, asked.processes):
+    for name, fingerprint in pool.measured(names, asked.processes):
         measured[name] = fingerprint
         if problem := kept.difference(name, fingerprint, before.get(name)):
             print(f"{name}: {problem}", flush=True)
@@ -55,32 +51,6 @@ def main() -> int:
     seconds = time.monotonic() - begun
     print(f"{len(names)} worlds in {seconds:.0f} s, of which {len(differing)} differ")
     return bool(differing)
-
-
-def measured_all(names: Sequence[str], processes: int) -> Iterator[tuple[str, Fingerprint]]:
-    """The fingerprints of worlds, in their order."""
-    # The longest first, so that no process waits for another at the end.
-    first = sorted(names, key=lambda name: not name.startswith("model"))
-    with multiprocessing.get_context("spawn").Pool(processes, _begin) as pool:
-        measured = dict(pool.imap_unordered(_measured, first, chunksize=4))
-    for name in names:
-        yield name, measured[name]
-
-
-def _begin() -> None:
-    import warnings
-
-    import torch
-
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-
-
-def _measured(name: str) -> tuple[str, Fingerprint]:
-    try:
-        return name, measure.fingerprint(name)
-    except Exception:
-        return name, {"text": traceback.format_exc(limit=-3), "numbers": []}
 
 
 if __name__ == "__main__":

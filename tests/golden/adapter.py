@@ -44,7 +44,7 @@ def trained(
         "model": _settled("model", world["model"]),
         "method": _settled("method", world["method"]),
         "terms": [_settled("term", term) for term in world.get("terms", ())],
-        "features": [_settled("alteration", one) for one in world.get("features", ())],
+        "alterations": [_settled("alteration", one) for one in world.get("alterations", ())],
         "training": Training.settle(fields.parse(Training, world["training"], WHERE), WHERE),
         "seed": world.get("seed", 5),
         **{key: world[key] for key in ("test", "train_on") if key in world},

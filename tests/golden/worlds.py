@@ -185,7 +185,7 @@ TERMS: dict[str, list[World]] = {
         {"mu": 0.5, "first": 1, "every": 2, "batches": 3, "steps": 2, "normalise": True},
     ],
 }
-FEATURES: dict[str, list[World]] = {
+ALTERATIONS: dict[str, list[World]] = {
     "dac-sc": [{"p": 0.7}],
     "m-mixup": [{}, {"inputs": False, "alpha": 0.5}],
     "mixstyle": [{"p": 0.7, "alpha": 0.5}],
@@ -300,7 +300,7 @@ def runs() -> Iterator[tuple[str, World]]:
     for name, several in TERMS.items():
         for number, values in enumerate(several):
             yield from _of_term(name, number, values)
-    for name, several in FEATURES.items():
+    for name, several in ALTERATIONS.items():
         for number, values in enumerate(several):
             yield from _of_alteration(name, number, values)
     for name, pairs in MODELS.items():
@@ -379,7 +379,7 @@ def _of_alteration(name: str, number: int, values: World) -> Iterator[tuple[str,
             f"alteration {name}: {number} {method}",
             {
                 **{"data": "images", "model": CNN, "method": given, "training": TRAINING},
-                "features": [{"name": name, **keys}],
+                "alterations": [{"name": name, **keys}],
             },
         )
     yield (
@@ -387,7 +387,9 @@ def _of_alteration(name: str, number: int, values: World) -> Iterator[tuple[str,
         {
             **{"data": "masks", "model": UNET, "method": {"name": "fedavg"}, "training": PLAIN},
             "task": "segmentation",
-            "features": [{"name": name, **keys, **({} if name == "mixup" else {"layers": BLOCKS})}],
+            "alterations": [
+                {"name": name, **keys, **({} if name == "mixup" else {"layers": BLOCKS})}
+            ],
         },
     )
 
