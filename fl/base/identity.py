@@ -1,50 +1,53 @@
-"""The identity of a run: its spec, the code that decides its numbers, its data.
+"""The identity of a run: its spec, the version of the code that decides its numbers, its data.
 
-Code is hashed as syntax, without docstrings, comments and layout, file by file: a root file and
-everything in ``fl``, or in a user's plugins, that it imports. A package's ``__init__`` counts only
-where names are imported from it. Hashes do not depend on the Python version.
+Code has roots: what all runs share, what all data share, and each entry of the library. A root has a
+version in ``numbers.json``, beside the hash of its code when the golden worlds last agreed with that
+version (`make golden`). Where the code at hand has that hash, a run is named by the version; where
+it has not (an edit in progress, a plugin), by the hash.
 """
 
 from __future__ import annotations
 
-import ast
+import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import yaml
-
-from fl.base import plugins, syntax
+from fl.base import plugins, registry, syntax
 from fl.base.digest import digest as digest
-from fl.base.errors import ConfigError, Where
+from fl.base.errors import Where
+from fl.base.files import parse_json
 
-ROOT = Path(__file__).resolve().parents[1]
-CORE = ROOT / "engine" / "assembly.py"
-"""The root of the code that every run shares: from its spec and its data to its numbers."""
-PREPARED = ROOT / "data" / "prepared.py"
-"""The root of the code that every data set shares, beside its reader."""
-DEALT = ROOT / "data" / "dealt.py"
-"""The root of the code that every partition shares, beside its scheme."""
-LEDGER = ROOT / "equivalent.yaml"
+ROOT = plugins.FL
+NUMBERS = ROOT / "numbers.json"
 
-UNDECISIVE: Mapping[Path, str] = {
-    ROOT / "base/errors.py": "messages",
-    ROOT / "base/faults.py": "messages",
-    ROOT / "base/fields.py": "checks of config keys, whose outcome is in the spec",
-    ROOT / "base/files.py": "files are written whole or not at all, and read as they were written",
-    ROOT / "base/parquet.py": "refuses damaged tables",
-    ROOT / "base/places.py": "folders that a config names",
-    ROOT / "api/protocols.py": "what functions are called with, for authors and the type checker",
-    ROOT / "base/plugins.py": "where code lies; what it says counts, file by file",
-    ROOT / "data/unpacking.py": "moves files whose content is checked",
-    ROOT / "data/download.py": "moves files whose content is checked, or is in the spec",
-    ROOT / "data/transfer.py": "likewise",
-    ROOT / "data/lock.py": "likewise",
-    ROOT / "data/contents.py": "likewise",
-    ROOT / "engine/processes.py": "which process computes what, with the numbers of one",
-}
-"""Code that decides no number though code that does imports it, and why it does not."""
+CORE, DATA = "core", "data"
+ROOMS = {CORE: ("base", "pytorch", "api", "parts", "engine"), DATA: ("base", "data")}
+"""The rooms whose files, but for those of entries, all runs share, and all data.
+
+These are two roots, as an edit of the engine must not prepare a data set again, which may take
+hours. A run has the hash of both, as the ids of its data are in its name. What no run and no data
+set imports (``plan``, ``store``, ``train``, ``report``, ``cli``) decides no number.
+"""
+
+IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t][^\n(]*(?:\([^)]*\))?", re.MULTILINE)
+
+
+class Numbers(NamedTuple):
+    """What ``numbers.json`` says.
+
+    Attributes:
+        versions: By root, and by setting (see `settings`) whose numbers alone have changed.
+        hashes: By root, the hash of its code when it was certified.
+        files: By file of ``fl``, a hash of its bytes and one of its syntax, so that a file that
+            nobody touched is not parsed.
+    """
+
+    versions: dict[str, int]
+    hashes: dict[str, str]
+    files: dict[str, tuple[str, str]]
 
 
 def point(spec: Mapping[str, Any], code: Mapping[str, str]) -> str:
@@ -57,47 +60,120 @@ def run(point: str, seed: int) -> str:
     return digest([point, seed])
 
 
-def files(root: Path) -> dict[str, str]:
-    """The hashes of a file and of all that it imports of `plugins.roots`, by label.
+def code(root: str) -> str:
+    """What stands for a root in a name: its version ``"1"`` if it is certified, else its hash.
 
-    A label is the path in its package, ``fl/api/losses.py``.
+    Args:
+        root: `CORE`, `DATA`, or an entry, see `entry`.
     """
-    seen: dict[Path, str] = {}
-    waiting = [root.resolve()]
-    while waiting:
-        path = waiting.pop()
-        if path not in seen and path not in UNDECISIVE:
-            code_hash, imports = _read(path)
-            seen[path] = code_hash
-            waiting.extend(imports)
-    return dict(sorted((_label(path), code_hash) for path, code_hash in seen.items()))
-
-
-def code(root: Path) -> str:
-    """One hash for `files`, or the older one that the ledger declares it equivalent to."""
     return _code(root, tuple(plugins.roots().items()))
 
 
+def entry(kind: str, name: str) -> str:
+    """The root of an entry: ``method fedprox``."""
+    return f"{kind} {name}"
+
+
 @cache
-def _code(root: Path, roots: tuple[tuple[str, Path], ...]) -> str:
-    """The hash that `code` gives.
+def _code(root: str, packages: tuple[tuple[str, Path], ...]) -> str:
+    """`code`; another plugin folder may hold other files, so ``packages`` are a key of the cache."""
+    found, numbers = tree(root), certified()
+    return str(numbers.versions[root]) if numbers.hashes.get(root) == found else found
 
-    Args:
-        roots: A key of the cache, as another plugin folder changes what an import means.
+
+def tree(root: str) -> str:
+    """The hash of the code of a root."""
+    return digest(files(root))
+
+
+def edited(*roots: str) -> dict[str, str]:
+    """The files of roots that are not certified, with the hash of each: edits, and plugins."""
+    known = certified().files
+    return {
+        label: found
+        for root in roots
+        if certified().hashes.get(root) != tree(root)
+        for label, found in files(root).items()
+        if known.get(label, ("", ""))[1] != found
+    }
+
+
+def settings(spec: Mapping[str, Any]) -> Iterator[str]:
+    """The settings of a run that may have a version of their own: ``training.optimizer=adamw``.
+
+    Of a text with its value; of another setting, that it is there and not 0.
     """
-    current = digest(files(root))
-    older = _ledger().get(_label(root.resolve()), {})
-    seen = {current}
-    while current in older:
-        current = older[current]
-        if current in seen:
-            problem = f"{_label(root.resolve())}: {current} goes round in a circle"
-            raise ConfigError(Where(_label(LEDGER)), problem, "old hashes that are older")
-        seen.add(current)
-    return current
+    values = {f"training.{key}": value for key, value in spec["training"].items()}
+    values |= {key: spec.get(key) for key in ("test", "train_on", "start")}
+    for key, value in values.items():
+        if isinstance(value, str) and key != "start":
+            yield f"{key}={value}"
+        elif value:
+            yield key
 
 
-def _label(path: Path) -> str:
+def versions_of_settings(spec: Mapping[str, Any]) -> dict[str, str]:
+    """The versions of a run's settings, of those that have any."""
+    known = certified().versions
+    return {name: str(known[name]) for name in settings(spec) if name in known}
+
+
+def roots() -> list[str]:
+    """All roots of ``fl`` that are certified: analyses are not, as a run does not need them."""
+    return [CORE, DATA] + [
+        entry(kind, name)
+        for kind in registry.FOLDERS
+        if kind != "analysis"
+        for name in registry.names(kind)
+        if registry.file(kind, name, Where("numbers")).is_relative_to(ROOT)
+    ]
+
+
+@cache
+def certified() -> Numbers:
+    """What ``numbers.json`` says; nothing where there is none."""
+    if not NUMBERS.is_file():
+        return Numbers({}, {}, {})
+    found = parse_json(NUMBERS.read_bytes())
+    files = {label: (bytes_, code) for label, (bytes_, code) in found["files"].items()}
+    return Numbers(found["versions"], found["hashes"], files)
+
+
+def write(versions: Mapping[str, int]) -> None:
+    """Certify the code at hand: ``versions`` has one for each of `roots`, and those of settings."""
+    hashes = {root: tree(root) for root in roots()}
+    paths = {path for root in hashes for path in _paths(root)}
+    files = {
+        label(path): [syntax.of_bytes(path.read_bytes()), syntax.of_code(path)] for path in paths
+    }
+    content = {"versions": dict(versions), "hashes": hashes, "files": files}
+    lines = []
+    for key, values in content.items():
+        inner = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(values.items()))
+        lines.append(f'"{key}": {{\n{inner}\n}}')
+    NUMBERS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    certified.cache_clear()
+    _code.cache_clear()
+
+
+def files(root: str) -> dict[str, str]:
+    """The hashes of the files of a root, by label."""
+    return _files(root, tuple(plugins.roots().items()))
+
+
+@cache
+def _files(root: str, packages: tuple[tuple[str, Path], ...]) -> dict[str, str]:
+    known = certified().files
+    return {label(path): _hash(path, known.get(label(path))) for path in _paths(root)}
+
+
+def _hash(path: Path, known: tuple[str, str] | None) -> str:
+    if known is not None and known[0] == syntax.of_bytes(path.read_bytes()):
+        return known[1]
+    return syntax.of_code(path)
+
+
+def label(path: Path) -> str:
     """``fl/api/losses.py``, ``mylab/terms.py``: the same wherever the package lies."""
     for name, root in plugins.roots().items():
         if path.is_relative_to(root):
@@ -105,89 +181,49 @@ def _label(path: Path) -> str:
     return path.name
 
 
-@cache
-def _ledger() -> dict[str, dict[str, str]]:
-    """By root file: new hash -> the old one that it is declared equivalent to."""
-    # As plain text, because a hash may look like a number to YAML.
-    entries = yaml.load(LEDGER.read_text(), yaml.BaseLoader) or [] if LEDGER.exists() else []
-    by_root: dict[str, dict[str, str]] = {}
-    for i, entry in enumerate(entries):
-        try:
-            by_root.setdefault(entry["root"], {})[entry["new"]] = entry["old"]
-        except (KeyError, TypeError):
-            where = Where(_label(LEDGER)) / i
-            raise ConfigError(where, f"is {entry!r}", "root, old and new, each a text") from None
-    return by_root
+def _paths(root: str) -> list[Path]:
+    """The files of a root, in order."""
+    if root in ROOMS:
+        of_entries = {path for folder in _folders(ROOT) for path in folder.rglob("*.py")}
+        shared = {path for room in ROOMS[root] for path in (ROOT / room).rglob("*.py")}
+        return sorted(shared - of_entries)
+    kind = next(kind for kind in registry.FOLDERS if root.startswith(f"{kind} "))
+    return _of_entry(registry.file(kind, root.removeprefix(f"{kind} "), Where("the spec")))
 
 
-@cache
-def _read(path: Path) -> tuple[str, tuple[Path, ...]]:
-    """The hash of a file, and the files that it imports."""
-    found = syntax.read(path, _label(path))
-    imported = {file for module, name in found.imports for file in _imported(module, name)}
-    return found.code, tuple(sorted(imported))
+def _folders(package: Path) -> list[Path]:
+    """Where the entries of a package lie, see `registry.FOLDERS`."""
+    inner = registry.FOLDERS.values()
+    return [package / (name if package == ROOT else Path(name).name) for name in inner]
 
 
-def _imported(module: str, name: str) -> list[Path]:
-    """The files behind an import, see `syntax.Syntax`."""
-    if not name:
-        return _whole(module)
-    return _whole(f"{module}.{name}") or _part(module, name)
+def _of_entry(file: Path) -> list[Path]:
+    """The file of an entry, and those of other entries that it imports.
+
+    In a plugin, all of its files besides that are no entry's: nothing else holds them.
+    """
+    waiting, seen = [file.resolve()], set[Path]()
+    for package in plugins.roots().values():
+        if package != ROOT and file.is_relative_to(package):
+            entries = {path for folder in _folders(package) for path in folder.glob("[a-z]*.py")}
+            waiting += sorted(set(package.rglob("*.py")) - entries)
+    while waiting:
+        path = waiting.pop()
+        if path not in seen:
+            seen.add(path)
+            waiting += _imported(path)
+    return sorted(seen)
 
 
-def _whole(name: str) -> list[Path]:
-    """The files of a module that is imported as a whole, those included that its names moved to."""
-    found = _module(name)
-    return found + [
-        to for path in found for moved in _moved(path).values() for to in _module(moved)
-    ]
-
-
-def _part(package: str, name: str) -> list[Path]:
-    """The files behind ``from package import name``; of a moved name, its new place alone."""
-    found = _module(package)
-    if name == "*":
-        return _whole(package)
-    moved = [_module(_moved(path)[name]) for path in found if name in _moved(path)]
-    return moved[0] if moved else found
-
-
-@cache
-def _moved(path: Path) -> dict[str, str]:
-    """The table ``MOVED`` of a module: by name that moved out of it, the new module."""
-    stub = path.with_suffix(".pyi")
-    if stub.is_file():  # A package that imports names when they are asked for.
-        return _stubbed(stub)
-    content = path.read_bytes()
-    if b"MOVED" not in content:  # To parse it takes a hundred times as long.
-        return {}
-    for node in ast.parse(content, filename=str(path)).body:
-        if isinstance(node, ast.Assign) and _names(node) == ["MOVED"]:
-            return dict(ast.literal_eval(node.value))
-    return {}
-
-
-def _stubbed(stub: Path) -> dict[str, str]:
-    """By name, the module that a stub says it comes from, or is."""
-    statements = ast.parse(stub.read_bytes()).body
-    imported = [one for one in statements if isinstance(one, ast.ImportFrom)]
-    names = {name.name: str(one.module) for one in imported for name in one.names}
-    wholes = {name: f"{module}.{name}" for name, module in names.items()}
-    return {name: wholes[name] if _module(wholes[name]) else names[name] for name in names}
-
-
-def _names(node: ast.Assign) -> list[str]:
-    return [target.id for target in node.targets if isinstance(target, ast.Name)]
-
-
-def _module(name: str) -> list[Path]:
-    """The file of a module; nothing for packages of others and for names inside a module."""
-    first, *rest = name.split(".")
-    root = plugins.roots().get(first)
-    if root is None:
-        return []
-    stem = root.joinpath(*rest)
-    return [p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()][:1]
+def _imported(path: Path) -> Iterator[Path]:
+    """The files of entries that a file may import: those whose folder and name an import has."""
+    for statement in IMPORT.findall(path.read_text(encoding="utf-8")):
+        words, near = set(re.findall(r"\w+", statement)), statement.split()[1].startswith(".")
+        for name, package in plugins.roots().items():
+            for folder in _folders(package) if name in words or near else ():
+                inside = {*folder.relative_to(package).parts} <= words
+                if inside or (near and folder == path.parent):
+                    yield from (f for f in folder.glob("*.py") if f.stem in {*words, "__init__"})
 
 
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], at: str = "") -> Iterator[str]:
