@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 
-.PHONY: help demo fedl2p fedlgd fedprox fedsac slides fixtures-demo test test-fast test-changed test-lowest check \
+.PHONY: help demo fedl2p fedlgd fedprox fedsac slides fixtures-demo test test-fast test-changed test-lowest check golden \
 	format bench bench-gpu lock clean synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
@@ -95,6 +95,9 @@ check: $(VENV)/test.stamp ## format, lint and types, the workflow included
 	$(BIN)/ruff check .
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/mypy
+
+golden: $(VENV)/test.stamp ## run the golden worlds, and certify the code whose numbers agree in fl/numbers.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden --certify
 
 format: $(VENV)/test.stamp ## put everything in the one format
 	$(BIN)/ruff format .

@@ -1,9 +1,9 @@
 """The identity of a run: its spec, the version of the code that decides its numbers, its data.
 
-Code has roots: what all runs share, what all data share, and each entry of the library. A root has a
-version in ``numbers.json``, beside the hash of its code when the golden worlds last agreed with that
-version (`make golden`). Where the code at hand has that hash, a run is named by the version; where
-it has not (an edit in progress, a plugin), by the hash.
+Code has roots: what all runs share, what all data share, and each entry of the library. A root has
+a version in ``numbers.json``, beside the hash that its code had when the golden worlds last agreed
+with that version (`make golden`). Where the code at hand has that hash, a run is named by the
+version; where it has not (an edit in progress, a plugin), by the hash.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def entry(kind: str, name: str) -> str:
 
 @cache
 def _code(root: str, packages: tuple[tuple[str, Path], ...]) -> str:
-    """`code`; another plugin folder may hold other files, so ``packages`` are a key of the cache."""
+    """`code`; packages: a key of the cache, as another plugin holds other files."""
     found, numbers = tree(root), certified()
     return str(numbers.versions[root]) if numbers.hashes.get(root) == found else found
 
@@ -84,6 +84,11 @@ def _code(root: str, packages: tuple[tuple[str, Path], ...]) -> str:
 def tree(root: str) -> str:
     """The hash of the code of a root."""
     return digest(files(root))
+
+
+def room(name: str) -> str:
+    """A hash of the code of a room that decides no number, for what shows numbers."""
+    return digest({label(path): _hash(path, None) for path in sorted((ROOT / name).rglob("*.py"))})
 
 
 def edited(*roots: str) -> dict[str, str]:
@@ -185,8 +190,9 @@ def _paths(root: str) -> list[Path]:
     """The files of a root, in order."""
     if root in ROOMS:
         of_entries = {path for folder in _folders(ROOT) for path in folder.rglob("*.py")}
-        shared = {path for room in ROOMS[root] for path in (ROOT / room).rglob("*.py")}
-        return sorted(shared - of_entries)
+        # A stub says what a package imports when it is asked for it.
+        shared = {path for room in ROOMS[root] for path in (ROOT / room).rglob("*.py*")}
+        return sorted(p for p in shared - of_entries if p.suffix in (".py", ".pyi"))
     kind = next(kind for kind in registry.FOLDERS if root.startswith(f"{kind} "))
     return _of_entry(registry.file(kind, root.removeprefix(f"{kind} "), Where("the spec")))
 

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from fl.base.errors import FedloomError, Where
-from fl.base.identity import difference
+from fl.base import identity
+from fl.base.errors import FedloomError
+from fl.base.files import parse_json
 from fl.plan import specs
-from fl.store.run_check import shaped
-from fl.store.store import Store
+from fl.store.store import RECORD, Store
 
 NO_WEIGHTS = ", without the final weights that are asked for now: it is trained once more for them"
+SHOWN = 5
+"""Edited files that are named; of a run of before identity had versions, all files would be."""
 
-
-@dataclass(frozen=True)
-class _Told:
-    """What is asked of a record."""
-
-    state: str
-    spec: dict[str, Any]
-    code_files: dict[str, str]
-    start: str | None
+Run = Mapping[str, Any]
+"""A member of a bundle, or a record: ``spec``, ``code``, ``start``, perhaps ``code_files``."""
 
 
 def explain(
-    wanted: str,
-    planned: Mapping[str, Mapping[str, Any]],
-    store: Store,
-    left_out: Sequence[str] = (),
+    wanted: str, planned: Mapping[str, Run], store: Store, left_out: Sequence[str] = ()
 ) -> Iterator[str]:
     """Lines about the run whose id begins with ``wanted``.
 
-    They show the run's spec, and the keys and code files in which it differs from the nearest run
-    in the store.
+    The first says in what it differs from the nearest run in the store: a version, an edit, a key.
 
     Args:
         planned: Members of plans' bundles, by run id.
@@ -46,60 +35,113 @@ def explain(
         FedloomError: For an id that no run has, or several have.
     """
     there = store.runs()
-    matching = sorted({*there, *planned})
-    matching = [run for run in matching if run.startswith(wanted)]
+    matching = sorted(run for run in {*there, *planned} if run.startswith(wanted))
     if len(matching) != 1:
-        found = ", ".join(matching) or "none"
         raise FedloomError(
-            f"run {wanted!r}: {found} of the {len({*there, *planned})} runs planned or in "
-            f"{store.root} begins so; allowed: the beginning of one id (python -m fl plan --runs)"
-            + "".join(f"; {line}" for line in left_out)
+            f"run {wanted!r}: {', '.join(matching) or 'none'} of the {len({*there, *planned})} runs"
+            f" planned or in {store.root} begins so; allowed: the beginning of one id (python -m fl"
+            " plan --runs)" + "".join(f"; {line}" for line in left_out)
         )
     [run] = matching
-    own = _facts(run, planned, store)
-    asked = planned.get(run, {}).get("keep_weights")
-    bare = asked and store.has(run) and not store.has_weights(run)
-    yield f"run {run}: {own['state']}{NO_WEIGHTS if bare else ''}"
-    yield json.dumps(own["spec"], indent=2)
-    others = dict(_others(run, planned, store))
-    if not others:
+    records = dict(_records(store, there))
+    ours = _told(run, planned, records)
+    apart = {
+        other: _differences(ours, _told(other, planned, records))
+        for other in records
+        if other != run
+    }
+    nearest = min(apart, key=lambda other: len(apart[other]), default=None)
+    if nearest is None:
         yield f"no other run is in {store.root}"
-        return
-    nearest = min(others, key=lambda other: len(_differences(own, others[other])))
-    yield f"nearest run there: {nearest}; this one differs in"
-    yield from (f"  {line}" for line in _differences(own, others[nearest]) or ["nothing"])
-
-
-def _others(
-    run: str, planned: Mapping[str, Mapping[str, Any]], store: Store
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The other runs of the store, except those that `fl store verify` finds damaged."""
-    for other in store.runs():
-        if other != run:
-            with contextlib.suppress(FedloomError):
-                yield other, _facts(other, planned, store)
-
-
-def _facts(run: str, planned: Mapping[str, Mapping[str, Any]], store: Store) -> dict[str, Any]:
-    """State, spec and code of a run; if it starts from another run, with that one's."""
-    if store.has(run):
-        found = shaped(_Told, store.record(run), Where(str(store.place(run))))
     else:
-        files = specs.code_files(planned[run]["spec"])
-        found = {**planned[run], "state": "not trained", "code_files": files}
-    facts = {key: found[key] for key in ("state", "spec", "code_files")}
-    start = found["start"]
-    if start is not None and (start in planned or store.has(start)):
-        before = _facts(start, planned, store)
-        facts["spec"] = {**facts["spec"], "start": before["spec"]}
-        facts["code_files"] = {**before["code_files"], **facts["code_files"]}
-    return facts
+        yield "; ".join(_shortened(apart[nearest])) or "nothing sets it apart"
+    bare = planned.get(run, {}).get("keep_weights") and run in there and not store.has_weights(run)
+    state = records[run]["state"] if run in records else "not trained"
+    beside = f"; the nearest run in {store.root} is {nearest}" if nearest else ""
+    yield f"run {run}: {state}{NO_WEIGHTS if bare else ''}{beside}"
+    yield from _keys(ours["spec"])
+
+
+def planned_runs(plan: Path, wanted: str) -> dict[str, Run]:
+    """The members of the bundles of a written plan in which ``wanted`` occurs, by run id."""
+    found: dict[str, Run] = {}
+    for path in (plan / "bundles").glob("*.json"):
+        content = path.read_bytes()
+        if wanted.encode() in content:
+            found |= {member["run"]: member for member in parse_json(content)["runs"]}
+    return found
+
+
+def _records(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Run]]:
+    """The records of the store that can be read, whatever version of Fedloom wrote them."""
+    for run in runs:
+        try:
+            record = parse_json((store.place(run) / RECORD).read_bytes())
+            if isinstance(record["spec"], dict) and isinstance(record["code"], dict):
+                yield run, {"state": "", "start": None, "code_files": {}, **record}
+        except (OSError, ValueError, KeyError, TypeError, FedloomError):
+            continue
+
+
+def _told(run: str, planned: Mapping[str, Run], records: Mapping[str, Run]) -> dict[str, Any]:
+    """Spec, code and edited files of a run; if it starts from another run, with that one's."""
+    if run in records:
+        found = records[run]
+        told = {key: dict(found[key]) for key in ("spec", "code", "code_files")}
+    else:
+        found = planned[run]
+        spec, code = dict(found["spec"]), dict(found["code"])
+        edited = any(not _is_version(name) for name in code.values())
+        told = {"spec": spec, "code": code, "code_files": specs.code_files(spec) if edited else {}}
+    start = found.get("start")
+    if start is not None and (start in records or start in planned):
+        before = _told(start, planned, records)
+        told["spec"]["start"] = before["spec"]
+        told["code_files"] = before["code_files"] | told["code_files"]
+    return told
+
+
+def _is_version(name: str) -> bool:
+    """Whether this stands for certified code, and is not a hash, see `identity.code`."""
+    return len(name) < 16
 
 
 def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     mine, other = ours["code_files"], theirs["code_files"]
-    files = sorted(name for name in {*mine, *other} if mine.get(name) != other.get(name))
+    edits = [f"edited: {name}" for name in sorted(mine) if mine[name] != other.get(name)]
+    edits += [f"edited there: {name}" for name in sorted({*other} - {*mine})]
     return [
-        *difference(ours["spec"], theirs["spec"]),
-        *(f"the code of {name}" for name in files),
+        *edits,
+        *_versions(ours["code"], theirs["code"], bool(edits)),
+        *identity.difference(ours["spec"], theirs["spec"]),
     ]
+
+
+def _versions(ours: Mapping[str, str], theirs: Mapping[str, str], edits: bool) -> Iterator[str]:
+    """What differs in the names of code; entries that differ by themselves are keys of the spec."""
+    for key in sorted({*ours} & {*theirs} - {"dataset", "partition"}):
+        mine, other = ours[key], theirs[key]
+        if mine != other and _is_version(mine) and _is_version(other):
+            yield f"numbers of {key}: version {mine}, not {other}"
+        elif mine != other and not edits:
+            yield f"the code of {key}: {mine}, not {other}"
+
+
+def _shortened(lines: Sequence[str]) -> Iterator[str]:
+    yield from lines[:SHOWN]
+    if len(lines) > SHOWN:
+        yield f"and {len(lines) - SHOWN} other differences"
+
+
+def _keys(spec: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    """A spec, a line for each of its groups: ``method: fedprox, mu 0.1``."""
+    plain = {key: value for key, value in spec.items() if not isinstance(value, Mapping)}
+    for key, value in spec.items():
+        if isinstance(value, Mapping) and key == "start":
+            yield from _keys(value, "start.")
+        elif isinstance(value, Mapping):
+            told = [str(value[name]) for name in value if name == "name"]
+            told += [f"{name} {inner}" for name, inner in value.items() if name != "name"]
+            yield f"{at}{key}: {', '.join(told)}"
+    if plain:
+        yield f"{at or 'also: '}" + ", ".join(f"{key} {value}" for key, value in plain.items())

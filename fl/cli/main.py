@@ -216,17 +216,18 @@ def _new(parsed: argparse.Namespace) -> None:
 
 
 def _explain(parsed: argparse.Namespace) -> None:
-    from fl.cli.explain import explain
-    from fl.plan import needed
+    from fl.cli.explain import explain, planned_runs
 
     settings = config.settings(parsed.config)
-    store = Store(Path(settings.store))
-    found = needed.look(parsed.config, settings.studies)
-    if not any(run.startswith(parsed.wanted) for run in {*found.members, *store.runs()}):
+    store, remarks = Store(Path(settings.store)), list[str]()
+    planned = planned_runs(Path(settings.results) / "plan", parsed.wanted)
+    if not any(run.startswith(parsed.wanted) for run in {*planned, *store.runs()}):
+        from fl.plan import needed
+
         found = needed.look(parsed.config, needed.every(parsed.config))
-    for part in explain(parsed.wanted, found.members, store, found.remarks):
-        for line in part.split("\n"):
-            say(line)
+        planned, remarks = found.members, found.remarks
+    for line in explain(parsed.wanted, planned, store, remarks):
+        say(line)
 
 
 def _tables(parsed: argparse.Namespace) -> None:

@@ -33,16 +33,13 @@ That of a data set which is read from files of the user's own has their ``conten
 
 def task_entry(dataset: Spec) -> Entry:
     """The registry's entry for the task that a data set says it has; it imports torch."""
-    return registry.find("task", _task(dataset), Where(dataset["name"]) / "task")
+    return registry.find("task", task_name(dataset), Where(dataset["name"]) / "task")
 
 
-def task_file(dataset: Spec) -> Path:
-    """The file of a data set's task."""
-    return registry.file("task", _task(dataset), Where(dataset["name"]) / "task")
-
-
-def _task(dataset: Spec) -> str:
-    return getattr(entry_of("data set", dataset)[1], "task", DEFAULT)
+def task_name(dataset: Spec) -> str:
+    """The name of a data set's task."""
+    name: str = getattr(entry_of("data set", dataset)[1], "task", DEFAULT)
+    return name
 
 
 def task_of(dataset: Spec) -> Task:
@@ -64,7 +61,7 @@ def dataset_id(spec: Spec) -> str:
     """
     entry, dataset = entry_of("data set", spec)
     sources = [[source.name, source.sha256] for source in data.sources(dataset)]
-    code = [identity.code(entry.file), identity.code(identity.PREPARED)]
+    code = [identity.code(identity.entry("data set", entry.name)), identity.code(identity.DATA)]
     return f"{entry.name}-{identity.digest([dict(spec), code, sources])}"
 
 
@@ -72,7 +69,8 @@ def partition_id(spec: Spec, dataset: str) -> str:
     """``dirichlet-<hash>``: the spec, the scheme's code, the data set, a user's own table."""
     entry = registry.find("partition scheme", spec["name"], Where("the spec"))
     brought = holdings.content_hash(holdings.brought(spec)) if "path" in spec else ""
-    code = [identity.code(entry.file), identity.code(identity.DEALT)]
+    scheme = identity.entry("partition scheme", entry.name)
+    code = [identity.code(scheme), identity.code(identity.DATA)]
     return f"{entry.name}-{identity.digest([dict(spec), code, dataset, brought])}"
 
 

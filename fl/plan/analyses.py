@@ -47,7 +47,7 @@ def planned(expansion: Expansion, runs: Sequence[Mapping[str, Any]]) -> Iterator
     """
     study = expansion.study
     for choice in expansion.analyses:
-        code = identity.code(choice.entry.file)
+        code = identity.code(identity.entry("analysis", choice.entry.name))
         read = [[run[key] for key in OF_A_RUN] for run in runs]
         digest = identity.digest([choice.spec, code, study.metric, read])
         yield {

@@ -40,7 +40,7 @@ def _shared(folder: Path, settings: Settings) -> str:
     config = {*folder.rglob("*.yaml"), *folder.rglob("*.csv")}
     config = {path for path in config if path.parent != folder / "studies"}
     code = {path for root in plugins.roots().values() for path in root.rglob("*.py")}
-    code |= {*TEMPLATES.glob("report.*"), identity.LEDGER}
+    code |= {*TEMPLATES.glob("report.*"), identity.NUMBERS}
     return identity.digest([asdict(settings), _hashes({*config, *code}), _variables(config)])
 
 

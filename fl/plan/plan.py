@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl.base import identity, registry
+from fl.base import identity
 from fl.base.errors import ConfigError, DataError, Where
 from fl.base.files import check_writable, sha256
 from fl.data.contents import stamp
@@ -26,10 +26,6 @@ from fl.pytorch import allocator
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
-
-
-REPORTING = ("report/tables.py", "report/__init__.py")
-"""Code behind tables and reports: when it changes, these are made again."""
 
 
 @dataclass(frozen=True)
@@ -199,9 +195,8 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
         "published": published_cells(expansion, folder),
         **told(expansion),
     }
-    reporting = [identity.code(registry.ROOT / name) for name in REPORTING]
     looks = {path.name: sha256(path) for path in fingerprint.TEMPLATES.glob("report.*")}
-    return {**found, "hash": identity.digest([found, reporting, looks])}
+    return {**found, "hash": identity.digest([found, identity.room("report"), looks])}
 
 
 def _analysed(study: dict[str, Any], analyses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fl.api.task import DEFAULT
-from fl.base import identity, registry
-from fl.base.errors import Where
+from fl.base import identity
 from fl.base.files import sha256
 from fl.base.places import Folders
 from fl.base.registry import entry_of
@@ -23,8 +21,7 @@ from fl.data.materials import (
     partition_id,
     prepare,
     supply,
-    task_entry,
-    task_file,
+    task_name,
     task_of,
 )
 
@@ -97,22 +94,31 @@ def _dealt(spec: Spec, folders: Folders) -> tuple[Prepared, pd.DataFrame]:
 
 
 def code(spec: Spec) -> dict[str, str]:
-    """The code hashes of a run of that spec, and the ids of its data."""
+    """What names the code of a run of that spec, by root: a version, or the hash of an edit; and
+    the ids of its data.
+    """
     dataset = dataset_id(spec["dataset"])
-    added = {
-        f"{key} {one['name']}": identity.code(_entry_file(kind, one))
-        for key, kind, one in _added(spec)
-    }
-    task = task_entry(spec["dataset"])
-    if task.name != DEFAULT:  # That one is part of the core.
-        added["task"] = identity.code(task.file)
+    entries = {key: identity.code(root) for key, root in _entries(spec).items()}
     return {
-        **added,
+        **entries,
+        **identity.versions_of_settings(spec),
         "core": identity.code(identity.CORE),
-        "method": identity.code(_file("method", spec)),
         "model": model_code(spec["model"]),
         "dataset": dataset,
         "partition": partition_id(spec["partition"], dataset),
+    }
+
+
+def _entries(spec: Spec) -> dict[str, str]:
+    """The roots of the entries that train a run, by their key in `code`."""
+    added = {
+        f"{key} {one['name']}": identity.entry(kind, one["name"]) for key, kind, one in _added(spec)
+    }
+    return {
+        **added,
+        "method": identity.entry("method", spec["method"]["name"]),
+        "model": identity.entry("model", spec["model"]["name"]),
+        "task": identity.entry("task", task_name(spec["dataset"])),
     }
 
 
@@ -124,7 +130,7 @@ def _added(spec: Spec) -> Iterator[tuple[str, str, Spec]]:
 
 def model_code(spec: Spec) -> str:
     """The code of a model, and the content of a weights file of the user's own."""
-    code = identity.code(_entry_file("model", spec))
+    code = identity.code(identity.entry("model", spec["name"]))
     weights = spec.get("weights")
     if not isinstance(weights, str) or not Path(weights).is_file():
         return code
@@ -137,23 +143,11 @@ def _content(path: str, changed: int) -> str:
 
 
 def code_files(spec: Spec) -> dict[str, str]:
-    """Every source file behind a run of that spec, with its hash."""
-    kinds = {
-        "method": "method",
-        "model": "model",
-        "dataset": "data set",
-        "partition": "partition scheme",
-    }
-    roots = [identity.CORE, identity.PREPARED, identity.DEALT]
-    roots += [_file(kind, spec, key) for key, kind in kinds.items()]
-    roots += [_entry_file(kind, one) for _, kind, one in _added(spec)]
-    roots.append(task_file(spec["dataset"]))
-    return {name: found for root in roots for name, found in identity.files(root).items()}
-
-
-def _file(kind: str, spec: Spec, key: str = "") -> Path:
-    return _entry_file(kind, spec[key or kind])
-
-
-def _entry_file(kind: str, spec: Spec) -> Path:
-    return registry.file(kind, spec["name"], Where("the spec"))
+    """The files behind a run of that spec that are not certified, with their hashes."""
+    return identity.edited(
+        identity.CORE,
+        identity.DATA,
+        identity.entry("data set", spec["dataset"]["name"]),
+        identity.entry("partition scheme", spec["partition"]["name"]),
+        *_entries(spec).values(),
+    )

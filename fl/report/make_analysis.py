@@ -40,7 +40,7 @@ def make(planned: Mapping[str, Any], results: Path, store: Path) -> Path:
     if (folder / RECORD).is_file():
         return folder
     entry, analysis = registry.entry_of("analysis", planned["spec"])
-    if identity.code(entry.file) != planned["code"]:
+    if identity.code(identity.entry("analysis", entry.name)) != planned["code"]:
         raise FedloomError(
             f"{planned['analysis']}: its code changed after it was planned; plan again (start "
             "snakemake again, or `python -m fl plan --write`)"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import torch
 
-from fl.base import plugins, syntax
+from fl.base import plugins
 from fl.base.errors import DataError, Where
 from fl.base.schema import PERSONAL
 from fl.engine import assembly, train_on
@@ -22,7 +21,6 @@ from fl.train import compiler
 def settle(bundle: Bundle, store: Store) -> None:
     """Make this process one that computes the runs of a bundle."""
     plugins.use(bundle.plugins, Where(f"bundle {bundle.bundle}") / "plugins")
-    syntax.recall(Path(bundle.results) / "plan")
     torch.set_num_threads(bundle.execution.threads)
     allocator.keep()
     compiler.keep_beside(store.root)

@@ -1,138 +1,48 @@
-"""What is read of a file of code, and that what is kept of it is never believed of another one."""
+"""What changes the hash of a file and what does not."""
 
 from __future__ import annotations
 
-import ast
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fl.base import syntax
 
-CODE = """
-from __future__ import annotations
+METHOD = '''"""A method."""
 
-import math
-from typing import TYPE_CHECKING
-
-from fl.api import trees
-from .losses import loss, weight
-
-if TYPE_CHECKING:
-    from fl.api.method import Method
+from fl.api import losses
 
 
-def own(x):
-    return loss(x) * weight + math.pi
-"""
-LABEL = "fl/parts/own.py"
-IMPORTS = {
-    ("__future__", "annotations"),
-    ("math", ""),
-    ("typing", "TYPE_CHECKING"),
-    ("fl", "trees"),
-    ("fl.api.losses", "loss"),
-    ("fl.api.losses", "weight"),
-}
+class Method:
+    """It has a rate."""
+
+    rate = 0.5
+    """Its rate."""
+
+    def step(self, x):
+        """One step."""
+        return losses.loss(x) * self.rate  # down
+'''
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has read nothing."""
-    monkeypatch.setattr(syntax, "_known", {})
-    monkeypatch.setattr(syntax, "_used", set())
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "own.py"
-    path.write_text(CODE)
-    return path
-
-
-@pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The files that were parsed."""
-    found: list[str] = []
-    parse = ast.parse
-
-    def noting(content: bytes, filename: str) -> ast.Module:
-        found.append(Path(filename).name)
-        return parse(content, filename)
-
-    monkeypatch.setattr(syntax.ast, "parse", noting)
-    yield found
-
-
-def test_imports_are_those_of_what_is_executed(file: Path):
-    assert set(syntax.read(file, LABEL).imports) == IMPORTS
-
-
-def test_newer_empty_fields_of_syntax_leave_the_hash():
-    tree = ast.parse("def f(x):\n    return x\n")
-    before = syntax.canonical(tree)
-    tree.body[0].type_params = []
-    tree.body[0]._fields = (*tree.body[0]._fields, "type_params")
-    assert syntax.canonical(tree) == before
-
-
-def again(folder: Path) -> None:
-    """As a process that begins now and is told of a folder."""
-    syntax._known.clear()
-    syntax._used.clear()
-    syntax.recall(folder)
-
-
-def test_what_is_kept_is_not_parsed_again(file: Path, tmp_path: Path, parsed: list[str]):
-    found = syntax.read(file, LABEL)
-    syntax.keep(tmp_path)
-    again(tmp_path)
-    assert syntax.read(file, LABEL) == found
-    assert parsed == ["own.py"]
-
-
-def test_another_file_or_place_is_read_anew(file: Path, tmp_path: Path, parsed: list[str]):
-    found = syntax.read(file, LABEL)
-    syntax.keep(tmp_path)
-    again(tmp_path)
-    assert ("fl.terms.losses", "loss") in syntax.read(file, "fl/terms/own.py").imports
-    file.write_text(CODE.replace("math.pi", "math.e"))
-    assert syntax.read(file, LABEL).code != found.code
-    assert parsed == ["own.py"] * 3
-
-
-def damaged(content: bytes) -> bytes:
-    kept = json.loads(content)
-    [one] = kept["files"].values()
-    one[0] = "0123456789abcdef"
-    return json.dumps(kept).encode()
-
-
-@pytest.mark.parametrize("spoil", [damaged, lambda content: content[:-9], lambda content: b"[]"])
-def test_a_damaged_file_is_not_believed(spoil, file: Path, tmp_path: Path, parsed: list[str]):
-    found = syntax.read(file, LABEL)
-    syntax.keep(tmp_path)
-    kept = tmp_path / syntax.FILE
-    kept.write_bytes(spoil(kept.read_bytes()))
-    again(tmp_path)
-    assert syntax.read(file, LABEL) == found
-    assert parsed == ["own.py"] * 2
-
-
-def test_what_other_code_has_read_is_not_believed(
-    file: Path, tmp_path: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    syntax.read(file, LABEL)
-    syntax.keep(tmp_path)
-    monkeypatch.setattr(syntax, "_reader", lambda: "another")
-    again(tmp_path)
-    syntax.read(file, LABEL)
-    assert parsed == ["own.py"] * 2
-
-
-def test_where_there_is_no_folder_nothing_is_written(file: Path, tmp_path: Path):
-    syntax.read(file, LABEL)
-    syntax.keep(tmp_path / "plan")
-    assert not (tmp_path / "plan").exists()
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ('"""A method."""', '"""Another docstring,\n\nlonger."""', True),
+        ('    """It has a rate."""\n', "", True),
+        ('    """Its rate."""\n', '    """Its learning rate."""\n', True),
+        ("  # down", "  # up", True),
+        ("losses.loss(x) * self.rate", "(\n            losses.loss(x)\n * self.rate)", True),
+        ("0.5", "0.50", True),
+        ("0.5", "0.25", False),
+        ("* self.rate", "/ self.rate", False),
+        ("(self, x)", "(self, x=None)", False),
+        ("0.5", '"a text that is used"', False),
+    ],
+)
+def test_words_and_layout_leave_the_hash(tmp_path: Path, old: str, new: str, same: bool) -> None:
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    assert METHOD.count(old) == 1
+    before.write_text(METHOD)
+    after.write_text(METHOD.replace(old, new))
+    assert (syntax.of_code(before) == syntax.of_code(after)) == same

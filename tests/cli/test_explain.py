@@ -1,7 +1,10 @@
-"""Why a run is not one that is there: the key, or the file."""
+"""Why a run is not one that is there: the version, the edit or the key."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -10,11 +13,12 @@ import pandas as pd
 import planning
 import pytest
 import yaml
+from planning import Planned
 
 from fl.base.errors import FedloomError
 from fl.cli import main
 from fl.cli.explain import explain
-from fl.plan import plan, specs
+from fl.plan import plan
 from fl.store.store import Store
 
 SPEC: dict[str, Any] = {
@@ -27,20 +31,26 @@ SPEC: dict[str, Any] = {
     "start": None,
     "seed": 0,
 }
+HASH = "0123456789abcdef"
 
 
 def member(start: str | None = None, **training: Any) -> dict[str, Any]:
     spec = deepcopy(SPEC)
     spec["training"].update(training)
     spec["start"] = f"point of {start}" if start else None
-    return {"spec": spec, "start": start}
+    code = {"core": "1", "method": "1", "model": "1", "dataset": "d-1", "partition": "p-1"}
+    return {"spec": spec, "start": start, "code": code, "code_files": {}}
 
 
-def finish(store: Store, run: str, planned: dict[str, Any], **code: str) -> None:
-    files = {**specs.code_files(planned["spec"]), **code}
+def coded(files: dict[str, str], **code: str) -> dict[str, Any]:
+    made = member()
+    return {**made, "code": {**made["code"], **code}, "code_files": files}
+
+
+def finish(store: Store, run: str, planned: dict[str, Any]) -> None:
     with store.open(run) as workspace:
         assert workspace is not None
-        record = {**planned, "run": run, "state": "complete", "code_files": files}
+        record = {**planned, "run": run, "state": "complete"}
         workspace.finish(record, pd.DataFrame({"value": [1.0]}))
 
 
@@ -48,64 +58,103 @@ def lines(wanted: str, planned: dict[str, Any], store: Store) -> list[str]:
     return list(explain(wanted, planned, store))
 
 
-def test_the_key_that_differs_from_the_nearest_run_is_named(tmp_path: Path):
+def test_the_key_that_differs_from_the_nearest_run_is_named_first(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, "far", member(lr=0.5, rounds=9))
     finish(store, "near", member(rounds=3))
-    head, spec, *rest = lines("new", {"new1": member()}, store)
-    assert head == "run new1: not trained"
-    assert '"rounds": 2' in spec
-    assert rest == ["nearest run there: near; this one differs in", "  training.rounds: 2, not 3"]
-
-
-def test_the_file_whose_code_differs_is_named(tmp_path: Path):
-    store = Store(tmp_path)
-    finish(store, "old", member(), **{"fl/api/recipes.py": "another", "fl/gone.py": "x"})
-    assert lines("new", {"new": member()}, store)[-3:] == [
-        "nearest run there: old; this one differs in",
-        "  the code of fl/gone.py",
-        "  the code of fl/api/recipes.py",
+    first, second, *rest = lines("new", {"new1": member()}, store)
+    assert first == "training.rounds: 2, not 3"
+    assert second == f"run new1: not trained; the nearest run in {tmp_path} is near"
+    assert rest[3:] == [
+        "method: fedavg",
+        "training: lr 0.1, rounds 2",
+        "also: terms [], start None, seed 0",
     ]
 
 
-def test_a_run_that_starts_from_another_is_told_by_what_that_one_is(tmp_path: Path):
+MANY = {f"fl/api/{number}.py": HASH for number in range(130)}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "first"),
+    [
+        (coded({}, method="2"), coded({}), "numbers of method: version 2, not 1"),
+        (
+            coded({"fl/methods/fedavg.py": HASH}, method=HASH),
+            coded({}),
+            "edited: fl/methods/fedavg.py",
+        ),
+        (
+            coded({}),
+            coded({"fl/api/trees.py": HASH}, core=HASH),
+            "edited there: fl/api/trees.py",
+        ),
+        (coded({}), coded({}, model=HASH), f"the code of model: 1, not {HASH}"),
+        (coded({}), coded(MANY, core=HASH), "; and 125 other differences"),
+        (coded({}), coded({}), "nothing sets it apart"),
+    ],
+)
+def test_the_version_or_the_edit_that_differs_is_named_first(
+    tmp_path: Path, ours: dict[str, Any], theirs: dict[str, Any], first: str
+) -> None:
+    store = Store(tmp_path)
+    finish(store, "old", theirs)
+    finish(store, "new", ours)
+    assert lines("new", {}, store)[0].endswith(first)
+
+
+def test_a_run_that_starts_from_another_is_told_by_what_that_one_is(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finish(store, "base1", member(lr=0.5))
     finish(store, "tuned1", member(start="base1", rounds=7))
     planned = {"base2": member(), "tuned2": member(start="base2", rounds=7)}
-    assert lines("tuned2", planned, store)[-2:] == [
-        "nearest run there: tuned1; this one differs in",
-        "  start.training.lr: 0.1, not 0.5",
-    ]
+    assert lines("tuned2", planned, store)[0] == "start.training.lr: 0.1, not 0.5"
 
 
-def test_a_finished_run_and_an_empty_store(tmp_path: Path):
-    store = Store(tmp_path)
-    finish(store, "one", member())
-    assert lines("o", {}, store)[0] == "run one: complete"
-    assert lines("one", {}, store)[-1] == f"no other run is in {tmp_path}"
-    same = lines("two", {"two": member()}, store)
-    assert same[-2:] == ["nearest run there: one; this one differs in", "  nothing"]
-
-
-def test_an_id_that_no_run_or_several_have_is_refused(tmp_path: Path):
+def test_an_id_that_no_run_or_several_have_is_refused(tmp_path: Path) -> None:
     planned = {"ab1": member(), "ab2": member()}
+    assert lines("ab1", planned, Store(tmp_path))[0] == f"no other run is in {tmp_path}"
     with pytest.raises(FedloomError, match="run 'ab': ab1, ab2 of the 2 runs"):
         lines("ab", planned, Store(tmp_path))
     with pytest.raises(FedloomError, match=r"run 'x': none of the 2 runs.*; a cannot be planned"):
         list(explain("x", planned, Store(tmp_path), ["a cannot be planned: b"]))
 
 
-def test_a_run_of_any_study_in_the_config_folder_is_found(tmp_path: Path, capsys):
+def test_a_run_of_any_study_in_the_config_folder_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = planning.write_config(tmp_path)
     tiny = config / "studies" / "tiny.yaml"
     other = yaml.safe_load(tiny.read_text()) | {"seeds": [7], "title": "Another"}
     (config / "studies" / "other.yaml").write_text(yaml.safe_dump(other))
-    (config / "studies" / "wrong.yaml").write_text("methods: {}\n")
     [run] = plan.make(config, ["other"]).studies["other"]["runs"]
     assert main.main(["explain", run["run"], "--config", str(config)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"run {run['run']}: not trained\n") and '"seed": 7' in out
+    assert f"run {run['run']}: not trained\n" in out and "seed 7" in out
     assert main.main(["explain", "xyz", "--config", str(config)]) == 1
-    said = capsys.readouterr().err
-    assert "'xyz': none of the 2 runs" in said and "; wrong cannot be planned: " in said
+    assert "'xyz': none of the 2 runs" in capsys.readouterr().err
+
+
+LOOK = """
+import sys
+from fl.cli import main
+assert main.main(["explain", *sys.argv[1:]]) == 0
+assert "torch" not in sys.modules and "fl.plan.plan" not in sys.modules
+"""
+
+
+def test_a_run_of_the_written_plan_is_explained_without_planning(
+    planned: Callable[..., Planned],
+) -> None:
+    study = planned(methods={"fedavg": None})
+    plan.write(study.root / "config")
+    config = str(study.root / "config")
+    [run] = study.runs("fedavg")
+    told = subprocess.run(
+        [sys.executable, "-c", LOOK, run, "--config", config],
+        cwd=planning.ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith("no other run is in ")

@@ -8,7 +8,9 @@ numbers with those in ``tests/golden/numbers``, to 1e-9. All of them take two mi
     python -m tests.golden --only scaffold moon   those of either
     python -m tests.golden --only scaffold --list their names
 
-The exit status is 1 if any differs.
+The exit status is 1 if any differs. ``--certify``, which `make golden` says, runs all and writes
+``fl/numbers.json`` anew: code whose numbers agree keeps its version; where they differ, the version
+rises, the new numbers are kept, and the CHANGELOG gets a line.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "helpers"), str(TESTS / "data"), str(TESTS.parent)]
 
-from golden import kept, measure, pool  # noqa: E402
+from fl.base import identity  # noqa: E402
+from golden import certify, kept, measure, pool  # noqa: E402
+from golden.measure import Fingerprint  # noqa: E402
 
 
 def main() -> int:
@@ -34,7 +39,8 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", nargs="+", metavar="WORDS", default=[""])
-    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--list", action="store_true", help="the names of the worlds")
+    parser.add_argument("--certify", action="store_true", help="write fl/numbers.json anew")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     asked = parser.parse_args()
     names = [name for name in measure.names() if any(words in name for words in asked.only)]
@@ -50,7 +56,35 @@ def main() -> int:
             differing.append(name)
     seconds = time.monotonic() - begun
     print(f"{len(names)} worlds in {seconds:.0f} s, of which {len(differing)} differ")
+    if asked.certify and len(names) == len(measure.names()):
+        return certified(measured, before, differing)
     return bool(differing)
+
+
+def certified(
+    measured: Mapping[str, Fingerprint], before: Mapping[str, Fingerprint], differing: list[str]
+) -> int:
+    """Certify the code at hand with what was measured; the exit status."""
+    broken = [name for name in differing if measured[name]["text"].startswith("Traceback")]
+    known = identity.certified()
+    changed = [root for root in identity.roots() if known.hashes.get(root) != identity.tree(root)]
+    old = [n for n in differing if n in before and before[n]["world"] == measured[n]["world"]]
+    if broken or (old and not changed):
+        why = "do not run" if broken else "differ though no code has changed: another PyTorch?"
+        print(f"nothing is certified: {len(broken or old)} worlds {why}")
+        return 1
+    blamed = certify.risen(old, measured.keys() - set(differing), changed)
+    versions = certify.versions(known.versions, blamed)
+    identity.write(versions)
+    kept.save(
+        {name: measured[name] if name in differing else before[name] for name in measure.names()}
+    )
+    if blamed:
+        raised = {name: versions[name] for name in blamed}
+        print(f"CHANGELOG.md: {certify.line(raised)}")
+        certify.CHANGELOG.write_text(certify.tell(certify.CHANGELOG.read_text(), raised))
+    print(f"certified: {len(changed)} roots anew, {len(blamed)} under another version")
+    return 0
 
 
 if __name__ == "__main__":

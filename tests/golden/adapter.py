@@ -13,7 +13,7 @@ import torch
 
 from fl import data
 from fl.api.training import Training
-from fl.base import fields, registry
+from fl.base import fields, identity, registry
 from fl.base.errors import Where
 from fl.data import holdings
 from fl.data.dealt import deal
@@ -68,6 +68,12 @@ def trained(
         rows.append(done.rows)
         traces |= {f"{done.number}/{name}": trace for name, trace in done.traces.items()}
     return pd.concat(rows, ignore_index=True), simulation.final(state), traces
+
+
+def settings(world: Mapping[str, Any]) -> list[str]:
+    """The settings of a world's run that may have a version of their own."""
+    training = Training.settle(fields.parse(Training, world["training"], WHERE), WHERE)
+    return list(identity.settings({**world, "training": training}))
 
 
 def _settled(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def save(measured: Mapping[str, Fingerprint]) -> None:
     by_kind: dict[str, list[str]] = {}
     for name, fingerprint in measured.items():
         numbers = [float(f"{x:.{DIGITS}g}") for x in fingerprint["numbers"]]
-        line = json.dumps({"text": fingerprint["text"], "numbers": numbers}, separators=(",", ":"))
+        line = json.dumps({**fingerprint, "numbers": numbers}, separators=(",", ":"))
         by_kind.setdefault(name.split()[0].strip(":"), []).append(f"{json.dumps(name)}: {line}")
     FOLDER.mkdir(exist_ok=True)
     for path in FOLDER.glob("*.json"):
@@ -40,8 +40,8 @@ def save(measured: Mapping[str, Fingerprint]) -> None:
 
 def difference(name: str, measured: Fingerprint, kept: Fingerprint | None) -> str:
     """How a world's numbers differ from those that are kept, in words; "" if they agree."""
-    if kept is None:
-        return "is not kept yet"
+    if kept is None or measured["world"] != kept["world"]:
+        return "is not kept yet" if kept is None else "is another world than that which is kept"
     if measured["text"] != kept["text"]:
         return f"has {measured['text']}; kept: {kept['text']}"
     if len(measured["numbers"]) != len(kept["numbers"]):

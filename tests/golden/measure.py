@@ -8,6 +8,7 @@ of rows and leaves, so that their order is free. Of data: shapes, types and hash
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import tempfile
 import zlib
@@ -25,6 +26,8 @@ Fingerprint = dict[str, Any]
 """``text`` must be equal, ``numbers`` near."""
 
 DIGITS = 12
+KINDS = {"data": "data set", "scheme": "partition scheme"}
+"""What the registry calls the first word of a world's name, where that is another."""
 
 
 @cache
@@ -67,10 +70,38 @@ def _read() -> dict[str, tuple[str, worlds.World]]:
 def fingerprint(name: str) -> Fingerprint:
     """The numbers of a world."""
     if name in _runs():
-        return _of_run(_runs()[name])
-    if name in _dealt():
-        return _of_scheme(*_dealt()[name])
-    return _of_data(*_read()[name])
+        found = _of_run(_runs()[name])
+    elif name in _dealt():
+        found = _of_scheme(*_dealt()[name])
+    else:
+        found = _of_data(*_read()[name])
+    return {"world": definition(name), **found}
+
+
+def definition(name: str) -> str:
+    """A hash of what a world is: a world that is redefined has other numbers, too."""
+    what = _runs().get(name) or _dealt().get(name) or _read()[name]
+    return _hash(json.dumps(what, sort_keys=True).encode())[:8]
+
+
+def subject(name: str) -> str:
+    """The root that a world is about; "core" and "data" for what all share."""
+    kind, _, entry = name.partition(":")[0].partition(" ")
+    return f"{KINDS.get(kind, kind)} {entry}".strip()
+
+
+def roots(name: str) -> tuple[str, set[str]]:
+    """What a world's numbers follow from: the root that all such worlds share, and the others,
+    with the settings of a run.
+    """
+    if name not in _runs():
+        return "data", {subject(name)}
+    world = _runs()[name]
+    added = {f"term {term['name']}" for term in world.get("terms", ())}
+    added |= {f"alteration {one['name']}" for one in world.get("alterations", ())}
+    added |= {f"{kind} {world[kind]['name']}" for kind in ("method", "model")}
+    added |= {f"task {world.get('task', 'classification')}"}
+    return "core", added | set(adapter.settings(world))
 
 
 def _of_run(world: worlds.World) -> Fingerprint:
