@@ -151,6 +151,7 @@ def write(versions: Mapping[str, int]) -> None:
     files = {
         label(path): [syntax.of_bytes(path.read_bytes()), syntax.of_code(path)] for path in paths
     }
+    content: dict[str, dict[str, Any]]
     content = {"versions": dict(versions), "hashes": hashes, "files": files}
     lines = []
     for key, values in content.items():

@@ -10,7 +10,8 @@ from fl.base import identity
 from fl.base.errors import FedloomError
 from fl.base.files import parse_json
 from fl.plan import specs
-from fl.store.store import RECORD, Store
+from fl.store.layout import RECORD
+from fl.store.store import Store
 
 NO_WEIGHTS = ", without the final weights that are asked for now: it is trained once more for them"
 SHOWN = 5

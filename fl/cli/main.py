@@ -225,7 +225,7 @@ def _explain(parsed: argparse.Namespace) -> None:
         from fl.plan import needed
 
         found = needed.look(parsed.config, needed.every(parsed.config))
-        planned, remarks = found.members, found.remarks
+        planned, remarks = dict(found.members), found.remarks
     for line in explain(parsed.wanted, planned, store, remarks):
         say(line)
 

@@ -542,7 +542,6 @@ def test_the_record_says_by_what_and_on_what(planned: Plan) -> None:
         key: member[key] for key in ("run", "spec", "code", "start")
     }
     assert record["start"] == start
-    assert "fl/methods/finetune.py" in record["code_files"]
     assert record["execution"]["device"] == "cpu"
     assert json.dumps(record)
     assert study.store().has_weights(start)

@@ -1,0 +1,128 @@
+"""What an edit renames, certified or not: through `fl plan`, in a copy of the code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from golden import certify
+
+REPOSITORY = Path(__file__).parents[2]
+FEW = """
+METHODS = {name: METHODS[name][:1] for name in ("fedavg", "fedprox")}
+SETTINGS = {name: SETTINGS[name] for name in ("adamw", "constant", "cosine")}
+MODELS, TERMS, ALTERATIONS, SCHEMES = {"mlp": MODELS["mlp"]}, {}, {}, {}
+MODAL, MASKED, STARTING, DETERMINED = {}, (), (), {"fedavg", "fedprox"}
+"""
+STUDY: dict[str, Any] = {
+    "datasets": [{"synthetic": {"clients": 4, "samples": 40}}],
+    "partitions": ["natural"],
+    "models": [{"mlp": {"hidden": [5]}}],
+    "seeds": [0],
+    "training": {"rounds": 2},
+    "methods": {
+        "fedavg": None,
+        "fedprox": {"mu": 0.5},
+        "falling": {"method": "fedavg", "schedule": "cosine"},
+    },
+}
+ENVIRONMENT = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
+
+
+class Project:
+    """A copy of the code with a study and few golden worlds."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name in ("fl", "tests/golden", "tests/data", "tests/helpers"):
+            shutil.copytree(
+                REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        (root / "CHANGELOG.md").write_text("# Changelog\n\n## 2.0\n\n- New.\n\n## 1.0\n")
+        (root / "config/studies").mkdir(parents=True)
+        (root / "config/config.yaml").write_text(yaml.safe_dump({"studies": ["small"]}))
+        (root / "config/studies/small.yaml").write_text(yaml.safe_dump(STUDY))
+        self.edit("tests/golden/worlds.py", "\ndef runs()", f"{FEW}\n\ndef runs()")
+        self.edit("tests/golden/adapter.py", "return registry.names(kind)", "return []")
+
+    def python(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.root,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def names(self) -> dict[str, str]:
+        """The planned run of each entry."""
+        self.python("-m", "fl", "plan", "--write")
+        [study] = (self.root / "results/plan/studies").glob("*.json")
+        return {run["method"]: run["run"] for run in json.loads(study.read_text())["runs"]}
+
+    def certify(self) -> str:
+        return self.python("-m", "tests.golden", "--certify", "--processes", "1")
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        path = self.root / file
+        assert path.read_text().count(old) == 1
+        path.write_text(path.read_text().replace(old, new))
+
+
+def test_names_change_with_numbers_and_with_edits_that_nobody_certified(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.certify()  # As other engineers may be at work in this very tree.
+    before = project.names()
+
+    def renamed() -> set[str]:
+        now = project.names()
+        return {entry for entry in now if now[entry] != before[entry]}
+
+    training, fedprox = "fl/api/training.py", "fl/methods/fedprox.py"
+    project.edit(fedprox, "proximal(self.mu)", "proximal(1.0 * self.mu)")
+    assert renamed() == {"fedprox"}
+    project.edit(training, "done = round_ - 1", "done = -1 + round_")
+    assert renamed() == {"fedavg", "fedprox", "falling"}
+    project.certify()
+    assert renamed() == set()
+
+    project.edit(fedprox, "proximal(1.0 * self.mu)", "proximal(1.5 * self.mu)")
+    project.edit(training, "(1 + math.cos(", "(1.5 + math.cos(")
+    assert renamed() == {"fedavg", "fedprox", "falling"}
+    told = "- Other numbers, and so other names of runs: method fedprox (version 2), "
+    told += "training.schedule=cosine (version 2)."
+    assert told in project.certify()
+    assert f"\n## 2.0\n\n{certify.HEADING}\n\n{told}\n" in (tmp_path / "CHANGELOG.md").read_text()
+    assert renamed() == {"fedprox", "falling"}
+
+
+@pytest.mark.parametrize(
+    ("differing", "changed", "expected"),
+    [
+        ("method fedprox", {"method fedprox"}, {"method fedprox"}),
+        ("method fedprox", {"core"}, {"method fedprox"}),
+        ("method fedprox: 1", {"core"}, {"method fedprox"}),
+        ("core: cosine", {"core"}, {"training.schedule=cosine"}),
+        ("core: few", {"core"}, {"core"}),
+        ("model vit", {"core", "model vit"}, {"model vit"}),
+        ("scheme natural: 0", {"data"}, {"partition scheme natural"}),
+        ("data ", {"data"}, {f"data set {name}" for name in ("digits", "mnist")}),
+        ("", {"core", "data"}, {"core", "data"}),
+    ],
+)
+def test_blame(differing: str, changed: set[str], expected: set[str]) -> None:
+    names = list(certify.measure.names())
+    apart = {name for name in names if name.startswith(differing)}
+    blamed = certify.risen(sorted(apart), [n for n in names if n not in apart], changed)
+    assert expected <= blamed
+    assert differing == "data " or blamed == expected
