@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.timing import MODELS, Make, begin, simulation, steps_of
 from bench.workloads import WORKLOADS, Workload
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.methods.ditto import Ditto
 from fl.methods.fedfa import FedFA
 from fl.methods.fedfm import FedFM

@@ -93,7 +93,7 @@ def measure(case: Case) -> dict[str, float]:
     return {
         "round": 1e3 * float(np.median(spent)),
         "seconds": time.perf_counter() - begun,
-        "took part": len(done.state.home.rows),
+        "took part": len(done.state.client_states.rows),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from bench.timing import MODELS, begin, clock, seconds_a_step, simulation
 from bench.workloads import LR, WORKLOADS, Workload
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 
 BACKENDS = ("loop", "stacked", "compiled")
 HEAD = ("bare loop", *BACKENDS)

@@ -20,8 +20,8 @@ from fl.engine import engine
 from fl.engine.arrays import Arrays
 from fl.engine.assembly import computing
 from fl.engine.batches import Schedule
-from fl.engine.held import Held
-from fl.engine.simulate import Simulation
+from fl.engine.client_data import ClientData
+from fl.engine.simulation import Simulation
 from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
 from fl.models.lenet import LeNet
@@ -88,7 +88,9 @@ def simulation(
     network = computing(model, settled)
     ends = np.stack([sizes, tested], 1).flatten().cumsum()
     parts = np.split(np.arange(len(x)), ends[:-1])
-    held = Held({"train": parts[::2], "test": parts[1::2]} if tests else {"train": parts[::2]})
+    held = ClientData(
+        {"train": parts[::2], "test": parts[1::2]} if tests else {"train": parts[::2]}
+    )
     setting = Setting(network, settled, CLASSES, work.clients, work.shape)
     made = (method or FedAvg()).build(setting)
     arrays = Arrays(x, y, PIXELS if work.pixels else PLAIN, device)

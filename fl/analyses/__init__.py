@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fl.base.drawing import Picture
-    from fl.engine.simulate import Simulation
+    from fl.engine.simulation import Simulation
 
 
 class Source(Protocol):
@@ -44,7 +44,7 @@ class Source(Protocol):
         """See `fl.store.store.Store.traces`."""
 
     def weights(self) -> dict[str, Any]:
-        """By stage, the final variables, see `fl.engine.simulate.Simulation.final`.
+        """By stage, the final variables, see `fl.engine.simulation.Simulation.final`.
 
         For an analysis whose class says ``weights = True``. They are on a GPU where the study
         computes on one.

@@ -31,7 +31,7 @@ from fl.base.schema import GLOBAL, PERSONAL
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from fl.engine.simulate import Simulation
+    from fl.engine.simulation import Simulation
 
 CHUNK = 512
 MARKERS = ("o", "^", "s", "D", "v")
@@ -90,7 +90,7 @@ class Features:
 
     def _samples(self, simulation: Simulation) -> np.ndarray:
         """The test samples that are looked at, in ascending order."""
-        samples = np.unique(np.concatenate(simulation.held.samples["test"]))
+        samples = np.unique(np.concatenate(simulation.client_data.samples["test"]))
         draw = rng.generator(self.seed, "analysed samples")
         return np.sort(draw.choice(samples, min(self.samples, len(samples)), replace=False))
 
@@ -101,7 +101,7 @@ class Features:
         if GLOBAL in weights:
             yield GLOBAL, -1, weights[GLOBAL]
         if PERSONAL in weights:
-            everybody = simulation.held.participants
+            everybody = simulation.client_data.participants
             draw = rng.generator(self.seed, "analysed clients")
             count = min(self.clients, len(everybody))
             for client in np.sort(draw.choice(everybody, count, replace=False)).tolist():

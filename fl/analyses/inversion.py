@@ -41,7 +41,7 @@ from fl.base.fields import Bound, Count, Index, NonNegative, Positive, Seed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from fl.engine.simulate import Simulation
+    from fl.engine.simulation import Simulation
 
 LOCAL = "local"
 """The trace of images that clients train on, [rounds, clients, classes x kept, ...]."""
@@ -130,7 +130,7 @@ class Inversion:
         self, run: Source, simulation: Simulation, client: int
     ) -> list[tuple[str, Tensor, Tensor]]:
         """What is attacked: normalised images, and their labels, one class after another."""
-        samples = simulation.held.samples["train"][client]
+        samples = simulation.client_data.samples["train"][client]
         if len(simulation.arrays.shape) != 3:
             raise FedloomError(
                 f"inversion: inputs have shape {simulation.arrays.shape}; allowed: images"
@@ -182,7 +182,7 @@ def scored(
     distance: Distance | None,
 ) -> dict[str, float]:
     """PSNR, SSIM, leak and LPIPS of what the attack makes of images x [n, ...] with labels y."""
-    samples = torch.from_numpy(simulation.held.samples["train"][client])
+    samples = torch.from_numpy(simulation.client_data.samples["train"][client])
     labels, pixels = simulation.arrays.labels(samples), simulation.arrays.pixels
     real = pixels(simulation.arrays.inputs(samples)).clamp(0, 1)
     truth, guess = pixels(x).clamp(0, 1), pixels(guess).clamp(0, 1)

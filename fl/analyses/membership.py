@@ -38,7 +38,7 @@ from fl.base.schema import GLOBAL, PERSONAL
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from fl.engine.simulate import Simulation
+    from fl.engine.simulation import Simulation
 
 CHUNK = 64
 FALSE = 0.01
@@ -116,7 +116,7 @@ class Membership:
 
     def _samples(self, simulation: Simulation, client: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Members and others of a client, as many of each."""
-        both = [simulation.held.samples[split][client] for split in ("train", "test")]
+        both = [simulation.client_data.samples[split][client] for split in ("train", "test")]
         count = min(self.samples, *map(len, both))
         if count < 4:
             return None
@@ -145,7 +145,7 @@ def models(
 ) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """Stage, client and variables: the shared model, and the own models of the first clients."""
     network = simulation.network
-    for client in simulation.held.participants[:most].tolist():
+    for client in simulation.client_data.participants[:most].tolist():
         for stage in (stage for stage in (GLOBAL, PERSONAL) if stage in weights):
             variables = {
                 kind: {name: weights[stage][kind][name] for name in network.names[kind]}

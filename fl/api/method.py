@@ -248,7 +248,7 @@ class Method:
     trace: what is kept of the server beside weights and scores; trace_clients: the same of the
         stack of all clients. It is no message: no client and no server sees it.
     admit: refuses clients that the method cannot do with.
-    modals: what it is for clients of each modality, where they differ in it.
+    by_modality: what it is for clients of each modality, where they differ in it.
     works: what the server computes beside means of what it gets; it decides no number.
     """
 
@@ -262,7 +262,7 @@ class Method:
     trace: protocols.Trace | None = None
     trace_clients: protocols.Trace | None = None
     admit: protocols.Admit | None = None
-    modals: tuple[Modal, ...] = ()
+    by_modality: tuple[ModalityMethod, ...] = ()
     works: tuple[ServerWork, ...] = ()
 
     @property
@@ -289,26 +289,26 @@ class Attached:
 
 
 @dataclass(frozen=True)
-class Modal:
+class ModalityMethod:
     """A method for the clients of one modality.
 
-    foreign: the names of the weights that they do not hold. apart: whether the modalities share
+    lacking: the names of the weights that they do not hold. separate: whether the modalities share
     nothing, so that each has a server of its own, under its ``name``; else there is one, which
     averages (`Averaging`), each weight over those who hold it.
     """
 
     name: str
     method: Method
-    foreign: frozenset[str]
-    apart: bool
+    lacking: frozenset[str]
+    separate: bool
 
     def of(self, tree: Tree) -> Tree:
         """A tree, or a stack, without the weights that these clients do not hold."""
-        return without(tree, self.foreign)
+        return without(tree, self.lacking)
 
     def server(self, server: Tree) -> Tree:
         """What these clients' server is of the run's."""
-        return dict(server[self.name]) if self.apart else self.of(server)
+        return dict(server[self.name]) if self.separate else self.of(server)
 
 
 def steps_of(method: Method) -> tuple[Pass, ...]:

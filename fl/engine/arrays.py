@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,11 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
+from fl.data.modality import Modality
 from fl.engine import augment
+
+IMAGE = 3
+"""Dimensions of an input that is an image: channels, height and width."""
 
 
 class Arrays:
@@ -141,3 +145,47 @@ def _affine(
         (t.reshape(-1, *[1] * trailing) if t.dim() else t).to(device, dtype)
         for t in (scale / sd, -mean / sd)
     )  # type: ignore[return-value]
+
+
+class SeveralArrays(Arrays):
+    """Arrays of each input as one: `inputs` gives a tree, a leaf for each input by its name.
+
+    Args:
+        parts: By name, of the same samples with the same labels.
+    """
+
+    def __init__(self, parts: Mapping[str, Arrays]) -> None:
+        first, *_ = parts.values()
+        # Labels, device and precision are those of all parts.
+        self.__dict__.update(vars(first))
+        self._parts = dict(parts)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(), as there is no single input."""
+        return ()
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of each input."""
+        return {name: part.shape for name, part in self._parts.items()}
+
+    @property
+    def numbers(self) -> int:
+        """Of how many numbers a sample's inputs consist, all together."""
+        return sum(part.numbers for part in self._parts.values())
+
+    @property
+    def random(self) -> bool:
+        """Whether training batches need keys."""
+        return any(part.random for part in self._parts.values())
+
+    def inputs(self, index: Tensor, key: Tensor | None = None) -> dict[str, Any]:
+        """By name, [*index.shape, ...] each. The images of a sample are augmented alike."""
+        return {name: part.inputs(index, key) for name, part in self._parts.items()}
+
+
+def augmented(kinds: Sequence[Modality], augmentation: str) -> dict[Modality, str]:
+    """The augmentation of each of several inputs: of the images alone, if there are any."""
+    images = [kind for kind in kinds if len(kind.shape) == IMAGE and not kind.tokens]
+    return {kind: augmentation if kind in (images or kinds) else "none" for kind in kinds}

@@ -19,12 +19,11 @@ from fl.api.tasks.classification import CLASSIFICATION
 from fl.api.training import Training
 from fl.base.errors import DataError, FedloomError
 from fl.data.modality import Modality, groups, kinds_of, named
-from fl.engine import modal, train_on
-from fl.engine.arrays import Arrays
-from fl.engine.evaluate import OWN, Held
+from fl.engine import modality, train_on
+from fl.engine.arrays import Arrays, SeveralArrays, augmented
+from fl.engine.client_data import OWN, ClientData
 from fl.engine.serving import serving
-from fl.engine.several import SeveralArrays, augmented
-from fl.engine.simulate import DTYPES, Simulation
+from fl.engine.simulation import DTYPES, Simulation
 
 if TYPE_CHECKING:
     from fl.data.prepared import Prepared
@@ -58,23 +57,23 @@ def assemble(
     training = Training(**spec["training"])
     # Who learns nothing from others may train where nobody else does: unseen clients personalise.
     alone = declared(parts.method.method).alone
-    held = Held.of(table, spec.get("test", OWN), alone)
-    check_validated(parts.method.method, held)
-    check_served(parts.method.method, held)
+    data = ClientData.of(table, spec.get("test", OWN), alone)
+    check_validated(parts.method.method, data)
+    check_served(parts.method.method, data)
     classes = len(prepared.classes)
     arrays_of = _Reader(prepared, _labels(prepared, parts.task), training, device)
 
-    def simulation(make: Make, arrays: Arrays, held: Held) -> Simulation:
+    def simulation(make: Make, arrays: Arrays, data: ClientData) -> Simulation:
         network = computing(make, training)
         network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=device)))
-        return _simulation(parts, network, training, arrays, held, classes, spec["seed"])
+        return _simulation(parts, network, training, arrays, data, classes, spec["seed"])
 
     shapes = {kind.name: kind.shape for kind in parts.modalities}
-    if held.modality is None:
+    if data.modality is None:
         several = bool(kinds_of(parts.model))
         arrays = arrays_of.all(parts.modalities) if several else arrays_of.x
         shape = shapes if several else arrays.shape
-        made = simulation(lambda: parts.model.build(shape, classes), arrays, held)
+        made = simulation(lambda: parts.model.build(shape, classes), arrays, data)
         count = spec.get("train_on")
         return train_on.some(made, count) if isinstance(count, int) else made
     if spec.get("train_on") is not None:
@@ -87,13 +86,15 @@ def assemble(
         found: nn.Module = whole() if len(group) > 1 else whole().of(group[0].name)
         return found
 
-    modals = tuple(
-        simulation(partial(part, group), arrays_of.group(group), held.of_modality(number))
-        for number, group in enumerate(_groups(parts, held))
+    by_modality = tuple(
+        simulation(partial(part, group), arrays_of.group(group), data.of_modality(number))
+        for number, group in enumerate(_groups(parts, data))
     )
-    network = modal.together(computing(whole, training), [alone.network for alone in modals])
+    network = modality.together(
+        computing(whole, training), [alone.network for alone in by_modality]
+    )
     return _simulation(
-        parts, network, training, modals[0].arrays, held, classes, spec["seed"], modals
+        parts, network, training, by_modality[0].arrays, data, classes, spec["seed"], by_modality
     )
 
 
@@ -145,68 +146,70 @@ def _simulation(
     network: Network,
     training: Training,
     arrays: Arrays,
-    held: Held,
+    data: ClientData,
     classes: int,
     seed: int,
-    modals: tuple[Simulation, ...] = (),
+    by_modality: tuple[Simulation, ...] = (),
 ) -> Simulation:
     """The simulation made of its parts.
 
     Args:
-        modals: The simulation of each modality, for the method that trains all of them.
+        by_modality: The simulation of each modality, for the method that trains all of them.
     """
     setting = Setting(
-        *(network, training, classes, held.clients, arrays.shape, seed),
-        away=len(held.away),
+        *(network, training, classes, data.clients, arrays.shape, seed),
+        away=len(data.away),
         task=parts.task,
         shapes=arrays.shapes,
         tokens=frozenset(kind.name for kind in parts.modalities if kind.tokens),
-        lacking=tuple(modal.weights(network) - modal.weights(one.network) for one in modals),
+        lacking=tuple(
+            modality.weights(network) - modality.weights(one.network) for one in by_modality
+        ),
         # Where clients differ in modality, the server trains in that of each alone.
-        at_server=None if modals else serving(arrays, held, network, training, classes, seed),
+        at_server=None if by_modality else serving(arrays, data, network, training, classes, seed),
     )
     method = build(parts.method, setting)
-    if modals:
-        names = map(named, _groups(parts, held))
+    if by_modality:
+        names = map(named, _groups(parts, data))
         apart = not declared(parts.method.method).modalities
-        alone = [(one.method, one.network) for one in modals]
-        method = modal.several(method, network, dict(zip(names, alone, strict=True)), apart)
+        alone = [(one.method, one.network) for one in by_modality]
+        method = modality.several(method, network, dict(zip(names, alone, strict=True)), apart)
     return Simulation(
         method=method,
         network=network,
         training=training,
         arrays=arrays,
-        held=held,
+        client_data=data,
         classes=classes,
         seed=seed,
         task=parts.task,
-        modals=modals,
+        by_modality=by_modality,
     )
 
 
-def _groups(parts: Parts, held: Held) -> list[tuple[Modality, ...]]:
+def _groups(parts: Parts, data: ClientData) -> list[tuple[Modality, ...]]:
     """What the clients of each modality hold, where they differ in it."""
-    assert held.modality is not None
-    return groups(parts.modalities, int(held.modality.max()) + 1)
+    assert data.modality is not None
+    return groups(parts.modalities, int(data.modality.max()) + 1)
 
 
-def check_validated(method: Any, held: Held) -> None:
+def check_validated(method: Any, data: ClientData) -> None:
     """Refuse (`FedloomError`) clients without validation samples where a method learns by them."""
     if not declared(method).validates:
         return
-    lacking = [int(k) for k in held.participants if not len(held.of_splits("val", int(k)))]
+    lacking = [int(k) for k in data.participants if not len(data.of_splits("val", int(k)))]
     if lacking:
         shown = ", ".join(map(str, lacking[:5])) + (", ..." if len(lacking) > 5 else "")
         raise FedloomError(
             f"{declared(method).title}: no validation samples at {len(lacking)} of "
-            f"{len(held.participants)} clients ({shown}); allowed: a partition with a val in which "
+            f"{len(data.participants)} clients ({shown}); allowed: a partition with a val in which "
             "every client that takes part has some (min_samples, or a larger val)"
         )
 
 
-def check_served(method: Any, held: Held) -> None:
+def check_served(method: Any, data: ClientData) -> None:
     """Refuse (`FedloomError`) a server without samples where a method trains on it."""
-    if declared(method).server_data and not len(held.server):
+    if declared(method).server_data and not len(data.server):
         raise FedloomError(
             f"{declared(method).title}: the server has no samples; allowed: a partition whose "
             "share for it, `server`, is at least a sample of some client's"
@@ -248,9 +251,9 @@ def reseeded(like: Simulation, spec: Spec, parts: Parts) -> Simulation:
     """The simulation of a spec that differs from that of ``like`` only in its seed, on the same
     data.
     """
-    modals = tuple(reseeded(one, spec, parts) for one in like.modals)
+    by_modality = tuple(reseeded(one, spec, parts) for one in like.by_modality)
     return _simulation(
-        *(parts, like.network, like.training, like.arrays, like.held, like.classes),
+        *(parts, like.network, like.training, like.arrays, like.client_data, like.classes),
         spec["seed"],
-        modals,
+        by_modality,
     )

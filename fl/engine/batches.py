@@ -113,17 +113,19 @@ def schedule(
     generators = [rng.generator(seed, purpose, client, round_) for client in clients]
     if sampling.per_class is None:
         plain = zip(samples, lengths, generators, strict=True)
-        drawn = [_client_batches(held, length, draw) for held, length, draw in plain]
+        drawn = [_client_batches(numbers, length, draw) for numbers, length, draw in plain]
     else:
         by_class = zip(samples, labels, lengths, generators, strict=True)
         drawn = [
             _class_batches(
-                [held[own == c] for c in range(classes)], length, sampling.per_class, draw
+                [numbers[its == c] for c in range(classes)], length, sampling.per_class, draw
             )
-            for held, own, length, draw in by_class
+            for numbers, its, length, draw in by_class
         ]
     if sampling.repeat > 1:
-        drawn = [tuple(np.repeat(part, sampling.repeat, axis=0) for part in own) for own in drawn]
+        drawn = [
+            tuple(np.repeat(part, sampling.repeat, axis=0) for part in batches) for batches in drawn
+        ]
     steps = np.array([len(index) for index, _ in drawn])
     shape = (len(drawn), int(steps.max()), drawn[0][0].shape[1])
     index, weight = np.zeros(shape, np.int64), np.zeros(shape, bool)
@@ -136,7 +138,7 @@ def schedule(
         times = refresh.times(shape[1])
         size = refresh.batches * training.batch_size
         rows = zip(samples, generators, strict=True)
-        extra.append(np.stack([_repeatedly(held, times, size, draw) for held, draw in rows]))
+        extra.append(np.stack([_repeatedly(numbers, times, size, draw) for numbers, draw in rows]))
     return Schedule(index, weight, steps, key, tuple(extra))
 
 
@@ -155,37 +157,39 @@ SWEEP = 64
 
 def sweeping(samples: Sequence[np.ndarray]) -> Schedule:
     """Every sample once, in order; what a last batch lacks weighs nothing."""
-    steps = np.array([-(-len(held) // SWEEP) for held in samples])
+    steps = np.array([-(-len(numbers) // SWEEP) for numbers in samples])
     index = np.zeros((len(samples), max(1, int(steps.max())), SWEEP), np.int64)
     weight = np.zeros(index.shape, bool)
-    for row, held in enumerate(samples):
-        index[row].flat[: len(held)], weight[row].flat[: len(held)] = held, True
+    for row, numbers in enumerate(samples):
+        index[row].flat[: len(numbers)], weight[row].flat[: len(numbers)] = numbers, True
     return Schedule(index, weight, steps)
 
 
-def _repeatedly(held: np.ndarray, times: int, size: int, draw: np.random.Generator) -> np.ndarray:
+def _repeatedly(
+    numbers: np.ndarray, times: int, size: int, draw: np.random.Generator
+) -> np.ndarray:
     """``size`` samples, ``times`` over, [times, size]: whole permutations as far as they go."""
-    rounds = -(-size // len(held))
+    rounds = -(-size // len(numbers))
     return np.array(
         [
-            np.concatenate([draw.permutation(held) for _ in range(rounds)])[:size]
+            np.concatenate([draw.permutation(numbers) for _ in range(rounds)])[:size]
             for _ in range(times)
         ]
     ).reshape(times, size)
 
 
 def _client_batches(
-    held: np.ndarray, training: Training, draw: np.random.Generator
+    numbers: np.ndarray, training: Training, draw: np.random.Generator
 ) -> tuple[np.ndarray, ...]:
     """Sample numbers and weights, [steps, b] each; no step without samples."""
-    if not len(held):
+    if not len(numbers):
         return np.zeros((0, training.batch_size), np.int64), np.zeros(
             (0, training.batch_size), bool
         )
-    epochs = [_epoch(held, training, draw) for _ in range(training.local_epochs or 1)]
+    epochs = [_epoch(numbers, training, draw) for _ in range(training.local_epochs or 1)]
     if training.local_steps is not None:
         while sum(len(index) for index, _ in epochs) < training.local_steps:
-            epochs.append(_epoch(held, training, draw))
+            epochs.append(_epoch(numbers, training, draw))
     index = np.concatenate([i for i, _ in epochs])[: training.local_steps]
     return index, np.concatenate([w for _, w in epochs])[: training.local_steps]
 
@@ -197,16 +201,16 @@ def _class_batches(
 
     An epoch is as long as one of ordinary batches of as many samples.
     """
-    held = sum(map(len, by_class))
+    total = sum(map(len, by_class))
     steps = training.local_steps
     if steps is None:
-        steps = (training.local_epochs or 1) * -(-held // (size * len(by_class)))
-    index = np.zeros((steps if held else 0, len(by_class), size), np.int64)
+        steps = (training.local_epochs or 1) * -(-total // (size * len(by_class)))
+    index = np.zeros((steps if total else 0, len(by_class), size), np.int64)
     weight = np.zeros(index.shape, bool)
-    for c, own in enumerate(by_class):
-        if len(own):
-            index[:, c] = _repeatedly(own, len(index), size, draw)
-            weight[:, c, : len(own)] = True
+    for c, numbers in enumerate(by_class):
+        if len(numbers):
+            index[:, c] = _repeatedly(numbers, len(index), size, draw)
+            weight[:, c, : len(numbers)] = True
     return index.reshape(len(index), -1), weight.reshape(len(index), -1)
 
 
@@ -221,9 +225,9 @@ def steps_of(sizes: np.ndarray, training: Training) -> np.ndarray:
 
 
 def _epoch(
-    held: np.ndarray, training: Training, draw: np.random.Generator
+    numbers: np.ndarray, training: Training, draw: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    order, size = draw.permutation(held), training.batch_size
+    order, size = draw.permutation(numbers), training.batch_size
     if training.drop_last and len(order) > size:
         order = order[: len(order) // size * size]
     steps = -(-len(order) // size)

@@ -19,7 +19,7 @@ from fl.api.method import COUNTS, MODALITY, PAYLOAD, Averaging, Method, Phase, S
 from fl.api.trees import Tree
 from fl.engine.backends import BACKENDS, TOGETHER, Cohort, Trained
 from fl.engine.batches import Schedule, together
-from fl.engine.clients import Clients
+from fl.engine.client_states import ClientStates
 from fl.engine.processes import Deal
 from fl.engine.state import HOST, Answers, Plan, Roster, Schedules, State
 from fl.engine.sweeps import sweep
@@ -50,7 +50,7 @@ def start(
     facts = {"id": torch.arange(len(counts)), COUNTS: counts}
     if modality is not None:
         facts = {MODALITY: torch.from_numpy(modality), **facts}
-    return State(server, Clients.alike(trees.to(client, HOST), facts, len(counts)))
+    return State(server, ClientStates.alike(trees.to(client, HOST), facts, len(counts)))
 
 
 def run_round(method: Method, state: State, plan: Plan, backend: str) -> tuple[State, Tensor]:
@@ -127,7 +127,7 @@ def _aggregated(phase: Phase, state: State, roster: Roster, answers: Answers) ->
         trees.concatenate(answers.uploads),
         torch.cat(answers.n),
     )
-    return State(server, state.home.put(roster.clients, trees.to(clients, HOST)))
+    return State(server, state.client_states.put(roster.clients, trees.to(clients, HOST)))
 
 
 def _together(rosters: Sequence[Roster]) -> Schedules:
@@ -141,7 +141,7 @@ def _groups(
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Rows of the participants of all runs that are trained at once, and the run of each row."""
     runs = np.repeat(np.arange(len(rosters)), [len(roster.clients) for roster in rosters])
-    each = trees.nbytes(states[0].server) + states[0].home.nbytes
+    each = trees.nbytes(states[0].server) + states[0].client_states.nbytes
     size = max(1, ROOM // (COPIES * each))
     for begin in range(0, len(runs), size):
         rows = slice(begin, min(begin + size, len(runs)))

@@ -10,7 +10,9 @@ gives the same numbers to the bit.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,16 +24,15 @@ from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION, by_class
 from fl.api.trees import Tree
-from fl.base.schema import PERSONAL, REWEIGHTED, UNSEEN
+from fl.base.schema import METRIC_COLUMNS, PERSONAL, REWEIGHTED, UNSEEN
 from fl.engine.arrays import Arrays
-from fl.engine.held import OWN as OWN
-from fl.engine.held import Held as Held
-from fl.engine.rows import as_rows as as_rows
-from fl.engine.rows import named, table
+from fl.engine.client_data import ClientData
 from fl.engine.scored import Portion, Scored, scored
 from fl.engine.state import State
 
 Values = dict[str, np.ndarray]
+
+TYPES = {"round": np.int32, "client": np.int32, "value": np.float64, "n": np.int64}
 
 
 def evaluate(
@@ -39,7 +40,7 @@ def evaluate(
     network: Network,
     state: State,
     arrays: Arrays,
-    held: Held,
+    data: ClientData,
     round_: int,
     classes: int,
     splits: tuple[str, ...] = ("val", "test", UNSEEN),
@@ -53,25 +54,25 @@ def evaluate(
     """
     tables = []
     for stage, view in method.views.items():
-        models = Scored(view, stage == PERSONAL, network, state, arrays, held, task)
+        models = Scored(view, stage == PERSONAL, network, state, arrays, data, task)
         portions = [
             Portion(client, split, samples)
             for split in splits
-            for client, samples in enumerate(held.samples.get(split, ()))
+            for client, samples in enumerate(data.samples.get(split, ()))
             if len(samples) and models.serves(client)
         ]
         if portions:
             values = scored(models, portions, partial(concluded, task, classes=classes))
-            if held.everywhere is not None and "test" in splits:
-                values[REWEIGHTED] = _reweighted(models, portions, arrays, held, classes)
-            tables.append(_table(round_, stage, portions, values, held))
+            if data.everywhere is not None and "test" in splits:
+                values[REWEIGHTED] = _reweighted(models, portions, arrays, data, classes)
+            tables.append(_table(round_, stage, portions, values, data))
     if len(tables) == 1:
         return tables[0]
     return pd.concat(tables, ignore_index=True) if tables else as_rows([])
 
 
 def _reweighted(
-    models: Scored, portions: list[Portion], arrays: Arrays, held: Held, classes: int
+    models: Scored, portions: list[Portion], arrays: Arrays, data: ClientData, classes: int
 ) -> np.ndarray:
     """Of each portion of the split ``test`` the accuracy on the test samples of all clients, each
     class by its share among the client's training samples, [portions]; NaN for other splits, and
@@ -79,11 +80,11 @@ def _reweighted(
     """
     found = np.full(len(portions), np.nan)
     there = [i for i, portion in enumerate(portions) if portion.split == "test"]
-    if there and held.everywhere is not None:
-        whole = [Portion(portions[i].client, "test", held.everywhere) for i in there]
+    if there and data.everywhere is not None:
+        whole = [Portion(portions[i].client, "test", data.everywhere) for i in there]
         counts = scored(models, whole, partial(_counted, classes=classes))
         for row, i in enumerate(there):
-            train = held.samples["train"][portions[i].client]
+            train = data.samples["train"][portions[i].client]
             labels = arrays.labels(torch.from_numpy(train).to(arrays.device)).cpu().numpy()
             own = np.bincount(labels, minlength=classes)
             found[i] = _weighted_share(counts["right"][row], counts["there"][row], own)
@@ -109,14 +110,14 @@ def concluded(task: Task, seen: Tree, sizes: np.ndarray, classes: int) -> Values
 
 
 def _table(
-    round_: int, stage: str, portions: list[Portion], values: Values, held: Held
+    round_: int, stage: str, portions: list[Portion], values: Values, data: ClientData
 ) -> pd.DataFrame:
     """Rows for every portion, metric after metric."""
     names, grid = list(values), np.stack(list(values.values()), axis=1)
     n = np.repeat([[len(portion.samples)] for portion in portions], len(names), axis=1)
     kept = np.ones(grid.shape, bool)
-    if REWEIGHTED in values and held.everywhere is not None:
-        n[:, names.index(REWEIGHTED)] = len(held.everywhere)
+    if REWEIGHTED in values and data.everywhere is not None:
+        n[:, names.index(REWEIGHTED)] = len(data.everywhere)
         kept[:, names.index(REWEIGHTED)] = ~np.isnan(values[REWEIGHTED])
     row, column = np.nonzero(kept)
     splits = list(dict.fromkeys(portion.split for portion in portions))
@@ -134,25 +135,61 @@ def _table(
     )
 
 
-def reweighted_accuracy(correct: np.ndarray, labels: np.ndarray, held: np.ndarray) -> float:
-    """sum_c p_c right_c / sum_c p_c n_c, with p_c the share of class c in ``held``.
+def reweighted_accuracy(correct: np.ndarray, labels: np.ndarray, shares: np.ndarray) -> float:
+    """sum_c p_c right_c / sum_c p_c n_c, with p_c the share of class c in ``shares``.
 
     As in the released code of FedSaC, a sample counts as much as its class does for the client.
 
     Args:
         correct: 0 or 1 per sample, [n].
         labels: The class of each sample, [n].
-        held: A client's training samples by class.
+        shares: A client's training samples by class.
 
     Returns:
         NaN if no sample is of a class that the client holds.
     """
-    there = np.bincount(labels, minlength=len(held))[: len(held)]
-    right = np.bincount(labels, weights=correct, minlength=len(held))[: len(held)]
-    return _weighted_share(right, there, held)
+    there = np.bincount(labels, minlength=len(shares))[: len(shares)]
+    right = np.bincount(labels, weights=correct, minlength=len(shares))[: len(shares)]
+    return _weighted_share(right, there, shares)
 
 
-def _weighted_share(right: np.ndarray, there: np.ndarray, held: np.ndarray) -> float:
+def _weighted_share(right: np.ndarray, there: np.ndarray, shares: np.ndarray) -> float:
     """`reweighted_accuracy` from counts by class, [classes] each."""
-    total = (there * held).sum()
-    return float((right * held).sum() / total) if total else float("nan")
+    total = (there * shares).sum()
+    return float((right * shares).sum() / total) if total else float("nan")
+
+
+def as_rows(rows: Sequence[tuple[int, int, str, str, str, float, int]]) -> pd.DataFrame:
+    """A table of rows, each in the order of the columns."""
+    given = list(zip(*rows, strict=True)) or [()] * len(METRIC_COLUMNS)
+    columns: dict[str, Any] = dict(zip(METRIC_COLUMNS, given, strict=True))
+    for name in columns.keys() - TYPES.keys():
+        names = list(dict.fromkeys(columns[name]))
+        place = {text: code for code, text in enumerate(names)}
+        columns[name] = named(np.array([place[text] for text in columns[name]], np.int64), names)
+    return table(columns)
+
+
+def table(columns: dict[str, Any]) -> pd.DataFrame:
+    """A table of columns: arrays, and of texts what `named` gives."""
+    return pd.DataFrame(
+        {
+            name: np.asarray(columns[name], TYPES[name]) if name in TYPES else columns[name]
+            for name in METRIC_COLUMNS
+        }
+    )
+
+
+def named(codes: np.ndarray, names: Sequence[str]) -> Any:
+    """A column of texts, of which few differ: a hundred times as fast as from a list of them all.
+
+    Args:
+        codes: Of each row, its place among the ``names``.
+    """
+    return _texts(tuple(names)).take(codes)
+
+
+@lru_cache(maxsize=64)
+def _texts(names: tuple[str, ...]) -> Any:
+    """The names as pandas takes texts anywhere, whatever its version makes of them."""
+    return pd.Series([*names, ""]).array

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fl.api.method import Method
 from fl.api.trees import Tree
-from fl.engine.clients import Clients
+from fl.engine.client_states import ClientStates
 from fl.engine.state import State
 
 Fit = Callable[[Tensor, Tensor], Tensor]
@@ -25,16 +25,16 @@ Fit = Callable[[Tensor, Tensor], Tensor]
 
 def saved(clients: Tree, method: Method, modality: np.ndarray | None) -> dict[str, Any]:
     """All clients as a tree for a checkpoint; see `stored`."""
-    if isinstance(clients, Clients) and (modality is None or not method.modals):
+    if isinstance(clients, ClientStates) and (modality is None or not method.by_modality):
         return clients.saved()
     return stored(clients, method, modality)
 
 
-def loaded(tree: Tree, method: Method, modality: np.ndarray | None) -> Clients:
+def loaded(tree: Tree, method: Method, modality: np.ndarray | None) -> ClientStates:
     """What `saved` gave."""
-    if "rows" in tree and (modality is None or not method.modals):
-        return Clients.loaded(tree)
-    return Clients.of(in_memory(tree, method, modality))
+    if "rows" in tree and (modality is None or not method.by_modality):
+        return ClientStates.loaded(tree)
+    return ClientStates.of(in_memory(tree, method, modality))
 
 
 def stored(clients: Tree, method: Method, modality: np.ndarray | None) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def stored(clients: Tree, method: Method, modality: np.ndarray | None) -> dict[s
         method: The run's, which knows by modality what clients lack.
         modality: Of every client, [clients]; None where all have the same.
     """
-    lacking = [one.foreign for one in method.modals]
+    lacking = [one.lacking for one in method.by_modality]
     if modality is None or not lacking:
         return dict(clients)
     return _each(clients, lacking, modality, lambda leaf, rows: leaf[rows])
@@ -52,7 +52,7 @@ def stored(clients: Tree, method: Method, modality: np.ndarray | None) -> dict[s
 
 def in_memory(clients: Tree, method: Method, modality: np.ndarray | None) -> dict[str, Any]:
     """What `stored` gave, as a stack of all clients, with zeros where a client has nothing."""
-    lacking = [one.foreign for one in method.modals]
+    lacking = [one.lacking for one in method.by_modality]
     if modality is None or not lacking:
         return dict(clients)
     count = len(modality)
@@ -65,10 +65,10 @@ def in_memory(clients: Tree, method: Method, modality: np.ndarray | None) -> dic
 
 def blanked(state: State, method: Method, modality: np.ndarray | None) -> State:
     """The state with zeros in place of what clients do not hold."""
-    if modality is None or not method.modals:
+    if modality is None or not method.by_modality:
         return state
-    held = stored(state.clients, method, modality)
-    return State(state.server, in_memory(held, method, modality))
+    leaves = stored(state.clients, method, modality)
+    return State(state.server, in_memory(leaves, method, modality))
 
 
 def _each(

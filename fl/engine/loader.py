@@ -151,9 +151,9 @@ def _remember(part: Pass, schedule: Schedule, arrays: Arrays, models: Models) ->
     if visits < PAYS * begins[-1]:
         return None
     table: list[dict[str, Any]] = []
-    for row, held in enumerate(samples):
+    for row, own in enumerate(samples):
         server, work = models(row)
-        for chunk in np.split(held, range(CHUNK, len(held), CHUNK)):
+        for chunk in np.split(own, range(CHUNK, len(own), CHUNK)):
             index = torch.from_numpy(chunk).to(arrays.device)
             batch = arrays.batch(index, torch.ones_like(index))
             table.append(ask(part.reference, server, work, batch)["reference"])
@@ -163,8 +163,8 @@ def _remember(part: Pass, schedule: Schedule, arrays: Arrays, models: Models) ->
     def positions(index: np.ndarray) -> Tensor:
         rows = zip(samples, index, begins[:-1], strict=True)
         # Steps that a client does not take name samples that it may not have.
-        own = [b + np.searchsorted(held, i).clip(max=len(held) - 1) for held, i, b in rows]
-        return torch.from_numpy(np.stack(own)).to(arrays.device)
+        places = [b + np.searchsorted(own, i).clip(max=len(own) - 1) for own, i, b in rows]
+        return torch.from_numpy(np.stack(places)).to(arrays.device)
 
     extra = list(map(positions, schedule.extra))
     return _Known(trees.concatenate(table), positions(schedule.index), extra)

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from fl.base.schema import UNSEEN
-from fl.engine.held import Held
+from fl.engine.client_data import ClientData
 from fl.engine.state import Answers, Roster, Team
 
 SPLITS = ("val", "test", UNSEEN)
@@ -87,11 +87,11 @@ class Deal:
         ]
 
 
-def scoring(team: Team, held: Held) -> np.ndarray:
+def scoring(team: Team, data: ClientData) -> np.ndarray:
     """The clients whose models this process scores, dealt by their samples."""
-    samples = np.zeros(held.clients)
+    samples = np.zeros(data.clients)
     for name in SPLITS:
-        samples += [len(own) for own in held.samples.get(name, [()] * held.clients)]
+        samples += [len(own) for own in data.samples.get(name, [()] * data.clients)]
     return split(samples, team.size)[team.rank]
 
 

@@ -23,7 +23,7 @@ from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.trees import Tree
 from fl.engine.arrays import Arrays
-from fl.engine.held import Held
+from fl.engine.client_data import ClientData
 from fl.engine.state import State
 
 logger = logging.getLogger(__name__)
@@ -62,12 +62,12 @@ class Scored:
         network: Network,
         state: State,
         arrays: Arrays,
-        held: Held,
+        data: ClientData,
         task: Task,
     ) -> None:
         self._view, self._network, self._state = view, network, state
-        self._arrays, self._held, self._task = arrays, held, task
-        self._away = frozenset(held.away)
+        self._arrays, self._data, self._task = arrays, data, task
+        self._away = frozenset(data.away)
         self._predictor = view if isinstance(view, Predictor) else None
         self._shared = None if personal else view(state.server, None)
         look = self._predictor.look if self._predictor else None
@@ -108,12 +108,13 @@ class Scored:
             for client, own in places.items()
         }
         for group in self._groups({client: len(own) for client, own in samples.items()}):
-            held = [samples[client] for client in group]
-            yield [place for client in group for place in places[client]], self._group(group, held)
+            chosen = [samples[client] for client in group]
+            rows = [place for client in group for place in places[client]]
+            yield rows, self._group(group, chosen)
 
     def _groups(self, sizes: dict[int, int]) -> Iterator[list[int]]:
         """Clients that are stacked: as many as the task takes samples at once, and as have room."""
-        room = ROOM // max(1, trees.nbytes(self._state.server) + self._state.home.nbytes)
+        room = ROOM // max(1, trees.nbytes(self._state.server) + self._state.client_states.nbytes)
         # Of like size together, as all get as many samples as the first.
         left = sorted(sizes, key=lambda client: (-sizes[client], client))
         while left:
@@ -121,22 +122,22 @@ class Scored:
             yield left[:width]
             left = left[width:]
 
-    def _group(self, group: list[int], held: list[np.ndarray]) -> dict[str, Tensor]:
+    def _group(self, group: list[int], samples: list[np.ndarray]) -> dict[str, Tensor]:
         """What the task sees of some clients' samples, one client after another."""
         if len(group) > 1 and self._stackable:
             try:
-                return self._stacked(group, held)
+                return self._stacked(group, samples)
             except Exception as error:  # What vmap cannot do, of which there is a way without.
                 self._stackable = False
                 reason = " ".join(str(error).split())[:200]
                 logger.debug("models are scored one by one (%s: %s)", type(error).__name__, reason)
-        pairs = zip(group, held, strict=True)
+        pairs = zip(group, samples, strict=True)
         return trees.concatenate([self._seen(self._variables(k), own) for k, own in pairs])
 
-    def _stacked(self, group: list[int], held: list[np.ndarray]) -> dict[str, Tensor]:
+    def _stacked(self, group: list[int], samples: list[np.ndarray]) -> dict[str, Tensor]:
         """As `_group`, in one pass; clients with fewer samples than the first repeat theirs."""
-        sizes, device = np.array([len(own) for own in held]), self._arrays.device
-        index = np.stack([np.resize(own, sizes[0]) for own in held])
+        sizes, device = np.array([len(own) for own in samples]), self._arrays.device
+        index = np.stack([np.resize(own, sizes[0]) for own in samples])
         real = torch.from_numpy(np.arange(sizes[0]) < sizes[:, None]).to(device)
         x = self._arrays.inputs(torch.from_numpy(index).to(device))
 
@@ -145,8 +146,8 @@ class Scored:
 
         clients = self._state.some(group, device)
         found = trees.vmap(outputs, (None, 0, 0))(self._state.server, clients, {"x": x})
-        samples = torch.from_numpy(np.concatenate(held)).to(device)
-        return self._task.look(found["outputs"][real], self._arrays.labels(samples))
+        labels = self._arrays.labels(torch.from_numpy(np.concatenate(samples)).to(device))
+        return self._task.look(found["outputs"][real], labels)
 
     def _variables(self, client: int) -> Tree:
         if self._shared is not None:
@@ -174,9 +175,9 @@ class Scored:
         if self._predictor is None or self._predictor.look is None:
             return {}
         known = {
-            split: self._known(variables, self._held.samples[split][client])
+            split: self._known(variables, self._data.samples[split][client])
             for split in self._predictor.remembers
-            if split in self._held.samples and len(self._held.samples[split][client])
+            if split in self._data.samples and len(self._data.samples[split][client])
         }
         return self._predictor.recall(variables, known)
 

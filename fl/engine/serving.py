@@ -21,7 +21,7 @@ from fl.api.trees import Tree
 from fl.engine.arrays import Arrays
 from fl.engine.backends import Cohort, loop
 from fl.engine.batches import schedule
-from fl.engine.held import Held
+from fl.engine.client_data import ClientData
 
 PURPOSE = "batches at the server"
 
@@ -31,7 +31,7 @@ class Serving:
     """A `fl.api.protocols.Serve` over the samples that a partition gives the server."""
 
     arrays: Arrays
-    held: Held
+    client_data: ClientData
     network: Network
     training: Training
     classes: int
@@ -39,7 +39,7 @@ class Serving:
 
     def __call__(self, part: Pass, tree: Tree, round_: int) -> tuple[dict[str, Any], Any]:
         """See `fl.api.protocols.Serve`."""
-        own, device = self.held.server, self.arrays.device
+        own, device = self.client_data.server, self.arrays.device
         drawn = schedule(
             *([own], [0], self.training, self.seed, round_, PURPOSE),
             sampling=part.sampling,
@@ -64,9 +64,9 @@ class Serving:
 
 
 def serving(
-    arrays: Arrays, held: Held, network: Network, training: Training, classes: int, seed: int
+    arrays: Arrays, data: ClientData, network: Network, training: Training, classes: int, seed: int
 ) -> Serve | None:
     """How a run's server trains; None if it holds no samples."""
-    if not len(held.server):
+    if not len(data.server):
         return None
-    return Serving(arrays, held, network, training, classes, seed)
+    return Serving(arrays, data, network, training, classes, seed)

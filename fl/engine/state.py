@@ -14,7 +14,7 @@ from fl.api import trees
 from fl.api.trees import Tree
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule
-from fl.engine.clients import Clients
+from fl.engine.client_states import ClientStates
 
 HOST = torch.device("cpu")
 
@@ -31,22 +31,22 @@ class State:
     clients: Tree
 
     def __post_init__(self) -> None:
-        if not isinstance(self.clients, Clients):
-            object.__setattr__(self, "clients", Clients.of(self.clients))
+        if not isinstance(self.clients, ClientStates):
+            object.__setattr__(self, "clients", ClientStates.of(self.clients))
 
     @property
-    def home(self) -> Clients:
+    def client_states(self) -> ClientStates:
         """The clients, not as a stack."""
-        assert isinstance(self.clients, Clients)
+        assert isinstance(self.clients, ClientStates)
         return self.clients
 
     def client(self, number: int, device: torch.device) -> Tree:
         """One client's tree, on the device."""
-        return trees.to(self.home.one(number), device)
+        return trees.to(self.client_states.one(number), device)
 
     def some(self, numbers: Sequence[int] | Tensor, device: torch.device) -> Tree:
         """A stack of some clients, on the device."""
-        return trees.to(self.home.take(numbers), device)
+        return trees.to(self.client_states.take(numbers), device)
 
 
 Schedules = tuple[Schedule | None, ...]
@@ -109,8 +109,8 @@ class Plan:
     """One round: who takes part, on which batches, at which learning rate.
 
     rosters: by phase, in the order of `Method.phases`; None for one that is not due. The last
-    one has the round's participants. modals: where clients differ in modality, the plan of each
-    one's participants, None where there are none; they alone have schedules then. team: the
+    one has the round's participants. by_modality: where clients differ in modality, the plan of
+    each one's participants, None where there are none; they alone have schedules then. team: the
     processes that share the work; None: this one does all of it. usual: local steps in a round of
     everybody who can take part, by their settings, int64; None: not known.
     """
@@ -119,7 +119,7 @@ class Plan:
     rosters: tuple[Roster | None, ...]
     arrays: Arrays
     lr: float
-    modals: tuple[Plan | None, ...] = ()
+    by_modality: tuple[Plan | None, ...] = ()
     team: Team | None = None
     usual: np.ndarray | None = None
 
@@ -156,11 +156,11 @@ class Plan:
         return self._of(self.clients[torch.tensor(rows)].tolist())
 
     def _of(self, clients: list[int]) -> Plan:
-        modals = [own and own._of(clients) for own in self.modals]
+        by_modality = [own and own._of(clients) for own in self.by_modality]
         return replace(
             self,
             rosters=tuple(roster and roster.among(clients) for roster in self.rosters),
-            modals=tuple(own if own and len(own.clients) else None for own in modals),
+            by_modality=tuple(own if own and len(own.clients) else None for own in by_modality),
         )
 
 

@@ -13,7 +13,7 @@ from fl.api.method import REAL
 from fl.base import rng
 from fl.base.errors import FedloomError
 from fl.engine.arrays import Arrays
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 
 
 def some(simulation: Simulation, count: int) -> Simulation:
@@ -23,13 +23,13 @@ def some(simulation: Simulation, count: int) -> Simulation:
         FedloomError: If a client has fewer of a class.
     """
     chosen = []
-    for client, held in enumerate(simulation.held.samples["train"]):
-        labels = simulation.arrays.labels(torch.from_numpy(held)).cpu().numpy()
-        order = rng.generator(0, "train on some", client).permutation(len(held))
+    for client, samples in enumerate(simulation.client_data.samples["train"]):
+        labels = simulation.arrays.labels(torch.from_numpy(samples)).cpu().numpy()
+        order = rng.generator(0, "train on some", client).permutation(len(samples))
         own = []
         for label in range(simulation.classes):
-            of_class = held[order[labels[order] == label]]
-            if len(of_class) < count and client in simulation.held.participants:
+            of_class = samples[order[labels[order] == label]]
+            if len(of_class) < count and client in simulation.client_data.participants:
                 raise FedloomError(
                     f"train_on: is {count}, and client {client} has {len(of_class)} training "
                     f"samples of class {label}; allowed: as many as every client has of every class"
@@ -46,10 +46,10 @@ def images(simulation: Simulation, found: Tensor) -> Simulation:
         found: The images, [clients, classes x count, ...], normalised and ordered by class.
     """
     clients, count = found.shape[:2]
-    if clients != simulation.held.clients or count % simulation.classes:
+    if clients != simulation.client_data.clients or count % simulation.classes:
         raise FedloomError(
             f"train_on: there are {count} images for each of {clients} clients; allowed: as many "
-            f"of each of {simulation.classes} classes for {simulation.held.clients} clients"
+            f"of each of {simulation.classes} classes for {simulation.client_data.clients} clients"
         )
     begin = simulation.arrays.size
     own = [np.arange(begin + k * count, begin + (k + 1) * count) for k in range(clients)]
@@ -59,9 +59,9 @@ def images(simulation: Simulation, found: Tensor) -> Simulation:
 
 
 def _training_on(simulation: Simulation, samples: list[np.ndarray]) -> Simulation:
-    held = simulation.held.samples
-    by_split = {**held, "train": samples, REAL: held["train"]}
-    return replace(simulation, held=replace(simulation.held, samples=by_split))
+    before = simulation.client_data.samples
+    by_split = {**before, "train": samples, REAL: before["train"]}
+    return replace(simulation, client_data=replace(simulation.client_data, samples=by_split))
 
 
 class _Extended(Arrays):

@@ -28,11 +28,10 @@ from fl.base import faults, registry
 from fl.base.errors import ConfigError, FedloomError
 from fl.data import materials
 from fl.data.modality import Modality
-from fl.engine import modal
-from fl.engine.arrays import Arrays
+from fl.engine import modality
+from fl.engine.arrays import Arrays, SeveralArrays, augmented
 from fl.engine.assembly import build
 from fl.engine.loader import ask
-from fl.engine.several import SeveralArrays, augmented
 from fl.plan import specs
 from fl.plan.added import Added
 from fl.plan.components import Choice, Inputs, inputs
@@ -130,7 +129,7 @@ class Rehearsal:
         training = Training(**point.training)
         composed = specs.composed(spec)
         if len(self._networks) > 1:
-            modal.check(not declared(composed.method).modalities, self._networks)
+            modality.check(not declared(composed.method).modalities, self._networks)
         reasons = []
         for kind in self._kinds:
             added = Added(composed)

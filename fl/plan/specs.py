@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fl.api.method import Method, Setting
     from fl.data.prepared import Prepared
     from fl.engine.assembly import Composed, Parts
-    from fl.engine.simulate import Simulation
+    from fl.engine.simulation import Simulation
 
 Spec = Mapping[str, Any]
 """A run's whole spec; of a part of it, ``{"name": ..., key: value, ...}``."""

@@ -24,7 +24,7 @@ from fl.store.store import Store
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fl.engine.simulate import Simulation
+    from fl.engine.simulation import Simulation
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import nn
 
 from fl.api.method import Pass
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.train import costs
 from fl.train.memory import longest
 
@@ -47,11 +47,11 @@ def choose(simulation: Simulation, unstackable: str = "") -> Choice:
     """
     if unstackable:
         return Choice("loop", f"clients cannot be stacked: {unstackable}")
-    training, everybody = simulation.training, simulation.held.participants
+    training, everybody = simulation.training, simulation.client_data.participants
     if round(training.participation * len(everybody)) <= 1:
         return Choice("loop", "one client takes part in a round")
     network, steps = simulation.network, training.rounds * steps_a_round(simulation)
-    if simulation.modals:
+    if simulation.by_modality:
         return Choice("stacked", "several modalities")
     if network.plain and network.layers(nn.Conv2d):
         return Choice("stacked", "plain layers with convolutions")

@@ -21,8 +21,8 @@ from fl.api.method import COUNTS, MODALITY, PAYLOAD, Method, Pass, Sweep
 from fl.api.trees import Tree
 from fl.engine.backends import BACKENDS, Cohort
 from fl.engine.batches import Schedule
-from fl.engine.modal import state_of
-from fl.engine.simulate import Simulation
+from fl.engine.modality import state_of
+from fl.engine.simulation import Simulation
 from fl.engine.state import Plan, State
 from fl.engine.sweeps import sweep
 from fl.pytorch.operations import Operations
@@ -87,7 +87,7 @@ def measure(simulation: Simulation, state: State) -> Costs:
     Args:
         state: Any state of the run.
     """
-    if simulation.modals:
+    if simulation.by_modality:
         return _over_modalities(simulation, state)
     simulation = replace(simulation, training=replace(simulation.training, stragglers=0.0))
     rounds = range(1, simulation.training.rounds + 1)
@@ -120,9 +120,9 @@ def _of_server(method: Method, server: Tree, rounds: Sequence[int]) -> float:
 def _over_modalities(simulation: Simulation, state: State) -> Costs:
     found = [
         measure(one, state_of(part, state))
-        for part, one in zip(simulation.method.modals, simulation.modals, strict=True)
+        for part, one in zip(simulation.method.by_modality, simulation.by_modality, strict=True)
     ]
-    shares = np.array([len(one.held.participants) for one in simulation.modals], float)
+    shares = np.array([len(one.client_data.participants) for one in simulation.by_modality], float)
     shares /= shares.sum()
 
     def mean(values: Sequence[float]) -> float:
@@ -151,8 +151,8 @@ def _kept(state: State) -> tuple[int, int]:
 
     A client's number and class counts are left out: it knows them itself.
     """
-    one = state.home.initial
-    given = trees.nbytes(one.get(PAYLOAD, {})) * state.home.count
+    one = state.client_states.initial
+    given = trees.nbytes(one.get(PAYLOAD, {})) * state.client_states.count
     return trees.nbytes({k: leaf for k, leaf in one.items() if k not in KNOWN}), given
 
 

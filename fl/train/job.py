@@ -18,7 +18,7 @@ from fl.base.errors import DataError
 from fl.base.schema import GLOBAL
 from fl.engine import backends, simulate
 from fl.engine.backends import TOGETHER
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.plan.bundle import Bundle
 from fl.pytorch.devices import claim
 from fl.store import checkpoint
@@ -133,7 +133,7 @@ class _Job:
         if backend == "auto":
             backend, why = auto.choose(simulation, bundle.unstackable)
             logger.info("backend %s (%s)", backend, why)
-        methods = [simulation.method, *(modal.method for modal in simulation.method.modals)]
+        methods = [simulation.method, *(modal.method for modal in simulation.method.by_modality)]
         passes = [part for method in methods for phase in method.phases for part in phase.passes]
         return backends.of_passes(backend, passes, simulation.arrays.device)
 

@@ -12,7 +12,7 @@ import numpy as np
 from fl.api.method import Pass
 from fl.base.errors import FedloomError
 from fl.engine.batches import steps_of
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 
 REMEDY = (
     "lower batch_size, local_epochs, local_steps or a warm-up's steps, take a smaller model, say "
@@ -51,7 +51,11 @@ def check(simulation: Simulation) -> None:
 
 
 def _check_pass(simulation: Simulation, part: Pass, everyone: bool, there: int) -> None:
-    training, sampling, people = simulation.training, part.sampling, simulation.held.participants
+    training, sampling, people = (
+        simulation.training,
+        part.sampling,
+        simulation.client_data.participants,
+    )
     clients = len(people) if everyone else max(1, round(training.participation * len(people)))
     size = training.batch_size
     if sampling.per_class:
@@ -69,7 +73,7 @@ def longest(simulation: Simulation, part: Pass) -> int:
     """Steps of a pass in round 1, of the client that has most samples."""
     if part.sampling.steps:
         return part.sampling.steps(1)
-    training, held = simulation.training, simulation.held
+    training, held = simulation.training, simulation.client_data
     if part.sampling.epochs:
         training = replace(training, local_epochs=part.sampling.epochs, local_steps=None)
     sizes = np.array([len(held.samples["train"][client]) for client in held.participants])

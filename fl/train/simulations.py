@@ -10,7 +10,7 @@ from fl.base import plugins
 from fl.base.errors import DataError, Where
 from fl.base.schema import PERSONAL
 from fl.engine import assembly, train_on
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.plan import specs
 from fl.plan.bundle import Bundle, Member
 from fl.pytorch import allocator

@@ -24,7 +24,8 @@ from fl.base.errors import FedloomError
 from fl.base.files import disk_errors
 from fl.engine import holders
 from fl.engine.evaluate import as_rows
-from fl.engine.simulate import Round, Simulation
+from fl.engine.simulate import Round
+from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.store import checkpoint
 from fl.store.checkpoint import Checkpoint
@@ -76,7 +77,7 @@ class Stack:
         for run in [run for run in members if run in saved.state]:
             simulation, tree = simulations[run], saved.state[run]
             server = trees.to(tree["server"], simulation.arrays.device)
-            modality = simulation.held.modality
+            modality = simulation.client_data.modality
             clients = holders.loaded(tree["clients"], simulation.method, modality)
             states[run] = State(server, clients)
             its = saved.rows[saved.rows["run"] == run]
@@ -126,7 +127,7 @@ class Stack:
         saved = {}
         for run, state in self.states.items():
             simulation = self.simulations[run]
-            modality = simulation.held.modality
+            modality = simulation.client_data.modality
             saved[run] = {
                 "server": state.server,
                 "clients": holders.saved(state.clients, simulation.method, modality),

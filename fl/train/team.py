@@ -30,8 +30,9 @@ from fl.api import trees
 from fl.base import faults
 from fl.base.errors import FedloomError
 from fl.engine import simulate
-from fl.engine.clients import Clients
-from fl.engine.simulate import Round, Simulation
+from fl.engine.client_states import ClientStates
+from fl.engine.simulate import Round
+from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.plan.bundle import Bundle
 from fl.pytorch.memory import exhausted
@@ -105,7 +106,7 @@ class Team:
     ) -> Iterator[dict[str, Round]]:
         """`fl.engine.simulate.lockstep`, by all processes."""
         self.exchanged({"train": list(runs), "done": done, "backend": backend})
-        told = {run: (one.server, one.home.saved()) for run, one in states.items()}
+        told = {run: (one.server, one.client_states.saved()) for run, one in states.items()}
         dist.broadcast_object_list([_written(told)])
         rounds = simulate.lockstep(runs, states, done, backend)
         while True:
@@ -164,7 +165,7 @@ class Team:
         states = {}
         for run, (server, clients) in pickle.loads(given[0]).items():
             device = self._runs[run].arrays.device
-            states[run] = State(trees.to(server, device), Clients.loaded(clients))
+            states[run] = State(trees.to(server, device), ClientStates.loaded(clients))
         chosen = {run: self._runs[run] for run in asked["train"]}
         return simulate.lockstep(chosen, states, asked["done"], asked["backend"])
 
@@ -173,8 +174,8 @@ class Team:
 
 
 def _shared(team: Team, simulation: Simulation) -> Simulation:
-    modals = tuple(_shared(team, one) for one in simulation.modals)
-    return replace(simulation, team=team, modals=modals)
+    by_modality = tuple(_shared(team, one) for one in simulation.by_modality)
+    return replace(simulation, team=team, by_modality=by_modality)
 
 
 def run(bundles: Sequence[Bundle], store: Store, lead: Callable[[Team], int]) -> int:

@@ -29,9 +29,9 @@ from fl.base import fields, registry
 from fl.base.errors import Where
 from fl.engine import simulate
 from fl.engine.arrays import Arrays
-from fl.engine.evaluate import Held
+from fl.engine.client_data import ClientData
 from fl.engine.serving import serving
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.engine.state import State
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
@@ -81,7 +81,7 @@ def of(
     flat = [sample for samples in (*clients, server) for sample in samples]
     bounds = np.cumsum([0, *map(len, clients)])
     own = [np.arange(a, b) for a, b in pairwise(bounds)]
-    held = Held({"train": own, "test": own}, server=np.arange(bounds[-1], len(flat)))
+    held = ClientData({"train": own, "test": own}, server=np.arange(bounds[-1], len(flat)))
     x, y = (np.array(values) for values in zip(*flat, strict=True))
     arrays = Arrays(x[:, None], y, IDENTITY, dtype=torch.float64)
     setting = Setting(
@@ -94,7 +94,7 @@ def of(
         network=network,
         training=settled,
         arrays=arrays,
-        held=held,
+        client_data=held,
         classes=classes,
         seed=0,
     )

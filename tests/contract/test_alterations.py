@@ -25,7 +25,7 @@ from fl.api.trees import Tree
 from fl.base import fields, registry
 from fl.base.errors import FedloomError, Where
 from fl.engine import compiled, engine, simulate
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.methods.perfedavg import PerFedAvg
 from fl.pytorch import keyed
 
@@ -95,7 +95,7 @@ def counting(simulation: Simulation) -> Simulation:
 
     made = Alteration("counting", LAYERS, apply, start, adapt)
     setting = Setting(
-        simulation.network, simulation.training, worlds.CLASSES, simulation.held.clients
+        simulation.network, simulation.training, worlds.CLASSES, simulation.client_data.clients
     )
     return replace(simulation, method=recipe(replace(setting, alterations=(made,))))
 

@@ -18,8 +18,8 @@ from fl.base.errors import FedloomError, Where
 from fl.base.fields import parse
 from fl.engine import engine
 from fl.engine.arrays import Arrays
-from fl.engine.evaluate import Held
-from fl.engine.simulate import Simulation
+from fl.engine.client_data import ClientData
+from fl.engine.simulation import Simulation
 from fl.methods.fedfa import FedFA
 from fl.methods.fedfa_c import FedFAC
 from fl.methods.fedfa_h import FedFAH
@@ -57,7 +57,7 @@ def simulation(method: Any, clients: Sequence[np.ndarray]) -> Simulation:
         given.network,
         given.training,
         arrays,
-        Held({"train": held, "test": held}),
+        ClientData({"train": held, "test": held}),
         2,
         seed=0,
     )

@@ -143,7 +143,7 @@ def test_directions_may_be_of_some_samples_drawn_anew() -> None:
         assert schedule is not None
         assert schedule.weight.sum((1, 2)).tolist() == [6, 5, 6, 6]
         seen.append(schedule.index[0][schedule.weight[0]])
-        assert set(seen[-1]) < set(simulation.held.samples["train"][0])
+        assert set(seen[-1]) < set(simulation.client_data.samples["train"][0])
         assert len(set(seen[-1])) == 6
     assert set(seen[0]) != set(seen[1])
 

@@ -12,7 +12,7 @@ from contract.numbers import Samples, is_pair, of, s, stored, trained
 
 from fl.api import trees
 from fl.base.schema import PERSONAL
-from fl.engine.evaluate import Held
+from fl.engine.client_data import ClientData
 from fl.methods.knn_per import KNNPer, best_share
 
 ONE: list[Samples] = [[(1, 0)]]
@@ -70,8 +70,10 @@ def test_knn_per_takes_the_smallest_of_the_best_shares() -> None:
 
 def test_knn_per_serves_a_client_without_training_samples_by_the_stored_model() -> None:
     simulation = of("knn-per", [[(1, 0)], [(1, 1)]], {"lam": 0.5}, rounds=1)
-    held = Held({**simulation.held.samples, "train": [np.array([0]), np.zeros(0, np.int64)]})
-    simulation = replace(simulation, held=held)
+    held = ClientData(
+        {**simulation.client_data.samples, "train": [np.array([0]), np.zeros(0, np.int64)]}
+    )
+    simulation = replace(simulation, client_data=held)
     rows = simulation.evaluate(simulation.begin(stored(1.0)), 1)
     chosen = (rows["metric"] == "loss") & (rows["split"] == "test") & (rows["client"] == 1)
     assert rows.loc[chosen, "value"].item() == pytest.approx(-math.log(s(-2)))

@@ -51,7 +51,7 @@ def after(simulation: Any, rounds: int) -> Any:
 def test_first_images_are_normal_with_each_classes_mean_and_deviation() -> None:
     simulation = world({"images": 2, "warmup": 0, "times": 0})
     many = virtual.statistics(_setting(simulation), 2000, "statistics")
-    held = torch.from_numpy(simulation.held.samples["train"][2])
+    held = torch.from_numpy(simulation.client_data.samples["train"][2])
     batch = simulation.arrays.batch(held, torch.ones_like(held))
     server = {"key": torch.tensor(3)}
     client = {"id": torch.tensor(2), IMAGES: torch.zeros(1, dtype=torch.float64)}
@@ -74,7 +74,7 @@ def _setting(simulation: Any) -> Any:
 def test_real_first_images_are_the_clients_own() -> None:
     simulation = world({"images": 1, "initial": "real", "warmup": 0}, participation=0.5)
     state = after(simulation, 1)
-    for client, held in enumerate(simulation.held.samples["train"]):
+    for client, held in enumerate(simulation.client_data.samples["train"]):
         x, y = (
             f(torch.from_numpy(held)) for f in (simulation.arrays.inputs, simulation.arrays.labels)
         )

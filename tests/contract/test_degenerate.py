@@ -16,7 +16,7 @@ from fl.api.recipes import KINDS
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.engine import engine
 from fl.engine.batches import Schedule
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.engine.state import State
 
 every_model = pytest.mark.parametrize("model", worlds.MODELS)

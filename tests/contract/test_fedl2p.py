@@ -21,8 +21,8 @@ from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.base.schema import PERSONAL
 from fl.engine import assembly, engine, simulate
-from fl.engine.evaluate import Held
-from fl.engine.simulate import Simulation
+from fl.engine.client_data import ClientData
+from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.parts.steering import Steering
 
@@ -119,7 +119,7 @@ def one_step(
     plain = worlds.module("cnn").double()
     plain.load_state_dict({**server["origin"]["params"], **server["origin"]["buffers"]})
     raw, _, _ = worlds.data("cnn", SIZES, validated=True)
-    held = worlds.inputs(raw[simulation.held.samples["train"][client]])
+    held = worlds.inputs(raw[simulation.client_data.samples["train"][client]])
     xi, inputs = told(plain, held)
     beta = perceptron(meta["bn"], 1.0, xi)
     rates = perceptron(meta["lr"], 1000.0, inputs) * meta["tilde"]["rates"]
@@ -265,7 +265,7 @@ def test_batches_that_normalise_themselves_do_so_when_they_are_scored() -> None:
     assert worlds.same(personal(batch, state), personal(client, same))
     view = batch.method.views[PERSONAL]
     variables = trees.take(personal(batch, state), 0)
-    x = batch.arrays.inputs(torch.from_numpy(batch.held.samples["test"][0]))
+    x = batch.arrays.inputs(torch.from_numpy(batch.client_data.samples["test"][0]))
     assert len(x) == 6, "which leaves one over"
     network = batch.network
     expected = network.train(variables["params"], variables["buffers"], x).outputs
@@ -332,6 +332,6 @@ def test_a_client_without_validation_samples_is_refused_by_name() -> None:
     ):
         assembly.check_validated(method, held)
     assembly.check_validated(worlds.entry("fedavg").target(), held)
-    assembly.check_validated(method, Held(held.samples, away=(1, 2)))
+    assembly.check_validated(method, ClientData(held.samples, away=(1, 2)))
     samples = {**held.samples, "val": [np.arange(1)] * 4}
-    assembly.check_validated(method, Held(samples))
+    assembly.check_validated(method, ClientData(samples))

@@ -23,10 +23,9 @@ from fl.base.errors import FedloomError, Where
 from fl.data import materials
 from fl.data.modality import Modality
 from fl.engine import assembly, simulate
-from fl.engine.arrays import Arrays
+from fl.engine.arrays import Arrays, SeveralArrays, augmented
 from fl.engine.assembly import Parts
-from fl.engine.several import SeveralArrays, augmented
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.plan import specs
 from fl.train import costs
 
@@ -202,7 +201,7 @@ def test_two_inputs_train_as_one_that_the_model_cuts_in_two(backend: str) -> Non
     arrays = Arrays(joined.numpy(), labels.numpy(), worlds_identity(), dtype=torch.float64)
     plain = assembly._simulation(
         Parts(None, specs.composed({"method": {"name": "fedavg"}, "terms": []})),
-        *(network, simulation.training, arrays, simulation.held, 3, 5),
+        *(network, simulation.training, arrays, simulation.client_data, 3, 5),
     )
     state, rows = worlds.run(simulation, backend)
     expected, plain_rows = worlds.run(plain, backend)

@@ -32,7 +32,7 @@ from fl.base.fields import Bound
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.cli import catalogue
 from fl.engine import engine, simulate
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.engine.state import Plan, Roster, State
 
 METHODS = registry.names("method")
@@ -427,7 +427,7 @@ def central(simulation: Simulation, model: str, client: int, afresh: bool) -> di
 
     afresh: a new optimizer every round.
     """
-    raw, labels, _ = worlds.data(model, [len(s) for s in simulation.held.samples["train"]])
+    raw, labels, _ = worlds.data(model, [len(s) for s in simulation.client_data.samples["train"]])
     x, y, training = worlds.inputs(raw), torch.from_numpy(labels), simulation.training
     net = worlds.module(model).double()
     start = simulation.network.init(rng.torch_seed(simulation.seed, "init"))

@@ -23,9 +23,9 @@ from fl.base.schema import GLOBAL, PERSONAL, UNSEEN
 from fl.data import materials
 from fl.data.modality import MODALITY, Modality
 from fl.data.prepared import Prepared
-from fl.engine import assembly, modal, simulate
+from fl.engine import assembly, modality, simulate
 from fl.engine.assembly import Parts
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.plan import specs
 from fl.store import checkpoint
@@ -109,8 +109,8 @@ def world(
 
 
 def foreign(simulation: Simulation, client: int) -> frozenset[str]:
-    assert simulation.held.modality is not None
-    return simulation.method.modals[simulation.held.modality[client]].foreign
+    assert simulation.client_data.modality is not None
+    return simulation.method.by_modality[simulation.client_data.modality[client]].lacking
 
 
 def test_who_can_share_a_classifier_averages_in_one_exchange() -> None:
@@ -134,7 +134,7 @@ def test_stacked_is_loop_to_rounding(method: str) -> None:
     scored = rows[(rows["split"] == "test") & (rows["metric"] == "accuracy")]
     alone = declared(ENTRIES[method].target).alone
     assert set(scored["client"]) == set(range(5 if alone else 4))
-    has_model = GLOBAL in simulation.method.views and bool(simulation.held.away)
+    has_model = GLOBAL in simulation.method.views and bool(simulation.client_data.away)
     assert (UNSEEN in set(rows["split"])) == has_model
 
 
@@ -160,7 +160,7 @@ def test_the_order_of_participants_does_not_matter(method: str, backend: str) ->
     plan, begun = simulation.plan(1), simulation.begin()
 
     def after(plan: Any) -> tuple[State, Tensor]:
-        [done] = modal.run_rounds([simulation.method], [begun], [plan], backend)
+        [done] = modality.run_rounds([simulation.method], [begun], [plan], backend)
         return done
 
     order = [3, 0, 4, 2, 1]
@@ -216,7 +216,7 @@ def test_a_server_can_see_what_all_modalities_sent() -> None:
     """A mean over holders, taken by a server that is not known to average."""
     plain = world("fedavg")
     expected, _ = worlds.run(plain, "loop")
-    lacking = [one.foreign for one in plain.method.modals]
+    lacking = [one.lacking for one in plain.method.by_modality]
 
     def aggregate(server: Any, clients: Any, uploads: Any, n: Tensor) -> Any:
         def mean(name: str, leaf: Tensor, before: Tensor) -> Tensor:
@@ -232,10 +232,11 @@ def test_a_server_can_see_what_all_modalities_sent() -> None:
         }
         return {kind: {**server[kind], **made[kind]} for kind in made}, dict(clients)
 
-    modals = tuple(
-        replace(one, method=replace(one.method, aggregate=aggregate)) for one in plain.method.modals
+    by_modality = tuple(
+        replace(one, method=replace(one.method, aggregate=aggregate))
+        for one in plain.method.by_modality
     )
-    own = replace(plain, method=replace(plain.method, aggregate=aggregate, modals=modals))
+    own = replace(plain, method=replace(plain.method, aggregate=aggregate, by_modality=by_modality))
     for backend in ("loop", "stacked"):
         state, _ = worlds.run(own, backend)
         assert worlds.distance(worlds.tree(state), worlds.tree(expected)) < 1e-10
@@ -245,9 +246,9 @@ def test_with_classifiers_of_their_own_modalities_are_two_federations() -> None:
     """FedAvg per modality: what one modality learns does not depend on the other's data."""
     simulation = world("fedavg", classifier="own", participation=1.0)
     state, _ = worlds.run(simulation, "stacked")
-    for number, part in enumerate(simulation.method.modals):
-        one = simulation.modals[number]
-        begun = modal.state_of(part, simulation.begin())
+    for number, part in enumerate(simulation.method.by_modality):
+        one = simulation.by_modality[number]
+        begun = modality.state_of(part, simulation.begin())
         expected, _ = worlds.run(_Begun(one, begun))  # type: ignore[arg-type]
         assert worlds.distance(part.server(state.server), expected.server) < 1e-12
 
@@ -270,7 +271,7 @@ def test_costs_are_those_of_what_each_client_holds() -> None:
     state, _ = worlds.run(simulation, "stacked")
     sizes = [
         sum(trees.nbytes(kind) for kind in part.server(state.server).values())
-        for part in simulation.method.modals
+        for part in simulation.method.by_modality
     ]
     mean = (2 * sizes[0] + 2 * sizes[1] + sizes[2]) / 5
     assert sizes[2] == trees.nbytes(state.server)
@@ -284,8 +285,8 @@ def test_costs_are_those_of_what_each_client_holds() -> None:
 def test_a_modality_without_participants_stays_as_it_is() -> None:
     simulation = world("fedavg", classifier="own", participation=0.2, rounds=1)
     begun, (state, _) = simulation.begin(), worlds.run(simulation, "stacked")
-    [own] = [n for n, plan in enumerate(simulation.plan(1).modals) if plan]
-    other = simulation.method.modals[own].foreign
+    [own] = [n for n, plan in enumerate(simulation.plan(1).by_modality) if plan]
+    other = simulation.method.by_modality[own].lacking
     assert other
     before, after = (_named(one.server, other) for one in (begun, state))
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
@@ -396,12 +397,12 @@ def test_fedsac_mixes_extractors_within_and_the_classifier_over_modalities(class
         matrix = torch.from_numpy(over_all if name in common else expected)
         mixed = torch.tensordot(matrix.to(trained[name]), trained[name], dims=1)
         torch.testing.assert_close(given[name], mixed, rtol=0, atol=1e-6)
-    received = simulation.method.modals[0].of(state.clients[PAYLOAD])["params"]
+    received = simulation.method.by_modality[0].of(state.clients[PAYLOAD])["params"]
     begun = (
-        simulation.modals[0]
+        simulation.by_modality[0]
         .method.passes[0]
         .begin(  # type: ignore[union-attr]
-            state.server, {**trees.take(simulation.method.modals[0].of(state.clients), 0)}
+            state.server, {**trees.take(simulation.method.by_modality[0].of(state.clients), 0)}
         )
     )
     assert all(torch.equal(begun["params"][name], received[name][0]) for name in received)

@@ -20,8 +20,8 @@ from fl.base.schema import GLOBAL, UNSEEN
 from fl.engine import engine, simulate
 from fl.engine.arrays import Arrays
 from fl.engine.assembly import computing
-from fl.engine.evaluate import Held
-from fl.engine.simulate import DTYPES, Simulation
+from fl.engine.client_data import ClientData
+from fl.engine.simulation import DTYPES, Simulation
 from fl.parts.aligned_features import HISTOGRAM
 from fl.plan import specs
 from fl.train import costs
@@ -47,7 +47,7 @@ def data(sizes: tuple[int, ...] = worlds.SIZES, away: tuple[int, ...] = ()) -> A
     owner = np.repeat(np.arange(len(sizes)), [size + 6 for size in sizes])
     masks = draw.random((first, *SHAPE[1:])) < 0.2 + 0.1 * owner[:, None, None]
     x = masks[:, None] + draw.normal(0, 0.3, (first, *SHAPE)) + owner[:, None, None, None] / 4
-    return x, masks.astype(np.uint8), Held(splits, away)
+    return x, masks.astype(np.uint8), ClientData(splits, away)
 
 
 def world(
@@ -86,7 +86,7 @@ def world(
         network=network,
         training=settled,
         arrays=Arrays(x, masks, worlds.NORMALISATION, dtype=DTYPES[settled.precision]),
-        held=held,
+        client_data=held,
         classes=CLASSES,
         seed=seed,
         task=SEGMENTATION,
@@ -111,7 +111,7 @@ def test_stacked_is_loop_and_dice_is_reported(method: str) -> None:
     scored = rows[rows["split"] != "train"]
     assert set(scored["metric"]) == {"loss", "dice", "foreground_dice"}
     assert scored.loc[scored["metric"] != "loss", "value"].between(0, 1).all()
-    has_model = GLOBAL in simulation.method.views and simulation.held.away
+    has_model = GLOBAL in simulation.method.views and simulation.client_data.away
     assert (UNSEEN in set(scored["split"])) == bool(has_model)
 
 

@@ -18,7 +18,7 @@ from fl.base import fields, registry
 from fl.base.errors import FedloomError, Where
 from fl.engine import engine, simulate
 from fl.engine.arrays import Arrays
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 
 TERMS = registry.names("term")
 BASES = ("fedavg", "fedprox", "ditto", "mrmtl", "scaffold", "moon", "fedavgm")

@@ -21,9 +21,9 @@ from fl.base.schema import METRIC_COLUMNS
 from fl.engine import simulate
 from fl.engine.arrays import Arrays
 from fl.engine.assembly import computing
-from fl.engine.evaluate import Held
+from fl.engine.client_data import ClientData
 from fl.engine.serving import serving
-from fl.engine.simulate import DTYPES, Simulation
+from fl.engine.simulation import DTYPES, Simulation
 from fl.engine.state import State
 from fl.plan import specs
 
@@ -59,7 +59,7 @@ def entry(method: str) -> Entry:
 
 def data(
     model: str, sizes: Sequence[int] = SIZES, validated: bool = False, served: bool = False
-) -> tuple[np.ndarray, np.ndarray, Held]:
+) -> tuple[np.ndarray, np.ndarray, ClientData]:
     """Inputs, labels, and who holds which: the middle clients have no validation samples, unless
     all are to be ``validated``; the last samples are the server's, if it is ``served``.
 
@@ -82,7 +82,7 @@ def data(
         xs.append(draw.normal(ys[-1][:, None], 1.5, (SERVED, 16)))
     shape = SHAPES[model]
     x = np.concatenate(xs)[:, : int(np.prod(shape))].reshape(-1, *shape)
-    return x, np.concatenate(ys), Held(splits, server=server)
+    return x, np.concatenate(ys), ClientData(splits, server=server)
 
 
 def module(model: str) -> nn.Module:
@@ -138,7 +138,7 @@ def world(
         network=network,
         training=settled,
         arrays=arrays,
-        held=held,
+        client_data=held,
         classes=CLASSES,
         seed=seed,
     )

@@ -14,7 +14,7 @@ from fl.base.errors import ConfigError, DataError, Where
 from fl.base.fields import parse
 from fl.data import partition
 from fl.data.split import take
-from fl.engine.held import Held
+from fl.engine.client_data import ClientData
 
 
 def test_every_scheme_is_here():
@@ -69,7 +69,7 @@ def test_the_server_gets_its_share_of_what_clients_would_train_on(scheme):
         share = 0.25 * len(own)
         assert (own["split"] == "server").sum() == pytest.approx(share, abs=0.5 + 1e-9)
     partition.validate(made, LABELS, source=scheme)
-    held, before = Held.of(made), Held.of(plain)
+    held, before = ClientData.of(made), ClientData.of(plain)
     assert len(before.server) == 0
     assert held.server.tolist() == sorted(rows(made, "server")["sample"])
     assert set(held.samples) == {"train", "val", "test"}
@@ -78,7 +78,7 @@ def test_the_server_gets_its_share_of_what_clients_would_train_on(scheme):
 def test_unseen_clients_give_the_server_nothing():
     made = make("dirichlet", server=0.25, unseen=3)
     seen = rows(made[~made["unseen"]], "server")
-    assert Held.of(made).server.tolist() == sorted(seen["sample"])
+    assert ClientData.of(made).server.tolist() == sorted(seen["sample"])
     with pytest.raises(DataError, match=r"val \+ test \+ server is 1.3; allowed: a sum < 1"):
         make("dirichlet", server=0.9, val=0.2)
 

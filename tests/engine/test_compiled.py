@@ -20,7 +20,7 @@ from fl.api.training import Training
 from fl.engine import compiled, engine
 from fl.engine.arrays import Arrays
 from fl.engine.batches import schedule
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.engine.state import Plan, Roster
 from fl.methods.fedavg import FedAvg
 from fl.models.lstm import LSTM

@@ -19,7 +19,7 @@ from fl.base.errors import FedloomError
 from fl.engine import engine
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule, schedule
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.engine.state import Plan, Roster, State
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}

@@ -18,7 +18,8 @@ from fl.api.tasks.classification import CLASSIFICATION, balanced_accuracy
 from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL
 from fl.engine import scored as scored_module
 from fl.engine.arrays import Arrays
-from fl.engine.evaluate import Held, evaluate, reweighted_accuracy
+from fl.engine.client_data import ClientData
+from fl.engine.evaluate import evaluate, reweighted_accuracy
 from fl.engine.state import State
 from fl.pytorch.private import is_batched
 
@@ -37,7 +38,7 @@ LOGITS = np.array(
     ]
 )
 LABELS = np.array([0, 0, 0, 1, 0, 1])
-HELD = Held(
+HELD = ClientData(
     {
         "train": [np.array([5]), np.array([5])],
         "test": [np.array([0, 1, 2, 3]), np.array([4, 5])],
@@ -134,7 +135,7 @@ def test_many_samples_are_scored_as_few_are() -> None:
     """More than are run at once, and one over: the mean is over samples, not over portions."""
     draw = np.random.default_rng(0)
     logits, labels = draw.normal(size=(2049, 3)), draw.integers(0, 3, 2049)
-    held = Held({"train": [np.arange(1)], "test": [draw.permutation(2049)]})
+    held = ClientData({"train": [np.arange(1)], "test": [draw.permutation(2049)]})
     arrays = Arrays(logits, labels, IDENTITY, dtype=torch.float64)
     method = Method(lambda v: ({}, {}), (), lambda s, c, u, n: (s, c), SHARED)
     rows = evaluate(method, NETWORK, State(EYE, {}), arrays, held, 1, 3)
@@ -155,7 +156,7 @@ def test_a_partition_table_is_read_by_client_and_split() -> None:
             "split": ["train", "test", "train", "val", "test"],
         }
     )
-    held = Held.of(table)
+    held = ClientData.of(table)
     assert held.clients == 2
     found = {split: [s.tolist() for s in by] for split, by in held.samples.items()}
     assert found == {"train": [[7], [9]], "val": [[], [1]], "test": [[3], [4]]}
@@ -171,7 +172,7 @@ def test_the_order_of_a_partition_tables_rows_does_not_matter() -> None:
             "split": draw.choice(["train", "test"], 60),
         }
     )
-    straight, turned = Held.of(table), Held.of(table.sample(frac=1.0, random_state=1))
+    straight, turned = ClientData.of(table), ClientData.of(table.sample(frac=1.0, random_state=1))
     for split, by_client in straight.samples.items():
         for client, samples in enumerate(by_client):
             assert samples.tolist() == turned.samples[split][client].tolist()
@@ -186,12 +187,12 @@ TABLE = pd.DataFrame(
 )
 
 
-def listed(held: Held) -> dict[str, list[list[int]]]:
+def listed(held: ClientData) -> dict[str, list[list[int]]]:
     return {split: [s.tolist() for s in by] for split, by in held.samples.items()}
 
 
 def test_unseen_clients_have_a_split_of_their_own_and_no_part_in_val_and_test() -> None:
-    held = Held.of(TABLE.assign(unseen=[False] * 5 + [True] * 4))
+    held = ClientData.of(TABLE.assign(unseen=[False] * 5 + [True] * 4))
     assert listed(held) == {
         "train": [[7], [9], [5]],
         "val": [[], [1], []],
@@ -200,9 +201,9 @@ def test_unseen_clients_have_a_split_of_their_own_and_no_part_in_val_and_test() 
         "unseen-val": [[], [], [6]],
     }
     assert (held.clients, held.away, held.participants.tolist()) == (3, (2,), [0, 1])
-    plain = Held.of(TABLE)
+    plain = ClientData.of(TABLE)
     assert plain.participants.tolist() == [0, 1, 2]
-    assert listed(Held.of(TABLE.assign(unseen=False))) == listed(plain)
+    assert listed(ClientData.of(TABLE.assign(unseen=False))) == listed(plain)
     assert "unseen" not in plain.samples
     assert [held.of_splits("train+val", k).tolist() for k in range(3)] == [[7], [1, 9], [5, 6]]
     assert [plain.of_splits("val", k).tolist() for k in range(3)] == [[], [1], [6]]
@@ -210,17 +211,17 @@ def test_unseen_clients_have_a_split_of_their_own_and_no_part_in_val_and_test() 
 
 
 def test_global_test_is_the_union_of_what_the_seen_clients_have() -> None:
-    held = Held.of(TABLE, "global")
-    own = listed(Held.of(TABLE))
+    held = ClientData.of(TABLE, "global")
+    own = listed(ClientData.of(TABLE))
     assert listed(held) == {**own, "test": [[0, 2, 3, 4]] * 3}
-    held = Held.of(TABLE.assign(unseen=[False] * 5 + [True] * 4), "global")
+    held = ClientData.of(TABLE.assign(unseen=[False] * 5 + [True] * 4), "global")
     assert listed(held)["test"] == [[3, 4], [3, 4], []]
     assert listed(held)["unseen"] == [[], [], [0, 2]]
 
 
 def test_an_unseen_client_is_scored_by_the_shared_model_alone() -> None:
     none, (first, second) = np.zeros(0, np.int64), HELD.samples["test"]
-    held = Held({**HELD.samples, "test": [first, none], "unseen": [none, second]}, away=(1,))
+    held = ClientData({**HELD.samples, "test": [first, none], "unseen": [none, second]}, away=(1,))
     clients = {"params": {"weight": torch.stack([EYE["params"]["weight"]] * 2)}, "buffers": {}}
     views = {**SHARED, PERSONAL: lambda server, client: dict(client)}
     value = scored(views, State(EYE, clients), held=held)
@@ -232,7 +233,7 @@ def test_an_unseen_client_is_scored_by_the_shared_model_alone() -> None:
 
 def test_global_test_scores_every_clients_own_model_on_all_samples() -> None:
     union = np.arange(6)
-    held = Held({"train": HELD.samples["train"], "test": [union, union]})
+    held = ClientData({"train": HELD.samples["train"], "test": [union, union]})
     weights = torch.stack([EYE["params"]["weight"], -EYE["params"]["weight"]])
     views = {**SHARED, PERSONAL: lambda server, client: dict(client)}
     value = scored(views, State(EYE, {"params": {"weight": weights}, "buffers": {}}), held=held)
@@ -256,11 +257,11 @@ def test_accuracy_reweighted_by_what_a_client_trains_on() -> None:
         "train": [np.array([3, 5, 5]), np.array([0, 3])],
         "test": [np.array([0, 1, 2, 3]), np.array([4, 5])],
     }
-    held = Held(samples, everywhere=np.arange(6))
+    held = ClientData(samples, everywhere=np.arange(6))
     value = scored(SHARED, State(EYE, {}), held=held)
     assert value[0, "test", "global", "reweighted_accuracy"] == 1.0
     assert value[1, "test", "global", "reweighted_accuracy"] == pytest.approx(4 / 6)
-    own = scored(SHARED, State(EYE, {}), held=Held(samples))
+    own = scored(SHARED, State(EYE, {}), held=ClientData(samples))
     assert value[value.index.get_level_values("metric") != "reweighted_accuracy"].equals(own)
 
 
@@ -277,12 +278,12 @@ def test_a_partition_gives_both_where_both_are_asked_for() -> None:
         [(0, 0, "train"), (1, 0, "test"), (2, 1, "train"), (3, 1, "test")],
         columns=["sample", "client", "split"],
     )
-    held = Held.of(table, "reweighted")
+    held = ClientData.of(table, "reweighted")
     assert [samples.tolist() for samples in held.samples["test"]] == [[1], [3]]
     assert held.everywhere is not None
     assert held.everywhere.tolist() == [1, 3]
-    assert Held.of(table).everywhere is None
-    assert Held.of(table, "global").everywhere is None
+    assert ClientData.of(table).everywhere is None
+    assert ClientData.of(table, "global").everywhere is None
 
 
 # Many models and many clients in one pass
@@ -292,7 +293,7 @@ COUNT = 60
 X, Y = DRAW.normal(size=(COUNT, 3)), DRAW.integers(0, 3, COUNT)
 PARTS = [np.array(own) for own in np.split(DRAW.permutation(COUNT), [20, 23, 24, 40, 47, 49])]
 VAL = [PARTS[6], np.zeros(0, np.int64), PARTS[6]]
-MANY = Held(
+MANY = ClientData(
     {"train": PARTS[:3], "test": PARTS[3:6], "val": VAL}, everywhere=np.concatenate(PARTS[3:6])
 )
 OWN_MODELS = {

@@ -41,18 +41,18 @@ def test_who_takes_part_is_drawn_anew_each_round_and_evenly() -> None:
 def test_clients_that_are_away_never_take_part() -> None:
     simulation = world("fedavg", participation=0.5)
     everybody = [simulation.plan(r).clients.tolist() for r in range(1, 41)]
-    simulation = replace(simulation, held=replace(simulation.held, away=(1,)))
+    simulation = replace(simulation, client_data=replace(simulation.client_data, away=(1,)))
     drawn = [simulation.plan(r).clients.tolist() for r in range(1, 41)]
     assert {client for clients in drawn for client in clients} == {0, 2, 3}
     assert {len(clients) for clients in drawn} == {2}
-    whole = replace(simulation, held=replace(simulation.held, away=()))
+    whole = replace(simulation, client_data=replace(simulation.client_data, away=()))
     assert [whole.plan(r).clients.tolist() for r in range(1, 41)] == everybody
 
 
 def test_batches_are_of_training_samples_only() -> None:
     simulation = world("fedavg", participation=1.0)
     seen = {int(i) for r in (1, 2) for i in simulation.plan(r).schedules[0].index[:, 0].ravel()}
-    held = simulation.held.samples
+    held = simulation.client_data.samples
     assert seen <= set(np.concatenate(held["train"]).tolist())
     for split in ("val", "test"):
         assert not seen & set(np.concatenate(held[split]).tolist())

@@ -16,7 +16,8 @@ from contract import test_modalities, worlds
 from fl.base import registry
 from fl.base.errors import FedloomError
 from fl.engine import simulate
-from fl.engine.simulate import Round, Simulation
+from fl.engine.simulate import Round
+from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.train.team import Team
 
@@ -46,7 +47,9 @@ def make(asked: Mapping[str, Any]) -> dict[str, Simulation]:
     if asked["name"] == FAILS:
         # The second process trains other samples than there are.
         [(seed, run)] = made("fedavg").items()
-        run.held.samples["train"][:] = [own + 10**6 for own in run.held.samples["train"]]
+        run.client_data.samples["train"][:] = [
+            own + 10**6 for own in run.client_data.samples["train"]
+        ]
         return {seed: run}
     return made(asked["name"])
 

@@ -15,7 +15,7 @@ from planning import Planned
 from fl.base import registry
 from fl.base.errors import Where
 from fl.data import materials
-from fl.engine.evaluate import Held
+from fl.engine.client_data import ClientData
 from fl.plan.estimate import Rates, client_steps
 
 WHERE = Where("a.yaml")
@@ -55,7 +55,7 @@ def test_steps_are_those_of_the_partition_that_will_be_made(
     study = spec(planned, "digits-domains", partition, batch_size=1, rounds=7)
     study["method"] = settled("method", method)
     table = materials.partition(partition, study["dataset"], tmp_path / "data", tmp_path / "made")
-    held = Held.of(table, everybody=method == "local")
+    held = ClientData.of(table, everybody=method == "local")
     assert len(held.participants) == clients
     steps = 7 * sum(len(held.samples["train"][client]) for client in held.participants)
     assert client_steps(study) == pytest.approx(steps, rel=0.02)

@@ -20,7 +20,7 @@ from fl.api.network import Network
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError, Where
 from fl.engine import simulate
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.pytorch import functions
 from fl.pytorch.draws import Draws
 

@@ -20,7 +20,7 @@ from fl.analyses import complementarity, cooperation, features, strategies
 from fl.api.network import Network
 from fl.cli import main, markers
 from fl.engine.arrays import Arrays
-from fl.engine.evaluate import Held
+from fl.engine.client_data import ClientData
 from fl.plan import plan
 
 SETTING = ("digits", "natural", "mlp")
@@ -78,8 +78,8 @@ def small_world(n: int = 24) -> tuple[Any, torch.Tensor, np.ndarray]:
     network = Network(lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 3)))
     arrays = Arrays(x.numpy(), y, None, torch.device("cpu"), torch.float32)
     halves = [np.arange(0, n, 2), np.arange(1, n, 2)]
-    held = Held({"train": halves, "test": halves})
-    return SimpleNamespace(network=network, arrays=arrays, held=held, classes=3), x, y
+    held = ClientData({"train": halves, "test": halves})
+    return SimpleNamespace(network=network, arrays=arrays, client_data=held, classes=3), x, y
 
 
 def test_features_are_what_goes_into_the_classifier_of_each_model() -> None:

@@ -22,7 +22,7 @@ from fl.api.network import Network
 from fl.base import registry
 from fl.base.errors import ConfigError, FedloomError, Where
 from fl.engine.arrays import Arrays
-from fl.engine.evaluate import Held
+from fl.engine.client_data import ClientData
 
 NORMALISATION = {"scale": 1.0, "mean": 0.5, "sd": 0.25}
 
@@ -41,13 +41,13 @@ def small_world(n: int = 60) -> Any:
     )
     arrays = Arrays(x, y, NORMALISATION, torch.device("cpu"), torch.float32)
     quarters = np.split(np.arange(2 * n), 4)
-    held = Held({"train": quarters[:2], "test": quarters[2:]})
-    return SimpleNamespace(network=network, arrays=arrays, held=held, classes=2)
+    held = ClientData({"train": quarters[:2], "test": quarters[2:]})
+    return SimpleNamespace(network=network, arrays=arrays, client_data=held, classes=2)
 
 
 def learnt_by_heart(simulation: Any, steps: int = 300) -> dict[str, Any]:
     variables = simulation.network.init(1)
-    index = torch.from_numpy(np.concatenate(simulation.held.samples["train"]))
+    index = torch.from_numpy(np.concatenate(simulation.client_data.samples["train"]))
     x, y = simulation.arrays.inputs(index), simulation.arrays.labels(index)
     params = {name: p.clone().requires_grad_() for name, p in variables["params"].items()}
     adam = torch.optim.Adam(params.values(), lr=0.02)
@@ -120,7 +120,7 @@ def test_who_was_learnt_by_heart_is_found_and_who_was_not_is_not(by: Any) -> Non
 
 def test_clients_own_models_are_attacked_one_by_one_and_small_clients_left_out() -> None:
     simulation = small_world()
-    simulation.held.samples["test"][1] = simulation.held.samples["test"][1][:2]
+    simulation.client_data.samples["test"][1] = simulation.client_data.samples["test"][1][:2]
     first = simulation.network.init(1)["params"]
     own = {"params": {n: torch.stack([p, 2 * p]) for n, p in first.items()}, "buffers": {}}
     run = source(simulation=simulation, weights={"personal": own}, traces={})

@@ -35,7 +35,7 @@ def test_fedloom_trains_the_network_that_others_are_held_to(name: str) -> None:
 
 def test_a_run_over_generated_data_has_the_samples_of_its_workload() -> None:
     run = timing.simulation(WORKLOADS["W4"], timing.MODELS["W4"], tests=0.25)
-    train, test = run.held.samples["train"], run.held.samples["test"]
+    train, test = run.client_data.samples["train"], run.client_data.samples["test"]
     assert [len(held) for held in train] == WORKLOADS["W4"].sizes.tolist()
     assert [len(held) for held in test] == (WORKLOADS["W4"].sizes // 4).tolist()
     everything = np.concatenate([*train, *test])

@@ -10,7 +10,7 @@ import torch
 from contract import worlds
 from contract.test_modalities import world as two_kinds
 
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.train import auto
 
 LONG = {"rounds": 10_000}

@@ -16,7 +16,7 @@ from fl.api import trees
 from fl.api.method import Pass, Phase, Refresh, Sampling, ServerWork, Sweep
 from fl.api.trees import Tree
 from fl.base import registry
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 from fl.train import costs
 
 

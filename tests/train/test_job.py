@@ -20,7 +20,7 @@ from planning import Planned
 
 from fl import __main__
 from fl.data import partition
-from fl.engine.simulate import Simulation
+from fl.engine.simulation import Simulation
 
 Plan = Callable[..., Planned]
 

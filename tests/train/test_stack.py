@@ -15,8 +15,8 @@ from fl.train.stack import Stack
 
 PLAIN: Any = SimpleNamespace(
     arrays=SimpleNamespace(device="cpu"),
-    held=SimpleNamespace(modality=None),
-    method=SimpleNamespace(modals=()),
+    client_data=SimpleNamespace(modality=None),
+    method=SimpleNamespace(by_modality=()),
 )
 """Of a simulation what a checkpoint needs."""
 

@@ -93,13 +93,13 @@ def test_virtual_images_come_after_the_samples_and_real_ones_stay_at_hand() -> N
     on = train_on.images(simulation, found)
     size = simulation.arrays.size
     for client in range(4):
-        own = on.held.samples["train"][client]
+        own = on.client_data.samples["train"][client]
         index = torch.from_numpy(own)
         assert own.tolist() == list(range(size + 6 * client, size + 6 * client + 6))
         assert on.arrays.inputs(index).equal(found[client])
         assert on.arrays.labels(index).tolist() == [0, 0, 1, 1, 2, 2]
-        real = on.held.samples[REAL][client]
-        assert real.tolist() == simulation.held.samples["train"][client].tolist()
+        real = on.client_data.samples[REAL][client]
+        assert real.tolist() == simulation.client_data.samples["train"][client].tolist()
     mixed = torch.tensor([[3, size + 7], [size, 5]])
     inputs = on.arrays.inputs(mixed)
     assert inputs[0, 0].equal(simulation.arrays.inputs(torch.tensor([3]))[0])
@@ -114,7 +114,10 @@ def test_some_real_samples_are_as_many_of_every_class_and_the_same_for_all_seeds
     one, other = (train_on.some(world(seed=seed), 2) for seed in (5, 6))
     assert one.counts().eq(2).all()
     for mine, theirs, all_ in zip(
-        one.held.samples["train"], other.held.samples["train"], one.held.samples[REAL], strict=True
+        one.client_data.samples["train"],
+        other.client_data.samples["train"],
+        one.client_data.samples[REAL],
+        strict=True,
     ):
         assert mine.tolist() == theirs.tolist()
         assert np.isin(mine, all_).all()

@@ -11,7 +11,7 @@ from contract import worlds
 from fl.api import trees
 from fl.base.errors import FedloomError
 from fl.engine import engine, simulate
-from fl.engine.clients import Clients
+from fl.engine.client_states import ClientStates
 from fl.engine.state import State
 from fl.store import tree_file
 
@@ -41,7 +41,7 @@ PUTS = [([4, 1], 0.5), ([1, 2], 7.0), ([0, 5, 4], -3.0)]
 
 
 def test_whatever_is_put_it_reads_as_the_full_stack() -> None:
-    clients, full = Clients.alike(INITIAL, FACTS, COUNT), stack()
+    clients, full = ClientStates.alike(INITIAL, FACTS, COUNT), stack()
     for ids, start in PUTS:
         assert worlds.same(clients, full)
         index = torch.tensor(ids)
@@ -56,7 +56,7 @@ def test_whatever_is_put_it_reads_as_the_full_stack() -> None:
 
 
 def test_who_never_took_part_has_no_row_and_what_was_there_stays() -> None:
-    before = Clients.alike(INITIAL, FACTS, COUNT).put(torch.tensor([1]), values([1], 2.0))
+    before = ClientStates.alike(INITIAL, FACTS, COUNT).put(torch.tensor([1]), values([1], 2.0))
     seen = trees.apply(torch.clone, before.take(range(COUNT)))
     given = values([3, 1], 9.0)
     after = before.put(torch.tensor([3, 1]), given)
@@ -71,14 +71,14 @@ def test_who_never_took_part_has_no_row_and_what_was_there_stays() -> None:
 
 
 def test_what_clients_are_from_the_start_stays() -> None:
-    clients = Clients.alike(INITIAL, FACTS, COUNT)
+    clients = ClientStates.alike(INITIAL, FACTS, COUNT)
     other = {**values([1], 2.0), "counts": torch.tensor([[0, 0]])}
     with pytest.raises(FedloomError, match="counts of a client"):
         clients.put(torch.tensor([1]), other)
 
 
 def test_some_weights_can_be_left_out() -> None:
-    clients = Clients.alike(INITIAL, FACTS, COUNT).put(torch.tensor([2]), values([2], 1.0))
+    clients = ClientStates.alike(INITIAL, FACTS, COUNT).put(torch.tensor([2]), values([2], 1.0))
     less = clients.without({"weight", "empty"})
     assert worlds.same(less, trees.without(clients, {"weight", "empty"}))
     assert len(less.rows[2]) == 2
@@ -86,11 +86,11 @@ def test_some_weights_can_be_left_out() -> None:
 
 @pytest.mark.parametrize("puts", [0, 3])
 def test_what_is_saved_is_loaded(puts: int, tmp_path: Any) -> None:
-    clients = Clients.alike(INITIAL, FACTS, COUNT)
+    clients = ClientStates.alike(INITIAL, FACTS, COUNT)
     for ids, start in PUTS[:puts]:
         clients = clients.put(torch.tensor(ids), values(ids, start))
     tree_file.save_tree(clients.saved(), tmp_path / "clients")
-    loaded = Clients.loaded(tree_file.load_tree(tmp_path / "clients"))
+    loaded = ClientStates.loaded(tree_file.load_tree(tmp_path / "clients"))
     assert sorted(loaded.rows) == sorted(clients.rows)
     assert worlds.same(loaded, clients)
     ids, start = PUTS[0]
@@ -102,7 +102,7 @@ def test_a_state_may_be_given_a_full_stack() -> None:
     full = stack()
     state = State({}, full)
     assert worlds.same(state.clients, full)
-    after = state.home.put(torch.tensor([4]), values([4], 5.0))
+    after = state.client_states.put(torch.tensor([4]), values([4], 5.0))
     assert worlds.same(after, trees.put(full, torch.tensor([4]), values([4], 5.0)))
     assert dict(State({}, {}).clients) == {}
 
@@ -111,17 +111,19 @@ def test_a_state_may_be_given_a_full_stack() -> None:
 def test_rounds_give_rows_to_their_participants_alone(method: str) -> None:
     simulation = worlds.world(method, sizes=(9, 5, 12, 9, 6, 7, 19), participation=0.3, rounds=2)
     state = simulation.begin()
-    assert not state.home.rows
+    assert not state.client_states.rows
     came: set[int] = set()
     for done in simulate.rounds(simulation, state, 0, "stacked"):
         called = simulation.plan(done.number)
         came |= set(called.clients.tolist())
         everyone = any(one.everyone for one in simulation.method.phases)
-        if trees.leaves(state.home.initial):
-            assert set(done.state.home.rows) == (came if not everyone else set(range(7)))
+        if trees.leaves(state.client_states.initial):
+            assert set(done.state.client_states.rows) == (came if not everyone else set(range(7)))
         state = done.state
     assert state.clients["id"].tolist() == list(range(7))
-    assert trees.nbytes(simulation.begin().home.initial) == trees.nbytes(state.home.initial)
+    assert trees.nbytes(simulation.begin().client_states.initial) == trees.nbytes(
+        state.client_states.initial
+    )
 
 
 def test_a_round_from_an_older_state_gives_the_same_again() -> None:

@@ -22,7 +22,7 @@ both, the latter by `fl.base.schema.REWEIGHTED`.
 
 
 @dataclass(frozen=True)
-class Held:
+class ClientData:
     """The samples of every client, by split: ``held.samples["test"][client]`` is an int64 array.
 
     Unseen clients have their test samples in the split `UNSEEN`, their validation samples in
@@ -43,7 +43,7 @@ class Held:
     server: np.ndarray = field(default_factory=lambda: NO_SAMPLES)
 
     @classmethod
-    def of(cls, table: pd.DataFrame, test: str = OWN, everybody: bool = False) -> Held:
+    def of(cls, table: pd.DataFrame, test: str = OWN, everybody: bool = False) -> ClientData:
         """The samples in a partition table.
 
         Args:
@@ -81,7 +81,7 @@ class Held:
         found = [self.samples[one][client] for one in wanted if one in self.samples]
         return found[0] if len(found) == 1 else np.sort(np.concatenate([NO_SAMPLES, *found]))
 
-    def of_clients(self, clients: np.ndarray) -> Held:
+    def of_clients(self, clients: np.ndarray) -> ClientData:
         """The same clients, but only some of them hold samples and take part."""
         wanted = set(clients.tolist())
         samples = {
@@ -91,7 +91,7 @@ class Held:
         others = set(range(self.clients)) - wanted
         return replace(self, samples=samples, away=tuple(sorted({*self.away, *others})))
 
-    def of_modality(self, modality: int) -> Held:
+    def of_modality(self, modality: int) -> ClientData:
         """The same clients, but only those of one modality hold samples and take part."""
         assert self.modality is not None
         return self.of_clients(np.flatnonzero(self.modality == modality))

@@ -19,7 +19,7 @@ own."""
 
 
 @dataclass(frozen=True, eq=False)
-class Clients(Mapping[str, Any]):
+class ClientStates(Mapping[str, Any]):
     """A stack of all clients, of which only those who took part have rows; all others are alike.
 
     To be read as the stacked tree that it stands for; each key read makes that part of the stack.
@@ -39,12 +39,12 @@ class Clients(Mapping[str, Any]):
     rows: Mapping[int, Row]
 
     @classmethod
-    def alike(cls, initial: Tree, facts: Mapping[str, Tensor], count: int) -> Clients:
+    def alike(cls, initial: Tree, facts: Mapping[str, Tensor], count: int) -> ClientStates:
         """Clients before round 1."""
         return cls(count, trees.apply(_own, initial), facts, {})
 
     @classmethod
-    def of(cls, stack: Tree) -> Clients:
+    def of(cls, stack: Tree) -> ClientStates:
         """The clients of a stack, each with a row."""
         leaves = trees.leaves(stack)
         count = len(leaves[0]) if leaves else 0
@@ -98,7 +98,7 @@ class Clients(Mapping[str, Any]):
         ]
         return trees.unflatten(part, stacks)[key]
 
-    def put(self, clients: Tensor, values: Tree) -> Clients:
+    def put(self, clients: Tensor, values: Tree) -> ClientStates:
         """The clients, of which some are replaced.
 
         Args:
@@ -113,15 +113,15 @@ class Clients(Mapping[str, Any]):
                 raise FedloomError(f"the {key} of a client is not what it was; allowed: no change")
         leaves = trees.apply(lambda like, leaf: leaf.to(like.dtype), self.initial, values)
         rows = zip(clients.tolist(), _rows(trees.leaves(leaves), len(clients)), strict=True)
-        return Clients(self.count, self.initial, self.facts, {**self.rows, **dict(rows)})
+        return ClientStates(self.count, self.initial, self.facts, {**self.rows, **dict(rows)})
 
-    def without(self, names: Collection[str]) -> Clients:
+    def without(self, names: Collection[str]) -> ClientStates:
         """The clients without everything that has one of these names, at any depth."""
         places = range(len(trees.leaves(self.initial)))
         numbered = trees.unflatten(self.initial, [torch.tensor(place) for place in places])
         kept = [int(place) for place in trees.leaves(trees.without(numbered, names))]
         rows = {client: tuple(row[i] for i in kept) for client, row in self.rows.items()}
-        return Clients(self.count, trees.without(self.initial, names), self.facts, rows)
+        return ClientStates(self.count, trees.without(self.initial, names), self.facts, rows)
 
     def saved(self) -> dict[str, Any]:
         """All of it as a tree, for a checkpoint."""
@@ -136,7 +136,7 @@ class Clients(Mapping[str, Any]):
         }
 
     @classmethod
-    def loaded(cls, saved: Tree) -> Clients:
+    def loaded(cls, saved: Tree) -> ClientStates:
         """What `saved` gave."""
         ids = saved["ids"].tolist()
         rows = zip(ids, _rows(trees.leaves(saved["rows"]), len(ids)), strict=True)

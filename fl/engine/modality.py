@@ -4,7 +4,7 @@ Each modality is trained as a run of its own by `fl.engine.engine`: its clients 
 with a network without the weights of the others, which its clients neither train nor send. The
 results are averaged weight by weight over the clients that hold the weight. So a shared classifier
 is averaged over all clients, and an extractor over those of its modality. Where modalities share no
-weight, each may have a server of its own (`fl.api.method.Modal`).
+weight, each may have a server of its own (`fl.api.method.ModalityMethod`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Averaging, Method, Modal
+from fl.api.method import Averaging, Method, ModalityMethod
 from fl.api.network import Network
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
@@ -43,15 +43,15 @@ def together(whole: Network, networks: Sequence[Network]) -> Network:
     return whole
 
 
-def check(apart: bool, networks: Mapping[str, Network]) -> None:
+def check(separate: bool, networks: Mapping[str, Network]) -> None:
     """Refuse (`FedloomError`) modalities that share weights under a method that cannot share them.
 
     Args:
-        apart: Whether the method's server does more than average.
+        separate: Whether the method's server does more than average.
         networks: Of each modality, by name.
     """
     common = frozenset.intersection(*map(weights, networks.values()))
-    if apart and common:
+    if separate and common:
         raise FedloomError(
             f"the server does more than average what is sent, but {' and '.join(networks)} "
             f"have {', '.join(sorted(common))} in common; allowed: a model whose modalities have "
@@ -60,26 +60,26 @@ def check(apart: bool, networks: Mapping[str, Network]) -> None:
 
 
 def several(
-    whole: Method, network: Network, alone: Mapping[str, tuple[Method, Network]], apart: bool
+    whole: Method, network: Network, alone: Mapping[str, tuple[Method, Network]], separate: bool
 ) -> Method:
     """One method made of those for each modality.
 
     Args:
         whole, network: The method and the network for all weights together.
         alone: By modality, its method and its network.
-        apart: See `Modal`.
+        separate: See `ModalityMethod`.
     """
-    check(apart, {name: own for name, (_, own) in alone.items()})
-    modals = tuple(
-        Modal(name, method, weights(network) - weights(own), apart)
+    check(separate, {name: own for name, (_, own) in alone.items()})
+    by_modality = tuple(
+        ModalityMethod(name, method, weights(network) - weights(own), separate)
         for name, (method, own) in alone.items()
     )
-    if not apart:
-        return replace(whole, modals=modals)
+    if not separate:
+        return replace(whole, by_modality=by_modality)
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
-        begun = [one.method.init(one.of(variables)) for one in modals]
-        servers = {one.name: server for one, (server, _) in zip(modals, begun, strict=True)}
+        begun = [one.method.init(one.of(variables)) for one in by_modality]
+        servers = {one.name: server for one, (server, _) in zip(by_modality, begun, strict=True)}
         client: dict[str, Any] = {}
         for _, own in begun:
             client = trees.overlaid(client, own)
@@ -87,7 +87,7 @@ def several(
 
     def view(stage: str, server: Tree, client: Tree | None) -> Tree:
         found: dict[str, Any] = {}
-        for one in modals:
+        for one in by_modality:
             own = None if client is None else one.of(client)
             found = trees.overlaid(found, one.method.views[stage](server[one.name], own))
         return found
@@ -95,7 +95,7 @@ def several(
     def trace(server: Tree) -> dict[str, Tensor]:
         return {
             f"{name} of {one.name}": leaf
-            for one in modals
+            for one in by_modality
             if one.method.trace
             for name, leaf in one.method.trace(server[one.name]).items()
         }
@@ -104,8 +104,8 @@ def several(
         stage: lambda server, client, stage=stage: view(stage, server, client)
         for stage in whole.views
     }
-    traced = any(one.method.trace for one in modals)
-    return replace(whole, init=init, views=views, trace=trace if traced else None, modals=modals)
+    traced = trace if any(one.method.trace for one in by_modality) else None
+    return replace(whole, init=init, views=views, trace=traced, by_modality=by_modality)
 
 
 def weights(network: Network) -> frozenset[str]:
@@ -113,9 +113,9 @@ def weights(network: Network) -> frozenset[str]:
     return frozenset(name for kind in network.names.values() for name in kind)
 
 
-def state_of(modal: Modal, state: State) -> State:
+def state_of(modal: ModalityMethod, state: State) -> State:
     """A run's state as one modality sees it: all clients, without the weights that it lacks."""
-    return State(modal.server(state.server), state.home.without(modal.foreign))
+    return State(modal.server(state.server), state.client_states.without(modal.lacking))
 
 
 def run_rounds(
@@ -125,8 +125,8 @@ def run_rounds(
     if len(states) > 1 and backend not in TOGETHER:
         runs = zip(methods, states, plans, strict=True)
         return [run_rounds([method], [state], [plan], backend)[0] for method, state, plan in runs]
-    done: list[list[tuple[Modal, Plan, Done]]] = [[] for _ in states]
-    for number in range(len(methods[0].modals)):
+    done: list[list[tuple[ModalityMethod, Plan, Done]]] = [[] for _ in states]
+    for number in range(len(methods[0].by_modality)):
         taking = _taking(methods, plans, number)
         if taking:
             results = _trained(taking, states, backend)
@@ -135,22 +135,22 @@ def run_rounds(
     return [_together(*run) for run in zip(methods, states, plans, done, strict=True)]
 
 
-Taking = Sequence[tuple[int, Modal, Plan]]
+Taking = Sequence[tuple[int, ModalityMethod, Plan]]
 """The runs in which clients of a modality take part: their numbers, and what those clients do."""
 
 
 def _taking(methods: Sequence[Method], plans: Sequence[Plan], number: int) -> Taking:
     return [
-        (run, method.modals[number], own)
+        (run, method.by_modality[number], own)
         for run, (method, plan) in enumerate(zip(methods, plans, strict=True))
-        if (own := plan.modals[number]) is not None
+        if (own := plan.by_modality[number]) is not None
     ]
 
 
 def _trained(taking: Taking, states: Sequence[State], backend: str) -> list[Done]:
     """The rounds of a modality."""
     return engine.run_rounds(
-        [modal.method if modal.apart else _collecting(modal.method) for _, modal, _ in taking],
+        [modal.method if modal.separate else _collecting(modal.method) for _, modal, _ in taking],
         [state_of(modal, states[run]) for run, modal, _ in taking],
         [plan for *_, plan in taking],
         backend,
@@ -171,20 +171,20 @@ def _collecting(method: Method) -> Method:
 
 
 def _together(
-    method: Method, state: State, plan: Plan, done: Sequence[tuple[Modal, Plan, Done]]
+    method: Method, state: State, plan: Plan, done: Sequence[tuple[ModalityMethod, Plan, Done]]
 ) -> Done:
     """A run's state after all of its modalities, and the participants' losses in their order."""
     server: Tree = state.server
-    home = state.home
+    home = state.client_states
     places, losses = [], []
     for modal, own, (after, loss) in done:
-        rows = after.home.take(own.clients)
+        rows = after.client_states.take(own.clients)
         home = home.put(own.clients, trees.overlaid(home.take(own.clients), rows))
-        if modal.apart:
+        if modal.separate:
             server = {**server, modal.name: after.server}
         places.append((own.clients[:, None] == plan.clients).nonzero()[:, 1])
         losses.append(loss)
-    if not done[0][0].apart:
+    if not done[0][0].separate:
         sent = [one.server for _, _, (one, _) in done]
         if isinstance(method.aggregate, Averaging):
             n = torch.stack([one[SAMPLES] for one in sent])
@@ -207,8 +207,8 @@ def _over_holders(means: Sequence[Tree], samples: Sequence[Tensor], before: Tree
     found: dict[str, Any] = {}
     keys = dict.fromkeys(key for tree in means for key in tree)
     for key in keys:
-        held = [(tree[key], n) for tree, n in zip(means, samples, strict=True) if key in tree]
-        parts, weights = [part for part, _ in held], torch.stack([n for _, n in held])
+        pairs = [(tree[key], n) for tree, n in zip(means, samples, strict=True) if key in tree]
+        parts, weights = [part for part, _ in pairs], torch.stack([n for _, n in pairs])
         if isinstance(parts[0], Mapping):
             old = before.get(key, {})
             found[key] = {**old, **_over_holders(parts, list(weights), old)}
