@@ -67,7 +67,17 @@ def trained(
         state = done.state
         rows.append(done.rows)
         traces |= {f"{done.number}/{name}": trace for name, trace in done.traces.items()}
-    return pd.concat(rows, ignore_index=True), simulation.final(state), traces
+    return pd.concat(rows, ignore_index=True), _named(simulation.final(state)), traces
+
+
+def _named(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves by the names under which their numbers are kept."""
+    return {
+        {"personal_params": "beside"}.get(key, key): _named(leaf)
+        if isinstance(leaf, Mapping)
+        else leaf
+        for key, leaf in tree.items()
+    }
 
 
 def settings(world: Mapping[str, Any]) -> list[str]:
