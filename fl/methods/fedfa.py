@@ -1,35 +1,103 @@
-"""FedFA^l: features are augmented as much as their channel statistics vary over clients.
+"""FedFA: features are augmented by how much they vary over clients, and held to one histogram.
 
-Zhou, Konukoglu. FedFA: Federated Feature Augmentation. ICLR 2023. arXiv:2301.12995. FedFA^l of
-Zhou, Yuan, Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
+Zhou, Konukoglu. FedFA: Federated Feature Augmentation. ICLR 2023. arXiv:2301.12995, and Zhou, Yuan,
+Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
+
+As it stands it is FedFA^l. The papers' other methods are FedFA-C (``augment: batch``: what is left
+where clients tell each other nothing of their features), FedFA-R (``augment: random``: every
+channel's statistics are moved alike), FedFA^h (``augment: none, histograms: true``) and FedFA+
+(``histograms: true``).
 
 A variance over clients is that of each channel, as in the papers; the released code takes one
 variance over clients and channels together, so that every channel weighs 1. As in that code and not
 in the papers, variances over space and batch are unbiased, and running means move only when a batch
 is augmented. Here models are averaged by samples; in the code every client counts alike.
+
+Of the histograms no code is released, and we had slides of the paper: what they leave open is
+decided here. Features are what goes into the classifier; of a model without one, such as U-Net,
+they are what its last block gives, and each pixel counts as a sample. The logistic function brings
+them into the range of the bins. The soft bins and their temperature are those of Eastwood et al.
+(ICLR 2022). The divergence is the mean over channels, where the slides' notation adds channels up;
+lambda takes in the constant. The histogram of all clients is their plain mean (weighted by samples
+where the task counts no classes), from the round before.
 """
 
 from __future__ import annotations
 
-from fl.api import Method, Setting, Share, declare, recipe
-from fl.parts.augmented_layers import Fusion, exchanged, federated
+from typing import Annotated, Literal
+
+from torch import Tensor
+
+from fl.api import (
+    Batch,
+    Bound,
+    Method,
+    NonNegative,
+    Positive,
+    Setting,
+    Share,
+    declare,
+    recipe,
+    task_loss,
+)
+from fl.parts.aligned_features import align, aligned, check_batches
+from fl.parts.augmented_layers import Fusion, drawn, exchanged, federated
+from fl.parts.feature_statistics import augment, moments, restyled
 
 
 @declare("global", title="FedFA^l", tasks="any")
 class FedFA:
-    """layers: names of the model's modules after which features are augmented; they give images.
+    """augment: channel statistics are drawn anew with the variance that they have over `clients`,
+        over the `batch`, or with one variance (`random`); `none` leaves features as they are.
+    layers: names of the model's modules after which features are augmented; they give images.
     p: probability that a batch is augmented, drawn for each layer apart.
-    statistics_momentum: of the running means of statistics.
+    statistics_momentum: of the running means of statistics, for `clients`.
     fusion: a channel's variance is multiplied by 1 plus its weight among channels (`adaptive`), or
         by 1 plus its variance over clients (`direct`, for which the papers give no formula).
+    factor: by how many deviations over the batch a statistic moves, for `batch` (an earlier version
+        of the authors' code: 0.5; as FedFA without the other clients: 1).
+    sd: deviation of the normal noise that is added to statistics, for `random` (0.3 as in an
+        earlier version of the authors' code).
+    histograms: whether features are held to their histogram over all clients.
+    lam: lambda, weight of the divergence between histograms.
+    bins: of a channel's histogram.
+    tau: how soft their edges are, in the range from 0 to 1.
     """
 
+    augment: Literal["clients", "batch", "random", "none"] = "clients"
     layers: tuple[str, ...] = ()
     p: Share = 0.5
     statistics_momentum: Share = 0.99
     fusion: Fusion = "adaptive"
+    factor: NonNegative = 0.5
+    sd: NonNegative = 0.3
+    histograms: bool = False
+    lam: NonNegative = 0.1
+    bins: Annotated[int, Bound(low=2)] = 8
+    tau: Positive = 0.01
 
     def build(self, setting: Setting) -> Method:
-        """FedAvg whose clients augment features, and send the statistics of those that they saw."""
-        base = recipe(federated(setting, self.layers, self.p, self.statistics_momentum))
-        return exchanged(base, setting, self.layers, self.fusion)
+        """FedAvg whose clients augment features, align them, and send the statistics of both."""
+        if self.augment == "clients":
+            setting = federated(setting, self.layers, self.p, self.statistics_momentum)
+        elif self.augment != "none":
+            change = self.within_batch if self.augment == "batch" else self.at_random
+            setting = drawn(setting, self.layers, self.p, change)
+        terms = [task_loss]
+        if self.histograms:
+            check_batches(setting, "fedfa")
+            terms.append(align(setting, self.lam, self.bins, self.tau))
+        method = recipe(setting, terms=tuple(terms))
+        if self.augment == "clients":
+            method = exchanged(method, setting, self.layers, self.fusion)
+        return aligned(method, setting, self.bins, self.tau) if self.histograms else method
+
+    def within_batch(self, x: Tensor, noise: Tensor, batch: Batch) -> Tensor:
+        """Statistics of features [b, c, h, w] moved by ``factor`` deviations over the batch."""
+        gamma = x.new_full((x.shape[1],), self.factor**2 - 1)
+        return augment(x, noise[0], noise[1], gamma, gamma, weight=batch["weight"])
+
+    def at_random(self, x: Tensor, noise: Tensor, batch: Batch) -> Tensor:
+        """Statistics of features [b, c, h, w] with noise of deviation ``sd``."""
+        mean, sd = moments(x)
+        return restyled(x, mean, sd, mean + self.sd * noise[0], sd + self.sd * noise[1])

@@ -12,12 +12,15 @@ Other than there, a round's anchors are of its own clients, not of those of the 
 class without an anchor is left out, not compared with a zero. `squared` is ||z - a_y||^2, where the
 released code normalises both and divides by the number of features. `uniform` is over the clients
 that hold the class; there, a client without it counts with the old anchor.
+
+FedFM-Lite (``lite: true``) has one phase a round: clients compute anchors with the model that they
+just trained and send both, so that the anchors of one round guide in the next.
 """
 
 from __future__ import annotations
 
 from fl.api import Count, Method, NonNegative, Positive, Setting, cross_entropy, declare, recipe
-from fl.parts.anchored import anchored_before
+from fl.parts.anchored import anchored_after, anchored_before
 from fl.parts.anchors import Averaged, Guiding, averaged, guide
 
 
@@ -29,6 +32,7 @@ class FedFM:
     first: the first round that is guided.
     loss: `contrastive` (CG) or `squared` (l2) distance to the own class's anchor.
     anchors: weighted by clients' samples of the class, or every client alike.
+    lite: whether anchors travel with the models, so that they are those of the round before.
     """
 
     lam: NonNegative = 50.0
@@ -36,8 +40,10 @@ class FedFM:
     first: Count = 21
     loss: Guiding = "contrastive"
     anchors: Averaged = "weighted"
+    lite: bool = False
 
     def build(self, setting: Setting) -> Method:
-        """FedAvg with one more term, and a phase before it that renews the anchors."""
+        """FedAvg with one more term, and anchors for it on the server."""
         base = recipe(setting, terms=(cross_entropy, guide(self.lam, self.tau, self.loss)))
-        return anchored_before(base, setting, averaged(self.anchors), self.first)
+        attached = anchored_after if self.lite else anchored_before
+        return attached(base, setting, averaged(self.anchors), self.first)

@@ -3,9 +3,9 @@
 Ye, Ni, Xu, Wang, Chen, Eldar. FedFM: Anchor-based Feature Matching for Data Heterogeneity in
 Federated Learning. IEEE Transactions on Signal Processing 2023. arXiv:2210.07615.
 
-The method `fedfm` is FedAvg with this term, `fedfm-lite` is FedAvg with its `lite` form; what they
-say of anchors holds here. Anchors are of the shared model, completed by what stays with the client;
-where there is no shared model, they are of the client's own.
+The method `fedfm` is FedAvg with this term; what it says of anchors holds here. Anchors are of the
+shared model, completed by what stays with the client; where there is no shared model, they are of
+the client's own.
 """
 
 from __future__ import annotations

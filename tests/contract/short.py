@@ -11,11 +11,7 @@ IMAGES = {"warmup": 2, "real": 4, "client_steps": 2, "server_steps": 2, "every":
 SHORT: dict[str, dict[str, Any]] = {
     "cfl": {"after": 1},
     "fedfa": {**AUGMENTING, "statistics_momentum": 0.5},
-    "fedfa-c": AUGMENTING,
-    "fedfa-plus": {**AUGMENTING, "statistics_momentum": 0.5},
-    "fedfa-r": AUGMENTING,
     "fedfm": {"first": 2, "lam": 1.0},
-    "fedfm-lite": {"first": 2, "lam": 1.0},
     "fediot": {"server_epochs": 2, "width": 4},
     "fedl2p": {"iterations": 2, "neumann": 1, **RATES},
     "fedlgd": {"images": 1, "global_images": 2, **IMAGES, "lam": 0.5},
@@ -24,10 +20,17 @@ SHORT: dict[str, dict[str, Any]] = {
     "warm-up": {"images": 1, "steps": 2, "real": 4},
 }
 
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedfa-plus": ("fedfa", {"histograms": True}),
+    "fedfm-lite": ("fedfm", {"lite": True}),
+}
+"""Options that make another method of one, which is held to the contract too."""
+
 SENDS_OWN = ("fedamp", "fedsac", "mrmtl", "pfedgraph", "pfedme")
 """Methods whose clients go on with weights of their own and send them too."""
 
 
 def short(method: str) -> dict[str, Any]:
     """Those of a method, which may be a plugin's; {} where its defaults do."""
-    return SHORT.get(method, {})
+    name, options = VARIANTS.get(method, (method, {}))
+    return {**SHORT.get(name, {}), **options}

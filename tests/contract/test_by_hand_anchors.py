@@ -83,7 +83,7 @@ def test_fedfm_pulls_features_to_the_anchors_of_the_model_that_was_sent(
     assert float(state.server["params"]["0.weight"]) == pytest.approx((2 * first + second) / 3)
 
 
-@pytest.mark.parametrize("name", ["fedfm", "fedfm-lite", "fedproto", "fpl"])
+@pytest.mark.parametrize("name", ["fedfm", "fedproto", "fpl"])
 def test_a_class_that_nobody_holds_has_no_anchor(name: str) -> None:
     simulation = of(name, CLIENTS, make=body_and_head, **ROUND)
     with pytest.raises(FedloomError, match=r"no client .* sample of class 1.*every class is held"):
@@ -100,8 +100,8 @@ def test_fedfm_guides_nothing_before_its_first_round() -> None:
 @pytest.mark.parametrize("first", [2, 3])
 def test_fedfm_lite_guides_by_anchors_of_the_round_before(first: int) -> None:
     """Round 1 leaves u and moves w to .1; anchors are of that model: 2. Round 2 uses them."""
-    values = {"lam": 0.5, "first": first, "loss": "squared"}
-    simulation = of("fedfm-lite", CLIENTS[:1], values, body_and_head, 1, rounds=2)
+    values = {"lam": 0.5, "first": first, "loss": "squared", "lite": True}
+    simulation = of("fedfm", CLIENTS[:1], values, body_and_head, 1, rounds=2)
     guided = 0.5 * 2 if first == 2 else 0
     own = sum(2 * 0.1 * g(0.1, x, 0) for x, _ in CLIENTS[0]) / 2
     state = trained(simulation, stored_two(1, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,12 @@ from torch import Tensor, nn
 from fl.api.method import COUNTS, Setting
 from fl.api.network import Network
 from fl.api.training import Training
-from fl.base.errors import FedloomError, Where
-from fl.base.fields import parse
+from fl.base.errors import FedloomError
 from fl.engine import engine
 from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
 from fl.engine.simulation import Simulation
 from fl.methods.fedfa import FedFA
-from fl.methods.fedfa_c import FedFAC
-from fl.methods.fedfa_h import FedFAH
-from fl.methods.fedfa_plus import FedFAPlus
-from fl.methods.fedfa_r import FedFAR
 from fl.parts.aligned_features import HISTOGRAM
 from fl.parts.augmented_layers import STATISTICS
 from fl.parts.each_alike import parted, plain
@@ -63,6 +59,9 @@ def simulation(method: Any, clients: Sequence[np.ndarray]) -> Simulation:
     )
 
 
+aligned = partial(FedFA, augment="none", histograms=True)
+
+
 def one_round(run: Simulation) -> dict[str, Any]:
     state, _ = engine.run_round(run.method, run.begin(), run.plan(1), "stacked")
     return state.server
@@ -74,7 +73,7 @@ def test_the_server_knows_how_channels_vary_over_clients() -> None:
     """
     draw = np.random.default_rng(0)
     clients = [draw.normal(k, 1 + k, (2 + 2 * k, 2, 2, 2)) for k in range(2)]
-    method = FedFA(("0",), p=1.0, statistics_momentum=0.75)
+    method = FedFA(layers=("0",), p=1.0, statistics_momentum=0.75)
     known = one_round(simulation(method, clients))[STATISTICS]["0"]
     means = [x.mean((2, 3)).mean(0) / 4 for x in clients]
     sds = [0.75 + np.sqrt(x.var((2, 3), ddof=1) + 1e-6).mean(0) / 4 for x in clients]
@@ -86,7 +85,7 @@ def test_the_server_knows_how_channels_vary_over_clients() -> None:
 
 @pytest.mark.parametrize("fusion", ["adaptive", "direct"])
 def test_what_clients_begin_with_follows_the_fusion(fusion: Any) -> None:
-    method = FedFA(("0",), fusion=fusion).build(setting())
+    method = FedFA(layers=("0",), fusion=fusion).build(setting())
     server, client = method.init(setting().network.init(0))
     known = {**server[STATISTICS]["0"], "mean_variance": tensor([0.0, 1.0])}
     part: Any = method.passes[0]
@@ -141,19 +140,19 @@ def test_the_histogram_of_all_clients_is_their_plain_mean() -> None:
     """Features are the flattened input; one client's all lie low, the other's all high."""
     low, high = (float(torch.logit(tensor(u))) for u in (0.1, 0.9))
     clients = [np.full((2, 2, 2, 2), low), np.full((4, 2, 2, 2), high)]
-    server = one_round(simulation(FedFAH(bins=2, tau=1e-3), clients))
+    server = one_round(simulation(aligned(bins=2, tau=1e-3), clients))
     torch.testing.assert_close(server[HISTOGRAM], tensor([[0.5, 0.5]] * 8))
 
 
 def test_before_there_is_a_histogram_nothing_is_aligned() -> None:
     draw = np.random.default_rng(0)
     clients = [draw.normal(size=(4, 2, 2, 2)) for _ in range(2)]
-    ends = [one_round(simulation(FedFAH(lam=lam), clients))["params"] for lam in (0.0, 5.0)]
+    ends = [one_round(simulation(aligned(lam=lam), clients))["params"] for lam in (0.0, 5.0)]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-    run = simulation(FedFAH(lam=5.0), clients)
+    run = simulation(aligned(lam=5.0), clients)
     losses = []
     for lam in (0.0, 5.0):
-        run = simulation(FedFAH(lam=lam), clients)
+        run = simulation(aligned(lam=lam), clients)
         state, _ = engine.run_round(run.method, run.begin(), run.plan(1), "loop")
         losses.append(engine.run_round(run.method, state, run.plan(2), "loop")[1])
     assert (losses[1] > losses[0]).all()
@@ -161,24 +160,23 @@ def test_before_there_is_a_histogram_nothing_is_aligned() -> None:
 
 # What is refused
 
-LAYERED = [FedFA, FedFAC, FedFAR, FedFAPlus]
+LAYERED = ("clients", "batch", "random")
 
 
-@pytest.mark.parametrize("method", LAYERED)
-def test_a_layer_without_images_is_refused_when_the_method_is_built(method: Any) -> None:
+@pytest.mark.parametrize("augment", LAYERED)
+def test_a_layer_without_images_is_refused_when_the_method_is_built(augment: Any) -> None:
     with pytest.raises(FedloomError, match=r"^layers: 1 gives \[b, 8\]; allowed: layers that give"):
-        method(("1",)).build(setting())
+        FedFA(augment, ("1",)).build(setting())
 
 
-@pytest.mark.parametrize("method", LAYERED)
-def test_a_model_without_blocks_needs_layers(method: Any) -> None:
+@pytest.mark.parametrize("augment", LAYERED)
+def test_a_model_without_blocks_needs_layers(augment: Any) -> None:
     problem = r"^layers: is empty, and the model names no blocks; allowed: some layers$"
     with pytest.raises(FedloomError, match=problem):
-        method().build(setting())
+        FedFA(augment).build(setting())
 
 
-@pytest.mark.parametrize(("method", "name"), [(FedFAH, "fedfa-h"), (FedFAPlus, "fedfa-plus")])
-def test_histograms_of_one_sample_are_refused(method: Any, name: str) -> None:
-    values = parse(method, {} if method is FedFAH else {"layers": ["0"]}, Where("test"))
-    with pytest.raises(FedloomError, match=f"^{name}: batch_size is 1, .*; allowed: at least 2$"):
-        method(**values).build(setting(batch_size=1))
+def test_histograms_of_one_sample_are_refused() -> None:
+    method = FedFA(layers=("0",), histograms=True)
+    with pytest.raises(FedloomError, match=r"^fedfa: batch_size is 1, .*; allowed: at least 2$"):
+        method.build(setting(batch_size=1))

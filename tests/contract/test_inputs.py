@@ -43,10 +43,6 @@ ENTRIES = {one.name: one for one in registry.entries("method")}
 TAKES = [name for name, one in ENTRIES.items() if not declared(one.target).one_input]
 PICKY = {
     "fedfa",
-    "fedfa-c",
-    "fedfa-r",
-    "fedfa-h",
-    "fedfa-plus",
     "fedbn",
     "fedl2p",
     "finetune-l2p",

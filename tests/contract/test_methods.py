@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from contract import worlds
-from contract.short import SENDS_OWN, short
+from contract.short import SENDS_OWN, VARIANTS, short
 from contract.worlds import world
 from planning import Planned
 from torch import Tensor
@@ -35,7 +35,7 @@ from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
 from fl.engine.state import Plan, Roster, State
 
-METHODS = registry.names("method")
+METHODS = [*registry.names("method"), *VARIANTS]
 DECLARED = {name: declared(worlds.entry(name).target) for name in METHODS}
 TRAINED = [name for name in METHODS if world(name).method.passes]
 """Those that train anything: a method may also only look at a stored model."""
@@ -346,7 +346,7 @@ def study_of(method: str) -> dict[str, Any]:
     # All are as long as the study, which a method may say otherwise.
     few = {"rounds": planning.STUDY["training"]["rounds"]}
     if method in WITHOUT_START:
-        return {method: {**few, **short(method)}}
+        return {method: {"method": worlds.entry(method).name, **few, **short(method)}}
     start = start_of(method)
     own = {"start": start, **few, "local_epochs": 1, **short(method)}
     return {**study_of(start), method: own}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from contract.short import short
+from contract.short import VARIANTS, short
 from torch import Tensor, nn
 
 from fl.api import trees
@@ -54,7 +54,7 @@ NAMES = [name for name in METRIC_COLUMNS if name != "value"]
 
 
 def entry(method: str) -> Entry:
-    return find("method", method, Where("test"))
+    return find("method", VARIANTS.get(method, (method,))[0], Where("test"))
 
 
 def data(
@@ -111,7 +111,7 @@ def world(
     says = declared(found.target)
     x, y, held = data(model, sizes, says.validates, says.server_data)
     spec = {
-        "method": {"name": method, **found.parse({**short(method), **(values or {})}, where)},
+        "method": {"name": found.name, **found.parse({**short(method), **(values or {})}, where)},
         "terms": [
             {"name": name, **find("term", name, where).parse(keys, where)} for name, keys in terms
         ],

@@ -73,7 +73,7 @@ def test_fedavg_costs_two_models_a_round() -> None:
         ("pfedhn", {}, PARAMS, PARAMS),
         ("cfl", {}, MODEL, MODEL),
         ("fedproto", {}, ANCHORS, ANCHORS + worlds.CLASSES * 8),
-        ("fedfm-lite", {}, MODEL + ANCHORS, MODEL + ANCHORS + worlds.CLASSES * 8),
+        ("fedfm", {"lite": True}, MODEL + ANCHORS, MODEL + ANCHORS + worlds.CLASSES * 8),
         ("fednova", {}, MODEL, MODEL + 8),
     ],
 )
