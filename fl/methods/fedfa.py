@@ -36,6 +36,7 @@ from fl.api import (
     Positive,
     Setting,
     Share,
+    Term,
     declare,
     recipe,
     task_loss,
@@ -83,7 +84,7 @@ class FedFA:
         elif self.augment != "none":
             change = self.within_batch if self.augment == "batch" else self.at_random
             setting = drawn(setting, self.layers, self.p, change)
-        terms = [task_loss]
+        terms: list[Term] = [task_loss]
         if self.histograms:
             check_batches(setting, "fedfa")
             terms.append(align(setting, self.lam, self.bins, self.tau))
