@@ -139,7 +139,7 @@ def _plan(parsed: argparse.Namespace) -> None:
     if parsed.write:
         found, _ = plan.written(parsed.config, parsed.studies)
     else:
-        found = plan.asked(parsed.config, parsed.studies)
+        found = plan.asked(parsed.config, config.asked(parsed.studies))
     for line in summary.lines(found, Store(Path(found.settings.store)), parsed.runs):
         say(line)
 

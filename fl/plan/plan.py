@@ -110,7 +110,7 @@ def asked_for(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str]
     config.check_methods(folder)
     where = Where(os.path.relpath(folder / "config.yaml")) / "studies"
     where = Where("the command line") if studies else where
-    wanted = config.asked(studies) or list(dict.fromkeys(settings.studies))
+    wanted = list(dict.fromkeys(studies or settings.studies))
     if not wanted:
         raise ConfigError(where, "is empty", "at least one study")
     return settings, wanted, where
@@ -212,6 +212,7 @@ def current(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
 
     It has the settings, by name each study's hash and bundles, and each bundle's needs.
     """
+    studies = config.asked(studies)
     settings, wanted, _ = asked_for(folder, studies)
     known = _known(folder, settings)
     if [*known.get("studies", ())] == wanted:
@@ -268,6 +269,7 @@ def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, 
     Raises:
         FedloomError: If the disk refuses, where possible before anything is planned.
     """
+    studies = config.asked(studies)
     settings, wanted, _ = asked_for(folder, studies)
     home = Path(settings.results) / "plan"
     check_writable(home)

@@ -1,9 +1,9 @@
 """Every model and method of a study, tried before anything is trained.
 
 Whether a model, a method, what is added to it and a batch size fit each other shows only when they
-are combined. Here they are combined for one step, once for one client and once for a stack of two.
-The step is taken on PyTorch's meta device, which knows shapes and computes no numbers; what asks
-for a number is taken again on the CPU.
+are combined. Here they are combined for one step, of a stack of two clients or, where that cannot
+be, of one. The step is taken on PyTorch's meta device, which knows shapes and computes no numbers;
+what asks for a number is taken again on the CPU.
 """
 
 from __future__ import annotations
@@ -164,38 +164,29 @@ class _Stage:
     def reason(self) -> str:
         """See `Rehearsal.try_point`."""
         size = self._setting.training.batch_size
+        together = self._trouble(min(size, ENOUGH), stacked=True)
+        if together is None:
+            return ""
         trouble = self._trouble(min(size, ENOUGH))
         if trouble is None:
-            return self._unstackable(min(size, ENOUGH))
+            return faults.told(together)
         for more in range(size + 1, ENOUGH + 1):
             if self._trouble(more) is None:
                 raise TooFew(faults.told(trouble), more)
         raise trouble
 
-    def _trouble(self, size: int) -> Exception | None:
-        """What goes wrong with a batch of that size for one client."""
+    def _trouble(self, size: int, stacked: bool = False) -> Exception | None:
+        """What goes wrong with batches of that size, for one client or for a stack of two."""
         # Whether a loss is finite shows on the CPU alone, and depends on the size of small batches.
         devices = [CPU] if self._setting.training.batch_size < ENOUGH else [META, CPU]
         trouble = None
         for device in devices:
             try:
                 for phase, pass_ in self._passes():
-                    self._step(phase, pass_, size, device)
+                    self._step(phase, pass_, size, device, stacked)
                 return None
             except Exception as error:
                 trouble = error
-        return trouble
-
-    def _unstackable(self, size: int) -> str:
-        """Why two clients cannot take a step in one stack; "" if they can."""
-        trouble = ""
-        for device in (META, CPU):
-            try:
-                for phase, pass_ in self._passes():
-                    self._step(phase, pass_, size, device, stacked=True)
-                return ""
-            except Exception as error:
-                trouble = faults.told(error)
         return trouble
 
     def _passes(self) -> list[tuple[Phase, Pass]]:
@@ -203,7 +194,7 @@ class _Stage:
         return [(one, pass_) for one in phases for pass_ in one.passes if isinstance(pass_, Pass)]
 
     def _step(
-        self, phase: Phase, pass_: Pass, size: int, device: torch.device, stacked: bool = False
+        self, phase: Phase, pass_: Pass, size: int, device: torch.device, stacked: bool
     ) -> None:
         """A loss of a pass and its gradient, for one client or for a stack of two."""
 

@@ -8,9 +8,8 @@ import os
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import killing
 import planning
@@ -259,34 +258,6 @@ def test_gc_removes_nothing_where_a_study_does_not_tell_its_data_sets(place: Pla
         wrong.write_text(yaml.safe_dump({"datasets": datasets}))
         assert "wrong.yaml: " in say("gc", "--yes", exit_status=1)
     assert place.store().has(other)
-
-
-def test_gc_plans_again_only_the_studies_that_were_edited(
-    place: Planned, say: Say, monkeypatch: pytest.MonkeyPatch
-):
-    other = place.root / "config" / "studies" / "other.yaml"
-    tiny = yaml.safe_load(other.with_name("tiny.yaml").read_text())
-    other.write_text(yaml.safe_dump({**tiny, "seeds": [7]}))
-    made, make = [], plan.make
-
-    def counted(folder: Path, studies: Sequence[str], **rest: Any) -> plan.Plan:
-        made.append(*studies)
-        return make(folder, studies, **rest)
-
-    monkeypatch.setattr(plan, "make", counted)
-    first = say("gc")
-    assert made == ["other", "tiny"]
-    assert say("gc") == first and len(made) == 2
-    edit(place, seeds=[0])
-    assert say("gc") == first and made[2:] == ["tiny"]
-
-    kept = place.root / "results" / "plan" / "kept" / "runs.json"
-    kept.write_text(kept.read_text().replace(place.runs("fedavg")[0], "b" * 16))
-    assert say("gc") == first and made[3:] == ["other", "tiny"]
-    (place.root / "config" / "methods").mkdir(exist_ok=True)
-    (place.root / "config" / "methods" / "fedavg.yaml").write_text("momentum: 0.5\n")
-    say("gc")
-    assert made[5:] == ["other", "tiny"]
 
 
 def hold(root: Path, run: str) -> None:

@@ -19,6 +19,7 @@ import pandas as pd
 
 from fl.api.training import Training
 from fl.base.schema import METRIC_COLUMNS
+from fl.plan import plan_files
 from fl.store.store import Store
 
 Row = tuple[int, int, str, str, str, float, int]
@@ -55,9 +56,7 @@ def plan(runs: Sequence[Mapping[str, Any]], **choices: Any) -> dict[str, Any]:
 
 
 def write_plan(results: Path, made: Mapping[str, Any]) -> None:
-    path = results / "plan" / "studies" / f"{made['study']}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(made))
+    plan_files.write(results / "plan" / "studies" / f"{made['study']}.json", dict(made))
 
 
 def write_run(

@@ -40,22 +40,19 @@ NATURAL = partial(settled, "partition scheme", "natural")
 
 
 @pytest.mark.parametrize(
-    ("partition", "method", "clients"),
+    ("partition", "clients"),
     [
-        (DOMAINS(), "fedavg", 15),
-        (DOMAINS(unseen=4), "fedavg", 11),
-        (DOMAINS(unseen=0.2, val=0.3), "fedavg", 12),
-        (DOMAINS(unseen=4), "local", 15),
-        (NATURAL(unseen=1), "fedavg", 4),
+        (DOMAINS(), 15),
+        (DOMAINS(unseen=0.2, val=0.3), 12),
+        (NATURAL(unseen=1), 4),
     ],
 )
 def test_steps_are_those_of_the_partition_that_will_be_made(
-    planned: Callable[..., Planned], tmp_path: Path, partition: Any, method: str, clients: int
+    planned: Callable[..., Planned], tmp_path: Path, partition: Any, clients: int
 ) -> None:
     study = spec(planned, "digits-domains", partition, batch_size=1, rounds=7)
-    study["method"] = settled("method", method)
     table = materials.partition(partition, study["dataset"], tmp_path / "data", tmp_path / "made")
-    held = ClientData.of(table, everybody=method == "local")
+    held = ClientData.of(table)
     assert len(held.participants) == clients
     steps = 7 * sum(len(held.samples["train"][client]) for client in held.participants)
     assert client_steps(study) == pytest.approx(steps, rel=0.02)
