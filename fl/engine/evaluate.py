@@ -87,7 +87,7 @@ def _reweighted(
             train = data.samples["train"][portions[i].client]
             labels = arrays.labels(torch.from_numpy(train).to(arrays.device)).cpu().numpy()
             own = np.bincount(labels, minlength=classes)
-            found[i] = _weighted_share(counts["right"][row], counts["there"][row], own)
+            found[i] = weighted_share(counts["right"][row], counts["there"][row], own)
     return found
 
 
@@ -135,26 +135,19 @@ def _table(
     )
 
 
-def reweighted_accuracy(correct: np.ndarray, labels: np.ndarray, shares: np.ndarray) -> float:
+def weighted_share(right: np.ndarray, there: np.ndarray, shares: np.ndarray) -> float:
     """sum_c p_c right_c / sum_c p_c n_c, with p_c the share of class c in ``shares``.
 
     As in the released code of FedSaC, a sample counts as much as its class does for the client.
 
     Args:
-        correct: 0 or 1 per sample, [n].
-        labels: The class of each sample, [n].
-        shares: A client's training samples by class.
+        right: Samples of each class that are predicted as such, [classes].
+        there: Samples of each class, [classes].
+        shares: A client's training samples by class, [classes].
 
     Returns:
         NaN if no sample is of a class that the client holds.
     """
-    there = np.bincount(labels, minlength=len(shares))[: len(shares)]
-    right = np.bincount(labels, weights=correct, minlength=len(shares))[: len(shares)]
-    return _weighted_share(right, there, shares)
-
-
-def _weighted_share(right: np.ndarray, there: np.ndarray, shares: np.ndarray) -> float:
-    """`reweighted_accuracy` from counts by class, [classes] each."""
     total = (there * shares).sum()
     return float((right * shares).sum() / total) if total else float("nan")
 

@@ -9,10 +9,11 @@ weight, each may have a server of its own (`fl.api.method.ModalityMethod`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -236,3 +237,52 @@ def _in_one_stack(uploads: Sequence[Tree], places: Sequence[Tensor]) -> dict[str
 def _like(tree: Tree, shape: Tree) -> Tree:
     """The leaves of a tree that another one has."""
     return trees.apply(lambda _, leaf: leaf, shape, tree)
+
+
+Fit = Callable[[Tensor, Tensor], Tensor]
+"""A leaf, and the clients that hold it, in ascending order."""
+
+
+def stored(clients: Tree, method: Method, modality: np.ndarray | None) -> Tree:
+    """A stack of all clients as it is kept for good: each leaf has the rows of those alone who hold
+    it, in the order of clients.
+
+    Args:
+        method: The run's, which knows by modality what clients lack.
+        modality: Of every client, [clients]; None where all have the same.
+    """
+    return _fitted(clients, method, modality, lambda leaf, rows: leaf[rows])
+
+
+def blanked(state: State, method: Method, modality: np.ndarray | None) -> State:
+    """The state with zeros in place of what clients do not hold."""
+    if modality is None or not method.by_modality:
+        return state
+
+    def blank(leaf: Tensor, rows: Tensor) -> Tensor:
+        return torch.zeros_like(leaf).index_copy_(0, rows, leaf[rows])
+
+    return State(state.server, _fitted(state.clients, method, modality, blank))
+
+
+def _fitted(clients: Tree, method: Method, modality: np.ndarray | None, fit: Fit) -> Tree:
+    """The stack with another leaf for each that some clients lack."""
+    if modality is None or not method.by_modality:
+        return clients
+    lacking = [one.lacking for one in method.by_modality]
+
+    def each(tree: Tree, rows: Tensor | None) -> Tree:
+        """rows: the holders of everything in the tree, where a name above it says who they are."""
+        fitted: dict[str, Any] = {}
+        for key, leaf in tree.items():
+            holders = rows
+            if holders is None and any(key in names for names in lacking):
+                without = [number for number, names in enumerate(lacking) if key in names]
+                holders = torch.from_numpy(np.flatnonzero(~np.isin(modality, without)))
+            if isinstance(leaf, Mapping):
+                fitted[key] = each(leaf, holders)
+            else:
+                fitted[key] = leaf if holders is None else fit(leaf, holders)
+        return fitted
+
+    return each(clients, None)

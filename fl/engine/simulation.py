@@ -22,7 +22,7 @@ from fl.api.training import WEIGHTS, Training, learning_rate
 from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.schema import GLOBAL, PERSONAL
-from fl.engine import engine, holders, modality, processes
+from fl.engine import engine, modality, processes
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule, schedule, steps_of, sweeping
 from fl.engine.client_data import ClientData
@@ -65,7 +65,7 @@ class Simulation:
         if self.method.admit:
             self.method.admit(counts, torch.from_numpy(self.client_data.participants))
         state = engine.start(self.method, variables, counts, self.client_data.modality)
-        return holders.blanked(state, self.method, self.client_data.modality)
+        return modality.blanked(state, self.method, self.client_data.modality)
 
     def counts(self) -> Tensor:
         """Training samples of every client by class, int64 [clients, classes]; zeros where a sample
@@ -249,7 +249,7 @@ class Simulation:
         if PERSONAL in views:
             own = [state.client(k, self.arrays.device) for k in range(self.client_data.clients)]
             whole = trees.stack([views[PERSONAL](state.server, one) for one in own])
-            kept[PERSONAL] = holders.stored(whole, self.method, self.client_data.modality)
+            kept[PERSONAL] = modality.stored(whole, self.method, self.client_data.modality)
         return kept
 
     def before(self, weights: Tree) -> pd.DataFrame:

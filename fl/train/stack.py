@@ -22,7 +22,7 @@ from fl.api import trees
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.base.files import disk_errors
-from fl.engine import holders
+from fl.engine.client_states import ClientStates
 from fl.engine.evaluate import as_rows
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
@@ -77,9 +77,7 @@ class Stack:
         for run in [run for run in members if run in saved.state]:
             simulation, tree = simulations[run], saved.state[run]
             server = trees.to(tree["server"], simulation.arrays.device)
-            modality = simulation.client_data.modality
-            clients = holders.loaded(tree["clients"], simulation.method, modality)
-            states[run] = State(server, clients)
+            states[run] = State(server, ClientStates.loaded(tree["clients"]))
             its = saved.rows[saved.rows["run"] == run]
             rows[run] = its.drop(columns="run").reset_index(drop=True)
             traces[run] = _by_round(tree.get("traces", {}))
@@ -126,11 +124,9 @@ class Stack:
         """Save a checkpoint of this round in the folder of one of the runs."""
         saved = {}
         for run, state in self.states.items():
-            simulation = self.simulations[run]
-            modality = simulation.client_data.modality
             saved[run] = {
                 "server": state.server,
-                "clients": holders.saved(state.clients, simulation.method, modality),
+                "clients": state.client_states.saved(),
                 "traces": self.stacked_traces(run) or {},
             }
         rows = pd.concat([self.rows[run].assign(run=run) for run in self.states])

@@ -60,12 +60,6 @@ def test_a_client_smaller_than_a_batch_has_one_full_batch() -> None:
     assert set(index[0, 5:]) <= set(HELD[1])
 
 
-def test_one_sample_fills_a_batch() -> None:
-    index, weight = of(batches([np.array([9])], [0]), 0)
-    assert index.tolist() == [[9] * 8]
-    assert weight.sum() == 1
-
-
 def test_rows_of_steps_that_a_client_does_not_take_are_zeros() -> None:
     found = batches()
     assert not found.index[1, 1:].any()
@@ -116,8 +110,3 @@ def test_the_order_is_keyed_by_seed_client_and_round() -> None:
     for other in others:
         assert not np.array_equal(of(other, 0)[0], index)
         assert set(of(other, 0)[0].ravel()) == set(HELD[0])
-
-
-def test_two_clients_with_the_same_samples_have_orders_of_their_own() -> None:
-    found = batches([HELD[0], HELD[0]], [0, 1])
-    assert not np.array_equal(of(found, 0)[0], of(found, 1)[0])

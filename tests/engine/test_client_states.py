@@ -10,7 +10,7 @@ from contract import worlds
 
 from fl.api import trees
 from fl.base.errors import FedloomError
-from fl.engine import engine, simulate
+from fl.engine import simulate
 from fl.engine.client_states import ClientStates
 from fl.engine.state import State
 from fl.store import tree_file
@@ -124,13 +124,3 @@ def test_rounds_give_rows_to_their_participants_alone(method: str) -> None:
     assert trees.nbytes(simulation.begin().client_states.initial) == trees.nbytes(
         state.client_states.initial
     )
-
-
-def test_a_round_from_an_older_state_gives_the_same_again() -> None:
-    simulation = worlds.world("scaffold", rounds=3)
-    begun = simulation.begin()
-    plan = simulation.plan(1)
-    first, _ = engine.run_round(simulation.method, begun, plan, "stacked")
-    engine.run_round(simulation.method, first, simulation.plan(2), "stacked")
-    again, _ = engine.run_round(simulation.method, begun, plan, "stacked")
-    assert worlds.same(worlds.tree(first), worlds.tree(again))

@@ -120,12 +120,6 @@ def test_an_update_that_reads_gradients_after_one_that_spends_them_finds_them(ba
     assert worlds.distance(worlds.tree(found), worlds.tree(expected)) == 0
 
 
-def test_a_single_client_is_a_stack_of_one() -> None:
-    simulation = world("fedavg", "cnn", sizes=(11,), participation=1.0)
-    loop, stacked = (worlds.run(simulation, backend)[0] for backend in ("loop", "stacked"))
-    assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
-
-
 @pytest.mark.parametrize("model", worlds.MODELS)
 @pytest.mark.parametrize("method", ["fedavg", "local"])
 def test_stacked_is_loop_with_adamw_too(method: str, model: str) -> None:
@@ -179,19 +173,6 @@ def test_running_statistics_see_the_fills_that_the_loss_does_not() -> None:
     ]
     assert not torch.equal(ends[0]["1.running_mean"], ends[1]["1.running_mean"])
     assert int(ends[0]["1.num_batches_tracked"]) == 6
-
-
-@pytest.mark.parametrize("backend", ["loop", "stacked", "debug"])
-def test_who_does_not_take_part_keeps_the_same_bits(backend: str) -> None:
-    simulation = world("local", "cnn", participation=0.5)
-    state, _ = engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), backend)
-    plan = simulation.plan(2)
-    after, _ = engine.run_round(simulation.method, state, plan, backend)
-    taking = set(plan.clients.tolist())
-    assert len(taking) == 2
-    for client in range(4):
-        pair = [trees.take(s.clients, client) for s in (state, after)]
-        assert worlds.same(*pair) == (client not in taking)
 
 
 # Errors

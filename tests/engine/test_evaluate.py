@@ -14,12 +14,12 @@ from torch import nn
 from fl.api.method import Method, Predictor
 from fl.api.network import Network
 from fl.api.task import Task
-from fl.api.tasks.classification import CLASSIFICATION, balanced_accuracy
+from fl.api.tasks.classification import CLASSIFICATION
 from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL
 from fl.engine import scored as scored_module
 from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
-from fl.engine.evaluate import evaluate, reweighted_accuracy
+from fl.engine.evaluate import evaluate, weighted_share
 from fl.engine.state import State
 from fl.pytorch.private import is_batched
 
@@ -91,12 +91,6 @@ def test_balanced_accuracy_leaves_absent_classes_out() -> None:
     assert value[1, "val", "global", "balanced_accuracy"] == 1.0
 
 
-def test_balanced_accuracy_of_plain_arrays() -> None:
-    correct, labels = np.array([1.0, 0, 0, 1, 1]), np.array([3, 3, 3, 3, 0])
-    assert balanced_accuracy(correct, labels, 5) == pytest.approx((1 + 2 / 4) / 2)
-    assert balanced_accuracy(np.zeros(2), np.array([1, 1]), 2) == 0.0
-
-
 def test_loss_by_hand() -> None:
     value = scored(SHARED, State(EYE, {}))
     expected = sum(cross_entropy(i) for i in range(4)) / 4
@@ -107,11 +101,6 @@ def test_a_client_without_samples_of_a_split_has_no_rows_of_it() -> None:
     value = scored(SHARED, State(EYE, {}))
     assert set(value.index.droplevel([2, 3])) == {(0, "test"), (1, "test"), (1, "val")}
     assert len(value) == 9
-
-
-def test_only_the_splits_that_are_asked_for() -> None:
-    value = scored(SHARED, State(EYE, {}), splits=("train",))
-    assert set(value.index.get_level_values("split")) == {"train"}
 
 
 def test_personal_weights_are_each_clients_own() -> None:
@@ -267,10 +256,11 @@ def test_accuracy_reweighted_by_what_a_client_trains_on() -> None:
 
 def test_it_is_what_resampled_test_samples_would_score() -> None:
     """Three times as many of class 1 in training: each of its samples counts three times."""
-    correct, labels = np.array([1.0, 0, 1, 1, 0]), np.array([0, 0, 1, 1, 1])
-    found = reweighted_accuracy(correct, labels, np.array([1, 3, 0]))
+    correct = np.array([1.0, 0, 1, 1, 0])  # Two samples of class 0, three of class 1.
+    right, there = np.array([1, 2, 0]), np.array([2, 3, 0])
+    found = weighted_share(right, there, np.array([1, 3, 0]))
     assert found == pytest.approx(np.repeat(correct, [1, 1, 3, 3, 3]).mean())
-    assert math.isnan(reweighted_accuracy(correct, labels, np.array([0, 0, 5])))
+    assert math.isnan(weighted_share(right, there, np.array([0, 0, 5])))
 
 
 def test_a_partition_gives_both_where_both_are_asked_for() -> None:

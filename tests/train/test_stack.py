@@ -10,14 +10,11 @@ import pandas as pd
 import pytest
 
 from fl.engine.simulate import Round
+from fl.engine.state import State
 from fl.store import checkpoint
 from fl.train.stack import Stack
 
-PLAIN: Any = SimpleNamespace(
-    arrays=SimpleNamespace(device="cpu"),
-    client_data=SimpleNamespace(modality=None),
-    method=SimpleNamespace(by_modality=()),
-)
+PLAIN: Any = SimpleNamespace(arrays=SimpleNamespace(device="cpu"))
 """Of a simulation what a checkpoint needs."""
 
 
@@ -26,7 +23,7 @@ def test_runs_of_a_stack_share_its_time_also_after_a_resume(
 ) -> None:
     now = 100.0
     monkeypatch.setattr("fl.train.stack.time.monotonic", lambda: now)
-    state: Any = SimpleNamespace(server={}, clients={})
+    state = State({}, {})
     rows = pd.DataFrame({"round": [0]})
     runs = ("a", "b")
     stack = Stack(
