@@ -18,8 +18,8 @@ from pathlib import Path
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
 from fl.store import maintenance, sameness
-from fl.store.layout import KEPT, RECORD
-from fl.store.store import Store, is_name
+from fl.store.layout import KEPT, RECORD, is_name
+from fl.store.store import Store
 
 NEW, THERE, BUSY, CONFLICT, DAMAGED = (
     "new",

@@ -1,7 +1,16 @@
 """The names of a run's files, finished or not (see `fl.store.store`)."""
 
+from __future__ import annotations
+
+import re
+
 RECORD, METRICS, WEIGHTS = "run.json", "metrics.parquet", "final.safetensors"
 TRACES = "traces.safetensors"
 KEPT = (METRICS, WEIGHTS, TRACES)
 """The files that a finished run may have beside its record; the first of them it always has."""
 CHECKPOINTS, LEASE, FAILED = "checkpoint", "lease.json", "failed.json"
+
+
+def is_name(run: str) -> bool:
+    """Whether ``run`` can be the name of a run, and so of a folder."""
+    return re.fullmatch(r"[A-Za-z0-9_-]+", run) is not None

@@ -16,6 +16,7 @@ from fl.base import fields, identity
 from fl.base.errors import ConfigError, DataError, Where
 from fl.base.fields import Count, Index, NonNegative, Positive, Seed
 from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
+from fl.store.layout import is_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,6 +77,7 @@ class _Record:
     execution: dict[str, Any]
     versions: dict[str, str] = field(default_factory=dict)
     costs: dict[str, Any] = field(default_factory=dict)
+    start: str | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,6 @@ class _Whole:
     spec: dict[str, Any]
     code: dict[str, str]
     code_files: dict[str, str] = field(default_factory=dict)
-    start: str | None = None
     note: str = ""
 
 
@@ -131,6 +132,9 @@ def check_record(record: Mapping[str, Any], where: Where) -> None:
     shaped(_Execution, known["execution"], where / "execution")
     if known["rounds"] > LARGEST:
         raise ConfigError(where / "rounds", f"is {known['rounds']}", f"{LARGEST} at most")
+    start = known["start"]
+    if start is not None and (start == record.get("run") or not is_name(start)):
+        raise ConfigError(where / "start", f"is {start[:100]!r}", "the name of another run")
 
 
 def check_whole(record: Mapping[str, Any], where: Where) -> None:

@@ -32,7 +32,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fl.base import files, parquet
 from fl.base.errors import DataError, FedloomError
 from fl.store import lease
-from fl.store.layout import CHECKPOINTS, FAILED, KEPT, LEASE, METRICS, RECORD, TRACES, WEIGHTS
+from fl.store.layout import (
+    CHECKPOINTS,
+    FAILED,
+    KEPT,
+    LEASE,
+    METRICS,
+    RECORD,
+    TRACES,
+    WEIGHTS,
+    is_name,
+)
 from fl.store.workspace import Workspace, erase
 
 if TYPE_CHECKING:
@@ -304,8 +314,3 @@ def _checked(run: str) -> str:
     if not is_name(run):
         raise ValueError(f"{run!r} is not the name of a run: letters, digits, '-' and '_'")
     return run
-
-
-def is_name(run: str) -> bool:
-    """Whether ``run`` can be the name of a run, and so of a folder."""
-    return re.fullmatch(r"[A-Za-z0-9_-]+", run) is not None

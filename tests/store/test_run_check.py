@@ -121,6 +121,7 @@ RECORDS: dict[str, tuple[dict[str, Any], str]] = {
     "execution": ({"execution": [1]}, "execution: is [1]; allowed: a mapping"),
     "backend": ({"execution": {"backend": 3}}, "execution.backend: is 3"),
     "stack": ({"execution": {"backend": "loop", "stack": 5}}, "execution.stack: is 5"),
+    "start": ({"start": "../../x"}, "start: is '../../x'; allowed: the name of another run"),
     "no spec": ({"spec": "left out"}, "spec: is missing"),
     "hollow spec": ({"spec": {}}, "spec.dataset: is missing"),
     "nameless": ({"spec": {**SPEC, "model": {}}}, "spec.model.name: is missing"),
