@@ -32,8 +32,8 @@ _REMEDIES = {
     errno.EFBIG: "the file grew past the limit of the shell (ulimit -f) or of the disk; raise it",
     errno.EROFS: "the file system is read-only; make it writable or choose another folder",
     errno.EACCES: "permission denied; change the permissions or choose another folder",
-    errno.EPERM: "not permitted here; choose a folder that is yours, on a disk with hard links",
-    errno.ENOTSUP: "not possible on this file system; choose one with hard links",
+    errno.EPERM: "not permitted here; choose a folder that is yours",
+    errno.ENOTSUP: "not possible on this file system; choose another",
     errno.EIO: "the disk or file server reports a fault; mend it or choose another folder",
     errno.ENOENT: "gone while in use; see who removed it",
     errno.ENOTDIR: "a part of this path is a file, not a folder; choose another folder",
@@ -127,22 +127,13 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def move(source: Path, target: Path, missing_ok: bool = False) -> bool:
-    """Rename a folder for good.
-
-    Args:
-        missing_ok: Whether the source may be gone.
-
-    Returns:
-        False if the target is taken, or if the source is gone and may be.
-    """
+def move(source: Path, target: Path) -> bool:
+    """Rename a folder for good; False if the target is taken."""
     try:
         source.rename(target)
     except FileNotFoundError:
         # The answer to a rename can be lost on NFS, and the second try then finds nothing.
         if source.exists() or not target.exists():
-            if missing_ok:
-                return False
             raise
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):

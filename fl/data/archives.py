@@ -12,13 +12,12 @@ import io
 import lzma
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, reading
 
 Archive = Path | BinaryIO
 Wanted = Callable[[str], bool]
@@ -33,12 +32,6 @@ MAGIC = {
 CHUNK = 1 << 20
 """Bytes that are asked for at once: tarfile holds all that it is asked for three times."""
 OPENERS: dict[str, Any] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
-
-DAMAGE = (
-    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError),
-    *(OSError, NotImplementedError, RuntimeError, ValueError),
-)
-"""What Python's readers raise for archives that are truncated, corrupt, encrypted or exotic."""
 
 
 def entries(archive: Archive, wanted: Wanted | None = None) -> Iterator[tuple[str, BinaryIO]]:
@@ -146,15 +139,8 @@ def _tarred(stream: BinaryIO, kind: str, title: str) -> Iterator[tuple[str, Bina
             pass
 
 
-@contextmanager
-def _blamed(archive: str, member: str = "") -> Iterator[None]:
+def _blamed(archive: str, member: str = "") -> AbstractContextManager[None]:
     """Errors inside as `DataError` that names the archive and the member."""
-    try:
-        yield
-    except DAMAGE as error:
-        at = f"{archive}: member {member}" if member else archive
-        reason = error or type(error).__name__
-        raise DataError(
-            f"{at}: is truncated, damaged or of another kind than expected ({reason}); delete the"
-            " file to fetch it again"
-        ) from error
+    at = f"{archive}: member {member}" if member else archive
+    wrong = "is truncated, damaged or of another kind than expected"
+    return reading(at, wrong, "delete the file to fetch it again")

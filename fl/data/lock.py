@@ -7,7 +7,6 @@ under version control: everyone who runs the studies is then held to the same fi
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -66,12 +65,9 @@ def alone_in(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
+        # Some network file systems lock no folders. Writes are atomic without it as well.
+        with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError as error:
-            # Some network file systems lock no folders. Writes are atomic without it as well.
-            if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP):
-                raise
         yield
     finally:
         os.close(handle)

@@ -252,7 +252,7 @@ class Store:
         """
         final = self._folder(run)
         if not self.has(run) and final.exists():
-            files.move(final, result.parent / f"removed-{secrets.token_hex(8)}", missing_ok=True)
+            files.move(final, result.parent / f"removed-{secrets.token_hex(8)}")
         if files.move(result, final):
             return True
         if not weights or self.has_weights(run):

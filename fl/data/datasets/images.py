@@ -235,7 +235,10 @@ def _table(images: Images, stamped: str) -> Listed:
         seen.add(file)
     _check(path, texts["label"])
     return Listed(
-        *(tuple(files), tuple(texts["label"]), tuple(texts.get("client", ())), tuple(splits))
+        files=tuple(files),
+        labels=tuple(texts["label"]),
+        clients=tuple(texts.get("client", ())),
+        splits=tuple(splits),
     )
 
 
