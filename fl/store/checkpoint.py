@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,37 +55,23 @@ def save(
     """
     if keep < 1:
         raise ValueError(f"keep is {keep}: at least the checkpoint just saved has to stay")
-    final = _place(folder, round)
+    final = folder / f"round-{round:06d}"
+    draft = files.temporary(final)
     with files.disk_errors(final):
-
-        def write(draft: Path) -> None:
+        try:
+            draft.mkdir(parents=True)
             files.write_bytes(draft / STATE, packed(state))
             files.write_table(draft / ROWS, rows)
-            files.write_sealed(
-                draft / RECORD, {"round": round, "extra": dict(extra)}, files=(STATE, ROWS)
-            )
-
-        _put(final, write)
+            record = {"round": round, "extra": dict(extra)}
+            files.write_sealed(draft / RECORD, record, files=(STATE, ROWS))
+            files.erase(final)  # One of the same round; a kill now leaves the one before.
+            draft.rename(final)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        files.sync_folder(folder)
         for surplus in _newest_first(folder)[keep:]:
             files.erase(surplus)
-
-
-def _put(final: Path, write: Callable[[Path], None]) -> None:
-    """Make a folder, whose files ``write`` writes, appear or replace the one before."""
-    draft = files.temporary(final)
-    try:
-        draft.mkdir(parents=True)
-        write(draft)
-        before = final.with_name(f"{final.name}.old")
-        if final.exists():
-            files.erase(before)
-            final.rename(before)
-        draft.rename(final)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    files.sync_folder(final.parent)
-    files.erase(before)
 
 
 def load_latest(folder: Path, device: str | torch.device = "cpu") -> Checkpoint | None:
@@ -120,18 +106,12 @@ def _read(path: Path, device: str | torch.device) -> Checkpoint:
     return Checkpoint(round, load_tree(path / STATE, device), extra, rows)
 
 
-def _place(folder: Path, round: int) -> Path:
-    return folder / f"round-{round:06d}"
-
-
 def _newest_first(folder: Path) -> list[Path]:
-    """Checkpoints by descending round; ``.old`` was being replaced by one of the same round."""
-    matches = [
-        (re.fullmatch(r"round-(\d+)(\.old)?", path.name), path)
-        for path in (folder.iterdir() if folder.exists() else ())
-    ]
-    found = [(int(match[1]), match[2] is None, path) for match, path in matches if match]
-    return [path for *_, path in sorted(found, reverse=True)]
+    """Checkpoints by descending round."""
+    if not folder.exists():
+        return []
+    paths = [path for path in folder.iterdir() if re.fullmatch(r"round-\d+", path.name)]
+    return sorted(paths, key=lambda path: int(path.name.removeprefix("round-")), reverse=True)
 
 
 def _free_name(path: Path) -> Path:
