@@ -15,8 +15,8 @@ from fl.base import fields, plugins
 
 
 def dataclass_of(file: Path) -> type | None:
-    """A dataclass with the keys, the docstring and the ``training`` of the entry in a file, and
-    nothing else; None where they cannot be told by reading.
+    """A dataclass with the keys, the docstring, the ``training`` and the plain class variables of
+    the entry in a file, and nothing else; None where they cannot be told by reading.
     """
     try:
         tree = ast.parse(file.read_bytes())
@@ -34,6 +34,8 @@ def dataclass_of(file: Path) -> type | None:
                 default = dataclasses.MISSING if node.value is None else _value(node.value, names)
                 hint = _value(node.annotation, names)
                 keys.append((ast.unparse(node.target), hint, dataclasses.field(default=default)))
+            elif isinstance(node.value, ast.Constant):
+                namespace[ast.unparse(node.target)] = node.value.value
         if entry.bases:
             return None
         return dataclasses.make_dataclass(entry.name, keys, namespace=namespace, kw_only=True)

@@ -194,7 +194,7 @@ def noise(facts: Facts) -> str:
                 worse = [f"{worse[0]} and all that follow"]
             texts += [f"{name} over {', '.join(worse)}"] if worse else []
         said.setdefault("; ".join(texts) or "none", []).append(facts.short(setting))
-    each = [f"{text} ({'; '.join(settings)})" for text, settings in said.items()]
+    each = [f"{' and '.join(settings)}: {text}" for text, settings in said.items()]
     return (
         " Differences larger than the noise between seeds (paired t-test over seeds, 5 %; the best "
         f"method first): {'. '.join(each if len(said) > 1 else said)}."

@@ -21,7 +21,7 @@ from fl.api.network import Network
 from fl.cli import main, markers
 from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
-from fl.plan import plan
+from fl.plan import plan, plan_files
 
 SETTING = ("digits", "natural", "mlp")
 
@@ -273,7 +273,7 @@ def test_code_that_changed_since_it_was_planned_makes_nothing(
     lab: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [path] = (lab / "results/plan/analyses").glob("features-*.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"code": "0" * 16}))
+    plan_files.write(path, plan_files.checked(path) | {"code": "0" * 16})
     assert main.main(["analyse", path.stem]) == 1
     assert "its code changed after it was planned" in capsys.readouterr().err
 
