@@ -9,7 +9,7 @@ what asks for a number is taken again on the CPU.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -225,7 +225,12 @@ class _Stage:
         """
         if not loss.requires_grad:
             raise FedloomError("a pass trains no weight of this model")
-        torch.autograd.grad(loss, trees.leaves(params))
+        gradients = torch.autograd.grad(loss, trees.leaves(params), allow_unused=True)
+        names = zip(_names(params), gradients, strict=True)
+        unused = [name for name, gradient in names if gradient is None]
+        if unused:
+            allowed = "a model whose weights all have a part in its outputs"
+            raise FedloomError(f"no gradient reaches {', '.join(unused[:5])}; allowed: {allowed}")
         few = self._setting.training.batch_size < ENOUGH
         if few and device == CPU and not torch.isfinite(loss):
             raise FedloomError("the loss is not finite")
@@ -257,6 +262,15 @@ class _Stage:
 
         found = data.tree(made)
         return SeveralArrays(found) if data.parts else found
+
+
+def _names(tree: Tree) -> Iterator[str]:
+    """The names of a tree's leaves, in the order of `fl.api.trees.leaves`."""
+    for name, leaf in tree.items():
+        if isinstance(leaf, Tensor):
+            yield name
+        else:
+            yield from _names(leaf)
 
 
 def _network(

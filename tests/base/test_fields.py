@@ -130,19 +130,6 @@ def test_true_is_not_the_word_1() -> None:
             fields.value(Literal[1, 2], given, where)
 
 
-def test_an_unknown_key_gets_the_nearest_known_one() -> None:
-    message = refusal("sharee", 1)
-    assert message.startswith(f"{WHERE}.sharee: unknown key 'sharee' (did you mean 'share'?)")
-    assert message.endswith("allowed: " + ", ".join(sorted(fields.fields(Keys))))
-    assert "did you mean" not in refusal("qqqqqq", 1)
-
-
-def test_a_required_key_that_is_missing() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse(Inner, {"name": "y"}, WHERE)
-    assert str(caught.value) == f"{WHERE}.size: is missing; allowed: a whole number >= 1"
-
-
 @pytest.mark.parametrize(("given", "text"), [(3, "is 3"), (["a"], "is ['a']"), ("x", "is 'x'")])
 def test_what_is_no_mapping(given: Any, text: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -23,7 +23,6 @@ import yaml
 from fl.base import identity, plugins, registry
 from fl.base.errors import ConfigError, DataError, Where
 from fl.cli import main
-from fl.data import materials
 from fl.data.partition import validate
 from fl.plan import config
 from fl.store.store import Store
@@ -371,23 +370,6 @@ def test_what_it_imports_of_its_package_counts_too(lab: Path, statement: str, us
     assert changed(before) == {"my-anchor", "small-net"}
 
 
-def test_where_the_package_lies_does_not_matter(
-    lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = identities()
-    data = materials.dataset_id({"name": "two-clouds", "size": 80})
-    (tmp_path / "elsewhere").mkdir()
-    lab.rename(tmp_path / "elsewhere" / lab.name)
-    edit(tmp_path / "config/config.yaml", f"- {lab.name}", f"- elsewhere/{lab.name}")
-    monkeypatch.setattr(plugins, "_roots", {"fl": plugins.FL})
-    for name in [name for name in sys.modules if name.partition(".")[0] == lab.name]:
-        del sys.modules[name]
-    sys.path.remove(str(tmp_path))
-    assert identities() == before
-    assert registry.find("method", "my-anchor", WHERE).file.is_relative_to(tmp_path / "elsewhere")
-    assert materials.dataset_id({"name": "two-clouds", "size": 80}) == data
-
-
 # Refused
 
 
@@ -437,12 +419,6 @@ def test_two_packages_of_one_name_are_refused(tmp_path: Path) -> None:
         f"config/config.yaml: plugins.1: {folders[1]} has the name of {folders[0]}; "
         "allowed: packages of different names"
     )
-
-
-def test_fl_itself_is_no_name_for_a_plugin(tmp_path: Path) -> None:
-    (tmp_path / "fl").mkdir()
-    with pytest.raises(ConfigError, match="has the name of"):
-        plugins.use([str(tmp_path / "fl")], WHERE)
 
 
 # The contract

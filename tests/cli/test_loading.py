@@ -32,16 +32,3 @@ def test_what_is_loaded_is_not_looked_at_again() -> None:
         gc.callbacks.remove(collecting)
     assert gc.get_freeze_count() > len(kept)
     assert gc.isenabled()
-
-
-def test_an_error_leaves_the_collector_as_it_was() -> None:
-    with pytest.raises(ImportError), loading():
-        raise ImportError
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        with loading():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()

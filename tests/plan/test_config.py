@@ -57,30 +57,6 @@ def study_refusal(folder: Path, **changes: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1e-3", 1e-3),
-        ("1E3", 1000.0),
-        ("-2e+5", -2e5),
-        ("+1e2", 100.0),
-        ("1.5e-3", 1.5e-3),
-        ("2.e3", 2000.0),
-        ("0.1", 0.1),
-        ("7", 7),
-        ("'1e-3'", "1e-3"),
-        ("1e-3x", "1e-3x"),
-        ("e5", "e5"),
-        ("true", True),
-        ("", None),
-    ],
-)
-def test_numbers_are_numbers(folder: Path, text: str, value: Any) -> None:
-    found = read(folder, f"key: {text}\n")["key"]
-    assert found == value
-    assert type(found) is type(value)
-
-
-@pytest.mark.parametrize(
     ("text", "key", "line"),
     [
         ("lr: 1\nmu: 2\nlr: 1\n", "lr", 3),
@@ -92,10 +68,6 @@ def test_numbers_are_numbers(folder: Path, text: str, value: Any) -> None:
 def test_a_key_that_stands_twice(folder: Path, text: str, key: str, line: int) -> None:
     message = refusal(folder, text)
     assert message == f"is not valid YAML: the key {key!r} stands twice (line {line})"
-
-
-def test_the_same_key_in_two_mappings_is_fine(folder: Path) -> None:
-    assert read(folder, "a: {x: 1}\nb: {x: 2}\n") == {"a": {"x": 1}, "b": {"x": 2}}
 
 
 @pytest.mark.parametrize(
@@ -116,22 +88,8 @@ def test_what_is_no_yaml(folder: Path, text: str) -> None:
     assert refusal(folder, text).startswith("is not valid YAML: ")
 
 
-def test_where_a_truncated_file_ends_is_said(folder: Path) -> None:
-    assert "line 2" in refusal(folder, "datasets: [digits\n")
-
-
 def test_a_key_that_is_a_list(folder: Path) -> None:
     assert refusal(folder, "? [a, b]\n: 1\n")
-
-
-@pytest.mark.parametrize(("text", "shown"), [("- a\n", "['a']"), ("word\n", "'word'"), ("3", "3")])
-def test_what_is_no_mapping(folder: Path, text: str, shown: str) -> None:
-    assert refusal(folder, text) == f"is {shown}; allowed: a mapping (key: value)"
-
-
-def test_an_empty_file_has_no_keys(folder: Path) -> None:
-    assert read(folder, "") == {}
-    assert read(folder, "# nothing\n") == {}
 
 
 def test_what_cannot_be_read(folder: Path) -> None:
@@ -202,16 +160,6 @@ def test_a_study_and_its_place(folder: Path) -> None:
     assert (found.seeds, found.metric, found.methods) == ([0], None, {"fedavg": None})
 
 
-def test_an_unknown_study_gets_the_nearest_one(folder: Path) -> None:
-    (folder / "studies" / "other.yaml").write_text("")
-    with pytest.raises(ConfigError) as caught:
-        config.study(folder, "tinny", ASKED)
-    assert str(caught.value) == (
-        "config/config.yaml: studies: unknown study 'tinny' (did you mean 'tiny'?); "
-        "allowed: other, tiny"
-    )
-
-
 @pytest.mark.parametrize(
     ("key", "empty"),
     [("seeds", []), ("datasets", []), ("partitions", []), ("models", []), ("methods", {})],
@@ -243,11 +191,6 @@ def test_seeds_that_are_wrong(folder: Path, seeds: Any, message: str) -> None:
 def test_the_largest_seed_fits_into_the_tables(folder: Path) -> None:
     seeds = study(folder, seeds=[2**63 - 1]).seeds
     assert pd.Series(seeds, dtype=RESULT_COLUMNS["seed"]).tolist() == seeds
-
-
-def test_an_unknown_key_of_a_study(folder: Path) -> None:
-    message = study_refusal(folder, dataset=["digits"])
-    assert message.startswith("dataset: unknown key 'dataset' (did you mean 'datasets'?); allowed")
 
 
 def test_defaults_of_a_method(folder: Path) -> None:

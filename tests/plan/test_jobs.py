@@ -12,7 +12,7 @@ import pytest
 from make_results import write_run
 from planning import Planned
 
-from fl.plan import estimate, jobs
+from fl.plan import jobs
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Execution
 from fl.plan.jobs import Machine
@@ -93,20 +93,6 @@ def test_only_what_is_missing_counts(spec, store):
     assert formed(bundles, store) == [["b", "c"]]
 
 
-def test_a_job_is_not_longer_than_a_job_may_be(spec, store):
-    found = formed(many(spec, 20, run_minutes=1, merge_minutes=60, minutes=10), store)
-    assert [len(group) for group in found] == [10, 10]
-
-
-def test_only_bundles_that_ask_for_the_same_are_merged(spec, store):
-    bundles = {
-        "a": bundle("a", spec, run_minutes=1),
-        "b": bundle("b", spec, run_minutes=1, gpus=1),
-        "c": bundle("c", spec, run_minutes=1),
-    }
-    assert sorted(formed(bundles, store)) == [["a", "c"], ["b"]]
-
-
 def test_a_job_of_a_cluster_waits_for_whole_jobs(spec, store):
     """Chains crosswise, too long for one job."""
     bundles = {
@@ -163,14 +149,6 @@ def test_long_work_leaves_no_core_idle_for_long(spec, store):
     assert sum(found) == 400 * 60
     assert 120 <= min(found) <= max(found) <= 240, "many, of which each costs little to start"
     assert here(many(spec, 4, run_minutes=90), store) == [[name] for name in many(spec, 4)]
-
-
-def test_what_nobody_knows_is_shared_out_twice_as_finely(spec, store):
-    steps = estimate.client_steps(spec)
-    work = {**spec, "training": {**spec["training"], "rounds": spec["training"]["rounds"] * 10000}}
-    found = here(many(work, 12), store)
-    assert steps and len(found) > 2
-    assert len(here(many(spec, 12), store)) == 1, "a few steps are not worth two starts"
 
 
 def test_the_longest_are_dealt_first(spec, store):

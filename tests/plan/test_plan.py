@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -335,19 +332,6 @@ def test_a_job_of_a_running_plan_keeps_to_it(config: Path):
     assert plan.current(config)["runs"] != planned["runs"]
 
 
-def test_a_known_plan_is_read_without_torch(config: Path):
-    look = (
-        "import sys; from pathlib import Path; from fl.plan import plan;"
-        "plan.current(Path('config')); print('torch' in sys.modules)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(plan.__file__).parents[2])}
-    said = [
-        subprocess.check_output([sys.executable, "-c", look], env=environment, text=True).strip()
-        for _ in range(2)
-    ]
-    assert said == ["True", "False"]
-
-
 def test_an_edit_while_the_plan_is_made_makes_it_anew(config: Path, monkeypatch):
     make = plan.make
 
@@ -474,13 +458,6 @@ def test_a_job_that_no_node_can_hold_is_refused(config: Path, asked: dict[str, A
     assert said.lower() in str(error.value).lower()
 
 
-def test_a_job_that_a_node_can_hold_or_whose_nodes_are_not_known_is_planned(config: Path):
-    (config / "config.yaml").write_text(NODES)
-    for asked in ({"partition": "gpu", "gpus": 2, "minutes": 60}, {"partition": "x", "gpus": 9}):
-        study(config, methods={"fedavg": {"execution": asked}})
-        assert len(plan.make(config).bundles) == 1
-
-
 def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
     methods = {f"m{number}": {"method": "fedprox", "mu": number} for number in range(50)}
     study(config, methods={"fedavg": None, **methods}, seeds=[0, 1])
@@ -510,15 +487,6 @@ def test_tensorboard_is_asked_for_where_it_is(config: Path, monkeypatch):
     with pytest.raises(ConfigError) as error:
         plan.make(config)
     assert f"config.yaml: execution.{problem}" in str(error.value)
-
-
-def test_what_is_written_is_what_was_made(config: Path):
-    summary, made = plan.current(config), plan.make(config)
-    home = Path("results/plan")
-    for kind in ("studies", "bundles", "datasets", "partitions"):
-        files = {p.stem: plan_files.checked(p) for p in (home / kind).glob("*.json")}
-        assert files == json.loads(json.dumps(getattr(made, kind)))
-    assert summary["runs"] == sorted(r["run"] for r in made.studies["a"]["runs"])
 
 
 def test_a_grid_without_validation_samples_is_refused(config: Path):
@@ -575,15 +543,6 @@ def test_a_term_is_settled_and_is_part_of_the_run(config: Path):
     assert plain.spec["terms"] == []
     assert plain.id != one.id
     assert plain.code == {key: code for key, code in one.code.items() if key != "term mk-mmd"}
-
-
-def test_a_list_in_a_term_is_a_grid(config: Path):
-    terms = {"mk-mmd": {"layers": [["2"], ["1", "2"]], "mu": [0.1, 1.0]}}
-    given = {"method": "ditto", "lam": [0, 1], "terms": terms}
-    found = runs(config, methods={"mk": given}, seeds=[0])
-    assert len({run.id for run in found}) == 8
-    assert found[0].grid == {"lam": 0, "mk-mmd.layers": ["2"], "mk-mmd.mu": 0.1}
-    assert {tuple(run.spec["terms"][0]["layers"]) for run in found} == {("2",), ("1", "2")}
 
 
 @pytest.mark.parametrize(

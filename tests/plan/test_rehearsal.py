@@ -1,0 +1,92 @@
+"""What is tried before anything is trained, and what the plan says of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import planning
+import pytest
+
+from fl.base import plugins
+from fl.base.errors import ConfigError
+from fl.plan import plan
+
+MODEL = '''"""A model of one's own."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+class Layers(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.layer = nn.Linear(shape[0], classes)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        x = x * self.scale
+        {line}
+        return self.layer(x)
+
+
+@dataclass(frozen=True)
+class Mine:
+    """No keys."""
+
+    def build(self, shape, classes):
+        return Layers(shape, classes)
+'''
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A study of a model of the user's own, whose file is still to be written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "_roots", {"fl": plugins.FL})
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    planning.write_config(tmp_path, {"models": ["mine"]}, {"plugins": ["rehearsed"]})
+    (tmp_path / "rehearsed" / "models").mkdir(parents=True)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] == "rehearsed"]:
+        del sys.modules[name]
+
+
+def reason(lab: Path, line: str) -> str:
+    """Why clients of a model with that line cannot be stacked, as the plan says it."""
+    (lab / "rehearsed" / "models" / "mine.py").write_text(MODEL.format(line=line))
+    [bundle] = plan.make(Path("config")).bundles.values()
+    return str(bundle["unstackable"])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("x = x + 1", ""),
+        ("x = x if x.sum() > 0 else -x", "data-dependent control flow"),
+        ("x = x + float(x.detach().sum())", "in a stack of clients it has none"),
+    ],
+)
+def test_a_bundle_says_whether_its_clients_can_be_stacked(lab: Path, line: str, said: str) -> None:
+    found = reason(lab, line)
+    assert said in found
+    assert bool(said) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("x = x.detach()", "no gradient reaches scale"),
+        ("x = x[:, :1]", "mine does not take the inputs of synthetic"),
+        ("x = x + torch.rand(1)", "draws random numbers that no key decides"),
+        ("raise KeyError('gone')", "KeyError: 'gone'"),
+        ("x = x[:, :1] if len(x) > 2 else x", "models/mine.py, line"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(lab: Path, line: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        reason(lab, line)
+    assert said in str(caught.value)
+    assert "config/studies/tiny.yaml: " in str(caught.value)
