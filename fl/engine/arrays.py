@@ -105,14 +105,14 @@ class Arrays:
         """Normalised images [..., channels, height, width] as x * scale again, float64: from 0 to 1
         where the data set is one of images; as they are where nothing is normalised.
         """
-        found = inputs.double().cpu()
+        pixels = inputs.double().cpu()
         if self._normalisation is None:
-            return found
+            return pixels
         sd, mean = (
             torch.tensor(self._normalisation[k], dtype=torch.float64) for k in ("sd", "mean")
         )
         sd, mean = (t.reshape(-1, 1, 1) if t.dim() else t for t in (sd, mean))
-        return found * sd + mean
+        return pixels * sd + mean
 
     def _normalised(self, x: Tensor) -> Tensor:
         if self._affine is None:
@@ -126,12 +126,12 @@ class Arrays:
 
     def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> dict[str, Any]:
         """The batch at ``index`` [..., b], see `fl.api.term.Batch`."""
-        found = {
+        batch = {
             "x": self.inputs(index, key),
             "y": self.labels(index),
             "weight": weight.to(self._dtype),
         }
-        return found if key is None else {**found, "key": key}
+        return batch if key is None else {**batch, "key": key}
 
 
 def _affine(

@@ -83,8 +83,8 @@ def assemble(
         return parts.model.build(shapes, classes)
 
     def part(group: Sequence[Modality]) -> nn.Module:
-        found: nn.Module = whole() if len(group) > 1 else whole().of(group[0].name)
-        return found
+        module: nn.Module = whole() if len(group) > 1 else whole().of(group[0].name)
+        return module
 
     by_modality = tuple(
         simulation(partial(part, group), arrays_of.group(group), data.of_modality(number))
@@ -163,7 +163,7 @@ def _simulation(
         shapes=arrays.shapes,
         tokens=frozenset(kind.name for kind in parts.modalities if kind.tokens),
         lacking=tuple(
-            modality.weights(network) - modality.weights(one.network) for one in by_modality
+            modality.weights(network) - modality.weights(run.network) for run in by_modality
         ),
         # Where clients differ in modality, the server trains in that of each alone.
         at_server=None if by_modality else serving(arrays, data, network, training, classes, seed),
@@ -172,7 +172,7 @@ def _simulation(
     if by_modality:
         names = map(named, _groups(parts, data))
         apart = not declared(parts.method.method).modalities
-        alone = [(one.method, one.network) for one in by_modality]
+        alone = [(run.method, run.network) for run in by_modality]
         method = modality.several(method, network, dict(zip(names, alone, strict=True)), apart)
     return Simulation(
         method=method,
@@ -219,7 +219,7 @@ def check_served(method: Any, data: ClientData) -> None:
 def build(composed: Composed, setting: Setting) -> Method:
     """The method, with what the study adds to it."""
     terms = tuple(term.build(setting) for term in composed.terms)
-    alterations = tuple(one.build(setting) for one in composed.alterations)
+    alterations = tuple(alteration.build(setting) for alteration in composed.alterations)
     made: Method = composed.method.build(replace(setting, terms=terms, alterations=alterations))
     for term in terms:
         if isinstance(term, Attached):
@@ -239,19 +239,19 @@ def computing(make: Callable[[], nn.Module], training: Training) -> Network:
 
 def _labels(prepared: Prepared, task: Task) -> np.ndarray:
     """The labels of the task: classes [samples], or masks [samples, height, width]."""
-    found: np.ndarray | None = getattr(prepared, task.labels)
-    if found is None:
+    labels: np.ndarray | None = getattr(prepared, task.labels)
+    if labels is None:
         raise DataError(
             f"{prepared.folder}: has no {task.given}; allowed: a data set for {task.name}"
         )
-    return found
+    return labels
 
 
 def reseeded(like: Simulation, spec: Spec, parts: Parts) -> Simulation:
     """The simulation of a spec that differs from that of ``like`` only in its seed, on the same
     data.
     """
-    by_modality = tuple(reseeded(one, spec, parts) for one in like.by_modality)
+    by_modality = tuple(reseeded(run, spec, parts) for run in like.by_modality)
     return _simulation(
         *(parts, like.network, like.training, like.arrays, like.client_data, like.classes),
         spec["seed"],

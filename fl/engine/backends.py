@@ -34,7 +34,7 @@ class Cohort:
 
     clients: their trees, stacked; ids: their numbers, [m]; server: its tree, or where ``several``
     runs are trained together a stack with the server's tree of each client's run; schedule: the
-    clients' batches; usual: see `fl.engine.state.Plan`.
+    clients' batches; usual: see `fl.engine.state.RoundPlan`.
     """
 
     clients: Tree
@@ -64,50 +64,50 @@ class Trained(NamedTuple):
 Watch = Callable[[int, int, Tensor | None], None]
 
 
-def loop(part: Pass, cohort: Cohort, watch: Watch | None = None) -> Trained:
+def loop(pass_: Pass, cohort: Cohort, watch: Watch | None = None) -> Trained:
     """One client after another. ``watch(row, step, loss)`` is told before and after each loss."""
-    done = [_alone(part, cohort, row, watch) for row in range(len(cohort.schedule.steps))]
+    done = [_alone(pass_, cohort, row, watch) for row in range(len(cohort.schedule.steps))]
     kept, uploads, losses = zip(*done, strict=True)
     return Trained(trees.stack(kept), trees.stack(uploads), torch.stack(losses))
 
 
-def _alone(part: Pass, cohort: Cohort, row: int, watch: Watch | None) -> Trained:
+def _alone(pass_: Pass, cohort: Cohort, row: int, watch: Watch | None) -> Trained:
     """The pass of one client of a cohort."""
     steps = int(cohort.schedule.steps[row])
     server = trees.take(cohort.server, row) if cohort.several else cohort.server
     client = trees.take(cohort.clients, row)
-    work = part.begin(server, client)
+    work = pass_.begin(server, client)
     schedule = cohort.schedule.take(np.array([row]))
-    batches = Batches(part, schedule, cohort.arrays, [(server, work)].__getitem__)
+    batches = Batches(pass_, schedule, cohort.arrays, [(server, work)].__getitem__)
     total = torch.zeros((), dtype=torch.float64, device=cohort.arrays.device)
     for step in range(steps):
         work = _differentiable(work)
         if watch:
             watch(row, step, None)
-        batch = ask(part.reference, server, work, batches.at(0, step))
-        loss, aux = part.loss(server, work, batch)
+        batch = ask(pass_.reference, server, work, batches.at(0, step))
+        loss, aux = pass_.loss(server, work, batch)
         if watch:
             watch(row, step, loss)
-        work = _updated(part, server, work, _gradients(work, loss), aux, cohort.lr)
+        work = _updated(pass_, server, work, _gradients(work, loss), aux, cohort.lr)
         total = total + loss.detach()
-        for number, refresh in _due(part, step):
+        for number, refresh in _due(pass_, step):
             extra = batches.extra(number, refresh, 0, step)
             with torch.no_grad():
-                seen = _seen(part, refresh, server, work, extra)
+                seen = _seen(pass_, refresh, server, work, extra)
                 work = refresh.adapt(work, seen)
-    return Trained(*part.end(server, client, work), total / max(1, steps))
+    return Trained(*pass_.end(server, client, work), total / max(1, steps))
 
 
-def stacked(part: Pass, cohort: Cohort) -> Trained:
+def stacked(pass_: Pass, cohort: Cohort) -> Trained:
     """All clients at once; who has finished leaves the stack."""
     # Those with most steps come first, so that they leave from its end.
     order = np.argsort(-cohort.schedule.steps, kind="stable")
     rows = torch.from_numpy(order).to(cohort.arrays.device)
     schedule = cohort.schedule.take(order)
     # No other name than this holds trees, so that they go as soon as a step has replaced them.
-    active = _Active.of(part, cohort, rows)
-    batches = Batches(part, schedule, cohort.arrays, active.models)
-    step = _stacked_step(part, cohort)
+    active = _Active.of(pass_, cohort, rows)
+    batches = Batches(pass_, schedule, cohort.arrays, active.models)
+    step = _stacked_step(pass_, cohort)
     finished: list[Tree] = []
     totals = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for number, (still, batch) in enumerate(batches.each()):
@@ -115,11 +115,11 @@ def stacked(part: Pass, cohort: Cohort) -> Trained:
             finished.append(trees.take(active.work, slice(still, active.count)))
             active = active.first(still)
         active, losses = step(active, batch, number)
-        active = _refreshed(part, active, batches, number)
+        active = _refreshed(pass_, active, batches, number)
         totals[:still].add_(losses)
     work = trees.concatenate([active.work, *reversed(finished)])
     back = torch.argsort(rows)
-    kept, uploads = trees.vmap(part.end, (*cohort.dims, 0))(
+    kept, uploads = trees.vmap(pass_.end, (*cohort.dims, 0))(
         cohort.server, cohort.clients, trees.take(work, back)
     )
     means = totals / torch.from_numpy(schedule.steps.clip(min=1)).to(totals.device)
@@ -138,10 +138,10 @@ class _Active:
     count: int
 
     @classmethod
-    def of(cls, part: Pass, cohort: Cohort, rows: Tensor) -> _Active:
+    def of(cls, pass_: Pass, cohort: Cohort, rows: Tensor) -> _Active:
         """All clients of a cohort before their first step, in the order of ``rows``."""
         server = trees.take(cohort.server, rows) if cohort.several else cohort.server
-        work = trees.vmap(part.begin, cohort.dims)(server, trees.take(cohort.clients, rows))
+        work = trees.vmap(pass_.begin, cohort.dims)(server, trees.take(cohort.clients, rows))
         return cls(server, cohort.several, work, len(rows))
 
     def models(self, row: int) -> tuple[Tree, Tree]:
@@ -169,11 +169,11 @@ class _Active:
 
 
 def _stacked_step(
-    part: Pass, cohort: Cohort
+    pass_: Pass, cohort: Cohort
 ) -> Callable[[_Active, Batch, int], tuple[_Active, Tensor]]:
     """One step of a pass for all that are active: what they are after it, and their losses."""
-    objective = trees.vmap(part.loss, (*cohort.dims, 0))
-    reference = part.reference and trees.vmap(part.reference, (*cohort.dims, 0))
+    objective = trees.vmap(pass_.loss, (*cohort.dims, 0))
+    reference = pass_.reference and trees.vmap(pass_.reference, (*cohort.dims, 0))
 
     def step(active: _Active, batch: Batch, number: int) -> tuple[_Active, Tensor]:
         active = replace(active, work=_differentiable(active.work))
@@ -182,26 +182,28 @@ def _stacked_step(
         grads = _gradients(active.work, losses)
         if not number:
             active = active.laid_out(grads)
-        work = _updated(part, active.server, active.work, grads, aux, cohort.lr)
+        work = _updated(pass_, active.server, active.work, grads, aux, cohort.lr)
         return replace(active, work=work), losses.detach()
 
     return step
 
 
-def _refreshed(part: Pass, active: _Active, batches: Batches, step: int) -> _Active:
+def _refreshed(pass_: Pass, active: _Active, batches: Batches, step: int) -> _Active:
     """The clients with what is due after a step."""
-    for number, refresh in _due(part, step):
+    for number, refresh in _due(pass_, step):
         with torch.no_grad():
             # One by one, as each looks at many batches at once.
             seen = [
-                _seen(part, refresh, *active.models(row), batches.extra(number, refresh, row, step))
+                _seen(
+                    pass_, refresh, *active.models(row), batches.extra(number, refresh, row, step)
+                )
                 for row in range(active.count)
             ]
             active = replace(active, work=refresh.adapt(active.work, trees.stack(seen)))
     return active
 
 
-def debug(part: Pass, cohort: Cohort) -> Trained:
+def debug(pass_: Pass, cohort: Cohort) -> Trained:
     """`loop` with every error placed."""
     place = "before the first step"
 
@@ -212,24 +214,24 @@ def debug(part: Pass, cohort: Cohort) -> Trained:
             raise FedloomError(f"{place}: the loss is {loss.item()}")
 
     try:
-        return loop(part, cohort, watch)
+        return loop(pass_, cohort, watch)
     except FedloomError:
         raise
     except Exception as error:
         raise FedloomError(f"{place}: {type(error).__name__}: {error}") from error
 
 
-def compiled_stack(part: Pass, cohort: Cohort) -> Trained:
+def compiled_stack(pass_: Pass, cohort: Cohort) -> Trained:
     """`stacked` as a compiled program, where the pass is only steps."""
-    if part.refreshes or not compiled.available(cohort.arrays.device):
-        return stacked(part, cohort)
+    if pass_.refreshes or not compiled.available(cohort.arrays.device):
+        return stacked(pass_, cohort)
     schedule, server = cohort.schedule, cohort.server
-    work = trees.vmap(part.begin, cohort.dims)(server, cohort.clients)
+    work = trees.vmap(pass_.begin, cohort.dims)(server, cohort.clients)
     width = compiled.width(len(schedule.steps), cohort.usual)
     work, totals = compiled.train(
-        part, server, cohort.several, work, cohort.arrays, schedule, cohort.lr, width
+        pass_, server, cohort.several, work, cohort.arrays, schedule, cohort.lr, width
     )
-    kept, uploads = trees.vmap(part.end, (*cohort.dims, 0))(server, cohort.clients, work)
+    kept, uploads = trees.vmap(pass_.end, (*cohort.dims, 0))(server, cohort.clients, work)
     taken = torch.from_numpy(schedule.steps.clip(min=1)).to(totals.device)
     return Trained(kept, uploads, totals / taken)
 
@@ -238,7 +240,7 @@ def of_passes(backend: str, passes: Iterable[Pass | Sweep], device: torch.device
     """The backend that trains these passes: `compiled` is `stacked` where none of them can be
     compiled, and is called so.
     """
-    steps = [one for one in passes if isinstance(one, Pass) and not one.refreshes]
+    steps = [pass_ for pass_ in passes if isinstance(pass_, Pass) and not pass_.refreshes]
     there = bool(steps) and compiled.available(device)
     return "stacked" if backend == "compiled" and not there else backend
 
@@ -256,12 +258,12 @@ TOGETHER = ("stacked", "compiled")
 """Backends that gain from training the clients of several runs in one stack."""
 
 
-def _due(part: Pass, step: int) -> list[tuple[int, Refresh]]:
-    return [(i, refresh) for i, refresh in enumerate(part.refreshes) if refresh.due(step + 1)]
+def _due(pass_: Pass, step: int) -> list[tuple[int, Refresh]]:
+    return [(i, refresh) for i, refresh in enumerate(pass_.refreshes) if refresh.due(step + 1)]
 
 
-def _seen(part: Pass, refresh: Refresh, server: Tree, work: Tree, batch: Batch) -> Tree:
-    return refresh.look(server, work, ask(part.reference, server, work, batch))
+def _seen(pass_: Pass, refresh: Refresh, server: Tree, work: Tree, batch: Batch) -> Tree:
+    return refresh.look(server, work, ask(pass_.reference, server, work, batch))
 
 
 def _differentiable(work: Tree) -> Tree:
@@ -273,12 +275,12 @@ def _gradients(work: Tree, losses: Tensor) -> Tree:
     """Of the sum of the losses, by the tree's ``params``."""
     params = work["params"]
     # Given the gradient of the losses instead, PyTorch loads SymPy, for half a second.
-    found = torch.autograd.grad(losses.sum(), trees.leaves(params))
-    return trees.unflatten(params, found)
+    grads = torch.autograd.grad(losses.sum(), trees.leaves(params))
+    return trees.unflatten(params, grads)
 
 
-def _updated(part: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float) -> Tree:
-    if is_spending(part.update):
+def _updated(pass_: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float) -> Tree:
+    if is_spending(pass_.update):
         grads = trees.Scratch.of(grads)
     with torch.no_grad():
-        return part.update(server, work, grads, trees.apply(Tensor.detach, aux), lr)
+        return pass_.update(server, work, grads, trees.apply(Tensor.detach, aux), lr)

@@ -78,8 +78,8 @@ class ClientData:
         names = "train" if names == REAL and REAL not in self.samples else names
         split, *others = names.split("+")
         wanted = [split, *others, *([UNSEEN_VAL] if "val" in others else [])]
-        found = [self.samples[one][client] for one in wanted if one in self.samples]
-        return found[0] if len(found) == 1 else np.sort(np.concatenate([NO_SAMPLES, *found]))
+        samples = [self.samples[name][client] for name in wanted if name in self.samples]
+        return samples[0] if len(samples) == 1 else np.sort(np.concatenate([NO_SAMPLES, *samples]))
 
     def of_clients(self, clients: np.ndarray) -> ClientData:
         """The same clients, but only some of them hold samples and take part."""

@@ -55,7 +55,7 @@ def width(clients: int, usual: np.ndarray | None) -> int:
     """How many clients are trained at once, see `fl.engine.turns.width`.
 
     Args:
-        usual: Steps of all clients from whom they come, `fl.engine.state.Plan`.
+        usual: Steps of all clients from whom they come, `fl.engine.state.RoundPlan`.
     """
     return clients if usual is None else turns.width(clients, _chunks(usual))
 
@@ -65,7 +65,7 @@ def _chunks(steps: np.ndarray) -> np.ndarray:
 
 
 def train(
-    part: Pass,
+    pass_: Pass,
     server: Tree,
     several: bool,
     work: Tree,
@@ -87,8 +87,8 @@ def train(
     def models(row: int) -> tuple[Tree, Tree]:
         return (trees.take(server, row) if several else server), trees.take(work, row)
 
-    batches = Batches(part, schedule, arrays, models)
-    advance = _program(part, several, arrays.device.type == "cpu")
+    batches = Batches(pass_, schedule, arrays, models)
+    advance = _program(pass_, several, arrays.device.type == "cpu")
     total = torch.zeros(len(schedule.steps), dtype=torch.float64, device=arrays.device)
     # Not a scalar, which the compiler would try as a constant first, and then trace anew.
     lr = torch.tensor([lr], dtype=torch.float64, device=arrays.device)
@@ -110,7 +110,7 @@ def train(
 
 
 @cache
-def _program(part: Pass, several: bool, whole: bool) -> Any:
+def _program(pass_: Pass, several: bool, whole: bool) -> Any:
     """The compiled chunk of a pass: (server, work, batches, active, lr) -> (work, losses).
 
     Batches and who is active come step by step, each in memory of its own: so the code of a step is
@@ -121,7 +121,7 @@ def _program(part: Pass, several: bool, whole: bool) -> Any:
     """
     _say("compiling a program of steps unless one is kept; until then nothing is trained")
     dims = (0 if several else None, 0, 0)
-    reference = part.reference and vmap(part.reference, in_dims=dims)
+    reference = pass_.reference and vmap(pass_.reference, in_dims=dims)
 
     def step(
         server: Tree, work: Tree, batch: Tree, active: Tensor, lr: Rate
@@ -130,13 +130,13 @@ def _program(part: Pass, several: bool, whole: bool) -> Any:
 
         def total(params: Tree) -> tuple[Tensor, Any]:
             tried = {**work, "params": params}
-            losses, aux = vmap(part.loss, in_dims=dims)(server, tried, batch)
+            losses, aux = vmap(pass_.loss, in_dims=dims)(server, tried, batch)
             return losses.sum(), (losses, aux)
 
         grads, (_, (losses, aux)) = grad_and_value(total, has_aux=True)(work["params"])
         after = trees.apply(
             lambda new, old: torch.where(trees.align(active, new), new, old),
-            part.update(server, work, grads, aux, lr),
+            pass_.update(server, work, grads, aux, lr),
             work,
         )
         return after, torch.where(active, losses, 0)

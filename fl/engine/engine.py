@@ -21,7 +21,7 @@ from fl.engine.backends import BACKENDS, TOGETHER, Cohort, Trained
 from fl.engine.batches import Schedule, together
 from fl.engine.client_states import ClientStates
 from fl.engine.processes import Deal
-from fl.engine.state import HOST, Answers, Plan, Roster, Schedules, State
+from fl.engine.state import HOST, Answers, Roster, RoundPlan, Schedules, State
 from fl.engine.sweeps import sweep
 
 ROOM = 2**31
@@ -53,14 +53,14 @@ def start(
     return State(server, ClientStates.alike(trees.to(client, HOST), facts, len(counts)))
 
 
-def run_round(method: Method, state: State, plan: Plan, backend: str) -> tuple[State, Tensor]:
+def run_round(method: Method, state: State, plan: RoundPlan, backend: str) -> tuple[State, Tensor]:
     """The state after one round, and the participants' mean training losses, [m]."""
     [done] = run_rounds([method], [state], [plan], backend)
     return done
 
 
 def run_rounds(
-    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], backend: str
+    methods: Sequence[Method], states: Sequence[State], plans: Sequence[RoundPlan], backend: str
 ) -> list[tuple[State, Tensor]]:
     """`run_round` for several runs that differ in their seed only, over the same samples."""
     if len(states) > 1 and backend not in TOGETHER:
@@ -78,7 +78,7 @@ def run_phase(
     phases: Sequence[Phase],
     states: Sequence[State],
     rosters: Sequence[Roster],
-    plan: Plan,
+    plan: RoundPlan,
     backend: str,
 ) -> tuple[list[State], list[Tensor]]:
     """The states after one phase of every run, and the losses of its last training pass.
@@ -109,8 +109,8 @@ def run_phase(
         kept = {key: tree for key, tree in done.kept.items() if key != PAYLOAD or not phase.payload}
         for run in np.unique(runs):
             # A slice copies nothing where the group is of one run.
-            own = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
-            chosen = slice(None) if len(own) == len(runs) else own
+            its = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
+            chosen = slice(None) if len(its) == len(runs) else its
             parts = trees.take(kept, chosen), trees.take(done.uploads, chosen)
             answers[run].add(*parts, n[rows][chosen], done.losses[chosen], averaging)
     if deal:
@@ -153,7 +153,7 @@ def _cohort(
     states: Sequence[State],
     rosters: Sequence[Roster],
     servers: Tree,
-    plan: Plan,
+    plan: RoundPlan,
     rows: slice,
     runs: np.ndarray,
 ) -> Cohort:

@@ -78,7 +78,7 @@ def _reweighted(
     class by its share among the client's training samples, [portions]; NaN for other splits, and
     where no sample is of a class that the client trains on.
     """
-    found = np.full(len(portions), np.nan)
+    shares = np.full(len(portions), np.nan)
     there = [i for i, portion in enumerate(portions) if portion.split == "test"]
     if there and data.everywhere is not None:
         whole = [Portion(portions[i].client, "test", data.everywhere) for i in there]
@@ -86,9 +86,9 @@ def _reweighted(
         for row, i in enumerate(there):
             train = data.samples["train"][portions[i].client]
             labels = arrays.labels(torch.from_numpy(train).to(arrays.device)).cpu().numpy()
-            own = np.bincount(labels, minlength=classes)
-            found[i] = weighted_share(counts["right"][row], counts["there"][row], own)
-    return found
+            trained = np.bincount(labels, minlength=classes)
+            shares[i] = weighted_share(counts["right"][row], counts["there"][row], trained)
+    return shares
 
 
 def _counted(seen: Tree, sizes: np.ndarray, classes: int) -> Values:
@@ -106,7 +106,7 @@ def concluded(task: Task, seen: Tree, sizes: np.ndarray, classes: int) -> Values
         task.conclude(trees.take(seen, slice(int(end - size), int(end))), classes)
         for size, end in zip(sizes, bounds, strict=True)
     ]
-    return {name: np.array([one[name] for one in each]) for name in each[0]}
+    return {name: np.array([metrics[name] for metrics in each]) for name in each[0]}
 
 
 def _table(

@@ -43,13 +43,13 @@ Models = Callable[[int], tuple[Tree, Tree]]
 class Batches:
     """The batches of some clients; reference ``models`` are run here, if once per sample pays."""
 
-    def __init__(self, part: Pass, schedule: Schedule, arrays: Arrays, models: Models) -> None:
+    def __init__(self, pass_: Pass, schedule: Schedule, arrays: Arrays, models: Models) -> None:
         self._arrays, self._steps, keys = arrays, schedule.steps, schedule.keys()
         self._index = torch.from_numpy(schedule.index).to(arrays.device)
         self._weight = torch.from_numpy(schedule.weight).to(arrays.device)
         self._keys = None if keys is None else torch.from_numpy(keys).to(arrays.device)
         self._extra = [torch.from_numpy(index).to(arrays.device) for index in schedule.extra]
-        self._known = _remember(part, schedule, arrays, models)
+        self._known = _remember(pass_, schedule, arrays, models)
 
     def at(self, rows: int | slice | Tensor, steps: int | slice | Tensor) -> Batch:
         """The batches of some clients and steps; leaves are [b, ...] after the chosen axes."""
@@ -99,8 +99,8 @@ class Batches:
         batch = self._arrays.batch(index, torch.ones_like(index))
         if self._known is None:
             return batch
-        found = trees.take(self._known.table, self._known.extra[number][row, time])
-        return {**batch, "reference": found}
+        reference = trees.take(self._known.table, self._known.extra[number][row, time])
+        return {**batch, "reference": reference}
 
 
 def _by_step(rows: slice, steps: slice, tensor: Tensor) -> Tensor:
@@ -135,14 +135,14 @@ class _Known:
     extra: list[Tensor]
 
 
-def _remember(part: Pass, schedule: Schedule, arrays: Arrays, models: Models) -> _Known | None:
+def _remember(pass_: Pass, schedule: Schedule, arrays: Arrays, models: Models) -> _Known | None:
     """The outputs of reference models for every sample.
 
     Returns:
         None where there is no reference, where batches are augmented and so differ each time, and
         where a table would not pay or take too much memory.
     """
-    if part.reference is None or arrays.random:
+    if pass_.reference is None or arrays.random:
         return None
     samples = [_samples(schedule, row) for row in range(len(schedule.steps))]
     begins = np.cumsum([0, *map(len, samples)])
@@ -156,7 +156,7 @@ def _remember(part: Pass, schedule: Schedule, arrays: Arrays, models: Models) ->
         for chunk in np.split(own, range(CHUNK, len(own), CHUNK)):
             index = torch.from_numpy(chunk).to(arrays.device)
             batch = arrays.batch(index, torch.ones_like(index))
-            table.append(ask(part.reference, server, work, batch)["reference"])
+            table.append(ask(pass_.reference, server, work, batch)["reference"])
             if len(table) == 1 and trees.nbytes(table[0]) * begins[-1] > ROOM * len(chunk):
                 return None
 

@@ -24,7 +24,7 @@ from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.engine import engine
 from fl.engine.backends import TOGETHER
-from fl.engine.state import HOST, Plan, State
+from fl.engine.state import HOST, RoundPlan, State
 
 UPLOAD, SAMPLES = "upload", "samples"
 """What takes the place of a modality's server after its clients' work, where there is one server:
@@ -40,7 +40,7 @@ def together(whole: Network, networks: Sequence[Network]) -> Network:
 
     No single pass goes through it, so its heads cannot be found as its last linear layer.
     """
-    whole.head = frozenset().union(*(one.head for one in networks))
+    whole.head = frozenset().union(*(network.head for network in networks))
     return whole
 
 
@@ -70,42 +70,46 @@ def several(
         alone: By modality, its method and its network.
         separate: See `ModalityMethod`.
     """
-    check(separate, {name: own for name, (_, own) in alone.items()})
+    check(separate, {name: its for name, (_, its) in alone.items()})
     by_modality = tuple(
-        ModalityMethod(name, method, weights(network) - weights(own), separate)
-        for name, (method, own) in alone.items()
+        ModalityMethod(name, method, weights(network) - weights(its), separate)
+        for name, (method, its) in alone.items()
     )
     if not separate:
         return replace(whole, by_modality=by_modality)
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
-        begun = [one.method.init(one.of(variables)) for one in by_modality]
-        servers = {one.name: server for one, (server, _) in zip(by_modality, begun, strict=True)}
+        begun = [modality.method.init(modality.of(variables)) for modality in by_modality]
+        servers = {
+            modality.name: server for modality, (server, _) in zip(by_modality, begun, strict=True)
+        }
         client: dict[str, Any] = {}
-        for _, own in begun:
-            client = trees.overlaid(client, own)
+        for _, its in begun:
+            client = trees.overlaid(client, its)
         return servers, client
 
     def view(stage: str, server: Tree, client: Tree | None) -> Tree:
-        found: dict[str, Any] = {}
-        for one in by_modality:
-            own = None if client is None else one.of(client)
-            found = trees.overlaid(found, one.method.views[stage](server[one.name], own))
-        return found
+        joined: dict[str, Any] = {}
+        for modality in by_modality:
+            its = None if client is None else modality.of(client)
+            joined = trees.overlaid(
+                joined, modality.method.views[stage](server[modality.name], its)
+            )
+        return joined
 
     def trace(server: Tree) -> dict[str, Tensor]:
         return {
-            f"{name} of {one.name}": leaf
-            for one in by_modality
-            if one.method.trace
-            for name, leaf in one.method.trace(server[one.name]).items()
+            f"{name} of {modality.name}": leaf
+            for modality in by_modality
+            if modality.method.trace
+            for name, leaf in modality.method.trace(server[modality.name]).items()
         }
 
     views = {
         stage: lambda server, client, stage=stage: view(stage, server, client)
         for stage in whole.views
     }
-    traced = trace if any(one.method.trace for one in by_modality) else None
+    traced = trace if any(modality.method.trace for modality in by_modality) else None
     return replace(whole, init=init, views=views, trace=traced, by_modality=by_modality)
 
 
@@ -120,13 +124,13 @@ def state_of(modal: ModalityMethod, state: State) -> State:
 
 
 def run_rounds(
-    methods: Sequence[Method], states: Sequence[State], plans: Sequence[Plan], backend: str
+    methods: Sequence[Method], states: Sequence[State], plans: Sequence[RoundPlan], backend: str
 ) -> list[Done]:
     """`fl.engine.engine.run_rounds`, modality by modality."""
     if len(states) > 1 and backend not in TOGETHER:
         runs = zip(methods, states, plans, strict=True)
         return [run_rounds([method], [state], [plan], backend)[0] for method, state, plan in runs]
-    done: list[list[tuple[ModalityMethod, Plan, Done]]] = [[] for _ in states]
+    done: list[list[tuple[ModalityMethod, RoundPlan, Done]]] = [[] for _ in states]
     for number in range(len(methods[0].by_modality)):
         taking = _taking(methods, plans, number)
         if taking:
@@ -136,11 +140,11 @@ def run_rounds(
     return [_together(*run) for run in zip(methods, states, plans, done, strict=True)]
 
 
-Taking = Sequence[tuple[int, ModalityMethod, Plan]]
+Taking = Sequence[tuple[int, ModalityMethod, RoundPlan]]
 """The runs in which clients of a modality take part: their numbers, and what those clients do."""
 
 
-def _taking(methods: Sequence[Method], plans: Sequence[Plan], number: int) -> Taking:
+def _taking(methods: Sequence[Method], plans: Sequence[RoundPlan], number: int) -> Taking:
     return [
         (run, method.by_modality[number], own)
         for run, (method, plan) in enumerate(zip(methods, plans, strict=True))
@@ -172,7 +176,10 @@ def _collecting(method: Method) -> Method:
 
 
 def _together(
-    method: Method, state: State, plan: Plan, done: Sequence[tuple[ModalityMethod, Plan, Done]]
+    method: Method,
+    state: State,
+    plan: RoundPlan,
+    done: Sequence[tuple[ModalityMethod, RoundPlan, Done]],
 ) -> Done:
     """A run's state after all of its modalities, and the participants' losses in their order."""
     server: Tree = state.server
@@ -186,13 +193,13 @@ def _together(
         places.append((own.clients[:, None] == plan.clients).nonzero()[:, 1])
         losses.append(loss)
     if not done[0][0].separate:
-        sent = [one.server for _, _, (one, _) in done]
+        sent = [after.server for _, _, (after, _) in done]
         if isinstance(method.aggregate, Averaging):
-            n = torch.stack([one[SAMPLES] for one in sent])
-            means = _over_holders([one[UPLOAD] for one in sent], list(n), state.server)
+            n = torch.stack([upload[SAMPLES] for upload in sent])
+            means = _over_holders([upload[UPLOAD] for upload in sent], list(n), state.server)
             uploads, total = trees.apply(lambda leaf: leaf[None], means), n.sum(0, keepdim=True)
         else:
-            uploads, total = _in_one_stack([one[UPLOAD] for one in sent], places), plan.n
+            uploads, total = _in_one_stack([upload[UPLOAD] for upload in sent], places), plan.n
         clients: Tree = trees.to(home.take(plan.clients), total.device)
         server, clients = method.aggregate(state.server, clients, uploads, total)
         home = home.put(plan.clients, trees.to(clients, HOST))
@@ -205,17 +212,17 @@ def _over_holders(means: Sequence[Tree], samples: Sequence[Tensor], before: Tree
 
     A leaf whose holders took no part is the server's own from ``before``.
     """
-    found: dict[str, Any] = {}
+    averages: dict[str, Any] = {}
     keys = dict.fromkeys(key for tree in means for key in tree)
     for key in keys:
         pairs = [(tree[key], n) for tree, n in zip(means, samples, strict=True) if key in tree]
-        parts, weights = [part for part, _ in pairs], torch.stack([n for _, n in pairs])
-        if isinstance(parts[0], Mapping):
+        leaves, weights = [leaf for leaf, _ in pairs], torch.stack([n for _, n in pairs])
+        if isinstance(leaves[0], Mapping):
             old = before.get(key, {})
-            found[key] = {**old, **_over_holders(parts, list(weights), old)}
+            averages[key] = {**old, **_over_holders(leaves, list(weights), old)}
         else:
-            found[key] = trees.mean({"": torch.stack(parts)}, weights)[""]
-    return found
+            averages[key] = trees.mean({"": torch.stack(leaves)}, weights)[""]
+    return averages
 
 
 def _in_one_stack(uploads: Sequence[Tree], places: Sequence[Tensor]) -> dict[str, Any]:
@@ -224,14 +231,14 @@ def _in_one_stack(uploads: Sequence[Tree], places: Sequence[Tensor]) -> dict[str
     Args:
         places: Of each modality's clients among the participants.
     """
-    size, found = sum(map(len, places)), dict[str, Any]()
+    size, stack = sum(map(len, places)), dict[str, Any]()
     for upload, rows in zip(uploads, places, strict=True):
         wide = trees.apply(lambda leaf: leaf.new_zeros(size, *leaf.shape[1:]), upload)
         device = trees.leaves(upload)[0].device
-        found = trees.overlaid(wide, found)
-        own = trees.put(_like(found, upload), rows.to(device), upload)
-        found = trees.overlaid(found, own)
-    return found
+        stack = trees.overlaid(wide, stack)
+        its = trees.put(_like(stack, upload), rows.to(device), upload)
+        stack = trees.overlaid(stack, its)
+    return stack
 
 
 def _like(tree: Tree, shape: Tree) -> Tree:
@@ -269,7 +276,7 @@ def _fitted(clients: Tree, method: Method, modality: np.ndarray | None, fit: Fit
     """The stack with another leaf for each that some clients lack."""
     if modality is None or not method.by_modality:
         return clients
-    lacking = [one.lacking for one in method.by_modality]
+    lacking = [method_of.lacking for method_of in method.by_modality]
 
     def each(tree: Tree, rows: Tensor | None) -> Tree:
         """rows: the holders of everything in the tree, where a name above it says who they are."""

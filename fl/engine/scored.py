@@ -145,9 +145,9 @@ class Scored:
             return {"outputs": self._outputs(self._view(server, client), batch["x"], {})}
 
         clients = self._state.some(group, device)
-        found = trees.vmap(outputs, (None, 0, 0))(self._state.server, clients, {"x": x})
+        scores = trees.vmap(outputs, (None, 0, 0))(self._state.server, clients, {"x": x})
         labels = self._arrays.labels(torch.from_numpy(np.concatenate(samples)).to(device))
-        return self._task.look(found["outputs"][real], labels)
+        return self._task.look(scores["outputs"][real], labels)
 
     def _variables(self, client: int) -> Tree:
         if self._shared is not None:
@@ -183,20 +183,20 @@ class Scored:
 
     def _known(self, variables: Tree, samples: np.ndarray) -> dict[str, Any]:
         assert self._predictor is not None and self._predictor.look is not None
-        found = []
+        known = []
         for begin in range(0, len(samples), CHUNK):
             index = torch.from_numpy(samples[begin : begin + CHUNK]).to(self._arrays.device)
             batch = self._arrays.batch(index, torch.ones_like(index))
-            found.append(self._predictor.look(variables, batch))
-        return trees.concatenate(found)
+            known.append(self._predictor.look(variables, batch))
+        return trees.concatenate(known)
 
 
 def _by_client(portions: Sequence[Portion]) -> dict[int, list[int]]:
     """The places of each client's portions."""
-    found: dict[int, list[int]] = {}
+    places: dict[int, list[int]] = {}
     for place, portion in enumerate(portions):
-        found.setdefault(portion.client, []).append(place)
-    return found
+        places.setdefault(portion.client, []).append(place)
+    return places
 
 
 def scored(
@@ -209,11 +209,11 @@ def scored(
         places = [first.setdefault(id(portion.samples), len(first)) for portion in portions]
         spread = np.array(places)
         chosen = [portions[place] for place in np.unique(spread, return_index=True)[1]]
-    found: dict[str, np.ndarray] = {}
+    concluded: dict[str, np.ndarray] = {}
     for rows, seen in models.looked(chosen):
         sizes = np.array([len(chosen[row].samples) for row in rows])
         for name, values in conclude(seen, sizes).items():
-            if name not in found:
-                found[name] = np.zeros((len(chosen), *values.shape[1:]))
-            found[name][rows] = values
-    return {name: values[spread] for name, values in found.items()}
+            if name not in concluded:
+                concluded[name] = np.zeros((len(chosen), *values.shape[1:]))
+            concluded[name][rows] = values
+    return {name: values[spread] for name, values in concluded.items()}

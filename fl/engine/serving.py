@@ -37,16 +37,16 @@ class Serving:
     classes: int
     seed: int
 
-    def __call__(self, part: Pass, tree: Tree, round_: int) -> tuple[dict[str, Any], Any]:
+    def __call__(self, pass_: Pass, tree: Tree, round_: int) -> tuple[dict[str, Any], Any]:
         """See `fl.api.protocols.Serve`."""
         own, device = self.client_data.server, self.arrays.device
         drawn = schedule(
             *([own], [0], self.training, self.seed, round_, PURPOSE),
-            sampling=part.sampling,
+            sampling=pass_.sampling,
             labels=[self.arrays.labels(torch.from_numpy(own).to(device)).cpu().numpy()],
             classes=self.classes,
             keyed=self.network.random or self.arrays.random,
-            refreshes=part.refreshes,
+            refreshes=pass_.refreshes,
         )
         cohort = Cohort(
             clients=trees.stack([tree]),
@@ -59,7 +59,7 @@ class Serving:
             lr=learning_rate(self.training, round_),
         )
         with torch.enable_grad():
-            done = loop(part, cohort)
+            done = loop(pass_, cohort)
         return trees.take(done.kept, 0), trees.take(done.uploads, 0)
 
 

@@ -22,7 +22,7 @@ from fl.base.schema import GLOBAL, PERSONAL
 from fl.engine import engine, modality
 from fl.engine.evaluate import as_rows
 from fl.engine.simulation import Simulation
-from fl.engine.state import Plan, State
+from fl.engine.state import RoundPlan, State
 from fl.pytorch import draws
 
 
@@ -92,7 +92,7 @@ def lockstep(
             return
 
 
-def _finished(simulation: Simulation, plan: Plan, state: State, losses: Tensor) -> Round:
+def _finished(simulation: Simulation, plan: RoundPlan, state: State, losses: Tensor) -> Round:
     """A round with its rows, evaluated if it is due."""
     number, training = plan.round, simulation.training
     loss, trouble = float(losses.double().mean()), ""
@@ -125,12 +125,12 @@ def _named(clients: list[int]) -> str:
     return f"client{'s' if len(clients) > 1 else ''} {shown}{more}"
 
 
-def _training_rows(method: Method, plan: Plan, losses: Tensor) -> pd.DataFrame:
+def _training_rows(method: Method, plan: RoundPlan, losses: Tensor) -> pd.DataFrame:
     stage = PERSONAL if PERSONAL in method.views else GLOBAL
-    found: list[Any] = [
+    rows: list[Any] = [
         (plan.round, client, "train", stage, "loss", value, n)
         for client, value, n in zip(
             plan.clients.tolist(), losses.double().tolist(), plan.n.long().tolist(), strict=True
         )
     ]
-    return as_rows(found)
+    return as_rows(rows)

@@ -27,7 +27,7 @@ from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule, schedule, steps_of, sweeping
 from fl.engine.client_data import ClientData
 from fl.engine.evaluate import evaluate
-from fl.engine.state import Plan, Roster, State, Team
+from fl.engine.state import Roster, RoundPlan, State, Team
 from fl.engine.stragglers import shares, stragglers
 
 Work = Sequence[Fraction]
@@ -81,19 +81,19 @@ class Simulation:
         places = (
             np.repeat(np.arange(len(train)), [len(own) for own in train]) * self.classes + labels
         )
-        found = np.bincount(places[real], minlength=shape[0] * shape[1])
-        return torch.from_numpy(found.reshape(shape))
+        counts = np.bincount(places[real], minlength=shape[0] * shape[1])
+        return torch.from_numpy(counts.reshape(shape))
 
     def _labels(self, samples: np.ndarray) -> np.ndarray:
         index = torch.from_numpy(samples).to(self.arrays.device)
         return np.asarray(self.arrays.labels(index).cpu())
 
-    def plan(self, round_: int) -> Plan:
+    def plan(self, round_: int) -> RoundPlan:
         """Round 1, 2, ..., R: who takes part, and their batches."""
         clients, work = self._participants(round_)
         if not self.by_modality:
             return self._planned(round_, self._rosters(clients, work, round_))
-        by_modality: list[Plan | None] = []
+        by_modality: list[RoundPlan | None] = []
         for alone in self.by_modality:
             its = np.isin(clients, alone.client_data.participants)
             share = tuple(w for w, k in zip(work, its, strict=False) if k)
@@ -105,9 +105,9 @@ class Simulation:
         whole = Roster(torch.from_numpy(clients), self._sizes(clients))
         return replace(self._planned(round_, (whole,)), by_modality=tuple(by_modality))
 
-    def _planned(self, round_: int, rosters: tuple[Roster | None, ...]) -> Plan:
+    def _planned(self, round_: int, rosters: tuple[Roster | None, ...]) -> RoundPlan:
         lr = learning_rate(self.training, round_)
-        return Plan(round_, rosters, self.arrays, lr, team=self.team, usual=self._usual)
+        return RoundPlan(round_, rosters, self.arrays, lr, team=self.team, usual=self._usual)
 
     def _rosters(self, clients: np.ndarray, work: Work, round_: int) -> tuple[Roster | None, ...]:
         """By phase; None for one that is not due."""
@@ -151,18 +151,18 @@ class Simulation:
         return steps_of(sizes, self.training)
 
     def _schedule(
-        self, part: Pass | Sweep, clients: np.ndarray, work: Work, round_: int, purpose: str
+        self, pass_: Pass | Sweep, clients: np.ndarray, work: Work, round_: int, purpose: str
     ) -> Schedule | None:
         """The batches of one pass; None where it is left out of the round."""
-        draws = part if isinstance(part, Sweep) else part.sampling
+        draws = pass_ if isinstance(pass_, Sweep) else pass_.sampling
         if not draws.due(round_):
             return None
         samples = [self.client_data.of_splits(draws.split, int(k)) for k in clients]
-        if isinstance(part, Sweep):
-            return sweeping(self._some(samples, clients, part.most, round_, purpose))
-        if part.sampling.steps is not None and not part.sampling.steps(round_):
+        if isinstance(pass_, Sweep):
+            return sweeping(self._some(samples, clients, pass_.most, round_, purpose))
+        if pass_.sampling.steps is not None and not pass_.sampling.steps(round_):
             return None
-        by_class = part.sampling.per_class is not None
+        by_class = pass_.sampling.per_class is not None
         return schedule(
             samples,
             clients.tolist(),
@@ -170,12 +170,12 @@ class Simulation:
             self.seed,
             round_,
             purpose,
-            sampling=part.sampling,
+            sampling=pass_.sampling,
             work=work,
             labels=[self._labels(own) for own in samples] if by_class else (),
             classes=self.classes,
             keyed=self.network.random or self.arrays.random,
-            refreshes=part.refreshes,
+            refreshes=pass_.refreshes,
         )
 
     def _some(
@@ -216,9 +216,11 @@ class Simulation:
             by = self.client_data.modality if self.by_modality else None
             return processes.in_order(tables, list(self.method.views), by)
         if self.by_modality:
-            found = zip(self.method.by_modality, self.by_modality, strict=True)
-            rows = [own.evaluate(modality.state_of(one, state), round_) for one, own in found]
-            return pd.concat(rows, ignore_index=True)
+            by_kind = [
+                alone.evaluate(modality.state_of(method, state), round_)
+                for method, alone in zip(self.method.by_modality, self.by_modality, strict=True)
+            ]
+            return pd.concat(by_kind, ignore_index=True)
         return self._scored(self.method, state, round_)
 
     def _alone(self, clients: np.ndarray) -> Simulation:
@@ -247,17 +249,19 @@ class Simulation:
         if GLOBAL in views:
             kept[GLOBAL] = views[GLOBAL](state.server, None)
         if PERSONAL in views:
-            own = [state.client(k, self.arrays.device) for k in range(self.client_data.clients)]
-            whole = trees.stack([views[PERSONAL](state.server, one) for one in own])
+            clients = [state.client(k, self.arrays.device) for k in range(self.client_data.clients)]
+            whole = trees.stack([views[PERSONAL](state.server, client) for client in clients])
             kept[PERSONAL] = modality.stored(whole, self.method, self.client_data.modality)
         return kept
 
     def before(self, weights: Tree) -> pd.DataFrame:
         """Round 0 of a run that starts from a stored model: that model, scored on every client."""
         if self.by_modality:
-            found = zip(self.method.by_modality, self.by_modality, strict=True)
-            rows = [own.before(one.of(weights)) for one, own in found]
-            return pd.concat(rows, ignore_index=True)
+            tables = [
+                alone.before(method.of(weights))
+                for method, alone in zip(self.method.by_modality, self.by_modality, strict=True)
+            ]
+            return pd.concat(tables, ignore_index=True)
         view = Method(
             self.method.init, (), self.method.aggregate, {GLOBAL: lambda server, _: dict(server)}
         )

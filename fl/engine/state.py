@@ -105,7 +105,7 @@ class Team(Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoundPlan:
     """One round: who takes part, on which batches, at which learning rate.
 
     rosters: by phase, in the order of `Method.phases`; None for one that is not due. The last
@@ -119,7 +119,7 @@ class Plan:
     rosters: tuple[Roster | None, ...]
     arrays: Arrays
     lr: float
-    by_modality: tuple[Plan | None, ...] = ()
+    by_modality: tuple[RoundPlan | None, ...] = ()
     team: Team | None = None
     usual: np.ndarray | None = None
 
@@ -144,18 +144,18 @@ class Plan:
         """Their batches in each pass of the last phase."""
         return self.last.schedules
 
-    def with_schedules(self, schedules: Iterable[Schedule | None]) -> Plan:
+    def with_schedules(self, schedules: Iterable[Schedule | None]) -> RoundPlan:
         """The plan with other batches in the last phase."""
         last = replace(self.last, schedules=tuple(schedules))
         return replace(self, rosters=(*self.rosters[:-1], last))
 
-    def take(self, rows: Sequence[int]) -> Plan:
+    def take(self, rows: Sequence[int]) -> RoundPlan:
         """The plan with some of its participants only, in that order; nobody else comes where all
         clients are asked.
         """
         return self._of(self.clients[torch.tensor(rows)].tolist())
 
-    def _of(self, clients: list[int]) -> Plan:
+    def _of(self, clients: list[int]) -> RoundPlan:
         by_modality = [own and own._of(clients) for own in self.by_modality]
         return replace(
             self,

@@ -18,37 +18,37 @@ Swept = tuple[Tree, Tree]
 
 
 @torch.no_grad()
-def sweep(part: Sweep, cohort: Cohort, sent: Tree, backend: str) -> Swept:
+def sweep(pass_: Sweep, cohort: Cohort, sent: Tree, backend: str) -> Swept:
     """The sweep of a cohort.
 
     Args:
         sent: The stacked uploads of the pass before, or {}.
     """
-    return (_stacked if backend in TOGETHER else _loop)(part, cohort, sent)
+    return (_stacked if backend in TOGETHER else _loop)(pass_, cohort, sent)
 
 
-def _loop(part: Sweep, cohort: Cohort, sent: Tree) -> Swept:
+def _loop(pass_: Sweep, cohort: Cohort, sent: Tree) -> Swept:
     done, schedule = [], cohort.schedule
     for row, steps in enumerate(schedule.steps):
         server = trees.take(cohort.server, row) if cohort.several else cohort.server
-        client, own = trees.take(cohort.clients, row), trees.take(sent, row)
+        client, upload = trees.take(cohort.clients, row), trees.take(sent, row)
         seen: Tree = {}
         # A client without samples looks at one that weighs nothing, which gives zeros.
         for step in range(max(1, int(steps))):
             keep = max(1, int(schedule.weight[row, step].sum())) if steps else 1
             batch = _batch(cohort.arrays, schedule.index[row, step, :keep], bool(steps))
-            found = _placed(part, cohort, row, server, client, own, batch)
-            seen = trees.apply(torch.add, seen, found) if seen else found
-        done.append(part.end(server, client, own, seen))
+            more = _placed(pass_, cohort, row, server, client, upload, batch)
+            seen = trees.apply(torch.add, seen, more) if seen else more
+        done.append(pass_.end(server, client, upload, seen))
     kept, uploads = zip(*done, strict=True)
     return trees.stack(kept), trees.stack(uploads)
 
 
 def _placed(
-    part: Sweep, cohort: Cohort, row: int, server: Tree, client: Tree, sent: Tree, batch: Tree
+    pass_: Sweep, cohort: Cohort, row: int, server: Tree, client: Tree, sent: Tree, batch: Tree
 ) -> Tree:
     try:
-        return part.look(server, client, sent, batch)
+        return pass_.look(server, client, sent, batch)
     except FedloomError:
         raise
     except Exception as error:
@@ -61,14 +61,14 @@ def _batch(arrays: Arrays, index: np.ndarray, real: bool) -> dict[str, Tensor]:
     return arrays.batch(numbers, torch.full_like(numbers, int(real)))
 
 
-def _stacked(part: Sweep, cohort: Cohort, sent: Tree) -> Swept:
+def _stacked(pass_: Sweep, cohort: Cohort, sent: Tree) -> Swept:
     # Those with most samples come first, so that they leave from the stack's end.
     order = np.argsort(-cohort.schedule.steps, kind="stable")
     rows = torch.from_numpy(order).to(cohort.arrays.device)
     schedule = cohort.schedule.take(order)
     server = trees.take(cohort.server, rows) if cohort.several else cohort.server
-    clients, own = trees.take(cohort.clients, rows), trees.take(sent, rows)
-    look = trees.vmap(part.look, (*cohort.dims, 0, 0))
+    clients, sent_rows = trees.take(cohort.clients, rows), trees.take(sent, rows)
+    look = trees.vmap(pass_.look, (*cohort.dims, 0, 0))
     total: Tree = {}
     for step in range(schedule.index.shape[1]):
         active = slice(0, int((schedule.steps > step).sum()) if step else len(order))
@@ -77,10 +77,10 @@ def _stacked(part: Sweep, cohort: Cohort, sent: Tree) -> Swept:
             torch.from_numpy(schedule.weight[active, step]).to(cohort.arrays.device),
         )
         shared = trees.take(server, active) if cohort.several else server
-        seen = look(shared, trees.take(clients, active), trees.take(own, active), batch)
+        seen = look(shared, trees.take(clients, active), trees.take(sent_rows, active), batch)
         total = _added(total, seen, active) if total else seen
-    end = trees.vmap(part.end, (*cohort.dims, 0, 0))
-    kept, uploads = end(server, clients, own, total)
+    end = trees.vmap(pass_.end, (*cohort.dims, 0, 0))
+    kept, uploads = end(server, clients, sent_rows, total)
     back = torch.argsort(rows)
     return trees.take(kept, back), trees.take(uploads, back)
 

@@ -26,7 +26,7 @@ def some(simulation: Simulation, count: int) -> Simulation:
     for client, samples in enumerate(simulation.client_data.samples["train"]):
         labels = simulation.arrays.labels(torch.from_numpy(samples)).cpu().numpy()
         order = rng.generator(0, "train on some", client).permutation(len(samples))
-        own = []
+        numbers = []
         for label in range(simulation.classes):
             of_class = samples[order[labels[order] == label]]
             if len(of_class) < count and client in simulation.client_data.participants:
@@ -34,28 +34,28 @@ def some(simulation: Simulation, count: int) -> Simulation:
                     f"train_on: is {count}, and client {client} has {len(of_class)} training "
                     f"samples of class {label}; allowed: as many as every client has of every class"
                 )
-            own.append(of_class[:count])
-        chosen.append(np.sort(np.concatenate(own)))
+            numbers.append(of_class[:count])
+        chosen.append(np.sort(np.concatenate(numbers)))
     return _training_on(simulation, chosen)
 
 
-def images(simulation: Simulation, found: Tensor) -> Simulation:
+def images(simulation: Simulation, given: Tensor) -> Simulation:
     """Every client trains on virtual images of its own, which come after the data set's samples.
 
     Args:
-        found: The images, [clients, classes x count, ...], normalised and ordered by class.
+        given: The images, [clients, classes x count, ...], normalised and ordered by class.
     """
-    clients, count = found.shape[:2]
+    clients, count = given.shape[:2]
     if clients != simulation.client_data.clients or count % simulation.classes:
         raise FedloomError(
             f"train_on: there are {count} images for each of {clients} clients; allowed: as many "
             f"of each of {simulation.classes} classes for {simulation.client_data.clients} clients"
         )
     begin = simulation.arrays.size
-    own = [np.arange(begin + k * count, begin + (k + 1) * count) for k in range(clients)]
+    numbers = [np.arange(begin + k * count, begin + (k + 1) * count) for k in range(clients)]
     y = np.repeat(np.arange(simulation.classes), count // simulation.classes)
-    arrays = _Extended(simulation.arrays, found.flatten(0, 1), np.tile(y, clients))
-    return _training_on(replace(simulation, arrays=arrays), own)
+    arrays = _Extended(simulation.arrays, given.flatten(0, 1), np.tile(y, clients))
+    return _training_on(replace(simulation, arrays=arrays), numbers)
 
 
 def _training_on(simulation: Simulation, samples: list[np.ndarray]) -> Simulation:
@@ -80,5 +80,5 @@ class _Extended(Arrays):
         keys: Any = None if key is None else key.reshape(-1)
         x = self._first.inputs(torch.where(added, 0, flat), keys)
         more = self._more[(flat - size).clamp(min=0)].to(x.dtype)
-        found = torch.where(added.reshape(-1, *[1] * (x.dim() - 1)), more, x)
-        return found.reshape(*index.shape, *x.shape[1:])
+        joined = torch.where(added.reshape(-1, *[1] * (x.dim() - 1)), more, x)
+        return joined.reshape(*index.shape, *x.shape[1:])

@@ -23,7 +23,7 @@ from fl.engine.backends import BACKENDS, Cohort
 from fl.engine.batches import Schedule
 from fl.engine.modality import state_of
 from fl.engine.simulation import Simulation
-from fl.engine.state import Plan, State
+from fl.engine.state import RoundPlan, State
 from fl.engine.sweeps import sweep
 from fl.pytorch.operations import Operations
 
@@ -312,7 +312,7 @@ def _shortened(method: Method) -> Method:
     return replace(method, passes=tuple(map(short, method.passes)), before=before)
 
 
-def _cohort(clients: Tree, sent: Tree, plan: Plan, schedule: Schedule, row: int) -> Cohort:
+def _cohort(clients: Tree, sent: Tree, plan: RoundPlan, schedule: Schedule, row: int) -> Cohort:
     """A cohort of the one client."""
     ids, own = plan.clients[[row]], schedule.take(np.array([row]))
     return Cohort(dict(clients), ids, sent, False, own, plan.arrays, plan.round, plan.lr)

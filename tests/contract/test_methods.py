@@ -33,7 +33,7 @@ from fl.base.schema import GLOBAL, PERSONAL
 from fl.cli import catalogue
 from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
-from fl.engine.state import Plan, Roster, State
+from fl.engine.state import Roster, RoundPlan, State
 
 METHODS = [*registry.names("method"), *VARIANTS]
 DECLARED = {name: declared(worlds.entry(name).target) for name in METHODS}
@@ -55,7 +55,7 @@ def advanced(simulation: Simulation) -> State:
     return state
 
 
-def chosen(plan: Plan, rows: list[int]) -> Plan:
+def chosen(plan: RoundPlan, rows: list[int]) -> RoundPlan:
     """The plan with some of its participants only, in that order."""
     return plan.take(rows)
 

@@ -21,7 +21,7 @@ from fl.engine import compiled, engine
 from fl.engine.arrays import Arrays
 from fl.engine.batches import schedule
 from fl.engine.simulation import Simulation
-from fl.engine.state import Plan, Roster
+from fl.engine.state import Roster, RoundPlan
 from fl.methods.fedavg import FedAvg
 from fl.models.lstm import LSTM
 
@@ -69,7 +69,7 @@ def test_lstm_runs_uncompiled_to_the_same_numbers(programs: Callable[[], int]) -
     batches = schedule([np.arange(4), np.arange(4, 12)], [0, 1], training, 0, 1)
     arrays = Arrays(x, x[:, 0] % 3, None, dtype=torch.float64)
     roster = Roster(torch.arange(2), torch.tensor([4, 8]), (batches,))
-    plan = Plan(1, (roster,), arrays, lr=0.5)
+    plan = RoundPlan(1, (roster,), arrays, lr=0.5)
     state = engine.start(method, setting.init(0), torch.ones(2, 3, dtype=torch.int64))
     ends = [engine.run_round(method, state, plan, name)[0] for name in ("compiled", "loop")]
     assert worlds.distance(*(worlds.tree(end) for end in ends)) < 1e-10

@@ -20,7 +20,7 @@ from fl.engine import engine
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule, schedule
 from fl.engine.simulation import Simulation
-from fl.engine.state import Plan, Roster, State
+from fl.engine.state import Roster, RoundPlan, State
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 STEPS = [3, 1, 5, 3]
@@ -58,14 +58,14 @@ def counter(stacks: list[int] | None = None) -> Method:
     )
 
 
-def counted() -> tuple[State, Plan]:
+def counted() -> tuple[State, RoundPlan]:
     """Client k's labels are 10 k + step, its kept number k / 8; a step counts 1."""
     clients = torch.tensor([4, 0, 2, 1])
     index = np.zeros((4, 5, 2), np.int64)
     for row, client in enumerate(clients.tolist()):
         index[row] = (10 * client + np.arange(5))[:, None]
     y = np.arange(50)
-    plan = Plan(
+    plan = RoundPlan(
         round=1,
         rosters=(
             Roster(

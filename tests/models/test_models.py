@@ -16,7 +16,7 @@ from fl.base.errors import ConfigError, FedloomError, Where
 from fl.engine import engine
 from fl.engine.arrays import Arrays
 from fl.engine.batches import schedule
-from fl.engine.state import Plan, Roster
+from fl.engine.state import Roster, RoundPlan
 from fl.methods.fedavg import FedAvg
 from fl.methods.perfedavg import PerFedAvg
 from fl.models.cifar_cnn import CifarCNN
@@ -245,7 +245,7 @@ def test_deep_models_are_the_same_stacked_and_in_a_loop(model):
     held = [np.arange(4), np.arange(4, 12)]
     batches = schedule(held, [0, 1], training, 0, 1, keyed=made.random)
     roster = Roster(torch.arange(2), torch.tensor([4, 8]), (batches,))
-    plan = Plan(1, (roster,), arrays, lr=0.05)
+    plan = RoundPlan(1, (roster,), arrays, lr=0.05)
     variables = made.init(0)
     ends = {}
     for backend in ("loop", "stacked"):
@@ -363,7 +363,7 @@ def test_models_of_tokens_are_the_same_stacked_and_in_a_loop(model, method):
     arrays = Arrays(x, y, None, dtype=torch.float64)
     held = [np.arange(4), np.arange(4, 12)]
     batches = tuple(schedule(held, [0, 1], training, 0, 1, keyed=made.random) for _ in built.passes)
-    plan = Plan(1, (Roster(torch.arange(2), torch.tensor([4, 8]), batches),), arrays, lr=0.5)
+    plan = RoundPlan(1, (Roster(torch.arange(2), torch.tensor([4, 8]), batches),), arrays, lr=0.5)
     variables = made.init(0)
     ends = {}
     for backend in ("loop", "stacked"):
