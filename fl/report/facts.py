@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +16,20 @@ from fl.base.schema import COMPLETE, DIVERGED, MISSING, SETTING, UNSEEN, StudySe
 from fl.plan import plan_files
 from fl.report import analysis_section, result_files, summaries
 from fl.report.analysis_section import Analysis
-from fl.report.names import Names, names
 from fl.report.partitions import Partition, read
+from fl.report.summaries import arguments
 from fl.store.store import Store
+
+
+@dataclass(frozen=True)
+class Names:
+    """What distinguishes each of several settings, in parts, and what all of them share.
+
+    A single setting shares nothing: its name is complete.
+    """
+
+    common: tuple[str, ...]
+    distinct: dict[StudySetting, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -201,3 +212,38 @@ def _shown(results: Path, store: Path) -> str:
     """The store's path as a report shows it: relative to the project where it lies inside."""
     relative = os.path.relpath(store, results.absolute().parent)
     return (str(store) if relative.startswith("..") else relative).replace(os.sep, "/")
+
+
+def names(settings: Sequence[StudySetting], titles: Mapping[str, Mapping[str, str]]) -> Names:
+    """The names of ``settings``.
+
+    Args:
+        titles: By column of `SETTING`, the titles of its texts.
+    """
+    common: list[str] = []
+    distinct: list[list[str]] = [[] for _ in settings]
+    for i, kind in enumerate(SETTING):
+        called = titles.get(kind, {})
+        texts = [called.get(setting[i], setting[i]) for setting in settings]
+        if len(settings) > 1 and len(set(texts)) == 1:
+            common.append(texts[0])
+            continue
+        if not any(setting[i] in called for setting in settings):
+            shared, texts = _apart(texts)
+            common += shared
+        for words, text in zip(distinct, texts, strict=True):
+            words.append(text)
+    return Names(tuple(common), {s: tuple(w) for s, w in zip(settings, distinct, strict=True)})
+
+
+def _apart(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """``f(a=1, b=2)`` and ``f(a=1, b=3)`` as what they share, ``f(a=1)``, and what they do not."""
+    if len(set(texts)) < 2:
+        return [], list(texts)
+    parsed = [arguments(text) for text in texts]
+    name, first = parsed[0]
+    same = [key for key in first if all(key in keys for _, keys in parsed)]
+    rest = [[key for key in keys if key not in same] for _, keys in parsed]
+    if any(n != name for n, _ in parsed) or not all(rest):
+        return [], list(texts)
+    return [f"{name}({', '.join(same)})" if same else name], [", ".join(keys) for keys in rest]

@@ -7,13 +7,13 @@ Spread is reported twice and never mixed: over *seeds* (how repeatable a mean is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from fl.base.schema import COMPLETE, DIVERGED, GLOBAL, MISSING, PERSONAL, REWEIGHTED, SETTING
-from fl.report.names import undrawn
 
 KEY = [*SETTING, "method"]
 
@@ -279,11 +279,10 @@ def stages(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """
     rows = complete(rows[(rows["metric"] == metric) & (rows["split"] == "test")], runs)
     last = rows.groupby(["method", "run", "stage"])["round"].transform("max")
-    values = rows[rows["round"] == last].set_index(["stage", *KEY, "seed", "client"])["value"]
-    each = {stage: values[values.index.get_level_values("stage") == stage].droplevel("stage")
-            for stage in (GLOBAL, PERSONAL)}  # fmt: skip
-    both = pd.DataFrame({"before": each[GLOBAL], "after": each[PERSONAL]})
-    return both.dropna(how="any").reset_index()
+    rows, index = rows[rows["round"] == last], [*KEY, "seed", "client"]
+    before = rows[rows["stage"] == GLOBAL].set_index(index)["value"].rename("before")
+    after = rows[rows["stage"] == PERSONAL].set_index(index)["value"].rename("after")
+    return before.to_frame().join(after, how="inner").reset_index()
 
 
 def personalisation(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -331,5 +330,21 @@ def over_draws(summary: pd.DataFrame, metric: str, baseline: str | None) -> pd.D
 
 
 def _undrawn(frame: pd.DataFrame) -> pd.DataFrame:
-    plain = [undrawn(setting) for setting in frame[SETTING].itertuples(index=False)]
+    plain = [_without_seeds(setting) for setting in frame[SETTING].itertuples(index=False)]
     return pd.DataFrame(plain, columns=SETTING, index=frame.index)
+
+
+def arguments(text: str) -> tuple[str, list[str]]:
+    """A data set, partition or model as its name and keys: ``f(a=1, b=[2, 3])`` has two."""
+    name, _, inside = text.partition("(")
+    return name, re.findall(r"\w+=.*?(?=, \w+=|$)", inside.removesuffix(")"))
+
+
+def _without_seeds(setting: Iterable[str]) -> tuple[str, ...]:
+    """A setting without the seeds of its data set and partition: ``synthetic(alpha=0.5)``."""
+    texts = []
+    for text in setting:
+        name, keys = arguments(text)
+        keys = [key for key in keys if not key.startswith("seed=")]
+        texts.append(f"{name}({', '.join(keys)})" if keys else name)
+    return tuple(texts)

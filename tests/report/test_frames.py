@@ -14,7 +14,7 @@ from make_results import clients, entry, plan, write_plan, write_run, write_stud
 
 import fl.report
 from fl.base.errors import DataError
-from fl.report import frames, over_rounds, result_files
+from fl.report import over_rounds, result_files
 from fl.report.cells import spread
 
 PAGE = Path(__file__).parents[2] / "docs" / "analyse.md"
@@ -69,7 +69,7 @@ def test_the_main_table_is_one_line_of_python(tmp_path, monkeypatch):
     two(tmp_path)
     monkeypatch.chdir(tmp_path)
     found = fl.report.load("small")
-    assert list(found.columns) == frames.COLUMNS
+    assert list(found.columns) == fl.report.COLUMNS
     told = found[["title", "point", "mean", "worst", "n_seeds", "n_missing"]].values.tolist()
     assert told == [["FedProx", "mu=1", 0.5, 0.5, 1, 0], ["FedAvg", "", 0.6, 0.5, 1, 1]]
     assert not (tmp_path / "results" / "tables").exists(), "reading writes nothing"
@@ -175,4 +175,4 @@ def test_the_page_lists_every_column(clone):
         table = pd.read_parquet(clone / "results" / "tables" / f"quickstart.{end}")
         assert "hp.mu" in table
         assert set(table.columns) - told <= {"hp.mu", "hp.lam", "partition_id"}
-    assert told >= set(frames.COLUMNS)
+    assert told >= set(fl.report.COLUMNS)

@@ -13,8 +13,7 @@ from fl import report
 from fl.base import units
 from fl.report import effort, figures, method_tables, over_rounds, summaries, training
 from fl.report.cells import Table, transposed
-from fl.report.facts import Facts, gather
-from fl.report.names import names
+from fl.report.facts import Facts, gather, names
 from fl.report.outline import Fold, Section, blocks, outline
 
 
