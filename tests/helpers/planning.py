@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,9 +105,17 @@ def write_study(root: Path, study: Mapping[str, Any]) -> None:
     path.write_text(yaml.safe_dump({**STUDY, **study}))
 
 
-def make(root: Path, execution: Mapping[str, Any] | None = None, **study: Any) -> Planned:
+def make(
+    root: Path,
+    execution: Mapping[str, Any] | None = None,
+    plugins: Sequence[Path] = (),
+    **study: Any,
+) -> Planned:
     """The tiny study changed by ``study``, planned in the folder ``root``."""
-    settings = {"execution": {**EXECUTION, **(execution or {})}}
+    settings = {
+        "execution": {**EXECUTION, **(execution or {})},
+        "plugins": [str(folder) for folder in plugins],
+    }
     found = plan.make(write_config(root, study, settings))
     for run in found.studies["tiny"]["runs"]:
         write_json(root / f"{run['method']}.json", found.bundles[run["bundle"]])

@@ -155,6 +155,44 @@ def test_auto_is_recorded_as_what_it_stands_for(
     assert [m for m in caplog.messages if m.startswith("backend stacked (") and steps in m]
 
 
+BRANCHING = '''"""Branching: a layer that looks at its inputs.
+
+Nobody. Nothing. Nowhere 2026.
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+
+class Layer(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else super().forward(2 * x)
+
+
+@dataclass(frozen=True)
+class Branching:
+    def build(self, shape, classes):
+        return nn.Sequential(nn.Flatten(), Layer(shape[0], classes))
+'''
+
+
+def test_auto_trains_one_by_one_what_cannot_be_stacked(
+    planned: Plan, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "mylab" / "models").mkdir(parents=True)
+    (tmp_path / "mylab" / "models" / "branching.py").write_text(BRANCHING)
+    study = planned(
+        execution={"backend": "auto"}, plugins=[tmp_path / "mylab"], models=["branching"]
+    )
+    with caplog.at_level(logging.INFO):
+        assert study.train("fedavg") == 0
+    [run] = study.runs("fedavg")
+    assert study.store().record(run)["execution"]["backend"] == "loop"
+    [line] = [message for message in caplog.messages if message.startswith("backend ")]
+    assert line.startswith("backend loop (clients cannot be stacked: ")
+
+
 def test_what_cannot_be_compiled_is_not_called_so(planned: Plan) -> None:
     terms = {"mk-mmd": {"layers": ["3"], "update": "periodic", "every": 2}}
     study = planned(execution={"backend": "compiled"}, methods={"fedavg": {"terms": terms}})
