@@ -69,5 +69,5 @@ def choose(simulation: Simulation, unstackable: str = "") -> Choice:
 
 def steps_a_round(simulation: Simulation) -> int:
     """Steps that the client with most samples takes in round 1."""
-    passes = [part for part in simulation.method.passes if isinstance(part, Pass)]
-    return sum(longest(simulation, part) for part in passes)
+    passes = [pass_ for pass_ in simulation.method.passes if isinstance(pass_, Pass)]
+    return sum(longest(simulation, pass_) for pass_ in passes)

@@ -10,7 +10,6 @@ import shutil
 import stat
 import tempfile
 import warnings
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -52,17 +51,8 @@ def _private(folder: Path) -> bool:
     return mine and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-@contextlib.contextmanager
-def silent() -> Iterator[None]:
-    """A context in which the compiler logs errors alone, and warns of nothing."""
-    loggers = {name: logging.getLogger(name) for name in PACKAGES}
-    levels = {name: logger.level for name, logger in loggers.items()}
-    with warnings.catch_warnings():
-        for name, logger in loggers.items():
-            logger.setLevel(logging.ERROR)
-            warnings.filterwarnings("ignore", module=name.replace(".", r"\."))
-        try:
-            yield
-        finally:
-            for name, level in levels.items():
-                loggers[name].setLevel(level)
+def silence() -> None:
+    """Let the compiler log errors alone, and warn of nothing."""
+    for name in PACKAGES:
+        logging.getLogger(name).setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module=name.replace(".", r"\."))

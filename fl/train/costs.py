@@ -8,32 +8,26 @@ them. Nothing here decides a number of a run; costs are measured when a run is f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import COUNTS, MODALITY, PAYLOAD, Method, Pass, Sweep
+from fl.api.method import COUNTS, MODALITY, PAYLOAD, Method
 from fl.api.trees import Tree
-from fl.engine.backends import BACKENDS, Cohort
-from fl.engine.batches import Schedule
 from fl.engine.modality import state_of
 from fl.engine.simulation import Simulation
-from fl.engine.state import RoundPlan, State
-from fl.engine.sweeps import sweep
+from fl.engine.state import State
 from fl.pytorch.operations import Operations
+from fl.train.counting import ShortRound, short_round, steps_stated
 
 logger = logging.getLogger(__name__)
 
 KNOWN = ("id", COUNTS, MODALITY, PAYLOAD)
 """What a client has of itself, or is only lent."""
-
-ONCE = 2**62
-"""A refresh that comes after the first step and, in any round, never again."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,7 @@ def recorded(simulation: Simulation, state: State) -> dict[str, Any]:
 
 def largest_step(simulation: Simulation) -> tuple[int, int]:
     """Calls and floating-point operations in a client's step in round 1, at most."""
-    counts = [work.counts for work in _look(simulation, simulation.begin(), 1).work]
+    counts = [work.counts for work in short_round(simulation, simulation.begin(), 1).work]
     calls = max((count.calls for count in counts), default=0)
     return calls, max((count.step for count in counts), default=0)
 
@@ -93,8 +87,11 @@ def measure(simulation: Simulation, state: State) -> Costs:
     rounds = range(1, simulation.training.rounds + 1)
     each = list(_rounds(simulation, state, rounds))
     alike = groupby((down, up) for down, up, _ in each)
-    down, up, flops = (sum(parts) / len(each) for parts in zip(*each, strict=True))
-    client, given = _kept(state)
+    down, up, flops = (sum(numbers) / len(each) for numbers in zip(*each, strict=True))
+    client = state.client_states.initial
+    # A client's number and class counts are left out: it knows them itself. The server keeps what
+    # it made for each client until it sends that.
+    payloads = trees.nbytes(client.get(PAYLOAD, {})) * state.client_states.count
     return Costs(
         participants=len(simulation.plan(1).clients),
         traffic=[[len(list(same)), *sizes] for sizes, same in alike],
@@ -102,8 +99,8 @@ def measure(simulation: Simulation, state: State) -> Costs:
         bytes_up=up,
         flops=flops,
         flops_server=_of_server(simulation.method, state.server, rounds),
-        state_client=client,
-        state_server=trees.nbytes(state.server) + given,
+        state_client=trees.nbytes({k: leaf for k, leaf in client.items() if k not in KNOWN}),
+        state_server=trees.nbytes(state.server) + payloads,
     )
 
 
@@ -118,249 +115,47 @@ def _of_server(method: Method, server: Tree, rounds: Sequence[int]) -> float:
 
 
 def _over_modalities(simulation: Simulation, state: State) -> Costs:
-    found = [
-        measure(one, state_of(part, state))
-        for part, one in zip(simulation.method.by_modality, simulation.by_modality, strict=True)
+    """Means over the modalities, each weighing as much as it has clients."""
+    each = [
+        measure(alone, state_of(modal, state))
+        for modal, alone in zip(simulation.method.by_modality, simulation.by_modality, strict=True)
     ]
-    shares = np.array([len(one.client_data.participants) for one in simulation.by_modality], float)
+    shares = np.array(
+        [len(alone.client_data.participants) for alone in simulation.by_modality], float
+    )
     shares /= shares.sum()
 
     def mean(values: Sequence[float]) -> float:
         return float(shares @ np.array(values))
 
-    each = [[sizes for n, *sizes in one.traffic for _ in range(n)] for one in found]
+    traffic = [[sizes for n, *sizes in costs.traffic for _ in range(n)] for costs in each]
     rounds = [
-        tuple(round(mean(part)) for part in zip(*sizes, strict=True))
-        for sizes in zip(*each, strict=True)
+        tuple(round(mean(sizes)) for sizes in zip(*pairs, strict=True))
+        for pairs in zip(*traffic, strict=True)
     ]
     return Costs(
         participants=len(simulation.plan(1).clients),
         traffic=[[len(list(same)), *sizes] for sizes, same in groupby(rounds)],
-        bytes_down=mean([one.bytes_down for one in found]),
-        bytes_up=mean([one.bytes_up for one in found]),
-        flops=mean([one.flops for one in found]),
-        flops_server=sum(one.flops_server for one in found),
-        state_client=round(mean([one.state_client for one in found])),
+        bytes_down=mean([costs.bytes_down for costs in each]),
+        bytes_up=mean([costs.bytes_up for costs in each]),
+        flops=mean([costs.flops for costs in each]),
+        flops_server=sum(costs.flops_server for costs in each),
+        state_client=round(mean([costs.state_client for costs in each])),
         state_server=trees.nbytes(state.server),
     )
-
-
-def _kept(state: State) -> tuple[int, int]:
-    """Bytes that a client keeps, and bytes that the server keeps for all clients until it sends
-    them.
-
-    A client's number and class counts are left out: it knows them itself.
-    """
-    one = state.client_states.initial
-    given = trees.nbytes(one.get(PAYLOAD, {})) * state.client_states.count
-    return trees.nbytes({k: leaf for k, leaf in one.items() if k not in KNOWN}), given
 
 
 def _rounds(
     simulation: Simulation, state: State, rounds: Sequence[int]
 ) -> Iterator[tuple[int, int, float]]:
     """Bytes down and up and operations of each round; equal rounds are measured once."""
-    phases = simulation.method.phases
-    seen: dict[Any, _Seen] = {}
+    measured: dict[Any, ShortRound] = {}
     for number in rounds:
         pattern = tuple(
-            tuple(bool(_steps(part, number)) for part in one.passes) if one.due(number) else None
-            for one in phases
+            phase.due(number) and tuple(steps_stated(pass_, number) > 0 for pass_ in phase.passes)
+            for phase in simulation.method.phases
         )
-        if pattern not in seen:
-            seen[pattern] = _look(simulation, state, number)
-        found = seen[pattern]
-        yield found.down, found.up, found.flops(number)
-
-
-def _steps(part: Pass | Sweep, round_: int) -> int:
-    """The number of steps that a pass states for a round; 1 where it follows from the samples."""
-    draws = part.sampling if isinstance(part, Pass) else part
-    if not draws.due(round_):
-        return 0
-    told = part.sampling.steps if isinstance(part, Pass) else None
-    return 1 if told is None else told(round_)
-
-
-@dataclass(frozen=True)
-class _Counts:
-    """Operations of one client's pass.
-
-    Attributes:
-        step: Of a step; for a sweep, of a sample.
-        once: Of what begins and ends the pass.
-        calls: Operations on tensors in a step, whatever they take; 0 for a sweep.
-        refreshes: Of each refresh, once.
-    """
-
-    step: int
-    once: int
-    calls: int = 0
-    refreshes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Work:
-    """A pass and its operations.
-
-    Attributes:
-        steps: Of every client, [K], to be multiplied by the steps that the pass itself states; for
-            a sweep the number of samples.
-    """
-
-    part: Pass | Sweep
-    steps: np.ndarray
-    counts: _Counts
-
-    def flops(self, round_: int) -> float:
-        """The mean over clients."""
-        stated = _steps(self.part, round_)
-        steps = self.steps * stated
-        total = float(self.counts.step * steps.sum() + self.counts.once * len(steps) * (stated > 0))
-        if isinstance(self.part, Pass):
-            sizes = list(zip(*np.unique(steps, return_counts=True), strict=True))
-            for once, refresh in zip(self.counts.refreshes, self.part.refreshes, strict=True):
-                total += once * sum(refresh.times(int(s)) * int(n) for s, n in sizes)
-        return total / len(steps)
-
-
-@dataclass
-class _Seen:
-    """One client's round.
-
-    Attributes:
-        known: The tensors received from the server. They are kept alive, so that no other tensor
-            gets the identity of one of them.
-    """
-
-    down: int = 0
-    up: int = 0
-    work: list[_Work] = field(default_factory=list)
-    known: list[Tensor] = field(default_factory=list)
-
-    def receive(self, sent: Tree) -> None:
-        """The part of what is sent to all that the client does not have yet."""
-        have = set(map(id, self.known))
-        new = [leaf for leaf in trees.leaves(sent) if id(leaf) not in have]
-        self.down += sum(leaf.numel() * leaf.element_size() for leaf in new)
-        self.known += new
-
-    def flops(self, round_: int) -> float:
-        """Operations of a round like it, mean over clients."""
-        return sum(work.flops(round_) for work in self.work)
-
-
-def _look(simulation: Simulation, state: State, round_: int) -> _Seen:
-    """A round of one client, with one step of each pass, as `fl.engine.engine` goes through
-    it.
-    """
-    everybody = replace(simulation.training, participation=1.0)
-    short = replace(simulation, method=_shortened(simulation.method), training=everybody)
-    plan = short.plan(round_)
-    row = int(plan.n.argmax())
-    clients: Tree = trees.to(trees.take(state.clients, plan.clients[[row]]), plan.arrays.device)
-    server: Tree = state.server
-    seen, fresh = _Seen(), True
-    pairs = zip(short.method.phases, simulation.method.phases, strict=True)
-    for number, (phase, whole) in enumerate(pairs):
-        roster = plan.rosters[number]
-        if roster is None or not any(roster.schedules):
-            continue
-        sent = dict(phase.send(server) if phase.send else server)
-        seen.receive(sent)
-        if phase.payload:
-            payload = trees.vmap(phase.payload, (None, 0))(server, clients)
-            clients = {**clients, PAYLOAD: payload}
-        if phase.payload or fresh:
-            seen.down += trees.nbytes(clients.get(PAYLOAD, {}))
-        upload: Tree = {}
-        for part, stated, schedule in zip(
-            phase.passes, whole.passes, roster.schedules, strict=True
-        ):
-            if schedule is not None:
-                cohort = _cohort(clients, sent, plan, schedule, row)
-                if isinstance(part, Sweep):
-                    clients, upload, counts = _swept(part, cohort, upload)
-                    steps = schedule.weight.sum((1, 2))
-                else:
-                    clients, upload, counts = _trained(part, cohort)
-                    steps = schedule.steps
-                seen.work.append(_Work(stated, steps, counts))
-        seen.up += trees.nbytes(upload)
-        if phase.payload:
-            clients = {key: leaf for key, leaf in clients.items() if key != PAYLOAD}
-        if number + 1 < len(plan.rosters):  # What comes of the last is not asked.
-            server, after = phase.aggregate(server, clients, upload, plan.n[[row]])
-            old, new = (trees.leaves(tree.get(PAYLOAD, {})) for tree in (clients, after))
-            fresh, clients = list(map(id, old)) != list(map(id, new)), after
-    return seen
-
-
-def _shortened(method: Method) -> Method:
-    """The method with one step in each pass that states its steps, and one refresh."""
-
-    def short(part: Pass | Sweep) -> Pass | Sweep:
-        if isinstance(part, Sweep):
-            return part
-        draws, told = part.sampling, part.sampling.steps
-        if told is not None:
-            draws = replace(draws, steps=lambda round_: min(1, told(round_)))
-        refreshes = tuple(replace(one, every=ONCE, first=1) for one in part.refreshes)
-        return replace(part, sampling=draws, refreshes=refreshes)
-
-    before = tuple(replace(one, passes=tuple(map(short, one.passes))) for one in method.before)
-    return replace(method, passes=tuple(map(short, method.passes)), before=before)
-
-
-def _cohort(clients: Tree, sent: Tree, plan: RoundPlan, schedule: Schedule, row: int) -> Cohort:
-    """A cohort of the one client."""
-    ids, own = plan.clients[[row]], schedule.take(np.array([row]))
-    return Cohort(dict(clients), ids, sent, False, own, plan.arrays, plan.round, plan.lr)
-
-
-Result = tuple[Tree, Tree, _Counts]
-"""What a client keeps and what it sends after a short pass, and the operations."""
-
-
-def _swept(part: Sweep, cohort: Cohort, sent: Tree) -> Result:
-    """After a look at one sample."""
-    schedule = cohort.schedule
-    index, weight = schedule.index[:, :1, :1], schedule.weight[:, :1, :1]
-    short = replace(cohort, schedule=Schedule(index, weight, schedule.steps.clip(max=1)))
-    once, whole = Operations(), Operations()
-    with whole:
-        kept, upload = sweep(replace(part, end=_counted(part.end, once)), short, sent, "loop")
-    return kept, upload, _Counts(whole.total - once.total, once.total)
-
-
-def _trained(part: Pass, cohort: Cohort) -> Result:
-    """After one step."""
-    refreshing = [_stepped(part, cohort, (number,))[2] for number in range(len(part.refreshes))]
-    kept, upload, alone = _stepped(part, cohort, ())
-    refreshes = tuple(counts.step - alone.step for counts in refreshing)
-    return kept, upload, replace(alone, refreshes=refreshes)
-
-
-def _stepped(part: Pass, cohort: Cohort, refreshes: tuple[int, ...]) -> Result:
-    """After one step with these of the refreshes."""
-    once, whole = Operations(), Operations()
-    short = replace(
-        part,
-        begin=_counted(part.begin, once),
-        end=_counted(part.end, once),
-        refreshes=tuple(part.refreshes[number] for number in refreshes),
-    )
-    extra = tuple(cohort.schedule.extra[number] for number in refreshes)
-    schedule = replace(cohort.schedule, extra=extra).begin(1, short.refreshes)
-    with whole:
-        kept, upload, _ = BACKENDS["loop"](short, replace(cohort, schedule=schedule))
-    step, calls = whole.total - once.total, whole.calls - once.calls
-    return kept, upload, _Counts(step, once.total, calls)
-
-
-def _counted(function: Callable[..., Any], counter: Operations) -> Callable[..., Any]:
-    def call(*given: Any) -> Any:
-        with counter:
-            return function(*given)
-
-    return call
+        if pattern not in measured:
+            measured[pattern] = short_round(simulation, state, number)
+        short = measured[pattern]
+        yield short.down, short.up, sum(work.flops(number) for work in short.work)

@@ -23,7 +23,7 @@ from fl.plan.bundle import Bundle
 from fl.pytorch.devices import claim
 from fl.store import checkpoint
 from fl.store.store import Store
-from fl.train import auto, compiler, memory, simulations
+from fl.train import auto, memory, simulations
 from fl.train.following import follow
 from fl.train.leaving import asked_to_leave
 from fl.train.record import check_code
@@ -50,7 +50,7 @@ def train_bundle(bundle: Bundle, store: Store, team: Team | None = None) -> list
         KeyboardInterrupt: On a second Ctrl-C, and on the first where nothing has to be saved.
     """
     simulations.settle(bundle, store)
-    with asked_to_leave() as leaving, contextlib.ExitStack() as opened, compiler.silent():
+    with asked_to_leave() as leaving, contextlib.ExitStack() as opened:
         runs = Runs(bundle, leaving, team.lockstep if team else simulate.lockstep)
         # In one order in all processes, so that no two wait for each other.
         for run, member in sorted(runs.members.items()):
@@ -134,7 +134,7 @@ class _Job:
             backend, why = auto.choose(simulation, bundle.unstackable)
             logger.info("backend %s (%s)", backend, why)
         methods = [simulation.method, *(modal.method for modal in simulation.method.by_modality)]
-        passes = [part for method in methods for phase in method.phases for part in phase.passes]
+        passes = [pass_ for method in methods for phase in method.phases for pass_ in phase.passes]
         return backends.of_passes(backend, passes, simulation.arrays.device)
 
     def _train(self, runs: Sequence[str], backend: str, stack: Stack | None = None) -> None:

@@ -45,23 +45,23 @@ def check(simulation: Simulation) -> None:
     """
     there = size()
     for phase in simulation.method.phases:
-        for part in phase.passes:
-            if there is not None and isinstance(part, Pass):
-                _check_pass(simulation, part, phase.everyone, there)
+        for pass_ in phase.passes:
+            if there is not None and isinstance(pass_, Pass):
+                _check_pass(simulation, pass_, phase.everyone, there)
 
 
-def _check_pass(simulation: Simulation, part: Pass, everyone: bool, there: int) -> None:
+def _check_pass(simulation: Simulation, pass_: Pass, everyone: bool, there: int) -> None:
     training, sampling, people = (
         simulation.training,
-        part.sampling,
+        pass_.sampling,
         simulation.client_data.participants,
     )
     clients = len(people) if everyone else max(1, round(training.participation * len(people)))
     size = training.batch_size
     if sampling.per_class:
         size = sampling.per_class * simulation.classes
-    steps = longest(simulation, part)
-    drawn = max((refresh.batches for refresh in part.refreshes), default=1)
+    steps = longest(simulation, pass_)
+    drawn = max((refresh.batches for refresh in pass_.refreshes), default=1)
     batch = size * simulation.arrays.numbers * FLOAT
     if clients * max(steps, drawn) * size * PLACE + batch > there:
         problem = f"{steps:,} steps of {clients} clients with batches of {size:,} samples take "
@@ -69,15 +69,15 @@ def _check_pass(simulation: Simulation, part: Pass, everyone: bool, there: int) 
         raise FedloomError(f"{problem}; {REMEDY}")
 
 
-def longest(simulation: Simulation, part: Pass) -> int:
+def longest(simulation: Simulation, pass_: Pass) -> int:
     """Steps of a pass in round 1, of the client that has most samples."""
-    if part.sampling.steps:
-        return part.sampling.steps(1)
-    training, held = simulation.training, simulation.client_data
-    if part.sampling.epochs:
-        training = replace(training, local_epochs=part.sampling.epochs, local_steps=None)
-    sizes = np.array([len(held.samples["train"][client]) for client in held.participants])
-    return int(steps_of(sizes, training).max(initial=0)) * part.sampling.repeat
+    if pass_.sampling.steps:
+        return pass_.sampling.steps(1)
+    training, data = simulation.training, simulation.client_data
+    if pass_.sampling.epochs:
+        training = replace(training, local_epochs=pass_.sampling.epochs, local_steps=None)
+    sizes = np.array([len(data.samples["train"][client]) for client in data.participants])
+    return int(steps_of(sizes, training).max(initial=0)) * pass_.sampling.repeat
 
 
 def size() -> int | None:

@@ -24,6 +24,7 @@ def settle(bundle: Bundle, store: Store) -> None:
     torch.set_num_threads(bundle.execution.threads)
     allocator.keep()
     compiler.keep_beside(store.root)
+    compiler.silence()
     if torch.cuda.is_available():  # On the CPU nothing asks for it, and it costs a second.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -48,7 +49,7 @@ def made(
 
 def _images(store: Store, run: str) -> torch.Tensor:
     """The stored images of every client, [clients, classes x count, ...]."""
-    found = store.weights(run, torch.device("cpu")).get(PERSONAL, {}).get("images")
-    if found is None:
+    images = store.weights(run, torch.device("cpu")).get(PERSONAL, {}).get("images")
+    if images is None:
         raise DataError(f"{store.place(run)}: has no images to train on")
-    return torch.as_tensor(found)
+    return torch.as_tensor(images)

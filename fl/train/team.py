@@ -37,7 +37,7 @@ from fl.engine.state import State
 from fl.plan.bundle import Bundle
 from fl.pytorch.memory import exhausted
 from fl.store.store import Store
-from fl.train import compiler, launch, memory, simulations
+from fl.train import launch, memory, simulations
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ def _serve(team: Team, bundles: Mapping[str, Bundle], store: Store) -> None:
         return made
 
     # If the first process is gone, whoever started both knows more about it.
-    with contextlib.suppress(Lost), compiler.silent():
+    with contextlib.suppress(Lost):
         team.serve(make)
 
 
