@@ -198,7 +198,8 @@ def _ordered(root: Path, file: str, names: list[str]) -> list[str]:
     first = [n for n in names if n.startswith(FIRST)]
     runs = [n for n in names if not n.startswith(("scheme", "data"))]
     every_fifth = [name for start in range(5) for name in runs[start::5]]
-    return list(dict.fromkeys([*(about if folder != "engine" else []), *first, *every_fifth]))
+    near_first = [*about, *first] if len(about) < 50 else [*first, *about]
+    return list(dict.fromkeys([*near_first, *every_fifth]))
 
 
 def _imports(path: Path) -> set[str]:

@@ -119,17 +119,6 @@ class Project:
         [found] = [run for run, known in self.names().items() if known == name]
         return found
 
-    def code_hash(self, path: str) -> str:
-        """What the code of a file and of all that it imports hashes to."""
-        look = (
-            f"from fl.base import identity; print(identity.code(identity.ROOT.parent / {path!r}))"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", look], cwd=self.root, env=ENVIRONMENT, capture_output=True
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.decode().strip()
-
     def plan(self, study: str = "small") -> dict[str, Any]:
         path = self.root / "results" / "plan" / "studies" / f"{study}.json"
         return dict(json.loads(path.read_text()))

@@ -57,31 +57,15 @@ def test_what_decides_no_number_trains_nothing(place: Project):
 
 
 def test_code_trains_what_uses_it(copied: Project):
-    """A method's own code, an equivalent form of a part of it, and another form of that part."""
     before = copied.values()
-    part, method = "fl/parts/held.py", "fl/methods/fedprox.py"
-    copied.write(part, "def held(mu):\n    return 1.5 * mu\n")
-    copied.edit(method, "proximal(self.mu)", "proximal(held(self.mu))")
-    copied.edit(
-        method, "\nfrom fl.api.losses", "\nfrom fl.parts.held import held\nfrom fl.api.losses"
-    )
-    assert copied.trained() == ["fedprox 0", "fedprox 1"]
-    own = copied.values()
-    assert apart(before, own) == ["fedprox"]
-
-    old = copied.code_hash(method)
-    copied.write(part, "def held(mu):\n    return mu + mu / 2\n")
-    new = copied.code_hash(method)
-    assert old != new
-    copied.write("fl/equivalent.yaml", f"- {{root: {method}, old: {old}, new: {new}}}\n")
-    assert copied.trained() == []
-    assert apart(own, copied.values()) == []
-
-    copied.write(part, "def held(mu):\n    return 2 * mu\n")
+    method = "fl/methods/fedprox.py"
+    copied.edit(method, "proximal(self.mu)", "proximal(1.5 * self.mu)")
     assert copied.trained() == ["fedprox 0", "fedprox 1"]
     after = copied.values()
-    assert apart(own, after) == ["fedprox"]
-    assert (own["fedprox"]["value"].to_numpy() != after["fedprox"]["value"].to_numpy()).any()
+    assert apart(before, after) == ["fedprox"]
+    assert (before["fedprox"]["value"].to_numpy() != after["fedprox"]["value"].to_numpy()).any()
+    copied.edit(method, "proximal(1.5 * self.mu)", "proximal(self.mu)")
+    assert copied.trained() == []
 
 
 def test_code_that_all_share_trains_everything(copied: Project):
