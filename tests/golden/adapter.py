@@ -25,19 +25,11 @@ from fl.engine.assembly import Parts
 from fl.plan import specs
 
 WHERE = Where("golden")
-VARIANTS: dict[str, dict[str, Any]] = {
-    "fedfa-c": {"name": "fedfa", "augment": "batch"},
-    "fedfa-h": {"name": "fedfa", "augment": "none", "histograms": True},
-    "fedfa-plus": {"name": "fedfa", "histograms": True},
-    "fedfa-r": {"name": "fedfa", "augment": "random"},
-    "fedfm-lite": {"name": "fedfm", "lite": True},
-}
-"""By the name of its worlds, the method and its options."""
 
 
 def names(kind: str) -> list[str]:
-    """The entries of a kind, and the variants of methods that have worlds of their own."""
-    return sorted([*registry.names(kind), *(VARIANTS if kind == "method" else ())])
+    """The entries of a kind."""
+    return registry.names(kind)
 
 
 def trained(
@@ -75,17 +67,7 @@ def trained(
         state = done.state
         rows.append(done.rows)
         traces |= {f"{done.number}/{name}": trace for name, trace in done.traces.items()}
-    return pd.concat(rows, ignore_index=True), _named(simulation.final(state)), traces
-
-
-def _named(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves by the names under which their numbers are kept."""
-    return {
-        {"personal_params": "beside"}.get(key, key): _named(leaf)
-        if isinstance(leaf, Mapping)
-        else leaf
-        for key, leaf in tree.items()
-    }
+    return pd.concat(rows, ignore_index=True), simulation.final(state), traces
 
 
 def settings(world: Mapping[str, Any]) -> list[str]:
@@ -97,8 +79,6 @@ def settings(world: Mapping[str, Any]) -> list[str]:
 def _settled(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
     name, *rest = values
     assert name == "name", rest
-    if kind == "method" and values["name"] in VARIANTS:
-        values = {**values, **VARIANTS[values["name"]]}
     entry = registry.find(kind, values["name"], WHERE)
     keys = {key: value for key, value in values.items() if key != "name"}
     return {"name": entry.name, **entry.parse(keys, WHERE)}

@@ -86,7 +86,7 @@ def definition(name: str) -> str:
 
 def subject(name: str) -> str:
     """The root that a world is about; "core" and "data" for what all share."""
-    kind, _, entry = name.partition(":")[0].partition(" ")
+    kind, _, entry = name.partition(":")[0].partition("/")[0].partition(" ")
     return f"{KINDS.get(kind, kind)} {entry}".strip()
 
 

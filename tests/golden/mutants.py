@@ -77,7 +77,7 @@ def mutant(file: str, draw: random.Random) -> Mutant | None:
 def _places(tree: ast.AST) -> Iterator[Any]:
     """What can be changed: in functions, outside checks that raise and outside annotations."""
     for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef):
+        if isinstance(function, ast.FunctionDef) and "check" not in function.name:
             yield from _within(function.body)
 
 
@@ -185,26 +185,31 @@ def _catching(root: Path, mutant: Mutant) -> str:
 
 
 def _ordered(root: Path, file: str, names: list[str]) -> list[str]:
-    """Worlds, those first that are about an entry whose file comes near the mutant's."""
-    folder, stem = Path(file).parent.name, Path(file).stem
-    if folder == "schemes":
+    """The worlds that can reach a file, those first that are likely to."""
+    folder, stem = file.split("/")[0], Path(file).stem
+    if folder == "data":
         return [name for name in names if name.startswith("scheme")]
-    near = {stem}
-    for _ in range(2):  # Who imports it, and who imports those.
-        paths = [*(root / "fl/parts").glob("*.py"), *(root / "fl/methods").glob("*.py")]
-        near |= {p.stem for p in paths if any(word in _imports(p) for word in near)}
-    about = [n for n in names if n.split(":")[0].split(" ")[-1].replace("-", "_") in near]
-    about.sort(key=lambda name: f"_{stem}:" not in name.replace("-", "_").replace(" ", "_"))
-    first = [n for n in names if n.startswith(FIRST)]
-    runs = [n for n in names if not n.startswith(("scheme", "data"))]
-    every_fifth = [name for start in range(5) for name in runs[start::5]]
-    near_first = [*about, *first] if len(about) < 50 else [*first, *about]
-    return list(dict.fromkeys([*near_first, *every_fifth]))
+    runs = [name for name in names if not name.startswith(("scheme", "data"))]
+    if folder in ("api", "engine"):
+        first = [name for name in names if name.startswith(FIRST)]
+        every_fifth = [name for start in range(5) for name in runs[start::5]]
+        return list(dict.fromkeys([*first, *every_fifth]))
+    near, importers = (
+        {stem},
+        [root / "fl" / name for name in ("parts", "methods", "terms", "models")],
+    )
+    for _ in range(3):  # Who imports it, and who imports those.
+        paths = [path for importer in importers for path in importer.rglob("*.py")]
+        near |= {path.stem for path in paths if near & _imports(path)}
+    about = [n for n in runs if n.split(":")[0].split("/")[0].split()[-1].replace("-", "_") in near]
+    return sorted(about, key=lambda name: stem not in name.replace("-", "_"))
 
 
 def _imports(path: Path) -> set[str]:
-    lines = path.read_text().split("\nclass ")[0]
-    return set(lines.replace(",", " ").replace("(", " ").replace(".", " ").split())
+    """The words of a file's imports."""
+    statements = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)]
+    whole = {word for node in statements for word in (node.module or "").split(".")}
+    return whole | {alias.name for node in statements for alias in node.names}
 
 
 def main() -> int:

@@ -32,4 +32,5 @@ def _measured(name: str) -> tuple[str, Fingerprint]:
     try:
         return name, measure.fingerprint(name)
     except Exception:
-        return name, {"text": traceback.format_exc(limit=-3), "numbers": []}
+        told = traceback.format_exc(limit=-3)
+        return name, {"world": measure.definition(name), "text": told, "numbers": []}

@@ -78,17 +78,20 @@ METHODS: dict[str, list[World]] = {
     "fedbn": [{}],
     "feddyn": [{"alpha": 0.1}, {"alpha": 0.1, "scored": "mean"}],
     "fedfa": [FEDFA, {**FEDFA, "fusion": "direct"}],
-    "fedfa-c": [{"layers": ["0", "4"], "p": 0.8}],
-    "fedfa-h": [HISTOGRAMS],
-    "fedfa-plus": [{**FEDFA, **HISTOGRAMS}, {**FEDFA, **HISTOGRAMS, "fusion": "direct"}],
-    "fedfa-r": [{"layers": ["0", "4"], "p": 0.8}],
+    "fedfa/c": [{"augment": "batch", "layers": ["0", "4"], "p": 0.8}],
+    "fedfa/h": [{"augment": "none", "histograms": True, **HISTOGRAMS}],
+    "fedfa/plus": [
+        {"histograms": True, **FEDFA, **HISTOGRAMS},
+        {"histograms": True, **FEDFA, **HISTOGRAMS, "fusion": "direct"},
+    ],
+    "fedfa/r": [{"augment": "random", "layers": ["0", "4"], "p": 0.8}],
     "fedfm": [
         {"first": 2, "lam": 1.0},
         {"first": 1, "lam": 0.5, "loss": "squared", "anchors": "uniform"},
     ],
-    "fedfm-lite": [
-        {"first": 2, "lam": 1.0},
-        {"first": 1, "lam": 0.5, "loss": "squared", "anchors": "uniform"},
+    "fedfm/lite": [
+        {"lite": True, "first": 2, "lam": 1.0},
+        {"lite": True, "first": 1, "lam": 0.5, "loss": "squared", "anchors": "uniform"},
     ],
     "fedharmo": [{"alpha": 0.1}, {"alpha": 0.1, "spectrum": "mean"}],
     "fediot": [{"server_epochs": 2, "width": 4}],
@@ -102,6 +105,7 @@ METHODS: dict[str, list[World]] = {
         FEDLGD,
         {**FEDLGD, "initial": "noise", "regulariser": "mmd"},
         {**FEDLGD, "initial": "real", "kept": 2, "times": 1},
+        {**FEDLGD, "client_steps": 9, "server_steps": 9},
     ],
     "fedmix": [{"lam": 0.2}],
     "fednova": [{}, {"mu": 0.2}],
@@ -149,7 +153,9 @@ METHODS: dict[str, list[World]] = {
         {"images": 1, "steps": 2, "real": 4, "initial": "real"},
     ],
 }
-"""By method, hyper-parameters: the first of each in several worlds, the others in one or two."""
+"""By method, or variant of it, hyper-parameters: the first of each in several worlds, the others in
+one or two.
+"""
 
 STARTING = ("fedavg", "fedl2p", "finetune", "finetune-bn", "finetune-l2p", "knn-per", "l2p")
 MODAL = {
@@ -159,15 +165,15 @@ MODAL = {
 }
 """Methods of clients that differ in modality, and whether these share a classifier."""
 OF_IMAGES = {
-    *("fedfa", "fedfa-c", "fedfa-plus", "fedfa-r", "fedharmo", "fedlgd", "vhl", "warm-up"),
+    *("fedfa", "fedfa/c", "fedfa/plus", "fedfa/r", "fedharmo", "fedlgd", "vhl", "warm-up"),
 }
 NORMALISING = {"fedbn", "fedl2p", "finetune-bn", "finetune-l2p", "l2p"}
-DETERMINED = {*NORMALISING, "fedfa", "fedfa-c", "fedfa-plus", "fedfa-r"}
+DETERMINED = {*NORMALISING, "fedfa", "fedfa/c", "fedfa/plus", "fedfa/r"}
 """Methods that need batch normalisation or convolutions, which the model with dropout has not."""
 OF_SGD = {"fednova", "scaffold"}
 MASKED = (
-    *("ditto", "fedavg", "fedavgm", "fedbn", "fedfa", "fedfa-c", "fedfa-h", "fedfa-plus"),
-    *("fedfa-r", "fedharmo", "fedprox", "fedrobust", "finetune", "local", "scaffold"),
+    *("ditto", "fedavg", "fedavgm", "fedbn", "fedfa", "fedfa/c", "fedfa/h", "fedfa/plus"),
+    *("fedfa/r", "fedharmo", "fedprox", "fedrobust", "finetune", "local", "scaffold"),
 )
 
 TERMS: dict[str, list[World]] = {
@@ -273,6 +279,11 @@ SETTINGS: dict[str, World] = {
         "data": "images",
         "training": {"augmentation": "crop-flip"},
     },
+    "crop and flip of wide images": {
+        "model": CNN,
+        "data": "wide",
+        "training": {"augmentation": "crop-flip"},
+    },
     "half": {"model": CNN, "data": "images", "training": {"normalisation": "half"}},
     "channels last": {
         "model": CNN,
@@ -309,7 +320,8 @@ def runs() -> Iterator[tuple[str, World]]:
 
 
 def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
-    about, first = f"method {name}", {"name": name, **several[0]}
+    method = name.partition("/")[0]
+    about, first = f"method {name}", {"name": method, **several[0]}
     common: World = {"method": first, "training": PLAIN, **_served(name)}
     plain, normed = _on_numbers(name)
     images = {"data": "images", "model": CNN}
@@ -317,6 +329,8 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
     yield f"{about}: images", {**common, **images, "training": TRAINING}
     if name not in DETERMINED:
         yield f"{about}: dropout", {**common, "data": "images", "model": VIT}
+    if name in OF_IMAGES:
+        yield f"{about}: wide", {**common, "data": "wide", "model": CNN}
     steps = {**TRAINING, "local_epochs": None, "local_steps": 3, "drop_last": True}
     adamw = {} if name in OF_SGD else {"optimizer": "adamw", "lr": 0.01}
     yield f"{about}: steps", {**common, **normed, "training": {**steps, **adamw}}
@@ -325,7 +339,7 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
     for number, values in enumerate(several[1:], 1):
         short = {
             **common,
-            "method": {"name": name, **values},
+            "method": {"name": method, **values},
             "training": {**TRAINING, "rounds": 2},
         }
         yield f"{about}: {number} images", {**short, **images}
@@ -340,9 +354,12 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
             {**common, "data": "two", "model": model, "modal": MODAL[name]},
         )
     if name in MASKED:
-        method = {key: value for key, value in first.items() if key != "layers"}
+        blocks = {key: value for key, value in first.items() if key != "layers"}
         masks = {"data": "masks", "model": UNET, "task": "segmentation"}
-        yield f"{about}: masks", {**common, **masks, "method": method}
+        yield f"{about}: masks", {**common, **masks, "method": blocks}
+        if name == "fedfa/h":  # Which compares what the last of several blocks gives.
+            deep = {**UNET, "levels": 2}
+            yield f"{about}: deep masks", {**common, **masks, "method": blocks, "model": deep}
 
 
 def _served(name: str) -> World:
@@ -459,7 +476,13 @@ def arrays(data: Any, table: pd.DataFrame) -> dict[str, Any]:
     tokens = (2 * y[:, None] + draw.integers(0, 3, (n, 4))) % TOKENS
     if data == "text":
         return {"x": tokens, "y": y, "classes": classes, "normalisation": None}
-    shapes = {"numbers": (6,), "images": (1, 4, 4), "two": (1, 4, 4), "sensors": (2, 9)}
+    shapes = {
+        "numbers": (6,),
+        "images": (1, 4, 4),
+        "wide": (1, 4, 6),
+        "two": (1, 4, 4),
+        "sensors": (2, 9),
+    }
     shape = shapes.get(data, data) if isinstance(data, str) else data
     low = (y - client / 2).reshape(-1, *[1] * len(shape))
     x = low + draw.normal(0, 1.5, (n, *shape))
@@ -486,6 +509,7 @@ SCHEMES: dict[str, list[World]] = {
         {"clients": 9, "alpha": 0.3},
         {"clients": 9, "alpha": 0.1, "min_samples": 40},
         {"clients": 5, "alpha": 0.5, "min_per_class": 3, "seed": 2},
+        {"clients": 9, "alpha": 0.1, "min_per_class": 2, "redraws": 1},
     ],
     "domain": [
         {"clients_per_domain": 3},
@@ -496,6 +520,7 @@ SCHEMES: dict[str, list[World]] = {
         {"clients_per_domain": 2, "alpha": 0.3, "equal_clients": True},
         {"clients_per_domain": 2, "alpha": 0.1, "equal_domains": True, "min_samples": 30},
         {"clients_per_domain": 2, "alpha": 0.5, "min_per_class": 2},
+        {"clients_per_domain": 3, "alpha": 0.1, "min_per_class": 2, "redraws": 1},
     ],
     "dominant": [{"clients": 9}, {"clients": 6, "dominant_classes": 2, "share": 0.7}],
     "file": [{}],
