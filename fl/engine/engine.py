@@ -1,8 +1,8 @@
 """From a round to a gradient step: round, phase, cohort, step.
 
-`run_rounds` takes the phases of a round one after another, `run_phase` the clients of a phase in
-cohorts that the device has room for, and one of `fl.engine.backends` trains a cohort in a pass,
-step by step. One run, or several runs of one method whose clients are trained in one stack.
+`run_rounds` takes the phases of a round one after another and aggregates what clients answer,
+`run_phase` takes the clients of a phase in cohorts that the device has room for, and one of
+`fl.engine.backends` trains a cohort in a pass, step by step. One run, or several runs of one method whose clients are trained in one stack.
 """
 
 from __future__ import annotations
@@ -65,27 +65,34 @@ def run_rounds(
     """`run_round` for several runs that differ in their seed only, over the same samples."""
     if len(states) > 1 and backend not in TOGETHER:
         runs = zip(methods, states, plans, strict=True)
-        return [run_round(*run, backend) for run in runs]
+        return [run_round(method, state, plan, backend) for method, state, plan in runs]
     losses: list[Tensor] = []
-    for number, phase in enumerate(zip(*(method.phases for method in methods), strict=True)):
+    for number, phases in enumerate(zip(*(method.phases for method in methods), strict=True)):
         if plans[0].rosters[number] is not None:
             rosters = [roster for plan in plans if (roster := plan.rosters[number])]
-            states, losses = run_phase(phase, states, rosters, plans[0], backend)
+            answers = run_phase(phases[0], states, rosters, plans[0], backend)
+            states = [
+                _aggregated(phase, state, roster, answer)
+                for phase, state, roster, answer in zip(
+                    phases, states, rosters, answers, strict=True
+                )
+            ]
+            losses = [torch.cat(answer.losses) for answer in answers]
     return list(zip(states, losses, strict=True))
 
 
 def run_phase(
-    phases: Sequence[Phase],
+    phase: Phase,
     states: Sequence[State],
     rosters: Sequence[Roster],
     plan: RoundPlan,
     backend: str,
-) -> tuple[list[State], list[Tensor]]:
-    """The states after one phase of every run, and the losses of its last training pass.
+) -> list[Answers]:
+    """What the participants of every run answer in a phase.
 
     plan: of one of the runs, for what they have in common.
     """
-    phase, several = phases[0], len(states) > 1
+    several = len(states) > 1
     deal = Deal.of(plan.team, rosters) if plan.team else None
     mine = deal.mine() if deal else rosters
     groups = list(_groups(states, mine))
@@ -111,12 +118,14 @@ def run_phase(
             # A slice copies nothing where the group is of one run.
             its = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
             chosen = slice(None) if len(its) == len(runs) else its
-            parts = trees.take(kept, chosen), trees.take(done.uploads, chosen)
-            answers[run].add(*parts, n[rows][chosen], done.losses[chosen], averaging)
-    if deal:
-        answers = deal.gathered(answers, averaging)
-    after = [_aggregated(*run) for run in zip(phases, states, rosters, answers, strict=True)]
-    return after, [torch.cat(answer.losses) for answer in answers]
+            answers[run].add(
+                trees.take(kept, chosen),
+                trees.take(done.uploads, chosen),
+                n[rows][chosen],
+                done.losses[chosen],
+                averaging,
+            )
+    return deal.gathered(answers, averaging) if deal else answers
 
 
 def _aggregated(phase: Phase, state: State, roster: Roster, answers: Answers) -> State:
