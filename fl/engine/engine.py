@@ -2,7 +2,8 @@
 
 `run_rounds` takes the phases of a round one after another and aggregates what clients answer,
 `run_phase` takes the clients of a phase in cohorts that the device has room for, and one of
-`fl.engine.backends` trains a cohort in a pass, step by step. One run, or several runs of one method whose clients are trained in one stack.
+`fl.engine.backends` trains a cohort in a pass, step by step. One run, or several runs of one method
+whose clients are trained in one stack.
 """
 
 from __future__ import annotations
