@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
+
+if TYPE_CHECKING:  # Commands that print tables do without matplotlib.
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 WIDTH = 3.7
 """Inches; 355 CSS pixels."""
@@ -40,6 +40,8 @@ class Look:
 
     def style(self) -> Any:
         """Settings of matplotlib."""
+        import matplotlib
+
         return {
             # From the defaults, so that a user's matplotlibrc changes no report.
             **{k: value for k, value in matplotlib.rcParamsDefault.items() if k != "backend"},
@@ -117,6 +119,8 @@ class Picture:
         return {f".{kind}": self._saved(PRINT, kind) for kind in ("pdf", "svg")}
 
     def _saved(self, look: Look, kind: str) -> bytes:
+        import matplotlib
+
         nothing = {
             "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
             "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
@@ -143,6 +147,9 @@ def pictured(draw: Callable[Concatenate[Look, P], Canvas]) -> Callable[P, Pictur
 
 def axes_of(height: float) -> tuple[Canvas, Axes]:
     """An empty picture of ``height`` inches."""
+    from matplotlib.figure import Figure as Canvas
+    from matplotlib.ticker import MaxNLocator
+
     canvas = Canvas(figsize=(WIDTH, height))
     axes = canvas.add_subplot()
     for axis in (axes.xaxis, axes.yaxis):

@@ -245,10 +245,8 @@ def asked(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Pl
 
 
 def study(folder: Path, name: str) -> dict[str, Any]:
-    """A study, for the config as it is now; read where it is planned, or planned without trying
-    its models and methods.
-    """
-    return asked(folder, [name], checked=False).studies[name]
+    """A study, for the config as it is now; read where it is planned."""
+    return asked(folder, [name]).studies[name]
 
 
 def _known(folder: Path, settings: Settings) -> dict[str, Any]:

@@ -11,18 +11,20 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
 
 from fl.base import files
 from fl.base.drawing import Look, Picture, axes_of, pictured, shaded, with_legend
 from fl.base.schema import SHARES
 from fl.report.cells import unit
 from fl.report.partitions import Partition
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 MARKERS = ("o", "s", "^", "D", "v", "p")
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.5), (1.5, 1.5), (6, 1.5, 1.5, 1.5))
@@ -97,6 +99,8 @@ def curves(
         axes.axhline(scale * majority, color=look.muted, lw=0.9, ls=DASHED, zorder=1)
     last = max([1, *frame["round"]])
     axes.set(xlabel="round", ylabel=unit(metric), xlim=(0, last * 1.02))
+    from matplotlib.ticker import MaxNLocator
+
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
     axes.grid(axis="y")
     return with_legend(look, canvas)

@@ -25,7 +25,7 @@ def fresh(tmp_path: Path) -> Project:
 
 def test_few_jobs_train_what_many_do(fresh: Project, finished: Project):
     said = fresh.snakemake(TABLE, *MERGED)
-    assert said.count(": train ") == 2, "fine-tuning waits for what it starts from"
+    assert said.count(": train ") == 1, "fine-tuning too, of what the same job trains"
     assert fresh.table() == finished.table()
     assert "6 of 6 runs done" in said
     assert "Nothing to be done" in fresh.snakemake(TABLE, *MERGED)
@@ -50,27 +50,8 @@ def test_few_jobs_train_what_many_do(fresh: Project, finished: Project):
     assert fresh.table() == table
 
 
-def test_a_run_that_fails_leaves_the_others_of_its_job(fresh: Project):
-    shutil.copy(Path(__file__).with_name("brittle.py"), fresh.root / "fl" / "methods")
-    fresh.write("broken", "")
-    fresh.study(methods={"brittle": None, **STUDY["methods"]})
-    said = fresh.snakemake(REPORT, *MERGED, exit_status=1)
-    assert said.count(": train ") == 1, "what starts from a job that failed has to wait"
-    assert "this seed has no luck" in said
-    assert "1 failed" in said
-    assert {name for name, state in fresh.states().items() if state == "complete"} == {
-        *("brittle 0", "fedavg 0", "fedavg 1", "fedprox 0", "fedprox 1")
-    }
-    records = fresh.records()
-    fresh.snakemake(REPORT, *MERGED, "--retries", "1", exit_status=1)
-    assert fresh.since(records) == ["fedavg-ft 0", "fedavg-ft 1"]
-    (fresh.root / "broken").unlink()
-    fresh.snakemake(REPORT, *MERGED)
-    assert fresh.since(records) == ["brittle 1", "fedavg-ft 0", "fedavg-ft 1"]
-
-
 def test_on_one_machine_a_run_that_fails_leaves_all_others_of_its_job(fresh: Project):
-    """Those too that start from another run of it, which on a cluster wait for the whole job."""
+    """Those too that start from another run of it."""
     shutil.copy(Path(__file__).with_name("brittle.py"), fresh.root / "fl" / "methods")
     fresh.write("broken", "")
     fresh.settings(execution=SETTINGS["execution"])
