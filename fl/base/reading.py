@@ -36,6 +36,8 @@ def dataclass_of(file: Path) -> type | None:
                 keys.append((ast.unparse(node.target), hint, dataclasses.field(default=default)))
             elif isinstance(node.value, ast.Constant):
                 namespace[ast.unparse(node.target)] = node.value.value
+            elif node.value is not None and ast.unparse(node.target) in ("tasks", "modalities"):
+                namespace[ast.unparse(node.target)] = _value(node.value, names)
         if entry.bases:
             return None
         return dataclasses.make_dataclass(entry.name, keys, namespace=namespace, kw_only=True)
@@ -53,7 +55,8 @@ def _names(tree: ast.Module) -> dict[str, Any]:
     """What annotations and defaults may name: types of keys, and constants of this file and of
     those that it imports from.
     """
-    names = {**vars(fields), **vars(typing)}
+    # As authors import it from `fl.api`, whose own file has no constants.
+    names = {**vars(fields), **vars(typing), "ANY": ("any",)}
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     for node in imports:
         package, *inner = (node.module or "").split(".")

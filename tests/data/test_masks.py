@@ -115,5 +115,6 @@ def test_runs_are_named_by_the_code_of_their_task() -> None:
         "model": unet,
         "method": {"name": "fedavg"},
         "terms": [],
+        "training": {},
     }
     assert specs.code(spec)["task"] == identity.code(identity.entry("task", "segmentation"))
