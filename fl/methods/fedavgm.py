@@ -33,7 +33,9 @@ class FedAvgM:
             mean, kept = base.aggregate(server, clients, uploads, n)
             velocity = trees.apply(
                 lambda v, w, m: self.beta * v + (w - m),
-                *(server["velocity"], server["params"], mean["params"]),
+                server["velocity"],
+                server["params"],
+                mean["params"],
             )
             params = trees.apply(lambda w, v: w - self.eta * v, server["params"], velocity)
             return {**mean, "params": params, "velocity": velocity}, kept

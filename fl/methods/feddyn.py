@@ -62,7 +62,9 @@ class FedDyn:
             client, upload = local.end(server, client, work)
             drift = trees.apply(
                 lambda g, w, before: g - self.alpha * (w - before),
-                *(client["drift"], upload["params"], server["params"]),
+                client["drift"],
+                upload["params"],
+                server["params"],
             )
             return {**client, "drift": drift}, upload
 
@@ -71,7 +73,9 @@ class FedDyn:
             plain = trees.mean(uploads["params"], torch.ones_like(n))
             drift = trees.apply(
                 lambda h, w, before: h - self.alpha * len(n) / everybody * (w - before),
-                *(server["drift"], plain, server["params"]),
+                server["drift"],
+                plain,
+                server["params"],
             )
             params = trees.apply(lambda w, h: w - h / self.alpha, plain, drift)
             return {**mean, "params": params, "drift": drift}, kept

@@ -118,7 +118,10 @@ class FedL2P:
             *itertools.chain.from_iterable(steps),
         )
         return Method(
-            *(init, passes, keep_best, {"global": stored}),
+            init,
+            passes,
+            keep_best,
+            {"global": stored},
             send=lambda server: {key: server[key] for key in ("origin", "meta", "fixed")},
             trace=lambda server: {"lowest": server["lowest"]},
             trace_clients=told_clients,

@@ -7,7 +7,7 @@ As in the paper's experiments, clients are drawn uniformly and weighted by their
 that do only a part of their work are a setting of training (``stragglers``). With ``adapt``, the
 server adapts mu, one number for all, before each round to the training loss of the shared model: up
 when it rises, down after it fell in some rounds in a row (the paper: both by .1, five rounds, from
-0, or from 1 for IID data). The loss is that of the round's clients, which are asked for it in an
+0, or from 1 for IID data). The loss is that of the round's clients, which are asked for it in a
 phase of its own; in the paper it is over all devices.
 """
 

@@ -51,8 +51,11 @@ from fl.parts.tuning import (
     starts="any",
     needs=("val",),
     training={
-        **{"rounds": 101, "local_epochs": 15, "lr": 0.001},
-        **{"participation": 1.0, "evaluate_every": 101},
+        "rounds": 101,
+        "local_epochs": 15,
+        "lr": 0.001,
+        "participation": 1.0,
+        "evaluate_every": 101,
     },
 )
 class L2P:
@@ -121,7 +124,10 @@ class L2P:
         )
         views = {"personal": lambda server, client: select(client or {}, everything)}
         return Method(
-            *(init, passes, nothing_to_tell, views),
+            init,
+            passes,
+            nothing_to_tell,
+            views,
             send=lambda server: {key: server[key] for key in ("origin", "fixed")},
             trace_clients=told_clients,
         )

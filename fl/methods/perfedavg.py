@@ -117,7 +117,8 @@ class PerFedAvg:
         ]
         slope = trees.apply(
             lambda d, ahead, behind: d - self.alpha * (ahead - behind) / (2 * self.delta),
-            *(outer, *far),
+            outer,
+            *far,
         )
         parts = trees.apply(lambda w, m: (w * m.detach()).sum(), params, slope)
         surrogate = torch.stack(trees.leaves(parts)).sum()

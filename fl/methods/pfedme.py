@@ -77,7 +77,8 @@ class PFedMe:
                 lambda w, theta: torch.where(
                     trees.align(last, w), w - lr * self.lam * (w - theta), w
                 ),
-                *(work["centre"], after["params"]),
+                work["centre"],
+                after["params"],
             )
             return {**after, "centre": centre, "done": done}
 

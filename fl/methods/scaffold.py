@@ -49,7 +49,10 @@ class Scaffold:
             client, upload = local.end(server, client, work)
             control = trees.apply(
                 lambda own, c, x, y: own - c + (x - y) / length(work),
-                *(client["control"], server["control"], server["params"], upload["params"]),
+                client["control"],
+                server["control"],
+                server["params"],
+                upload["params"],
             )
             change = trees.apply(torch.sub, control, client["control"])
             return {**client, "control": control}, {**upload, "control": change}

@@ -32,8 +32,12 @@ STATE = "optimizer"
     distils=True,
     one_input=True,
     training={
-        **{"rounds": 100, "lr": 1.0, "momentum": 0.5, "participation": 1.0},
-        **{"schedule": "constant", "evaluate_every": 10},
+        "rounds": 100,
+        "lr": 1.0,
+        "momentum": 0.5,
+        "schedule": "constant",
+        "participation": 1.0,
+        "evaluate_every": 10,
     },
 )
 class WarmUp:

@@ -126,7 +126,10 @@ def cooperating(
     views = {PERSONAL: lambda server, client: dict(client["trained"])}
     passes: tuple[Pass | Sweep, ...] = (replace(local, begin=begin, end=end),)
     return Method(
-        *(init, (*passes, sweep) if sweep else passes, aggregate, views),
+        init,
+        (*passes, sweep) if sweep else passes,
+        aggregate,
+        views,
         send=all_but("origin", "round", *matrices),
         trace=(lambda server: {name: server[name] for name in traced}) if traced else None,
         admit=admit,

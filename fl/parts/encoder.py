@@ -25,7 +25,11 @@ def encoder(
         raise ValueError(f"{heads} heads do not divide a width of {dim}")
     layers = [
         nn.TransformerEncoderLayer(
-            *(dim, heads, hidden, dropout, "gelu" if pre_norm else "relu"),
+            dim,
+            heads,
+            hidden,
+            dropout,
+            "gelu" if pre_norm else "relu",
             batch_first=True,
             norm_first=pre_norm,
         )

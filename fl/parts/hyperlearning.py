@@ -70,11 +70,17 @@ class Learning:
                 self._begin_inner, self._steering.loss, _update_inner, _end_inner, Sampling(**due)
             ),
             Pass(
-                *(self._begin_judge, self._judge, _update_judge, _end_judge),
+                self._begin_judge,
+                self._judge,
+                _update_judge,
+                _end_judge,
                 Sampling("val", steps=once, **due),
             ),
             Pass(
-                *(self._begin_conclude, self._conclude, self._update_conclude, last),
+                self._begin_conclude,
+                self._conclude,
+                self._update_conclude,
+                last,
                 Sampling(steps=once, **due),
             ),
         )
@@ -106,8 +112,11 @@ class Learning:
     def _judge(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         params = work["params"]
         outputs = self._steering.eval(
-            *(params["weights"], work["buffers"], server["origin"]["buffers"]),
-            *(params.get("beta", work["beta"]), batch["x"]),
+            params["weights"],
+            work["buffers"],
+            server["origin"]["buffers"],
+            params.get("beta", work["beta"]),
+            batch["x"],
         )
         loss = self._steering.task.loss(outputs, batch)
         return loss, {"loss": loss}
@@ -162,7 +171,8 @@ class Learning:
         moved = {
             part: trees.apply(
                 lambda w, g, rate=self._rules.rates[part]: w - rate * g.clamp(-clip, clip),
-                *(leaves, grads[part]),
+                leaves,
+                grads[part],
             )
             for part, leaves in work["params"].items()
         }

@@ -161,8 +161,12 @@ class Steering:
             def call(layer: Any, own: Any, x: Tensor) -> Tensor:
                 momentum = 0.1 if layer.momentum is None else layer.momentum
                 (mean, var), running = mixed_statistics(
-                    *(x, beta[place], self._of(stored, name), self._of(buffers, name)),
-                    *(training, momentum),
+                    x,
+                    beta[place],
+                    self._of(stored, name),
+                    self._of(buffers, name),
+                    training,
+                    momentum,
                 )
                 if training:
                     after[f"{name}.running_mean"], after[f"{name}.running_var"] = running

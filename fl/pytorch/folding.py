@@ -30,7 +30,13 @@ POOLS = {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d}
 NORMS = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
 POINTWISE = {nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid}
 PLAIN = {
-    *(nn.Sequential, nn.Conv2d, nn.Linear, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d),
+    nn.Sequential,
+    nn.Conv2d,
+    nn.Linear,
+    nn.Flatten,
+    nn.Identity,
+    nn.Dropout,
+    nn.Dropout2d,
     *(POOLS | NORMS | POINTWISE),
 }
 """Of such layers alone a plain model consists."""

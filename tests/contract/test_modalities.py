@@ -48,6 +48,7 @@ APART = ["scaffold", "pfedgraph", "mrmtl", "feddyn", "fediot"]
 """Some of those whose server does more than average."""
 
 every_method = pytest.mark.parametrize("method", [*SHARED, *APART])
+few_methods = pytest.mark.parametrize("method", ["fedavg", "ditto", "fedsac"])
 
 
 def data(away: tuple[int, ...], classifier: str, served: bool = False) -> tuple[Any, pd.DataFrame]:
@@ -113,7 +114,7 @@ def foreign(simulation: Simulation, client: int) -> frozenset[str]:
     return simulation.method.by_modality[simulation.client_data.modality[client]].lacking
 
 
-def test_who_can_share_a_classifier_averages_in_one_exchange() -> None:
+def test_who_can_share_a_classifier_averages_in_one_phase() -> None:
     assert {"fedavg", "fedprox", "fedrep", "fedbabu", "ditto", "local", "fedavgm"} <= set(SHARED)
     assert "fedsac" in SHARED
     for name in SHARED:
@@ -138,29 +139,23 @@ def test_stacked_is_loop_to_rounding(method: str) -> None:
     assert (UNSEEN in set(rows["split"])) == has_model
 
 
-@every_method
-def test_seeds_of_one_stack_are_the_runs_that_they_are_alone(method: str) -> None:
+@few_methods
+def test_resumed_and_stacked_with_other_seeds_a_run_is_what_it_is_alone(method: str) -> None:
     runs = {seed: world(method, seed=seed, participation=0.4) for seed in (5, 6, 7)}
     worlds.together(runs)
-
-
-@every_method
-def test_half_of_the_rounds_and_then_the_rest_are_all_rounds(method: str) -> None:
-    simulation = world(method)
-    first = next(simulate.rounds(simulation, simulation.begin(), 0, "stacked"))
-    [second] = simulate.rounds(simulation, first.state, 1, "stacked")
-    whole, _ = worlds.run(simulation, "stacked")
+    first = next(simulate.rounds(runs[5], runs[5].begin(), 0, "stacked"))
+    [second] = simulate.rounds(runs[5], first.state, 1, "stacked")
+    whole, _ = worlds.run(runs[5], "stacked")
     assert worlds.same(worlds.tree(second.state), worlds.tree(whole))
 
 
-@pytest.mark.parametrize("backend", ["loop", "stacked"])
-@every_method
-def test_the_order_of_participants_does_not_matter(method: str, backend: str) -> None:
+@few_methods
+def test_the_order_of_participants_does_not_matter(method: str) -> None:
     simulation = world(method, participation=1.0)
     plan, begun = simulation.plan(1), simulation.begin()
 
     def after(plan: Any) -> tuple[State, Tensor]:
-        [done] = modality.run_rounds([simulation.method], [begun], [plan], backend)
+        [done] = modality.run_rounds([simulation.method], [begun], [plan], "stacked")
         return done
 
     order = [3, 0, 4, 2, 1]
