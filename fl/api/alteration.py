@@ -50,28 +50,32 @@ class Alterations:
 
     def __init__(self, given: Sequence[Alteration]) -> None:
         self._given = tuple(given)
-        self.layers = tuple(dict.fromkeys(layer for one in given for layer in one.layers))
+        self.layers = tuple(
+            dict.fromkeys(layer for alteration in given for layer in alteration.layers)
+        )
         # Numbers made before anything is traced: a compiled program cannot hash text.
         self._streams = {
-            (one.name, layer): keyed.stream_of(f"{one.name} {layer}")
-            for one in given
-            for layer in one.layers
+            (alteration.name, layer): keyed.stream_of(f"{alteration.name} {layer}")
+            for alteration in given
+            for layer in alteration.layers
         }
-        self._own = {one.name: keyed.stream_of(one.name) for one in given}
+        self._noise_streams = {
+            alteration.name: keyed.stream_of(alteration.name) for alteration in given
+        }
         self.keyed = bool(given)
 
     def start(self, variables: Tree) -> dict[str, Any]:
         """What a client's tree has of them; {} where none has a state."""
-        states = {one.name: one.start(variables) for one in self._given}
+        states = {alteration.name: alteration.start(variables) for alteration in self._given}
         kept = {name: state for name, state in states.items() if state}
         return {ALTERATION_STATES: kept} if kept else {}
 
     def before(self, batch: Batch) -> Batch:
         """What a pass sees in place of a batch."""
-        for one in self._given:
-            if one.before:
-                key = keyed.derived(batch["key"], self._own[one.name])
-                batch = {**one.before({**batch, "key": key}), "key": batch["key"]}
+        for alteration in self._given:
+            if alteration.before:
+                key = keyed.derived(batch["key"], self._noise_streams[alteration.name])
+                batch = {**alteration.before({**batch, "key": key}), "key": batch["key"]}
         return batch
 
     def functions(
@@ -82,7 +86,9 @@ class Alterations:
 
         states: by name. Raises `FedloomError` in the pass for a layer that is used twice in it.
         """
-        seen: dict[str, Any] = {one.name: {} for one in self._given if one.adapt}
+        seen: dict[str, Any] = {
+            alteration.name: {} for alteration in self._given if alteration.adapt
+        }
         altered: list[str] = []
 
         def alter(layer: str, features: Tensor) -> Tensor:
@@ -92,13 +98,15 @@ class Alterations:
                     "that it uses once"
                 )
             altered.append(layer)
-            for one in self._given:
-                if layer in one.layers:
-                    key = keyed.derived(batch["key"], self._streams[one.name, layer])
-                    state = states.get(one.name, {})
-                    features, found = one.apply(layer, features, {**batch, "key": key}, state)
-                    if one.adapt:
-                        seen[one.name][layer] = found
+            for alteration in self._given:
+                if layer in alteration.layers:
+                    key = keyed.derived(batch["key"], self._streams[alteration.name, layer])
+                    state = states.get(alteration.name, {})
+                    features, noted = alteration.apply(
+                        layer, features, {**batch, "key": key}, state
+                    )
+                    if alteration.adapt:
+                        seen[alteration.name][layer] = noted
             return features
 
         return {layer: partial(alter, layer) for layer in self.layers}, seen
@@ -106,9 +114,11 @@ class Alterations:
     def adapt(self, work: Tree, seen: Tree) -> Tree:
         """The work tree with states adapted to what `functions` saw."""
         adapted = {
-            one.name: one.adapt(work[ALTERATION_STATES][one.name], seen[one.name])
-            for one in self._given
-            if one.adapt
+            alteration.name: alteration.adapt(
+                work[ALTERATION_STATES][alteration.name], seen[alteration.name]
+            )
+            for alteration in self._given
+            if alteration.adapt
         }
         return (
             {**work, ALTERATION_STATES: {**work[ALTERATION_STATES], **adapted}}

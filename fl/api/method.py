@@ -313,13 +313,13 @@ class ModalityMethod:
 
 def steps_of(method: Method) -> tuple[Pass, ...]:
     """The passes of a method that has no sweeps, for what wraps them."""
-    found = tuple(part for part in method.passes if isinstance(part, Pass))
-    if len(found) < len(method.passes):
+    passes = tuple(pass_ for pass_ in method.passes if isinstance(pass_, Pass))
+    if len(passes) < len(method.passes):
         raise TypeError("the method has a sweep")
-    return found
+    return passes
 
 
 def only(method: Method) -> Pass:
     """The pass of a method that has one and nothing beside it."""
-    [part] = steps_of(method)
-    return part
+    [pass_] = steps_of(method)
+    return pass_

@@ -18,15 +18,15 @@ MIXED = "mixed"
 Mix = tuple[Tensor, Tensor]
 
 
-def remember(batch: Mapping[str, Any], partner: Tensor, own: Tensor) -> dict[str, Any]:
+def remember(batch: Mapping[str, Any], partner: Tensor, share: Tensor) -> dict[str, Any]:
     """The batch with one more mix."""
-    return {**batch, MIXED: (*batch.get(MIXED, ()), (partner, own))}
+    return {**batch, MIXED: (*batch.get(MIXED, ()), (partner, share))}
 
 
-def mixed(values: Tensor, partner: Tensor, own: Tensor) -> Tensor:
+def mixed(values: Tensor, partner: Tensor, share: Tensor) -> Tensor:
     """own v_i + (1 - own) v_partner, for values v [b, ...]."""
-    own = own.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
-    return own * values + (1 - own) * values[partner]
+    share = share.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
+    return share * values + (1 - share) * values[partner]
 
 
 def mixed_labels(labels: Tensor, outputs: Tensor, mixes: Sequence[Mix]) -> Tensor:
@@ -39,6 +39,6 @@ def mixed_labels(labels: Tensor, outputs: Tensor, mixes: Sequence[Mix]) -> Tenso
     # `one_hot` asks for the values, which nobody has in a gradient within a stack of clients.
     classes = torch.arange(outputs.shape[1], device=labels.device)
     shares = (labels[..., None] == classes).to(outputs.dtype)
-    for partner, own in mixes:
-        shares = mixed(shares, partner, own)
+    for partner, share in mixes:
+        shares = mixed(shares, partner, share)
     return shares

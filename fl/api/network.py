@@ -153,16 +153,16 @@ class Network:
             self._surrounded.add(name)
 
     def _called(
-        self, name: str, layer: nn.Module, own: Callable[[Tensor], Tensor], x: Tensor
+        self, name: str, layer: nn.Module, inner: Callable[[Tensor], Tensor], x: Tensor
     ) -> Tensor:
         around = self._call.around
-        return around[name](layer, own, x) if name in around else own(x)
+        return around[name](layer, inner, x) if name in around else inner(x)
 
     def _watch(self, layers: Iterable[str]) -> None:
         there = {name: layer for name, layer in self._module.named_modules() if name}
         for name in [name for name in layers if name not in self._watched]:
             if name not in there:
-                kinds = [f"{one!r} ({type(layer).__name__})" for one, layer in there.items()]
+                kinds = [f"{known!r} ({type(layer).__name__})" for known, layer in there.items()]
                 raise FedloomError(
                     f"layers: the model has no layer {name!r}; allowed: {', '.join(kinds)}"
                 )
@@ -285,8 +285,8 @@ class Network:
         with self._computing(first.device):
             if torch.compiler.is_compiling():
                 outputs = functional_call(self._module, dict(variables), (x,))
-            elif (found := self._at_once(variables, x, call)) is not None:
-                outputs = found
+            elif (stacked := self._at_once(variables, x, call)) is not None:
+                outputs = stacked
             else:
                 with self._in_place(variables):
                     outputs = self._module(x)
@@ -304,10 +304,10 @@ class Network:
         sequence = None if self._watched or self._surrounded else self._sequence
         if sequence is None or not isinstance(x, Tensor):
             return None
-        found = stacks(x, *variables.values(), at=0)
-        if found is None:
+        inside = stacks(x, *variables.values(), at=0)
+        if inside is None:
             return None
-        level, (inputs, *given) = found
+        level, (inputs, *given) = inside
         whole = sequence.variables(inputs, dict(zip(variables, given, strict=True)))
         if whole is None:
             return None
@@ -366,11 +366,11 @@ Slot = tuple[dict[str, Any], str]
 
 def _slots(module: nn.Module) -> dict[str, list[Slot]]:
     """Where a module keeps each named tensor; a shared one is kept in several places."""
-    found: dict[int, tuple[str, list[Slot]]] = {}
+    slots: dict[int, tuple[str, list[Slot]]] = {}
     for prefix, layer in module.named_modules():
         for kept in private.slots(layer):
             for key, tensor in kept.items():
                 if tensor is not None:
                     name = f"{prefix}.{key}" if prefix else key
-                    found.setdefault(id(tensor), (name, []))[1].append((kept, key))
-    return dict(found.values())
+                    slots.setdefault(id(tensor), (name, []))[1].append((kept, key))
+    return dict(slots.values())

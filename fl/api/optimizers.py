@@ -100,8 +100,8 @@ def _free(grads: Tree) -> Leaves | None:
     They are still in the processor's cache, where fresh memory is not. On a GPU that matters less
     than one kernel for all leaves does.
     """
-    found = tuple(trees.leaves(grads)) if isinstance(grads, trees.Scratch) else ()
-    return found if found and found[0].device.type == "cpu" else None
+    memory = tuple(trees.leaves(grads)) if isinstance(grads, trees.Scratch) else ()
+    return memory if memory and memory[0].device.type == "cpu" else None
 
 
 def _down(

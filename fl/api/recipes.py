@@ -140,10 +140,12 @@ class _Parts:
 
     def init(self, variables: Tree) -> tuple[Tree, Tree]:
         client = select(variables, self.local)
-        own = {PERSONAL_PARAMS: self.personal_params(variables)} if self.personal_params else {}
-        client |= own
+        personal_params = (
+            {PERSONAL_PARAMS: self.personal_params(variables)} if self.personal_params else {}
+        )
+        client |= personal_params
         if self.keep_optimizer:
-            trained = {**_trained(variables, self.passes[0])[0], **own}
+            trained = {**_trained(variables, self.passes[0])[0], **personal_params}
             client["optimizer"] = self.optimizer.init(trained)
         if self.adaptive:
             client["terms"] = {term.name: term.start(variables) for term in self.adaptive}
@@ -190,13 +192,15 @@ class _Parts:
         return {name: leaf for ask in self.references for name, leaf in ask(see).items()}
 
     def loss(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-        params, own = self._apart(work)
+        params, personal_params = self._apart(work)
         batch = self.alterations.before(batch)
         alter, met = self.alterations.functions(work.get(ALTERATION_STATES, {}), batch)
         output = self.network.train(
             params, work["buffers"], batch["x"], key=batch.get("key"), alter=alter
         )
-        forward = Forward(self.network, output, params, server, work, batch, own, self.task)
+        forward = Forward(
+            self.network, output, params, server, work, batch, personal_params, self.task
+        )
         values, seen = [term(forward) for term in self.plain], {}
         for term in self.adaptive:
             value, seen[term.name] = term.term(forward, work["terms"][term.name])
@@ -213,12 +217,12 @@ class _Parts:
         return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
 
     def end(self, server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        params, own = self._apart(work)
+        params, personal_params = self._apart(work)
         ordered = {name: params[name] for name in self.network.names["params"]}
         final = {"params": ordered, "buffers": work["buffers"]}
         kept = select(final, self.local)
         if self.personal_params:
-            kept[PERSONAL_PARAMS] = own
+            kept[PERSONAL_PARAMS] = personal_params
         if self.keep_optimizer:
             kept["optimizer"] = work["optimizer"]
         kept |= {key: work[key] for key in ("terms", ALTERATION_STATES) if key in work}

@@ -96,8 +96,8 @@ def of_one(each: ConcludeEach, seen: Mapping[str, Tensor], classes: int) -> dict
     import numpy as np
 
     size = len(next(iter(seen.values())))
-    found = each(seen, np.array([size]), classes)
-    return {name: float(values[0]) for name, values in found.items()}
+    values_by_name = each(seen, np.array([size]), classes)
+    return {name: float(values[0]) for name, values in values_by_name.items()}
 
 
 def tasks_of(target: Any) -> tuple[str, ...]:
@@ -106,8 +106,8 @@ def tasks_of(target: Any) -> tuple[str, ...]:
     Its attribute ``tasks`` says it: names of tasks, or `ANY`. Without that attribute it is made for
     `DEFAULT`, and needs class labels.
     """
-    found: tuple[str, ...] = getattr(target, "tasks", (DEFAULT,))
-    return found
+    tasks: tuple[str, ...] = getattr(target, "tasks", (DEFAULT,))
+    return tasks
 
 
 def serves(target: Any, task: str) -> bool:

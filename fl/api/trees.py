@@ -30,9 +30,9 @@ class Scratch(dict[str, Any]):
     @classmethod
     def of(cls, tree: Tree) -> Tree:
         """The tree as scratch, or as it is where numbers share their memory."""
-        found = leaves(tree)
-        apart = len({leaf.data_ptr() for leaf in found}) == len(found)
-        dense = all(leaf.is_contiguous() or 0 not in leaf.stride() for leaf in found)
+        tensors = leaves(tree)
+        apart = len({leaf.data_ptr() for leaf in tensors}) == len(tensors)
+        dense = all(leaf.is_contiguous() or 0 not in leaf.stride() for leaf in tensors)
         return cls(tree) if apart and dense else tree
 
 
@@ -57,13 +57,13 @@ def each(fn: Callable[[Tensor], Tensor], inputs: Any) -> Any:
 
 def leaves(tree: Tree) -> list[Tensor]:
     """The tensors of a tree, in the order of its keys."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for leaf in tree.values():
         if isinstance(leaf, Tensor):
-            found.append(leaf)
+            tensors.append(leaf)
         else:
-            found.extend(leaves(leaf))
-    return found
+            tensors.extend(leaves(leaf))
+    return tensors
 
 
 def unflatten(tree: Tree, values: Sequence[Tensor]) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def rows(tensor: Tensor, index: Tensor) -> Tensor:
     """
     if index.dtype == torch.bool:
         return tensor[index]
-    found = tensor.index_select(0, index.reshape(-1).to(tensor.device))
-    return found.reshape((*index.shape, *tensor.shape[1:]))
+    picked = tensor.index_select(0, index.reshape(-1).to(tensor.device))
+    return picked.reshape((*index.shape, *tensor.shape[1:]))
 
 
 def put(tree: Tree, index: Tensor, values: Tree) -> dict[str, Any]:
@@ -129,11 +129,11 @@ def without(tree: Tree, names: Collection[str]) -> dict[str, Any]:
 
 def overlaid(tree: Tree, over: Tree) -> dict[str, Any]:
     """The leaves of both trees; where both have a leaf, that of ``over``."""
-    found = dict(tree)
+    both = dict(tree)
     for key, leaf in over.items():
         inner = not isinstance(leaf, Tensor)
-        found[key] = overlaid(found.get(key, {}), leaf) if inner else leaf
-    return found
+        both[key] = overlaid(both.get(key, {}), leaf) if inner else leaf
+    return both
 
 
 def to(tree: Tree, device: torch.device | str) -> dict[str, Any]:
@@ -148,11 +148,11 @@ def laid_out(tree: Tree, models: Tree) -> dict[str, Any]:
     Of several such models one that is not contiguous counts: where gradients are added up, one that
     is may only have taken after the weights.
     """
-    found: dict[tuple[str, torch.Size], Tensor] = {}
+    layouts: dict[tuple[str, torch.Size], Tensor] = {}
     for key, leaf in _named(models):
-        if (key, leaf.shape) not in found or not leaf.is_contiguous():
-            found[key, leaf.shape] = leaf
-    return _arranged(tree, found)
+        if (key, leaf.shape) not in layouts or not leaf.is_contiguous():
+            layouts[key, leaf.shape] = leaf
+    return _arranged(tree, layouts)
 
 
 def _named(tree: Tree) -> Iterator[tuple[str, Tensor]]:
@@ -164,15 +164,15 @@ def _named(tree: Tree) -> Iterator[tuple[str, Tensor]]:
 
 
 def _arranged(tree: Tree, models: Mapping[tuple[str, torch.Size], Tensor]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    arranged: dict[str, Any] = {}
     for key, leaf in tree.items():
         if not isinstance(leaf, Tensor):
-            found[key] = _arranged(leaf, models)
+            arranged[key] = _arranged(leaf, models)
             continue
         model = models.get((key, leaf.shape), leaf)
         alike = model.stride() == leaf.stride()
-        found[key] = leaf if alike else torch.empty_like(model, dtype=leaf.dtype).copy_(leaf)
-    return found
+        arranged[key] = leaf if alike else torch.empty_like(model, dtype=leaf.dtype).copy_(leaf)
+    return arranged
 
 
 def zeros_like(tree: Tree) -> dict[str, Any]:
@@ -201,13 +201,13 @@ def vmap(fn: Callable[..., Any], dims: Sequence[int | None]) -> Callable[..., An
                 dict(tree) if dim is None else apply(_inside(level), tree)
                 for tree, dim in zip(arguments, dims, strict=True)
             ]
-            found = fn(*inside)
+            results = fn(*inside)
             outside = apply(
-                lambda leaf: private.remove_batch_dim(leaf, level, size, 0), _as_tree(found)
+                lambda leaf: private.remove_batch_dim(leaf, level, size, 0), _as_tree(results)
             )
         finally:
             private.end_vmap()
-        return tuple(outside.values()) if isinstance(found, tuple) else outside
+        return tuple(outside.values()) if isinstance(results, tuple) else outside
 
     return call
 
@@ -224,7 +224,7 @@ def _load_rules() -> None:
 
 def _as_tree(value: Any) -> Tree:
     if isinstance(value, tuple):
-        return {str(place): part for place, part in enumerate(value)}
+        return {str(place): item for place, item in enumerate(value)}
     return dict(value)
 
 

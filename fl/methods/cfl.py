@@ -72,8 +72,8 @@ class CFL:
             return server, base.init(variables)[1]
 
         def payload(server: Tree, client: Tree) -> Tree:
-            own = server["cluster"].index_select(0, client["id"].reshape(1))
-            return trees.apply(lambda leaf: leaf.index_select(0, own)[0], server["models"])
+            cluster = server["cluster"].index_select(0, client["id"].reshape(1))
+            return trees.apply(lambda leaf: leaf.index_select(0, cluster)[0], server["models"])
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             ids = clients["id"]
@@ -99,14 +99,14 @@ class CFL:
             state = {"cluster": cluster, "scale": scale, "round": server["round"] + 1}
             return {"models": models, **state}, dict(clients)
 
-        def own(server: Tree, client: Tree | None) -> Tree:
+        def model_of(server: Tree, client: Tree | None) -> Tree:
             return payload(server, client or {})
 
         return Method(
             init,
             (local,),
             aggregate,
-            {"personal": own},
+            {"personal": model_of},
             send=lambda server: {},
             payload=payload,
             trace=clusters,

@@ -81,9 +81,9 @@ class FedDyn:
             return {**mean, "params": params, "drift": drift}, kept
 
         def mean_model(server: Tree, client: Tree | None) -> Tree:
-            own = shared(server, None)
-            before = trees.apply(lambda w, h: w + h / self.alpha, own["params"], server["drift"])
-            return {**own, "params": before}
+            model = shared(server, None)
+            before = trees.apply(lambda w, h: w + h / self.alpha, model["params"], server["drift"])
+            return {**model, "params": before}
 
         step = replace(local, begin=begin, end=end)
         views: dict[str, View] = {"global": mean_model if self.scored == "mean" else shared}
@@ -92,5 +92,5 @@ class FedDyn:
 
 def against_drift(forward: Forward) -> Tensor:
     """-<g_k, w>, with g_k from the client's tree."""
-    own = [forward.params[name] * g for name, g in forward.work["drift"].items()]
-    return -torch.stack([part.sum() for part in own]).sum()
+    products = [forward.params[name] * g for name, g in forward.work["drift"].items()]
+    return -torch.stack([product.sum() for product in products]).sum()

@@ -57,7 +57,7 @@ class FedIoT:
 
     def build(self, setting: Setting) -> Method:
         """FedAvg of autoencoders; ``aggregate`` trains the classifier."""
-        body, part = without(setting.network.head), head_pass(setting, self.server_epochs)
+        body, training = without(setting.network.head), head_pass(setting, self.server_epochs)
         base = recipe(
             setting,
             terms=(reconstruction(setting),),
@@ -86,8 +86,8 @@ class FedIoT:
             assert setting.at_server is not None
             number = server["round"] + 1
             averaged = trees.overlaid(server, trees.mean(uploads, n))
-            found, _ = setting.at_server(part, shared(averaged, None), int(number))
-            return {**averaged, **found, "round": number}, dict(clients)
+            trained, _ = setting.at_server(training, shared(averaged, None), int(number))
+            return {**averaged, **trained, "round": number}, dict(clients)
 
         return replace(
             base,

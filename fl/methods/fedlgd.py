@@ -102,8 +102,8 @@ class FedLGD:
             like = trees.leaves(variables["params"])[0]
             key = torch.tensor(rng.torch_seed(setting.seed, "virtual images"), device=like.device)
             images = anchors.noise(key, like.dtype)
-            own = virtual.nothing(setting, variables, self.images)
-            client = {**client, IMAGES: own, ANCHORS: torch.zeros_like(images)}
+            local_images = virtual.nothing(setting, variables, self.images)
+            client = {**client, IMAGES: local_images, ANCHORS: torch.zeros_like(images)}
             return {**server, IMAGES: images, "key": key, "round": torch.zeros_like(key)}, client
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:

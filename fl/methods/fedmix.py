@@ -106,10 +106,10 @@ class FedMix:
         batch, outputs, means = forward.batch, forward.output.outputs, forward.shared[MEANS]
         chosen = drawn(means["known"], batch["key"][0])
         x, y = means["x"][chosen], means["y"][chosen]
-        own = classification_loss(outputs, batch)
+        plain = classification_loss(outputs, batch)
         other = weighted_mean(-(F.log_softmax(outputs, -1) * y).sum(-1), batch)
         along = (slope(forward) * x).sum()
-        return (1 - self.lam) * own + self.lam * (other + along)
+        return (1 - self.lam) * plain + self.lam * (other + along)
 
 
 def drawn(known: Tensor, key: Tensor) -> Tensor:
@@ -129,5 +129,5 @@ def slope(forward: Forward) -> Tensor:
         )
         return classification_loss(seen.outputs, batch)
 
-    found: Tensor = grad(value)(batch["x"])
-    return found
+    gradient: Tensor = grad(value)(batch["x"])
+    return gradient

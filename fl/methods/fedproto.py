@@ -65,10 +65,10 @@ class FedProto:
         def with_anchors(server: Tree, client: Tree | None) -> Tree:
             return {**personal(server, client), "anchors": server["anchors"]}
 
-        own: View = personal
+        view: View = personal
         if self.predict == "prototype":
-            own = Predictor(with_anchors, nearest, by_sample=True)
-        return replace(shared, views={"personal": own})
+            view = Predictor(with_anchors, nearest, by_sample=True)
+        return replace(shared, views={"personal": view})
 
 
 def towards(lam: float) -> Term:

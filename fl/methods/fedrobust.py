@@ -70,10 +70,10 @@ class FedRobust:
         local = only(base)
 
         def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-            own = work["params"][PERSONAL_PARAMS]
-            x = shifted(batch["x"], own["matrix"], own["shift"])
+            shift = work["params"][PERSONAL_PARAMS]
+            x = shifted(batch["x"], shift["matrix"], shift["shift"])
             value, aux = local.loss(server, work, {**batch, "x": x})
-            return value - self.lam * strength(own["matrix"], own["shift"]), aux
+            return value - self.lam * strength(shift["matrix"], shift["shift"]), aux
 
         def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
             after = local.update(server, work, grads, aux, lr)

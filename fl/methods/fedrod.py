@@ -76,5 +76,5 @@ def balanced(forward: Forward) -> Tensor:
 
 def personalised(forward: Forward) -> Tensor:
     """Cross-entropy of the shared and the own head's outputs, added; only the own head learns."""
-    own = heads.outputs(forward.personal_params, forward.output.features.detach())
-    return classification_loss(forward.output.outputs.detach() + own, forward.batch)
+    residual = heads.outputs(forward.personal_params, forward.output.features.detach())
+    return classification_loss(forward.output.outputs.detach() + residual, forward.batch)

@@ -112,8 +112,8 @@ class FedSaC:
             alike = complementarity(uploads["basis"], self.principal_angles)
             weights = partial(fedsac_weights, alpha=alpha, beta=self.beta)
             within = [
-                among(rows, drawn, n, weights, (likeness(held), alike))
-                for rows, held in of_modalities(setting, clients, names)
+                among(rows, drawn, n, weights, (likeness(names_held), alike))
+                for rows, names_held in of_modalities(setting, clients, names)
             ]
             made = dict(zip(MATRICES, torch.stack(within).sum(0), strict=True))
             if shared:

@@ -70,18 +70,21 @@ class FedSR:
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
-            own = dict(client[PERSONAL_PARAMS])
-            return {**server, ENCODER: own.pop(ENCODER)}, {**client, PERSONAL_PARAMS: own}
+            kept_params = dict(client[PERSONAL_PARAMS])
+            return {**server, ENCODER: kept_params.pop(ENCODER)}, {
+                **client,
+                PERSONAL_PARAMS: kept_params,
+            }
 
         def begin(server: Tree, client: Tree) -> Tree:
-            own = {ENCODER: server[ENCODER], **client[PERSONAL_PARAMS]}
-            return local.begin(server, {**client, PERSONAL_PARAMS: own})
+            kept_params = {ENCODER: server[ENCODER], **client[PERSONAL_PARAMS]}
+            return local.begin(server, {**client, PERSONAL_PARAMS: kept_params})
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             kept, upload = local.end(server, client, work)
-            own = dict(kept[PERSONAL_PARAMS])
-            trained = own.pop(ENCODER)
-            return {**kept, PERSONAL_PARAMS: own}, {**upload, ENCODER: trained}
+            kept_params = dict(kept[PERSONAL_PARAMS])
+            trained = kept_params.pop(ENCODER)
+            return {**kept, PERSONAL_PARAMS: kept_params}, {**upload, ENCODER: trained}
 
         def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             seen = network.eval(variables["params"], variables["buffers"], x)
@@ -97,12 +100,12 @@ class FedSR:
 
     def term(self, forward: Forward) -> Tensor:
         """CE + alpha_l2r E||z|| + alpha_cmi KL(p(z|x) || r(z|y)), the mean over the batch."""
-        own, batch = forward.personal_params, forward.batch
-        mu, sigma = distribution(own[ENCODER], forward.output.features.flatten(1))
+        params, batch = forward.personal_params, forward.batch
+        mu, sigma = distribution(params[ENCODER], forward.output.features.flatten(1))
         z = mu + sigma * normal(batch["key"], mu)
         logits = outputs(head_of(forward.network, forward.params), z)
         norms = weighted_mean(z.norm(dim=1), batch)
-        apart = weighted_mean(divergence(mu, sigma, own["reference"], batch["y"]), batch)
+        apart = weighted_mean(divergence(mu, sigma, params["reference"], batch["y"]), batch)
         simple = self.alpha_l2r * norms + self.alpha_cmi * apart
         return classification_loss(logits, batch) + simple
 
@@ -137,6 +140,6 @@ def divergence(mu: Tensor, sigma: Tensor, reference: Tree, labels: Tensor) -> Te
     """KL(N(c mu, (c sigma)^2) || r(z|y)) of every sample, [b], with the client's scale c."""
     wide = F.softplus(reference["sigma"])[labels]
     centre, scale = reference["mu"][labels], reference["scale"]
-    own, spread = mu * scale, sigma * scale
-    ratio = (spread.square() + (own - centre).square()) / (2 * wide.square())
+    scaled, spread = mu * scale, sigma * scale
+    ratio = (spread.square() + (scaled - centre).square()) / (2 * wide.square())
     return (wide.log() - spread.log() + ratio - 0.5).sum(1)

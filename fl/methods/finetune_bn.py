@@ -72,7 +72,7 @@ class FineTuneBN:
                 "normalisation; allowed: client, or a model that has"
             )
         base = recipe(setting, local=everything, keep_optimizer=self.keep_optimizer)
-        part = replace(only(base), sampling=Sampling(SAMPLES[self.samples]))
+        tuning = replace(only(base), sampling=Sampling(SAMPLES[self.samples]))
 
         def unmoved(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
             params = {**work["frozen"], **work["params"]}
@@ -82,15 +82,16 @@ class FineTuneBN:
         def predict(variables: Tree, memory: Tree, x: Inputs) -> Tensor:
             params, buffers, whole = variables["params"], variables["buffers"], {"x": x}
             pieces = (
-                trees.take(whole, one)["x"] for one in cut(len(trees.leaves(whole)[0]), self.scored)
+                trees.take(whole, batch_)["x"]
+                for batch_ in cut(len(trees.leaves(whole)[0]), self.scored)
             )
             return torch.cat([network.train(params, buffers, some).outputs for some in pieces])
 
         if self.statistics == "stored":
-            return replace(base, passes=(replace(part, loss=unmoved),))
+            return replace(base, passes=(replace(tuning, loss=unmoved),))
         views = {"personal": Predictor(personal, predict)}
-        own = views if self.statistics == "batch" else base.views
-        return replace(base, passes=(part,), views=own)
+        views_ = views if self.statistics == "batch" else base.views
+        return replace(base, passes=(tuning,), views=views_)
 
 
 def cut(count: int, size: int) -> list[slice]:

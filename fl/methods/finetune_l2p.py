@@ -44,10 +44,10 @@ class FineTuneL2P:
             meta = variables.get("meta") or steering.meta(setting, like, learns)
             fixed = steering.fixed(setting, like, learns, 1.0)
             server = {"meta": meta, "fixed": variables.get("fixed", fixed)}
-            own = select(variables, everything)
-            own["buffers"] = steering.restarted(own["buffers"])
+            model = select(variables, everything)
+            model["buffers"] = steering.restarted(model["buffers"])
             stored = steering.kept(variables["buffers"])
-            return server, {**own, "stored": stored, **steering.unseen(like)}
+            return server, {**model, "stored": stored, **steering.unseen(like)}
 
         def origin(server: Tree, client: Tree) -> Tree:
             return {
@@ -60,14 +60,14 @@ class FineTuneL2P:
             return steering.work(*model, client["hyper"])
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            own = {"params": dict(work["params"]), "buffers": dict(work["buffers"])}
-            return {**client, **own}, {}
+            trained = {"params": dict(work["params"]), "buffers": dict(work["buffers"])}
+            return {**client, **trained}, {}
 
         def personal(server: Tree, client: Tree | None) -> Tree:
-            own = client or {}
-            beta = own["hyper"]["beta"]
-            buffers = steering.mixed(own["buffers"], own["stored"], beta)
-            return {"params": dict(own["params"]), "buffers": buffers}
+            model = client or {}
+            beta = model["hyper"]["beta"]
+            buffers = steering.mixed(model["buffers"], model["stored"], beta)
+            return {"params": dict(model["params"]), "buffers": buffers}
 
         sweep = measuring(steering, origin, split, lambda round_: round_ == 1, steered=True)
         passes = (sweep, tuning(steering, begin, end, Sampling(split)))

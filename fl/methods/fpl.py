@@ -75,14 +75,14 @@ def clustered(prototypes: Tensor, counts: Tensor, like: Tensor) -> Tensor:
         prototypes: Of clients, [K, C, d].
         counts: Of their samples, [K, C].
     """
-    found = torch.zeros_like(like)
-    for label, held in enumerate((counts > 0).T):
-        own = prototypes[held, label]
-        if len(own):
-            centres = means(own, finch(own).to(own.device))
+    clusters = torch.zeros_like(like)
+    for label, holders in enumerate((counts > 0).T):
+        vectors = prototypes[holders, label]
+        if len(vectors):
+            centres = means(vectors, finch(vectors).to(vectors.device))
             # In an order of their own, whatever that of clients is.
-            found[label, : len(centres)] = centres[centres.sum(1).argsort()]
-    return found
+            clusters[label, : len(centres)] = centres[centres.sum(1).argsort()]
+    return clusters
 
 
 def there(clusters: Tensor) -> Tensor:
@@ -99,8 +99,8 @@ def contrast(features: Tensor, labels: Tensor, clusters: Tensor, tau: float) -> 
     # Finite, so that a class without a cluster gives no infinity whose gradient is not a number.
     least = torch.finfo(similar.dtype).min / 4
     similar = torch.where(some, similar / tau, least)
-    own = similar[torch.arange(len(labels), device=labels.device), labels]
-    losses = similar.flatten(1).logsumexp(1) - own.logsumexp(1)
+    of_class = similar[torch.arange(len(labels), device=labels.device), labels]
+    losses = similar.flatten(1).logsumexp(1) - of_class.logsumexp(1)
     return torch.where(some.any(-1)[labels], losses, 0)
 
 

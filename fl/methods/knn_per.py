@@ -63,8 +63,8 @@ class KNNPer:
 
         def seen_by(variables: Tree, x: Inputs) -> Tree:
             output = network.eval(variables["params"], variables["buffers"], x)
-            own = F.softmax(output.outputs, dim=-1)
-            return {"features": output.features.flatten(1), "model": own}
+            predicted = F.softmax(output.outputs, dim=-1)
+            return {"features": output.features.flatten(1), "model": predicted}
 
         def look(variables: Tree, batch: Batch) -> Tree:
             return {**seen_by(variables, batch["x"]), "y": batch["y"]}

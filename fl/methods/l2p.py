@@ -89,10 +89,10 @@ class L2P:
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
-            own = select(variables, everything)
+            model = select(variables, everything)
             meta = steering.meta(setting, like, ("bn", "lr"))
-            server = {"origin": own, "meta": meta, "fixed": {}}
-            return server, {**own, "meta": meta, **steering.unseen(like)}
+            server = {"origin": model, "meta": meta, "fixed": {}}
+            return server, {**model, "meta": meta, **steering.unseen(like)}
 
         def conclude(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             return concluded(client, work, over=True), {}

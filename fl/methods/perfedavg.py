@@ -95,8 +95,8 @@ class PerFedAvg:
             buffers = moved if self.statistics == "both" else work["buffers"]
             if self.order == "free":
                 return self.free(before, after, work["params"], adapted, buffers)
-            value, found = after(adapted, buffers)
-            return value, dict(found)
+            value, seen = after(adapted, buffers)
+            return value, dict(seen)
 
         return replace(base, passes=(replace(local, loss=loss),))
 
@@ -108,7 +108,7 @@ class PerFedAvg:
         d is the outer gradient, and H d is (g(w + delta d) - g(w - delta d)) / (2 delta), where g
         is the gradient on the first half.
         """
-        outer, (value, found) = grad(_with_value(after), has_aux=True)(adapted, buffers)
+        outer, (value, seen) = grad(_with_value(after), has_aux=True)(adapted, buffers)
         far = [
             grad(before, has_aux=True)(
                 trees.apply(lambda w, d, s=sign * self.delta: (w + s * d).detach(), params, outer)
@@ -122,14 +122,14 @@ class PerFedAvg:
         )
         parts = trees.apply(lambda w, m: (w * m.detach()).sum(), params, slope)
         surrogate = torch.stack(trees.leaves(parts)).sum()
-        return value.detach() + surrogate - surrogate.detach(), found
+        return value.detach() + surrogate - surrogate.detach(), seen
 
 
 def _with_value(loss: Any) -> Any:
     """The loss, with its value beside what it returns."""
 
     def both(params: Tree, buffers: Tree) -> tuple[Tensor, tuple[Tensor, Tree]]:
-        value, found = loss(params, buffers)
-        return value, (value, found)
+        value, seen = loss(params, buffers)
+        return value, (value, seen)
 
     return both

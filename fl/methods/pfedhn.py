@@ -86,13 +86,18 @@ class PFedHN:
                 )
             return {**server, "hyper": hyper, "optimizer": state}, dict(clients)
 
-        def own(server: Tree, client: Tree | None) -> Tree:
+        def model_of(server: Tree, client: Tree | None) -> Tree:
             mine = client or {}
             return {**payload(server, mine), "buffers": dict(mine["buffers"])}
 
         step = replace(local, end=end)
         return Method(
-            init, (step,), aggregate, {"personal": own}, send=lambda server: {}, payload=payload
+            init,
+            (step,),
+            aggregate,
+            {"personal": model_of},
+            send=lambda server: {},
+            payload=payload,
         )
 
     def gradient(self, server: Tree, ids: Tensor, moved: Tree) -> Tree:
@@ -102,10 +107,10 @@ class PFedHN:
             made = generated(hyper, hyper["clients"][ids], server["like"])
             pairs = zip(trees.leaves(made), trees.leaves(moved), strict=True)
             total = torch.stack([(theta * d.detach()).sum() for theta, d in pairs]).sum()
-            found = torch.autograd.grad(total / len(ids), trees.leaves(hyper))
-        size = torch.stack([g.square().sum() for g in found]).sum().sqrt()
+            gradients = torch.autograd.grad(total / len(ids), trees.leaves(hyper))
+        size = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
         shorter = (self.clip / size.clamp(min=1e-12)).clamp(max=1.0)
-        return trees.unflatten(hyper, [g * shorter for g in found])
+        return trees.unflatten(hyper, [g * shorter for g in gradients])
 
     def hypernetwork(self, setting: Setting, params: Tree) -> Tree:
         """Embeddings of all clients, hidden layers, and a linear head for each of the weights."""

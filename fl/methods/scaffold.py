@@ -41,14 +41,14 @@ class Scaffold:
 
         def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
             corrected = trees.apply(
-                lambda g, c, own: g + c - own, grads, server["control"], work["control"]
+                lambda g, c, c_k: g + c - c_k, grads, server["control"], work["control"]
             )
             return stepped(local.update(server, work, corrected, aux, lr), momentum, lr)
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             client, upload = local.end(server, client, work)
             control = trees.apply(
-                lambda own, c, x, y: own - c + (x - y) / length(work),
+                lambda c_k, c, x, y: c_k - c + (x - y) / length(work),
                 client["control"],
                 server["control"],
                 server["params"],

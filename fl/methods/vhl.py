@@ -78,7 +78,7 @@ class VHL:
         """FedAvg with one more term, and a phase that sends the images."""
         check_images(setting)
         base = recipe(setting, terms=(cross_entropy, self.term(setting.classes)))
-        part = only(base)
+        local = only(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
@@ -88,7 +88,7 @@ class VHL:
             return {**server, IMAGES: images}, {**client, IMAGES: torch.zeros_like(images)}
 
         def begin(server: Tree, client: Tree) -> Tree:
-            return {**part.begin(server, client), IMAGES: client[IMAGES]}
+            return {**local.begin(server, client), IMAGES: client[IMAGES]}
 
         def look(server: Tree, client: Tree, sent: Tree, batch: Any) -> Tree:
             return {"samples": batch["weight"].sum()}
@@ -103,7 +103,7 @@ class VHL:
             send=lambda server: {IMAGES: server[IMAGES]},
             everyone=True,
         )
-        step = replace(part, begin=begin, sampling=replace(part.sampling, keyed=True))
+        step = replace(local, begin=begin, sampling=replace(local.sampling, keyed=True))
         return replace(
             base,
             init=init,
@@ -126,9 +126,9 @@ class VHL:
             passed = forward.network.train(forward.params, forward.work["buffers"], x, key=keys)
             ones = torch.ones_like(x[:, 0, 0, 0])
             loss = classification_loss(passed.outputs, {"y": y, "weight": ones})
-            own, others = forward.output.features.flatten(1), passed.features.flatten(1)
+            features, others = forward.output.features.flatten(1), passed.features.flatten(1)
             contrast = supervised_contrast(
-                torch.cat([own, others.detach()]),
+                torch.cat([features, others.detach()]),
                 torch.cat([batch["y"], y]),
                 self.tau,
                 torch.cat([batch["weight"], ones]),

@@ -57,25 +57,27 @@ class WarmUp:
         """Distribution matching, round after round; every client works for itself."""
         virtual.check_images(setting)
         matching = Matching(self.real, None, setting.training.momentum)
-        part = virtual.distribution_matching(setting, matching, lambda round_: self.steps, "new")
+        matching_pass = virtual.distribution_matching(
+            setting, matching, lambda round_: self.steps, "new"
+        )
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             images = virtual.nothing(setting, variables, self.images)
             key = torch.tensor(rng.torch_seed(setting.seed, "virtual images"), device=images.device)
             server = {kind: dict(variables[kind]) for kind in KINDS}
-            state = part.begin(server, {IMAGES: images})[STATE]
+            state = matching_pass.begin(server, {IMAGES: images})[STATE]
             return {**server, "key": key}, {IMAGES: images, STATE: state}
 
         def begin(server: Tree, client: Tree) -> Tree:
-            return {**part.begin(server, client), STATE: client[STATE]}
+            return {**matching_pass.begin(server, client), STATE: client[STATE]}
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-            kept, sent = part.end(server, client, work)
+            kept, sent = matching_pass.end(server, client, work)
             return {**kept, STATE: work[STATE]}, sent
 
         return Method(
             init,
-            (replace(part, begin=begin, end=end),),
+            (replace(matching_pass, begin=begin, end=end),),
             virtual.unchanged,
             {"personal": Predictor(variables_of, self._nearest(setting), by_sample=True)},
             before=(virtual.begun(setting, self.images, self.initial),),

@@ -140,18 +140,16 @@ def _with(
     return replace(method, init=init, aggregate=marked, send=send, admit=admit)
 
 
-def _check_held(held: Tensor) -> None:
-    """Raise `FedloomError` for a class of which nobody has a training sample, see ``held``
-    [classes].
-    """
-    for label in (held == 0).nonzero()[:1, 0].tolist():
+def _check_held(counts: Tensor) -> None:
+    """Raise `FedloomError` for a class without a training sample, by counts [classes]."""
+    for label in (counts == 0).nonzero()[:1, 0].tolist():
         raise FedloomError(
             f"anchors: no client that takes part has a training sample of class {label}, so it has "
             "no anchor; allowed: a partition in which every class is held"
         )
 
 
-def _remembering(part: Pass) -> Pass:
+def _remembering(pass_: Pass) -> Pass:
     """The pass, whose client keeps what it trained."""
 
     def end(server: Tree, client: Tree, work: Tree) -> Told:
@@ -159,12 +157,12 @@ def _remembering(part: Pass) -> Pass:
             raise FedloomError(
                 "anchors: the method trains two models; allowed: one that trains one"
             )
-        kept, upload = part.end(server, client, work)
+        kept, upload = pass_.end(server, client, work)
         params = {**work["frozen"], **work["params"]}
         params.pop(PERSONAL_PARAMS, None)
         return {**kept, TRAINED: {"params": params, "buffers": work["buffers"]}}, upload
 
-    return replace(part, end=end)
+    return replace(pass_, end=end)
 
 
 def _whole(network: Network, client: Tree, server: Tree) -> Tree:

@@ -93,20 +93,20 @@ class GlobalImages:
         )
 
 
-def on_both(part: Pass, shared: GlobalImages, images: int, due: Callable[[int], bool]) -> Pass:
+def on_both(pass_: Pass, shared: GlobalImages, images: int, due: Callable[[int], bool]) -> Pass:
     """The pass, in the rounds that are due, over a client's images and its copy of the global ones.
 
     Args:
         images: Of the client, per class.
     """
     classes = shared.setting.classes
-    parts = [virtual.labels(classes, one, torch.zeros(())) for one in (images, shared.count)]
+    parts = [virtual.labels(classes, sample, torch.zeros(())) for sample in (images, shared.count)]
     y = torch.cat(parts)
 
     def begin(server: Tree, client: Tree) -> Tree:
-        return {**part.begin(server, client), **{k: client[k] for k in (IMAGES, ANCHORS)}}
+        return {**pass_.begin(server, client), **{k: client[k] for k in (IMAGES, ANCHORS)}}
 
     def both(work: Tree) -> tuple[Tensor, Tensor]:
         return torch.cat([work[IMAGES], work[ANCHORS]]), y.to(work[IMAGES].device)
 
-    return virtual.on_images(replace(part, begin=begin), shared.setting, both, len(y), due)
+    return virtual.on_images(replace(pass_, begin=begin), shared.setting, both, len(y), due)

@@ -27,30 +27,30 @@ from fl.api import (
 BASE, OWN = "base", "own"
 
 
-def pair(base: Method, own: Method) -> Method:
-    """``base`` as it is, and beside it ``own``, a method all of whose weights stay local.
+def pair(base: Method, personal: Method) -> Method:
+    """``base`` as it is, and beside it ``personal``, a method all of whose weights stay local.
 
-    Wherever the own model looks at what is shared, it sees the server's tree of ``base``; so a term
-    such as `fl.api.losses.proximal` ties it to the shared model. The training loss is the sum of
-    both losses. Each of the two methods has one pass.
+    Wherever the personal model looks at what is shared, it sees the server's tree of ``base``; so a
+    term such as `fl.parts.proximal.proximal` ties it to the shared model. The training loss is the
+    sum of both losses. Each of the two methods has one pass.
     """
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
         server, first = base.init(variables)
-        return server, {BASE: first, OWN: own.init(variables)[1]}
+        return server, {BASE: first, OWN: personal.init(variables)[1]}
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         server, kept = base.aggregate(server, clients[BASE], uploads, n)
         return server, {**clients, BASE: kept}
 
-    def part(view: View, key: str) -> View:
+    def half_of(view: View, key: str) -> View:
         return lambda server, client: view(server, client and client[key])
 
     views = {
-        GLOBAL: part(base.views[GLOBAL], BASE),
-        PERSONAL: part(own.views[PERSONAL], OWN),
+        GLOBAL: half_of(base.views[GLOBAL], BASE),
+        PERSONAL: half_of(personal.views[PERSONAL], OWN),
     }
-    first, second = only(base), only(own)
+    first, second = only(base), only(personal)
     averaging = isinstance(base.aggregate, Averaging)
     merged = Averaging(aggregate) if averaging else aggregate
     return Method(init, (_both(first, second),), merged, views)
@@ -63,11 +63,11 @@ def _both(first: Pass, second: Pass) -> Pass:
         return _joined({key: p.begin(server, client[key]) for key, p in passes.items()})
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-        found = {
+        losses = {
             key: p.loss(server, _half(work, key), _half_batch(batch, key))
             for key, p in passes.items()
         }
-        return found[BASE][0] + found[OWN][0], {key: aux for key, (_, aux) in found.items()}
+        return losses[BASE][0] + losses[OWN][0], {key: aux for key, (_, aux) in losses.items()}
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         as_scratch = trees.Scratch if isinstance(grads, trees.Scratch) else dict

@@ -9,23 +9,23 @@ from torch import Tensor
 from fl.api import PAYLOAD, Batch, Pass, Rate, Refresh, Tree
 
 
-def on_payload(part: Pass) -> Pass:
+def on_payload(pass_: Pass) -> Pass:
     """The pass, which takes the client's `PAYLOAD` tree wherever it would take the server's.
 
     A proximal term, for example, then pulls towards what the server made for this client.
     """
 
     def begin(server: Tree, client: Tree) -> Tree:
-        return {**part.begin(client[PAYLOAD], client), PAYLOAD: client[PAYLOAD]}
+        return {**pass_.begin(client[PAYLOAD], client), PAYLOAD: client[PAYLOAD]}
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
-        return part.loss(work[PAYLOAD], work, batch)
+        return pass_.loss(work[PAYLOAD], work, batch)
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-        return part.update(work[PAYLOAD], work, grads, aux, lr)
+        return pass_.update(work[PAYLOAD], work, grads, aux, lr)
 
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
-        return part.end(client[PAYLOAD], client, work)
+        return pass_.end(client[PAYLOAD], client, work)
 
     def reference(server: Tree, work: Tree, batch: Batch) -> Tree:
         return ask(work[PAYLOAD], work, batch)
@@ -36,8 +36,8 @@ def on_payload(part: Pass) -> Pass:
 
         return replace(refresh, look=look)
 
-    changed = replace(part, begin=begin, loss=loss, update=update, end=end)
-    if part.reference:
-        ask = part.reference
+    changed = replace(pass_, begin=begin, loss=loss, update=update, end=end)
+    if pass_.reference:
+        ask = pass_.reference
         changed = replace(changed, reference=reference)
-    return replace(changed, refreshes=tuple(map(on_given_too, part.refreshes)))
+    return replace(changed, refreshes=tuple(map(on_given_too, pass_.refreshes)))

@@ -18,7 +18,7 @@ LEAST = 1e-12
 """The least norm of a gradient, so that one can divide by it."""
 
 
-def at_worst(part: Pass, radius: float) -> Pass:
+def at_worst(pass_: Pass, radius: float) -> Pass:
     """The pass, with the loss and the gradient at w + radius g/||g||, where g is the gradient at w.
 
     No gradient is taken through g. The batch is looked at twice; both looks move running
@@ -27,16 +27,16 @@ def at_worst(part: Pass, radius: float) -> Pass:
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         def before(params: Tree) -> tuple[Tensor, Tree]:
-            return part.loss(server, {**work, "params": params}, batch)
+            return pass_.loss(server, {**work, "params": params}, batch)
 
         still = trees.apply(Tensor.detach, work["params"])
         uphill, first = grad(before, has_aux=True)(still)
         uphill = trees.apply(Tensor.detach, uphill)
         scale = radius / norm(uphill).clamp(min=LEAST)
         worst = trees.apply(lambda w, g: w + scale * g, work["params"], uphill)
-        return part.loss(server, {**work, "params": worst, "buffers": first["buffers"]}, batch)
+        return pass_.loss(server, {**work, "params": worst, "buffers": first["buffers"]}, batch)
 
-    return replace(part, loss=loss)
+    return replace(pass_, loss=loss)
 
 
 def norm(tree: Tree) -> Tensor:

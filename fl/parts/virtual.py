@@ -229,7 +229,7 @@ Virtual = Callable[[Tree], tuple[Tensor, Tensor]]
 
 
 def on_images(
-    part: Pass, setting: Setting, images: Virtual, count: int, due: Callable[[int], bool]
+    pass_: Pass, setting: Setting, images: Virtual, count: int, due: Callable[[int], bool]
 ) -> Pass:
     """The pass, in the rounds that are due, with batches of virtual images.
 
@@ -248,14 +248,14 @@ def on_images(
     size = training.batch_size
     whole = count // size if training.drop_last and count > size else math.ceil(count / size)
     length = training.local_steps or whole * (training.local_epochs or 1)
-    if part.refreshes:
+    if pass_.refreshes:
         raise FedloomError(
             "terms: one of them adapts to batches of a client's samples now and then, and the "
             "method trains on virtual images; allowed: terms that adapt after every step (update)"
         )
 
     def begin(server: Tree, client: Tree) -> Tree:
-        work = part.begin(server, client)
+        work = pass_.begin(server, client)
         return {**work, "step": torch.zeros_like(client["id"])}
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
@@ -269,16 +269,16 @@ def on_images(
         chosen = order[at % count]
         weight = (at < count).to(x.dtype)
         drawn_batch = {"x": x[chosen], "y": y[chosen], "weight": weight, "key": key}
-        if part.reference:
+        if pass_.reference:
             with torch.no_grad():
-                drawn_batch["reference"] = part.reference(server, work, drawn_batch)
-        return part.loss(server, work, drawn_batch)
+                drawn_batch["reference"] = pass_.reference(server, work, drawn_batch)
+        return pass_.loss(server, work, drawn_batch)
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-        return {**part.update(server, work, grads, aux, lr), "step": work["step"] + 1}
+        return {**pass_.update(server, work, grads, aux, lr), "step": work["step"] + 1}
 
     draws = Sampling(steps=lambda round_: length if due(round_) else 0, keyed=True)
-    return replace(part, begin=begin, loss=loss, update=update, sampling=draws, reference=None)
+    return replace(pass_, begin=begin, loss=loss, update=update, sampling=draws, reference=None)
 
 
 def unchanged(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:

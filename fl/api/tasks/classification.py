@@ -81,9 +81,9 @@ def balanced_accuracy(correct: np.ndarray, labels: np.ndarray, classes: int) -> 
     return float(_balanced(*by_class(correct, labels, np.array([len(labels)]), classes))[0])
 
 
-def _balanced(right: np.ndarray, held: np.ndarray) -> np.ndarray:
+def _balanced(right: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """`balanced_accuracy` of each client, from counts by class, [clients, classes] each."""
-    return np.asarray((right / held.clip(min=1)).sum(1) / (held > 0).sum(1))
+    return np.asarray((right / counts.clip(min=1)).sum(1) / (counts > 0).sum(1))
 
 
 def by_class(
@@ -99,8 +99,8 @@ def by_class(
     cell = np.repeat(np.arange(len(sizes)), sizes) * classes + labels
     cells = len(sizes) * classes
     right = np.bincount(cell, weights=correct, minlength=cells)
-    held = np.bincount(cell, minlength=cells)
-    return right.reshape(-1, classes), held.reshape(-1, classes)
+    counts = np.bincount(cell, minlength=cells)
+    return right.reshape(-1, classes), counts.reshape(-1, classes)
 
 
 def invent(count: int, classes: int, shape: tuple[int, ...]) -> np.ndarray:

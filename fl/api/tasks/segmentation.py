@@ -73,8 +73,8 @@ def _soft_of(outputs: Tensor, masks: Tensor, members: Tensor) -> tuple[Tensor, T
 def _mixed(outputs: Tensor, masks: Tensor, mixes: Sequence[Mix]) -> tuple[Tensor, Tensor]:
     """The shares of classes after all mixes, [b, classes, h, w], for both places of `_soft_of`."""
     members = _members(masks, outputs)
-    for partner, own in mixes:
-        members = mixed(members, partner, own)
+    for partner, share in mixes:
+        members = mixed(members, partner, share)
     return members, members
 
 
@@ -98,10 +98,10 @@ def _missed(overlap: Tensor, volume: Tensor) -> Tensor:
 def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """What the loss sums over images, and each image's Dice by class, [b, classes]."""
     entropy, overlap, volume = _soft(outputs, labels)
-    found = _members(outputs.argmax(1), outputs)
+    predicted = _members(outputs.argmax(1), outputs)
     wanted = _members(labels, outputs)
-    hit = (found * wanted).sum((2, 3))
-    dice = _dice(hit, found.sum((2, 3)) + wanted.sum((2, 3)))
+    hit = (predicted * wanted).sum((2, 3))
+    dice = _dice(hit, predicted.sum((2, 3)) + wanted.sum((2, 3)))
     return {"entropy": entropy, "overlap": overlap, "volume": volume, "dice": dice}
 
 
