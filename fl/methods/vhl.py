@@ -48,7 +48,7 @@ from fl.api import (
     trees,
 )
 from fl.parts.generator import generated
-from fl.parts.supervised import supervised_contrast
+from fl.parts.losses import supervised_contrast
 from fl.parts.virtual import check_images, labels, unchanged
 
 IMAGES = "virtual"

@@ -34,7 +34,7 @@ class DenseNet100:
         elif shape[0] != 3:
             network.features.conv0 = _convolution(shape[0], 7, stride=2)
         parts = ("pool0", "denseblock1", "denseblock2", "denseblock3", "norm5")
-        network.blocks = tuple(f"features.{part}" for part in parts)
+        network.blocks = tuple(f"features.{name}" for name in parts)
         made: nn.Module = network
         return made
 

@@ -48,12 +48,12 @@ class Fusion:
 
     def _encoder(self, shape: tuple[int, ...]) -> nn.Module:
         if len(shape) == 1:
-            found, width = [nn.Linear(shape[0], self.hidden), nn.ReLU()], self.hidden
+            layers, width = [nn.Linear(shape[0], self.hidden), nn.ReLU()], self.hidden
         elif len(shape) in (2, 3):
-            found, width = self._convolutions(*shape), self.channels[-1]
+            layers, width = self._convolutions(*shape), self.channels[-1]
         else:
             raise ValueError(f"an input has shape {shape}, which has no encoder")
-        return nn.Sequential(*found, nn.Linear(width, self.features), nn.ReLU())
+        return nn.Sequential(*layers, nn.Linear(width, self.features), nn.ReLU())
 
     def _convolutions(self, depth: int, *sides: int) -> list[nn.Module]:
         if min(sides) < 2 ** len(self.channels):

@@ -86,5 +86,5 @@ class _Text(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         words = self.embedding(x.flatten(1)).transpose(1, 2)
-        found = [torch.relu(layer(words)).amax(dim=2) for layer in self.convolutions]
-        return torch.relu(self.features(torch.cat(found, dim=1)))
+        maxima = [torch.relu(layer(words)).amax(dim=2) for layer in self.convolutions]
+        return torch.relu(self.features(torch.cat(maxima, dim=1)))

@@ -118,8 +118,8 @@ def aligned(base: Method, setting: Setting, bins: int, tau: float) -> Method:
         return {"sums": total, "count": count}
 
     def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
-        own = seen["sums"] / seen["count"].clamp(min=1)
-        told = torch.where(seen["count"] >= FEWEST, own, server[HISTOGRAM])
+        histogram = seen["sums"] / seen["count"].clamp(min=1)
+        told = torch.where(seen["count"] >= FEWEST, histogram, server[HISTOGRAM])
         return dict(client), {**sent, HISTOGRAM: parted({"own": told}, client[COUNTS].sum())}
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:

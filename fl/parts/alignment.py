@@ -26,13 +26,13 @@ def inclination(weight: float, toward: str) -> Term:
     """
 
     def term(forward: Forward) -> Tensor:
-        own, other = _beside(forward, toward)
-        return -weight * F.normalize(own, dim=0) @ other
+        weights, other = _beside(forward, toward)
+        return -weight * F.normalize(weights, dim=0) @ other
 
     return term
 
 
 def _beside(forward: Forward, toward: str) -> tuple[Tensor, Tensor]:
     """The parameters of the pass and those in ``work[toward]``, each in one row."""
-    own = torch.cat([forward.params[name].flatten() for name in forward.work[toward]])
-    return own, torch.cat([leaf.flatten() for leaf in trees.leaves(forward.work[toward])])
+    weights = torch.cat([forward.params[name].flatten() for name in forward.work[toward]])
+    return weights, torch.cat([leaf.flatten() for leaf in trees.leaves(forward.work[toward])])

@@ -124,8 +124,8 @@ def _with(
         return {**server, **{key: new[key] for key in keys}}, client
 
     def send(server: Tree) -> Tree:
-        found = inner(server) if inner else {k: v for k, v in server.items() if k != ROUND}
-        return {**found, ANCHORS: server[ANCHORS]}
+        sent = inner(server) if inner else {k: v for k, v in server.items() if k != ROUND}
+        return {**sent, ANCHORS: server[ANCHORS]}
 
     def keeping(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> Told:
         after, kept = aggregate(server, clients, uploads, n)
@@ -167,10 +167,10 @@ def _remembering(pass_: Pass) -> Pass:
 
 def _whole(network: Network, client: Tree, server: Tree) -> Tree:
     """The server's model, completed by the client's own weights."""
-    found = {kind: {**client.get(kind, {}), **server.get(kind, {})} for kind in KINDS}
-    if len(found["params"]) < len(network.names["params"]):
+    model = {kind: {**client.get(kind, {}), **server.get(kind, {})} for kind in KINDS}
+    if len(model["params"]) < len(network.names["params"]):
         raise FedloomError(
             "anchors: neither the server nor the client has a whole model; allowed: a method with "
             "a shared model or one of the client's own"
         )
-    return found
+    return model

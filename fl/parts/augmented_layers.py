@@ -79,11 +79,11 @@ def channels(setting: Setting, layers: tuple[str, ...]) -> dict[str, int]:
 
 def _passed(setting: Setting, layers: tuple[str, ...]) -> dict[str, int]:
     """`channels` of layers that are named, from a pass."""
-    network, found = setting.network, dict[str, int]()
+    network, sizes = setting.network, dict[str, int]()
 
     def note(layer: str, features: Tensor) -> Tensor:
         check_images(features, "layers", layer)
-        found[layer] = features.shape[1]
+        sizes[layer] = features.shape[1]
         return features
 
     network.alter(layers)
@@ -94,11 +94,11 @@ def _passed(setting: Setting, layers: tuple[str, ...]) -> dict[str, int]:
         network.train(
             variables["params"], variables["buffers"], x, key=torch.arange(2), alter=alter
         )
-    if unused := [layer for layer in layers if layer not in found]:
+    if unused := [layer for layer in layers if layer not in sizes]:
         raise FedloomError(
             f"layers: a pass does not use {unused[0]}; allowed: a layer that it uses"
         )
-    return found
+    return sizes
 
 
 def drawn(setting: Setting, layers: tuple[str, ...], p: float, change: Change) -> Setting:
@@ -128,8 +128,8 @@ def federated(setting: Setting, layers: tuple[str, ...], p: float, momentum: Sha
             gammas = given["gamma_mean"], given["gamma_sd"]
             return augment(x, noise[0], noise[1], *gammas, weight=weight)
 
-        found = moments(features.detach())
-        mean, sd = (batch_mean(statistic, weight) for statistic in found)
+        statistics = moments(features.detach())
+        mean, sd = (batch_mean(statistic, weight) for statistic in statistics)
         met = is_drawn(batch["key"], WHETHER, p).to(mean.dtype)
         return _changed(features, batch, p, change), {"mean": mean, "sd": sd, "met": met}
 
@@ -157,8 +157,8 @@ def exchanged(base: Method, setting: Setting, layers: tuple[str, ...], fusion: F
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
         server, client = base.init(variables)
-        one = trees.leaves(variables["params"])[0].new_ones(())
-        begun = {"mean": one * 0, "sd": one, "mean_variance": one, "sd_variance": one}
+        unit = trees.leaves(variables["params"])[0].new_ones(())
+        begun = {"mean": unit * 0, "sd": unit, "mean_variance": unit, "sd_variance": unit}
         known = {
             layer: {key: value.repeat(size) for key, value in begun.items()}
             for layer, size in sizes.items()
@@ -197,8 +197,8 @@ def exchanged(base: Method, setting: Setting, layers: tuple[str, ...], fusion: F
     return replace(base, init=init, passes=(step,), aggregate=Averaging(aggregate))
 
 
-def _with(setting: Setting, one: Alteration) -> Setting:
-    return replace(setting, alterations=(one, *setting.alterations))
+def _with(setting: Setting, alteration: Alteration) -> Setting:
+    return replace(setting, alterations=(alteration, *setting.alterations))
 
 
 def _changed(features: Tensor, batch: Batch, p: float, change: Change) -> Tensor:

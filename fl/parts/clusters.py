@@ -24,8 +24,8 @@ def bipartition(similarity: Tensor) -> Tensor:
     for edge in order.tolist():
         if joined == count - 2:
             break
-        one, other = group[int(left[edge])], group[int(right[edge])]
-        if one != other:
-            group = [one if member == other else member for member in group]
+        kept, other = group[int(left[edge])], group[int(right[edge])]
+        if kept != other:
+            group = [kept if member == other else member for member in group]
             joined += 1
     return torch.tensor([int(member != group[0]) for member in group])

@@ -85,9 +85,9 @@ def cooperating(
     mixture = regulariser == "mixture"
     mu = -mu if regulariser == "released" else mu
     traced = matrices if setting.clients <= MOST else ()
-    held = alignment(mu, "received") if mixture else inclination(mu, "received")
-    own = all_but(*KINDS)
-    base = recipe(setting, terms=(task_loss, held), local=everything)
+    drift = alignment(mu, "received") if mixture else inclination(mu, "received")
+    without_model = all_but(*KINDS)
+    base = recipe(setting, terms=(task_loss, drift), local=everything)
     local = only(base)
 
     def init(variables: Tree) -> tuple[Tree, Tree]:
@@ -101,7 +101,7 @@ def cooperating(
             "round": torch.zeros((), dtype=torch.int64, device=like.device),
             **dict.fromkeys(traced, square),
         }
-        return {**server, **kept}, {**own(client), PAYLOAD: given, "trained": variables}
+        return {**server, **kept}, {**without_model(client), PAYLOAD: given, "trained": variables}
 
     def begin(server: Tree, client: Tree) -> Tree:
         given = client[PAYLOAD]
@@ -111,14 +111,14 @@ def cooperating(
     def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
         kept, _ = local.end(server, client, work)
         trained = select(kept, everything)
-        return {**own(kept), "trained": trained}, trained
+        return {**without_model(kept), "trained": trained}, trained
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-        found = weigh(server, clients, uploads, n)
-        mixed = _mixed(setting, uploads, found)
+        matrices = weigh(server, clients, uploads, n)
+        mixed = _mixed(setting, uploads, matrices)
         if not mixture:
-            mixed["toward"] = mix(found[WEIGHTS], directions(uploads["params"]))
-        kept = {name: _spread(found[name], clients["id"], server[name]) for name in traced}
+            mixed["toward"] = mix(matrices[WEIGHTS], directions(uploads["params"]))
+        kept = {name: _spread(matrices[name], clients["id"], server[name]) for name in traced}
         # Of a modality that takes no part nothing was sent.
         given = trees.overlaid(clients[PAYLOAD], mixed)
         return {**server, **kept, "round": server["round"] + 1}, {**clients, PAYLOAD: given}
@@ -172,8 +172,8 @@ def collaborators(ids: Tensor, count: int | None, seed: int, number: int) -> Ten
     if count is None or count >= len(ids):
         return rows
     draw = rng.generator(seed, "collaborators", number)
-    found = draw.choice(ids.sort().values.cpu().numpy(), count, replace=False)
-    return rows[torch.isin(ids, torch.from_numpy(found).to(ids.device))]
+    chosen = draw.choice(ids.sort().values.cpu().numpy(), count, replace=False)
+    return rows[torch.isin(ids, torch.from_numpy(chosen).to(ids.device))]
 
 
 def of_modalities(
@@ -182,11 +182,11 @@ def of_modalities(
     """The rows of a round's clients of each modality that takes part, and which of some parameters
     they hold; of all clients, and all parameters, where there is but one modality.
     """
-    own = clients.get(MODALITY, torch.zeros_like(clients["id"]))
+    modality = clients.get(MODALITY, torch.zeros_like(clients["id"]))
     return [
-        (torch.nonzero(own == number)[:, 0], [name for name in names if name not in lacking])
+        (torch.nonzero(modality == number)[:, 0], [name for name in names if name not in lacking])
         for number, lacking in enumerate(setting.lacking or (frozenset(),))
-        if bool((own == number).any())
+        if bool((modality == number).any())
     ]
 
 
@@ -207,16 +207,16 @@ def among(
         given: The two matrices between all clients, [K, K].
     """
     rows, drawn = rows.to(n.device), drawn.to(n.device)
-    found = torch.zeros(3, *given[0].shape, dtype=given[0].dtype, device=n.device)
-    found[0, rows, rows] = 1.0
+    stack = torch.zeros(3, *given[0].shape, dtype=given[0].dtype, device=n.device)
+    stack[0, rows, rows] = 1.0
     for place, matrix in enumerate(given, 1):
-        found[place][rows[:, None], rows] = matrix[rows[:, None], rows]
-    own = drawn[torch.isin(drawn, rows)]
-    if len(own):
-        pairs = own[:, None], own
-        shares = n[own] / n[own].sum()
-        found[0][pairs] = weights(shares, *(matrix[pairs] for matrix in given))
-    return found
+        stack[place][rows[:, None], rows] = matrix[rows[:, None], rows]
+    chosen = drawn[torch.isin(drawn, rows)]
+    if len(chosen):
+        pairs = chosen[:, None], chosen
+        shares = n[chosen] / n[chosen].sum()
+        stack[0][pairs] = weights(shares, *(matrix[pairs] for matrix in given))
+    return stack
 
 
 def _spread(matrix: Tensor, ids: Tensor, like: Tensor) -> Tensor:

@@ -58,8 +58,8 @@ def reconstruction(setting: Setting) -> Term:
         features, x = forward.output.features.flatten(1), forward.batch["x"]
         given = {ONLY: x} if isinstance(x, Tensor) else x
         each = [
-            missed(name in tokens, decoded(own, features), given[name].flatten(1))
-            for name, own in forward.personal_params.items()
+            missed(name in tokens, decoded(decoder, features), given[name].flatten(1))
+            for name, decoder in forward.personal_params.items()
         ]
         return weighted_mean(torch.stack(each).sum(0), forward.batch)
 
@@ -73,10 +73,10 @@ def decoded(decoder: Tree, features: Tensor) -> Tensor:
     return F.linear(between, outer["weight"], outer["bias"])
 
 
-def missed(tokens: bool, found: Tensor, x: Tensor) -> Tensor:
+def missed(tokens: bool, decoded_x: Tensor, x: Tensor) -> Tensor:
     """By sample, [b]: the mean squared error of numbers [b, size]; or the mean cross-entropy of
     tokens [b, places] under one distribution by their scores, [b, different tokens].
     """
     if tokens:
-        return -found.log_softmax(1).gather(1, x).mean(1)
-    return (found - x).square().mean(1)
+        return -decoded_x.log_softmax(1).gather(1, x).mean(1)
+    return (decoded_x - x).square().mean(1)

@@ -155,11 +155,11 @@ class DeepKernel:
         """What each layer of phi takes, ``[..., samples, width, n]``: few rows, as their products
         are faster than those of few columns.
         """
-        found = [samples.mT]
+        layers_out = [samples.mT]
         for layer in self._first_layers():
             weight, bias = layer["weight"].unsqueeze(-3), layer["bias"][..., None, :, None]
-            found.append(F.softplus(weight @ found[-1] + bias))
-        return found
+            layers_out.append(F.softplus(weight @ layers_out[-1] + bias))
+        return layers_out
 
     def _slopes(self, layers: list[Tensor], by: Tensor) -> tuple[list[Tensor], Tensor]:
         """The gradient by what each layer but the last gives before its softplus, and by the
@@ -168,23 +168,23 @@ class DeepKernel:
         Args:
             layers: As `_layers` gives them.
         """
-        found: list[Tensor] = []
+        slopes: list[Tensor] = []
         for layer, after in zip(reversed(self._first_layers()), reversed(layers), strict=False):
-            found.append(-by * torch.expm1(-after))  # a = softplus(z) has the slope 1 - exp(-a).
-            by = layer["weight"].mT.unsqueeze(-3) @ found[-1]
-        return found[::-1], by
+            slopes.append(-by * torch.expm1(-after))  # a = softplus(z) has the slope 1 - exp(-a).
+            by = layer["weight"].mT.unsqueeze(-3) @ slopes[-1]
+        return slopes[::-1], by
 
     def _backward(self, layers: list[Tensor], by: Tensor, by_weight: Tensor) -> Tree:
         """The gradient by the layers of phi, from that by what the last one takes, ``[..., 2, n,
         10]``, and by its weight. Its bias moves all features alike, so no distance depends on it.
         """
         slopes, _ = self._slopes(layers, by.mT)
-        found = [
+        gradients = [
             {"weight": (slope @ before.mT).sum(-3), "bias": slope.sum((-3, -1))}
             for slope, before in zip(slopes, layers, strict=False)
         ]
         last = {"weight": by_weight, "bias": torch.zeros_like(by_weight[..., 0])}
-        return dict(zip(self.params["featurizer"], [*found, last], strict=True))
+        return dict(zip(self.params["featurizer"], [*gradients, last], strict=True))
 
     def _first_layers(self) -> list[Tree]:
         """The layers of phi but the last."""

@@ -30,8 +30,8 @@ def squared_distances(x: Tensor, y: Tensor, start: int = 0, stop: int | None = N
     there = growth[..., None, :] - gram[..., :rows, columns:]
     back = growth[..., :rows, None] - gram[..., rows:, :columns]
     moved = there + back - gram[..., rows:, columns:]
-    found = torch.stack([still, still + moved, still + there, still + back], dim=-3)
-    return found.clamp(min=0)
+    squares = torch.stack([still, still + moved, still + there, still + back], dim=-3)
+    return squares.clamp(min=0)
 
 
 def three_distances(x: Tensor, y: Tensor, metric: Tensor | None = None) -> Tensor:
@@ -50,12 +50,12 @@ def three_distances(x: Tensor, y: Tensor, metric: Tensor | None = None) -> Tenso
     growth = (measured_moves * (moves + 2 * centred)).sum(dim=-1)
     left = [measured_centred, measured_moves, measured_centred]
     right = [centred, centred + moves, moves]
-    found = (-2 * torch.stack(left, dim=-3)) @ torch.stack(right, dim=-3).mT
-    still, moved, there = (found.select(-3, block) for block in range(3))
+    products = (-2 * torch.stack(left, dim=-3)) @ torch.stack(right, dim=-3).mT
+    still, moved, there = (products.select(-3, block) for block in range(3))
     still.add_(length[..., None]).add_(length[..., None, :])
     there.add_(growth[..., None, :])
     # Of |y_s - y_t|^2 the product has what |x_s - y_t|^2 lacks but for one growth, so that nothing
     # is read across rows.
     moved.add_(there).add_(growth[..., None]).add_(still)
     there.add_(still)
-    return found.relu_()
+    return products.relu_()

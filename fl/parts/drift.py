@@ -89,11 +89,11 @@ def where_apart(new: Tree, old: Tree, two: Mapping[str, Tensor]) -> Tree:
     Args:
         two: The features ``own`` and ``shared``, [..., n, d].
     """
-    own, shared = two["own"], two["shared"]
-    gap = (own - shared).square().sum((-2, -1))
-    size = own.square().sum((-2, -1))
+    local, shared = two["own"], two["shared"]
+    gap = (local - shared).square().sum((-2, -1))
+    size = local.square().sum((-2, -1))
     # False where one of them is not finite.
-    apart = (gap > (ROUNDING * torch.finfo(own.dtype).eps) ** 2 * size) & gap.isfinite()
+    apart = (gap > (ROUNDING * torch.finfo(local.dtype).eps) ** 2 * size) & gap.isfinite()
     return trees.apply(lambda n, o: torch.where(trees.align(apart, n), n, o), new, old)
 
 

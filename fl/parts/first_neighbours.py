@@ -42,8 +42,8 @@ def joined(points: Tensor) -> Tensor:
     apart = 1 - unit @ unit.T
     apart.fill_diagonal_(torch.inf)
     groups = list(range(count))
-    for one, other in enumerate(apart.argmin(1).tolist()):
-        old, new = groups[one], groups[other]
+    for place, other in enumerate(apart.argmin(1).tolist()):
+        old, new = groups[place], groups[other]
         groups = [new if group == old else group for group in groups]
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     return torch.tensor([numbers[group] for group in groups])

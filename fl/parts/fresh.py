@@ -25,15 +25,15 @@ def fresh(network: Network) -> Callable[[Tensor], dict[str, Any]]:
     bounds = {name: _bound(name, like) for name in like}
 
     def made(key: Tensor) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        variables: dict[str, Any] = {}
         for number, (name, tensor) in enumerate(like.items()):
             bound = bounds[name]
             if bound is None:
-                found[name] = tensor.to(key.device)
+                variables[name] = tensor.to(key.device)
                 continue
             draw = keyed.uniform(keyed.derived(key, STREAM), number, tuple(tensor.shape))
-            found[name] = ((2 * draw - 1) * bound).to(tensor.dtype)
-        return found
+            variables[name] = ((2 * draw - 1) * bound).to(tensor.dtype)
+        return variables
 
     return made
 

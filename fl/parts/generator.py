@@ -45,7 +45,7 @@ def generated(seed: int, classes: int, count: int, shape: tuple[int, ...]) -> Te
         + [normal(WIDTH, WIDTH, 3, 3), normal(depth, WIDTH, sd=WIDTH**-0.5)]
         for _ in range(layers)
     ]
-    found = []
+    images_made = []
     for c in range(classes):
         z = means[c] + normal(count, STYLE, sd=SPREAD)
         style = F.leaky_relu(z * z.square().mean(1, keepdim=True).rsqrt() @ mapping, 0.2)
@@ -57,8 +57,8 @@ def generated(seed: int, classes: int, count: int, shape: tuple[int, ...]) -> Te
             noise = normal(count, 1, *x.shape[-2:], sd=NOISE / layers)
             x = F.leaky_relu(x + levels[c, layer] + noise, 0.2)
             image = image + torch.einsum("ndhw,cd,nd->nchw", x, colours, 1 + style @ second)
-        found.append(image)
-    images = F.interpolate(torch.cat(found), (height, width), mode="bilinear", antialias=True)
+        images_made.append(image)
+    images = F.interpolate(torch.cat(images_made), (height, width), mode="bilinear", antialias=True)
     return (images - images.mean((0, 2, 3), keepdim=True)) / images.std((0, 2, 3), keepdim=True)
 
 
@@ -69,7 +69,7 @@ def modulated(x: Tensor, style: Tensor, kernel: Tensor) -> Tensor:
         style: [n, in].
         kernel: The weights, [out, in, 3, 3]; the length is that of each output's weights.
     """
-    own = kernel * style[:, None, :, None, None]
-    own = own * (own.square().sum((2, 3, 4), keepdim=True) + 1e-8).rsqrt()
-    joined = F.conv2d(x.flatten(0, 1)[None], own.flatten(0, 1), padding=1, groups=len(x))
+    kernels = kernel * style[:, None, :, None, None]
+    kernels = kernels * (kernels.square().sum((2, 3, 4), keepdim=True) + 1e-8).rsqrt()
+    joined = F.conv2d(x.flatten(0, 1)[None], kernels.flatten(0, 1), padding=1, groups=len(x))
     return joined[0].unflatten(0, (len(x), -1))

@@ -1,6 +1,6 @@
 """Terms that hold the features of a batch to those of images that all clients share.
 
-Supervised contrast: see `fl.parts.supervised`. MMD: A. Gretton et al. A Kernel Two-Sample Test.
+Supervised contrast: see `fl.parts.losses`. MMD: A. Gretton et al. A Kernel Two-Sample Test.
 JMLR 2012, with five Gaussian kernels as in M. Long et al., Learning Transferable Features with Deep
 Adaptation Networks, ICML 2015. The middle kernel is as wide as samples are apart.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fl.api import Forward, Term, Tree, keyed
-from fl.parts.supervised import supervised_contrast
+from fl.parts.losses import supervised_contrast
 
 Harmony = Literal["contrastive", "mmd"]
 STREAM = keyed.stream_of("shared images")
@@ -36,11 +36,11 @@ def harmonised(
         batch = forward.batch
         key = keyed.derived(batch["key"][0], STREAM) + torch.arange(len(x), device=x.device)
         passed = forward.network.train(forward.params, forward.work["buffers"], x, key=key)
-        own, others = forward.output.features.flatten(1), passed.features.flatten(1)
+        features, others = forward.output.features.flatten(1), passed.features.flatten(1)
         if kind == "mmd":
-            return lam * mmd(own, others, batch["weight"])
+            return lam * mmd(features, others, batch["weight"])
         weight = torch.cat([batch["weight"], torch.ones_like(others[:, 0])])
-        both = torch.cat([own, others]), torch.cat([batch["y"], y])
+        both = torch.cat([features, others]), torch.cat([batch["y"], y])
         return lam * supervised_contrast(*both, tau, weight)
 
     return term

@@ -40,9 +40,9 @@ def sums(features: Tensor, weight: Tensor, bins: int, tau: float) -> tuple[Tenso
         features: [b, c, ...].
         weight: [b].
     """
-    found = soft_bins(rows(features), bins, tau).mean(1)
+    binned = soft_bins(rows(features), bins, tau).mean(1)
     weight = weight.to(features.dtype)
-    return torch.einsum("b,bcl->cl", weight, found), weight.sum()
+    return torch.einsum("b,bcl->cl", weight, binned), weight.sum()
 
 
 def symmetric_kl(p: Tensor, q: Tensor) -> Tensor:

@@ -106,8 +106,8 @@ class Learning:
         tuned = client.get("tuned") or _handed(self._begin_inner(server, client))
         beta = self._hyper(server, client)["beta"]
         params = {"weights": tuned["params"], **({"beta": beta} if len(beta) else {})}
-        found = {"grads": trees.zeros_like(params), "loss": beta.new_zeros(())}
-        return {"params": params, "buffers": tuned["buffers"], "beta": beta, **found}
+        state = {"grads": trees.zeros_like(params), "loss": beta.new_zeros(())}
+        return {"params": params, "buffers": tuned["buffers"], "beta": beta, **state}
 
     def _judge(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         params = work["params"]
@@ -125,13 +125,13 @@ class Learning:
 
     def _begin_conclude(self, server: Tree, client: Tree) -> Tree:
         tuned = client.get("tuned") or _handed(self._begin_inner(server, client))
-        found = client.get("found")
-        if found is None:
+        validation = client.get("found")
+        if validation is None:
             judged = self._begin_judge(server, client)
-            found = {"grads": judged["grads"], "loss": judged["loss"]}
+            validation = {"grads": judged["grads"], "loss": judged["loss"]}
         meta = client.get("meta") or server["meta"]
         statistics = dict(client["statistics"])
-        return {"params": dict(meta), "tuned": tuned, "found": found, "statistics": statistics}
+        return {"params": dict(meta), "tuned": tuned, "found": validation, "statistics": statistics}
 
     def _conclude(self, server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         """A scalar whose value is the validation loss and whose gradient is the hypergradient."""
@@ -169,12 +169,12 @@ class Learning:
     def _update_conclude(self, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         clip = self._rules.clip
         moved = {
-            part: trees.apply(
-                lambda w, g, rate=self._rules.rates[part]: w - rate * g.clamp(-clip, clip),
+            net: trees.apply(
+                lambda w, g, rate=self._rules.rates[net]: w - rate * g.clamp(-clip, clip),
                 leaves,
-                grads[part],
+                grads[net],
             )
-            for part, leaves in work["params"].items()
+            for net, leaves in work["params"].items()
         }
         return {**work, "params": moved}
 
@@ -197,8 +197,8 @@ def _update_judge(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) ->
 
 def _end_judge(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
     judged = work["loss"] + client.get("judged", 0)
-    found = {"grads": dict(work["grads"]), "loss": work["loss"]}
-    return {**client, "found": found, "judged": judged}, {}
+    validation = {"grads": dict(work["grads"]), "loss": work["loss"]}
+    return {**client, "found": validation, "judged": judged}, {}
 
 
 def concluded(client: Tree, work: Tree, over: bool) -> Tree:

@@ -162,8 +162,8 @@ def _objective(sums: Tensor, apart: Tensor, shift: int) -> tuple[Tensor, Tensor,
     """
     n = sums.shape[-1]
     pairs = max(n * (n - 1), 1)
-    own, other = sums.unbind(-2)
-    rows = (own + other.roll(shift, -1)) / n
+    within, other = sums.unbind(-2)
+    rows = (within + other.roll(shift, -1)) / n
     away = rows - rows.mean(-1, keepdim=True)
     variance = 4 * away.square().mean(-1) + RIDGE
     scale = pairs * variance.sqrt()

@@ -48,9 +48,9 @@ def optimal_kernel_weights(mmd2: Tensor, covariance: Tensor, ridge: float) -> Te
     positive = target.amax(dim=-1, keepdim=True)
     best = _only((target * scale).argmax(dim=-1, keepdim=True), r)
     target = target / positive.where(positive > 0, 1)
-    found = scale * solve(scale[..., None] * a * scale[..., None, :], target)
-    total = found.sum(dim=-1, keepdim=True)
-    weights = torch.where((positive > 0) & (total > 0), found / total, best.to(m.dtype))
+    weights = scale * solve(scale[..., None] * a * scale[..., None, :], target)
+    total = weights.sum(dim=-1, keepdim=True)
+    weights = torch.where((positive > 0) & (total > 0), weights / total, best.to(m.dtype))
     return weights.where(sound[..., None], 1 / r).to(mmd2.dtype)
 
 
@@ -84,8 +84,8 @@ def _solved(a: np.ndarray, m: np.ndarray) -> np.ndarray:
         problem.solve(solver=cvxpy.CLARABEL, **dict.fromkeys(limits, 1e-12))
     except cvxpy.SolverError:
         problem.solve(solver=cvxpy.CLARABEL, **dict.fromkeys(limits, 1e-10))
-    found = np.maximum(np.asarray(c.value), 0) / unit
-    return found / found.sum()
+    weights = np.maximum(np.asarray(c.value), 0) / unit
+    return weights / weights.sum()
 
 
 def _ridge(q: Tensor, ridge: float) -> Tensor:

@@ -32,10 +32,10 @@ def symmetric_kl(
         mean, var, other_mean, other_var: [channels].
         eps: Added to the variances.
     """
-    one, other = var + eps, other_var + eps
+    first, other = var + eps, other_var + eps
     # (one / other + other / one) / 4 - 1/2, in a form that loses no digits where they are alike.
-    spread = (one - other).square() / (one * other)
-    shift = (mean - other_mean).square() * (1 / one + 1 / other)
+    spread = (first - other).square() / (first * other)
+    shift = (mean - other_mean).square() * (1 / first + 1 / other)
     return ((spread + shift) / 4).mean()
 
 
@@ -80,14 +80,14 @@ def mixed_statistics(
     momentum: float,
 ) -> tuple[Statistics, Statistics]:
     """The statistics by which `mixed_batch_norm` normalises, and the running ones afterwards."""
-    own = running
+    statistics = running
     if training:
         dims = [d for d in range(x.dim()) if d != 1]
-        own = (x.mean(dims), x.var(dims, unbiased=False))
+        statistics = (x.mean(dims), x.var(dims, unbiased=False))
         count = x.numel() // x.shape[1]
-        seen = (own[0].detach(), own[1].detach() * (count / max(1, count - 1)))
+        seen = (statistics[0].detach(), statistics[1].detach() * (count / max(1, count - 1)))
         running = _mixed(running, seen, momentum)
-    return _mixed(pretrained, own, beta), running
+    return _mixed(pretrained, statistics, beta), running
 
 
 def _mixed(old: Statistics, new: Statistics, share: Tensor | float) -> Statistics:
@@ -125,13 +125,13 @@ class MetaNet:
 
     def init(self, draw: torch.Generator, like: Tensor) -> Tree:
         """Xavier's normal weights with a gain of .1, and constant biases (appendix E)."""
-        sizes, found = (self.inputs, WIDTH, WIDTH, self.outputs), {}
+        sizes, layers = (self.inputs, WIDTH, WIDTH, self.outputs), {}
         for number, (before, after) in enumerate(pairwise(sizes)):
             drawn = torch.randn(after, before, generator=draw, dtype=torch.float64)
             weight = drawn * (GAIN * math.sqrt(2 / (before + after)))
             bias = torch.full((after,), self.begin)
-            found[str(number)] = {"weight": weight.to(like), "bias": bias.to(like)}
-        return found
+            layers[str(number)] = {"weight": weight.to(like), "bias": bias.to(like)}
+        return layers
 
 
 @dataclass(frozen=True)

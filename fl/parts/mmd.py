@@ -102,7 +102,7 @@ def kernel_statistics(
     the mean of the first ones, which is near enough to m for squares to lose no digits.
     """
     ladder, n = _ladder(_rates(gammas, convention)), x.shape[-2]
-    centre = first = second = own = x.new_zeros(())
+    centre = first = second = diagonal = x.new_zeros(())
     for i, (selves, distances) in enumerate(_pairs(x, y, ladder)):
         about = _terms(distances, ladder)
         centre = centre if i else about.mean(dim=-1, keepdim=True)
@@ -111,12 +111,12 @@ def kernel_statistics(
         second = second + 2 * (about @ about.mT)
         if selves:
             same = about[..., :selves]
-            own = own + same.sum(dim=-1, keepdim=True)
+            diagonal = diagonal + same.sum(dim=-1, keepdim=True)
             second = second - same @ same.mT
-    first = first - own
+    first = first - diagonal
     mean = centre + first / (n * n)
     if not biased:
-        mean = (n * (n - 1) * centre + first - own) / max(n * (n - 1), 1)
+        mean = (n * (n - 1) * centre + first - diagonal) / max(n * (n - 1), 1)
     covariance = (second - first @ first.mT / (n * n)) / max(n * n - 1, 1)
     return ladder.settle(mean.squeeze(-1)), ladder.settle(ladder.settle(covariance).mT)
 
@@ -206,7 +206,7 @@ def _pairs(x: Tensor, y: Tensor, ladder: Ladder) -> Iterator[tuple[int, Tensor]]
         if start + side < n:
             rest = distances[..., side:].flatten(-2)
             size = max(1, AT_ONCE // (len(ladder.rates) * rest[..., 0].numel()))
-            yield from ((0, part) for part in rest.split(size, dim=-1))
+            yield from ((0, columns) for columns in rest.split(size, dim=-1))
 
 
 def _terms(distances: Tensor, ladder: Ladder) -> Tensor:

@@ -48,18 +48,18 @@ class Several(nn.Module):
                 "classifier: is own, but clients hold all inputs; allowed: shared, or clients that "
                 "hold one each"
             )
-        found = [self.get_submodule(name)(inputs[name]) for name in self._names]
-        outputs: Tensor = self.get_submodule("classifier")(torch.stack(found).mean(0))
+        extracted = [self.get_submodule(name)(inputs[name]) for name in self._names]
+        outputs: Tensor = self.get_submodule("classifier")(torch.stack(extracted).mean(0))
         return outputs
 
 
 class _Chain(nn.Module):
     def __init__(self, parts: Mapping[str, nn.Module]) -> None:
         super().__init__()
-        for name, part in parts.items():
-            self.add_module(name, part)
+        for name, layer in parts.items():
+            self.add_module(name, layer)
 
     def forward(self, x: Tensor) -> Tensor:
-        for part in self.children():
-            x = part(x)
+        for layer in self.children():
+            x = layer(x)
         return x

@@ -12,7 +12,7 @@ def proximal(mu: NonNegative) -> Term:
 
     def term(forward: Forward) -> Tensor:
         shared = forward.shared["params"]
-        own = {name: forward.params[name] for name in shared}
-        return mu / 2 * trees.squared_distance(own, shared)
+        local = {name: forward.params[name] for name in shared}
+        return mu / 2 * trees.squared_distance(local, shared)
 
     return term

@@ -61,7 +61,7 @@ def siamese(x: Tensor, change: Change) -> Tensor:
     order: list[int] = []
     for kind in sorted(set(kinds)):
         rows = [row for row, other in enumerate(kinds) if other == kind]
-        done.append(DONE[KINDS[kind]](x[rows], Change(*(part[rows] for part in change))))
+        done.append(DONE[KINDS[kind]](x[rows], Change(*(values[rows] for values in change))))
         order += rows
     return torch.cat(done)[torch.tensor(order).argsort()]
 
@@ -168,7 +168,7 @@ def rotated(x: Tensor, draw: Tensor) -> Tensor:
     """Images turned by up to 15 degrees either way, bilinearly, with zeros from outside."""
     groups, count, depth, height, width = x.shape
     angle = (draw.to(x.dtype) - 0.5) * 2 * DEGREES / 180 * math.pi
-    sine, cosine = (part[:, None, None] for part in (angle.sin(), angle.cos()))
+    sine, cosine = (numbers[:, None, None] for numbers in (angle.sin(), angle.cos()))
     # Places of pixels from -1 to 1, as `F.affine_grid` has them, which knows no stacks.
     down, right = (
         (2 * torch.arange(size, dtype=x.dtype, device=x.device) + 1) / size - 1

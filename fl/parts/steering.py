@@ -40,8 +40,8 @@ class Steering:
         self.network, self.task = setting.network, setting.task
         network = setting.network
         buffers = set(network.names["buffers"])
-        found = network.layers(private.BatchNorm)
-        self.normalised = [name for name in found if f"{name}.running_mean" in buffers]
+        layers = network.layers(private.BatchNorm)
+        self.normalised = [name for name in layers if f"{name}.running_mean" in buffers]
         self.measured = network.layers(Convolution, private.BatchNorm, nn.Linear)
         network.surround(self.measured)
 
@@ -55,12 +55,12 @@ class Steering:
         seen: dict[str, Any] = {"whole": {}, "channels": {}}
 
         def measure(name: str) -> Any:
-            def call(layer: nn.Module, own: Any, x: Tensor) -> Tensor:
+            def call(layer: nn.Module, inner: Any, x: Tensor) -> Tensor:
                 seen["whole"][name] = _sums(x.flatten(1)[:, None], batch["weight"])
                 if name in self.normalised:
                     seen["channels"][name] = _sums(x.flatten(2) if x.dim() > 2 else x[..., None],
                                                    batch["weight"])  # fmt: skip
-                output: Tensor = own(x)
+                output: Tensor = inner(x)
                 return output
 
             return call
@@ -85,11 +85,11 @@ class Steering:
         for name in self.measured:
             mean, var = _moments(seen["whole"][name])
             inputs += [mean[0], (var[0] + EPS).sqrt()]
-        found = {
+        meant = {
             "xi": torch.stack(xi) if xi else inputs[0].new_zeros(0),
             "inputs": torch.stack(inputs),
         }
-        return {key: leaf if like is None else leaf.to(like.dtype) for key, leaf in found.items()}
+        return {key: leaf if like is None else leaf.to(like.dtype) for key, leaf in meant.items()}
 
     def unseen(self, like: Tensor) -> Tree:
         """Statistics and hyper-parameters of a client that has not been measured: zeros."""
@@ -105,13 +105,13 @@ class Steering:
     def meta(self, setting: Setting, like: Tensor, learns: tuple[str, ...]) -> Tree:
         """Fresh meta-nets, those of ``bn`` and ``lr`` that are learnt."""
         draw = torch.Generator().manual_seed(rng.torch_seed(setting.seed, "meta-nets"))
-        count, found = len(self.network.names["params"]), dict[str, Any]()
+        count, nets = len(self.network.names["params"]), dict[str, Any]()
         if "bn" in learns:
-            found["bn"] = BNNet(len(self.normalised), len(self.normalised)).init(draw, like)
+            nets["bn"] = BNNet(len(self.normalised), len(self.normalised)).init(draw, like)
         if "lr" in learns:
-            found["lr"] = LRNet(2 * len(self.measured), count).init(draw, like)
-            found["tilde"] = {"rates": like.new_full((count,), setting.training.lr)}
-        return found
+            nets["lr"] = LRNet(2 * len(self.measured), count).init(draw, like)
+            nets["tilde"] = {"rates": like.new_full((count,), setting.training.lr)}
+        return nets
 
     def fixed(self, setting: Setting, like: Tensor, learns: tuple[str, ...], beta: float) -> Tree:
         """What no net says: beta, or one rate for all tensors."""
@@ -158,7 +158,7 @@ class Steering:
         after: dict[str, Tensor] = {}
 
         def normalising(place: int, name: str) -> Any:
-            def call(layer: Any, own: Any, x: Tensor) -> Tensor:
+            def call(layer: Any, inner: Any, x: Tensor) -> Tensor:
                 momentum = 0.1 if layer.momentum is None else layer.momentum
                 (mean, var), running = mixed_statistics(
                     x,
@@ -194,11 +194,11 @@ class Steering:
 
     def mixed(self, buffers: Tree, stored: Tree, beta: Tensor) -> dict[str, Tensor]:
         """Buffers with which the plain network does in evaluation mode what the mixing one does."""
-        found = dict(buffers)
+        mixed_buffers = dict(buffers)
         for place, name in enumerate(self.normalised):
             for key in (f"{name}.running_mean", f"{name}.running_var"):
-                found[key] = (1 - beta[place]) * stored[key] + beta[place] * buffers[key]
-        return found
+                mixed_buffers[key] = (1 - beta[place]) * stored[key] + beta[place] * buffers[key]
+        return mixed_buffers
 
     def kept(self, buffers: Tree) -> dict[str, Tensor]:
         """The running statistics among buffers, which mixing needs from the stored model."""

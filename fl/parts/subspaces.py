@@ -68,9 +68,9 @@ def check_samples(method: str, k: int, counts: Tensor, clients: Tensor) -> None:
     """Raise `FedloomError` if a client has fewer training samples than ``k``, see
     `fl.api.protocols.Admit`.
     """
-    held = counts.sum(1)[clients]
-    for place in torch.nonzero(held < k)[:1, 0].tolist():
-        problem = f"{method}: client {int(clients[place])} has {int(held[place])} training samples"
+    sizes = counts.sum(1)[clients]
+    for place in torch.nonzero(sizes < k)[:1, 0].tolist():
+        problem = f"{method}: client {int(clients[place])} has {int(sizes[place])} training samples"
         raise FedloomError(f"{problem}; allowed: k = {k} or more")
 
 
@@ -150,11 +150,11 @@ def _paired(cosines: Tensor, k: int) -> Tensor:
 
     The largest entry comes first, then the largest in no row and no column of those before.
     """
-    left, found = cosines.clone(), []
+    left, angles = cosines.clone(), []
     pairs = torch.arange(len(left), device=left.device)
     for _ in range(k):
         value, place = left.flatten(1).max(1)
-        found.append(value)
+        angles.append(value)
         left[pairs, place // k, :] = -torch.inf
         left[pairs, :, place % k] = -torch.inf
-    return torch.stack(found, dim=1).clamp(-1, 1).arccos()
+    return torch.stack(angles, dim=1).clamp(-1, 1).arccos()

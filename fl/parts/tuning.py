@@ -36,8 +36,8 @@ Origin = Callable[[Tree, Tree], Tree]
 
 def of_server(server: Tree, client: Tree) -> Tree:
     """The stored model where the server has it."""
-    found: Tree = server["origin"]
-    return found
+    model: Tree = server["origin"]
+    return model
 
 
 def measuring(
@@ -59,11 +59,11 @@ def measuring(
         return steering.look(model["params"], model["buffers"], batch)
 
     def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
-        found = steering.statistics(seen, origin(server, client)["buffers"])
-        after = {**client, "statistics": found}
+        statistics = steering.statistics(seen, origin(server, client)["buffers"])
+        after = {**client, "statistics": statistics}
         if steered:
             meta = client.get("meta") or server["meta"]
-            after["hyper"] = steering.hyper(meta, server["fixed"], found)
+            after["hyper"] = steering.hyper(meta, server["fixed"], statistics)
         return after, {}
 
     return Sweep(look, end, split, due)

@@ -75,7 +75,7 @@ def admit(count: int) -> Callable[[Tensor, Tensor], None]:
 
     def check(counts: Tensor, clients: Tensor) -> None:
         for client in clients.tolist():
-            least, label = (int(found) for found in counts[client].min(0))
+            least, label = (int(number) for number in counts[client].min(0))
             if least == 0:
                 raise FedloomError(
                     f"client {client} has no training sample of class {label}, which virtual "
@@ -113,8 +113,8 @@ def statistics(setting: Setting, count: int, start: Start) -> Sweep:
         classes = torch.arange(setting.classes, device=x.device)
         mine = (batch["y"][:, None] == classes).double() * weight[:, None]
         sums = {"total": x.sum(2), "square": x.square().sum(2)}
-        found = {name: mine.T @ each for name, each in sums.items()}
-        return {**found, "pixels": mine.sum(0) * x.shape[2]}
+        class_sums = {name: mine.T @ each for name, each in sums.items()}
+        return {**class_sums, "pixels": mine.sum(0) * x.shape[2]}
 
     def end(server: Tree, client: Tree, sent: Tree, seen: Tree) -> tuple[Tree, Tree]:
         key = keyed.derived(server["key"], START) + client["id"]

@@ -53,8 +53,8 @@ class Draws:
         samples = self.key.shape[0]
         if not shape or shape[0] % samples:
             return keyed.uniform(self.key.sum(), stream, shape)
-        own = keyed.uniform(self.key, stream, (shape[0] // samples, *shape[1:]))
-        return own.reshape(shape)
+        numbers = keyed.uniform(self.key, stream, (shape[0] // samples, *shape[1:]))
+        return numbers.reshape(shape)
 
     def kept(self, x: Tensor, p: float, dims: int | None = None) -> Tensor:
         """A mask of ones and zeros, zero with probability p.
@@ -85,7 +85,7 @@ def drawn_since(before: list[Tensor]) -> bool:
 
 def culprit(module: nn.Module, run: Callable[[], object]) -> str:
     """The innermost layer in which a pass draws from PyTorch's shared generators, in words."""
-    found: list[str] = []
+    layers: list[str] = []
     begun: list[list[Tensor]] = []
     names = {id(layer): name for name, layer in module.named_modules()}
 
@@ -95,7 +95,7 @@ def culprit(module: nn.Module, run: Callable[[], object]) -> str:
     def after(layer: nn.Module, inputs: object, output: object) -> None:
         if drawn_since(begun.pop()):
             name, kind = names.get(id(layer), ""), type(layer).__name__
-            found.append(f"the model's layer {name!r} ({kind})" if name else f"the model ({kind})")
+            layers.append(f"the model's layer {name!r} ({kind})" if name else f"the model ({kind})")
 
     hooks = [
         register_module_forward_pre_hook(before),
@@ -106,4 +106,4 @@ def culprit(module: nn.Module, run: Callable[[], object]) -> str:
     finally:
         for hook in hooks:
             hook.remove()
-    return found[0] if found else "the model"
+    return layers[0] if layers else "the model"

@@ -72,19 +72,19 @@ def whole(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """A function of tensors; where all of them are stacked it is called with the stacks, and so
     must take what has further dimensions in front.
     """
-    found = stacks(*tensors, at=0)
-    if found is None:
+    inside = stacks(*tensors, at=0)
+    if inside is None:
         return function(*tensors)
-    level, whole_stacks = found
+    level, whole_stacks = inside
     return private.add_batch_dim(private.outside(function, *whole_stacks), 0, level)
 
 
 def _convolved(layer: nn.Conv2d, last: bool, x: Tensor) -> Tensor:
     plain = layer.padding_mode == "zeros" and x.dim() == 4
-    found = stacks(x, layer.weight, layer.bias) if plain else None
-    if found is None:
+    inside = stacks(x, layer.weight, layer.bias) if plain else None
+    if inside is None:
         return nn.Conv2d.forward(layer, x)
-    level, (x, weight, bias) = found
+    level, (x, weight, bias) = inside
     clients = len(weight)
     given = convolution(layer, last, x, _flat(weight), _flat(bias), clients)
     return _unfolded(given, clients, level)
@@ -100,10 +100,10 @@ def convolution(
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    found = stacks(x, layer.weight, layer.bias, at=0) if x.dim() == 2 else None
-    if found is None:
+    inside = stacks(x, layer.weight, layer.bias, at=0) if x.dim() == 2 else None
+    if inside is None:
         return nn.Linear.forward(layer, x)
-    level, tensors = found
+    level, tensors = inside
     return private.add_batch_dim(private.outside(product, *tensors), 0, level)
 
 
@@ -112,8 +112,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
         # Which chooses types for each operation, backward as well.
         return _product(x, weight, bias)
-    found: Tensor = _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return found
+    inside: Tensor = _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return inside
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -144,23 +144,23 @@ class _Product(torch.autograd.Function):
 
 
 def _pooled(layer: nn.Module, x: Tensor) -> Any:
-    own = type(layer).forward
-    found = stacks(x) if x.dim() == 4 else None
-    if found is None:
-        return own(layer, x)
-    level, (x,) = found
-    pooled = own(layer, x.flatten(1, 2))
+    pool = type(layer).forward
+    inside = stacks(x) if x.dim() == 4 else None
+    if inside is None:
+        return pool(layer, x)
+    level, (x,) = inside
+    pooled = pool(layer, x.flatten(1, 2))
     if isinstance(pooled, tuple):
-        return tuple(_unfolded(part, x.shape[1], level) for part in pooled)
+        return tuple(_unfolded(tensor, x.shape[1], level) for tensor in pooled)
     return _unfolded(pooled, x.shape[1], level)
 
 
 def _normalised(x: Tensor, *given: Any) -> Tensor:
     """As `torch.nn.functional.batch_norm`; given: running statistics, weight, bias, and more."""
-    found = stacks(x, *given[:4])
-    if found is None:
+    inside = stacks(x, *given[:4])
+    if inside is None:
         return F.batch_norm(x, *given)
-    level, (x, *others) = found
+    level, (x, *others) = inside
     folded = F.batch_norm(x.flatten(1, 2), *map(_flat, others), *given[4:])
     return _unfolded(folded, x.shape[1], level)
 
@@ -180,17 +180,17 @@ def stacks(x: Tensor, *others: Tensor | None, at: int = 1) -> tuple[int, list[An
     level = None if torch.compiler.is_compiling() else private.only_vmap()
     if level is None:
         return None
-    found: list[Tensor | None] = []
+    whole_stacks: list[Tensor | None] = []
     for tensor in (x, *others):
         if tensor is None:
-            found.append(None)
+            whole_stacks.append(None)
             continue
         whole, dim = private.unwrap_batched(tensor, level)
         if dim is None:
             return None
-        place = 0 if found else at
-        found.append(whole if dim == place else whole.movedim(dim, place))
-    return level, found
+        place = 0 if whole_stacks else at
+        whole_stacks.append(whole if dim == place else whole.movedim(dim, place))
+    return level, whole_stacks
 
 
 def images(x: Tensor, last: bool) -> Tensor:
@@ -214,8 +214,8 @@ def apart(x: Tensor, clients: int) -> Tensor:
         # last, too.
         last: Tensor = x.movedim(1, -1).unflatten(-1, (clients, -1))
         return last.movedim((-2, -1), (1, 2))
-    found: Tensor = x.unflatten(1, (clients, -1))
-    return found
+    apart: Tensor = x.unflatten(1, (clients, -1))
+    return apart
 
 
 def _unfolded(x: Tensor, clients: int, level: int) -> Tensor:

@@ -233,11 +233,11 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 
 def _places() -> list[tuple[Any, str]]:
     """The modules in which the functions are looked up when they are called."""
-    found: list[tuple[Any, str]] = [(F, name) for name in _FUNCTIONS if hasattr(F, name)]
+    places: list[tuple[Any, str]] = [(F, name) for name in _FUNCTIONS if hasattr(F, name)]
     # A model can have torchvision's layers only where it is imported already.
     if depth := sys.modules.get("torchvision.ops.stochastic_depth"):
-        found.append((depth, "stochastic_depth"))
-    return found
+        places.append((depth, "stochastic_depth"))
+    return places
 
 
 @contextmanager
@@ -245,13 +245,13 @@ def replaced(draws: Draws) -> Iterator[None]:
     """A context in which the functions draw from ``draws``, wherever in this process they are
     called.
     """
-    own = [(place, name, getattr(place, name)) for place, name in _places()]
+    replaced_functions = [(place, name, getattr(place, name)) for place, name in _places()]
     try:
-        for place, name, _ in own:
+        for place, name, _ in replaced_functions:
             setattr(place, name, partial(_FUNCTIONS[name], draws))
         yield
     finally:
-        for place, name, function in own:
+        for place, name, function in replaced_functions:
             setattr(place, name, function)
 
 

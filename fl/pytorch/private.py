@@ -50,10 +50,14 @@ def only_vmap() -> int | None:
     dimension that is stacked, None where none is. They are for `fl.pytorch.folding`. Without them:
     the rules that vmap has for these layers, which on a CPU take up to twice as long.
     """
-    found = _functorch.peek_interpreter_stack()
-    if found is None or found.level() > 1 or found.key() != _functorch.TransformType.Vmap:
+    transform = _functorch.peek_interpreter_stack()
+    if (
+        transform is None
+        or transform.level() > 1
+        or transform.key() != _functorch.TransformType.Vmap
+    ):
         return None
-    return found.level()
+    return transform.level()
 
 
 def outside(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -84,8 +84,8 @@ class MKMMD:
         def adapt(state: Tree, seen: Tree) -> Tree:
             after: dict[str, Any] = {}
             for name, two in seen.items():
-                found, covariance = kernel_statistics(two["own"], two["shared"], gammas, **how)
-                solved = {name: solve(found, covariance, self.ridge)}
+                statistics, covariance = kernel_statistics(two["own"], two["shared"], gammas, **how)
+                solved = {name: solve(statistics, covariance, self.ridge)}
                 after |= where_apart(solved, {name: state[name]}, two)
             return after
 

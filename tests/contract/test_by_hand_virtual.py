@@ -12,7 +12,6 @@ from contract import worlds
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.losses import supervised_contrast
 from fl.api.method import Setting
 from fl.api.training import Training
 from fl.base.errors import FedloomError
@@ -25,6 +24,7 @@ from fl.parts.fresh import fresh
 from fl.parts.generator import generated
 from fl.parts.global_images import ANCHORS
 from fl.parts.harmony import mmd
+from fl.parts.losses import supervised_contrast
 from fl.parts.virtual import IMAGES, Matching
 from fl.plan import specs
 

@@ -135,7 +135,7 @@ def test_local_work_does_not_depend_on_who_else_takes_part(method: str) -> None:
     simulation = world(method, participation=1.0)
     state, plan = advanced(simulation), simulation.plan(2)
     # What others told the server earlier in the round is the server's business.
-    plan = replace(plan, before=(None,) * len(plan.before))
+    plan = replace(plan, rosters=(*(None for _ in plan.rosters[1:]), plan.last))
     _, together = engine.run_round(simulation.method, state, plan, "stacked")
     for rows in ([0], [1, 3]):
         _, losses = engine.run_round(simulation.method, state, chosen(plan, rows), "stacked")

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl.api.losses import supervised_contrast
 from fl.parts.distillation import (
     distribution_distance,
     gradient_distance,
     stacked_distribution_distance,
 )
+from fl.parts.losses import supervised_contrast
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.api.losses import classification, cross_entropy, weighted_mean
+from fl.api.losses import classification_loss, cross_entropy, weighted_mean
 from fl.api.network import Network, Output
 from fl.api.term import Compared, Forward, Term
 from fl.parts.alignment import alignment
@@ -89,7 +89,7 @@ def test_cross_entropy_is_that_of_numpy() -> None:
     losses = np.log(np.exp(z).sum(1)) - z[np.arange(4), Y]
     expected = (losses * WEIGHT).sum() / np.sum(WEIGHT)
     assert cross_entropy(at).item() == pytest.approx(expected, abs=1e-14)
-    assert classification(double(z), at.batch).item() == pytest.approx(expected, abs=1e-14)
+    assert classification_loss(double(z), at.batch).item() == pytest.approx(expected, abs=1e-14)
     assert cross_entropy(forward(own, variables(2), [0.0] * 4)).item() == 0.0
 
 

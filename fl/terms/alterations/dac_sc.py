@@ -45,14 +45,14 @@ class DACSC:
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             check_images(features, "alterations.dac-sc.layers", layer)
             altered = is_drawn(batch["key"], WHETHER, self.p)
-            own = keyed.uniform(batch["key"], HOW_MUCH).to(features.dtype)
-            return torch.where(altered, composed(features, own), features), {}
+            share = keyed.uniform(batch["key"], HOW_MUCH).to(features.dtype)
+            return torch.where(altered, composed(features, share), features), {}
 
         return Alteration("dac-sc", self.layers, apply)
 
 
-def composed(features: Tensor, own: Tensor) -> Tensor:
+def composed(features: Tensor, share: Tensor) -> Tensor:
     """Features [b, c, h, w] that keep a share ``own``, [b], of their own amplitudes."""
     mean, sd = (statistic[..., None, None] for statistic in moments(features))
-    own = own.reshape(-1, 1, 1, 1)
-    return (own + (1 - own) / sd) * (features - mean) + own * mean
+    share = share.reshape(-1, 1, 1, 1)
+    return (share + (1 - share) / sd) * (features - mean) + share * mean

@@ -62,16 +62,16 @@ class MMixup:
         places = (*(["input"] if self.inputs else []), *self.layers)
 
         def before(batch: Batch) -> Batch:
-            partner, own = chosen(batch, self.alpha)
+            partner, share = chosen(batch, self.alpha)
             place = (keyed.uniform(batch["key"][0], WHERE) * len(places)).long()
-            batch = {**remember(batch, partner, own), CHOICE: (partner, own, place)}
+            batch = {**remember(batch, partner, share), CHOICE: (partner, share, place)}
             if not self.inputs:
                 return batch
             return {**batch, "x": trees.each(lambda x: at("input", x, batch), batch["x"])}
 
         def at(name: str, values: Tensor, batch: Batch) -> Tensor:
-            partner, own, place = batch[CHOICE]
-            return torch.where(place == places.index(name), mixed(values, partner, own), values)
+            partner, share, place = batch[CHOICE]
+            return torch.where(place == places.index(name), mixed(values, partner, share), values)
 
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             return at(layer, features, batch), {}

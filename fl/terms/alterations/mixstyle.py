@@ -50,14 +50,14 @@ class MixStyle:
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             check_images(features, "alterations.mixstyle.layers", layer)
             altered = is_drawn(batch["key"], WHETHER, self.p)
-            own = keyed.beta(batch["key"], HOW_MUCH, self.alpha, self.alpha).to(features.dtype)
-            mixed = mix(features, partners(batch["key"], batch["weight"], PARTNER), own)
+            share = keyed.beta(batch["key"], HOW_MUCH, self.alpha, self.alpha).to(features.dtype)
+            mixed = mix(features, partners(batch["key"], batch["weight"], PARTNER), share)
             return torch.where(altered, mixed, features), {}
 
         return Alteration("mixstyle", self.layers, apply)
 
 
-def mix(features: Tensor, partner: Tensor, own: Tensor) -> Tensor:
+def mix(features: Tensor, partner: Tensor, share: Tensor) -> Tensor:
     """Features [b, c, h, w], each with a mixture of its own style and its partner's.
 
     Args:
@@ -67,7 +67,7 @@ def mix(features: Tensor, partner: Tensor, own: Tensor) -> Tensor:
     still = features.detach()
     mean = still.mean((2, 3), keepdim=True)
     sd = (still.var((2, 3), correction=0, keepdim=True) + EPS).sqrt()
-    own = own.reshape(-1, 1, 1, 1)
-    mixed_mean = own * mean + (1 - own) * mean[partner]
-    mixed_sd = own * sd + (1 - own) * sd[partner]
+    share = share.reshape(-1, 1, 1, 1)
+    mixed_mean = share * mean + (1 - share) * mean[partner]
+    mixed_sd = share * sd + (1 - share) * sd[partner]
     return (features - mean) / sd * mixed_sd + mixed_mean

@@ -52,11 +52,11 @@ class Mixup:
             )
 
         def before(batch: Batch) -> Batch:
-            partner, own = chosen(batch, self.alpha)
+            partner, share = chosen(batch, self.alpha)
             return remember(
-                {**batch, "x": trees.each(lambda x: mixed(x, partner, own), batch["x"])},
+                {**batch, "x": trees.each(lambda x: mixed(x, partner, share), batch["x"])},
                 partner,
-                own,
+                share,
             )
 
         return Alteration("mixup", (), unaltered, before=before)

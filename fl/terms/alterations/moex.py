@@ -52,8 +52,8 @@ class MOEx:
         def before(batch: Batch) -> Batch:
             altered = is_drawn(batch["key"], WHETHER, self.p)
             partner = partners(batch["key"], batch["weight"], PARTNER)
-            own = (1 - (1 - self.lam) * altered.double()).expand(len(partner))
-            return {**remember(batch, partner, own), CHOICE: (altered, partner)}
+            share = (1 - (1 - self.lam) * altered.double()).expand(len(partner))
+            return {**remember(batch, partner, share), CHOICE: (altered, partner)}
 
         def apply(layer: str, features: Tensor, batch: Batch, state: Tree) -> tuple[Tensor, Tree]:
             check_images(features, "alterations.moex.layers", layer)
