@@ -22,10 +22,13 @@ REMEDY = (
 LIMIT = Path("/sys/fs/cgroup/memory.max")
 """What a container or a scheduler allows, on Linux."""
 
-PLACE = 26
+PLACE = 18
 """Bytes that each place in a round's batches takes: a sample's number and its weight, twice while
-they are put together, and its key.
+they are put together.
 """
+
+KEY = 8
+"""Bytes of a sample's key, which those of every class have."""
 
 FLOAT = 4
 """Bytes of a number."""
@@ -51,19 +54,15 @@ def check(simulation: Simulation) -> None:
 
 
 def _check_pass(simulation: Simulation, pass_: Pass, everyone: bool, there: int) -> None:
-    training, sampling, people = (
-        simulation.training,
-        pass_.sampling,
-        simulation.client_data.participants,
-    )
+    training, people = simulation.training, simulation.client_data.participants
     clients = len(people) if everyone else max(1, round(training.participation * len(people)))
-    size = training.batch_size
-    if sampling.per_class:
-        size = sampling.per_class * simulation.classes
+    size, place = training.batch_size, PLACE
+    if pass_.sampling.per_class:
+        size, place = pass_.sampling.per_class * simulation.classes, PLACE + KEY
     steps = longest(simulation, pass_)
     drawn = max((refresh.batches for refresh in pass_.refreshes), default=1)
     batch = size * simulation.arrays.numbers * FLOAT
-    if clients * max(steps, drawn) * size * PLACE + batch > there:
+    if clients * max(steps, drawn) * size * place + batch > there:
         problem = f"{steps:,} steps of {clients} clients with batches of {size:,} samples take "
         problem += f"more than the {there / 1e9:.1f} GB of memory that this machine has"
         raise FedloomError(f"{problem}; {REMEDY}")
