@@ -520,7 +520,7 @@ SCHEMES: dict[str, list[World]] = {
         {"clients_per_domain": 2, "alpha": 0.3, "equal_clients": True},
         {"clients_per_domain": 2, "alpha": 0.1, "equal_domains": True, "min_samples": 30},
         {"clients_per_domain": 2, "alpha": 0.5, "min_per_class": 2},
-        {"clients_per_domain": 3, "alpha": 0.1, "min_per_class": 2, "redraws": 1},
+        {"clients_per_domain": 3, "alpha": 0.1, "min_per_class": 1, "redraws": 1},
     ],
     "dominant": [{"clients": 9}, {"clients": 6, "dominant_classes": 2, "share": 0.7}],
     "file": [{}],
