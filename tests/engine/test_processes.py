@@ -11,8 +11,10 @@ import numpy as np
 import pairs
 import planning
 import pytest
+import torch
 
 from fl.engine.processes import split
+from fl.engine.state import averaged
 from fl.train import launch
 
 
@@ -25,6 +27,14 @@ def test_work_is_split_evenly_and_each_row_once() -> None:
     assert max(sums) - min(sums) <= 3
     assert [len(own) for own in split(np.zeros(4), 2)] == [2, 2]
     assert [len(own) for own in split(np.array([7.0]), 3)] == [1, 0, 0]
+
+
+def test_clients_without_samples_weigh_nothing_in_a_mean() -> None:
+    """Also where a process has no others."""
+    nobody, some = ({"w": torch.tensor([a, b])} for a, b in ((5.0, 9.0), (1.0, 3.0)))
+    weights = [torch.zeros(2), torch.tensor([1.0, 3.0])]
+    mean, weight = averaged([nobody, some], weights)
+    assert mean["w"].tolist() == [2.5] and weight.tolist() == [4.0]
 
 
 @pytest.fixture(scope="module")
