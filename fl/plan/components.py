@@ -13,11 +13,6 @@ from fl.base.registry import Entry
 from fl.data.modality import Modality, named
 from fl.plan.grids import check_size, grid
 
-MADE = ("data set", "partition scheme")
-"""The kinds of which a plan makes instances; of others it reads what their files declare, as their
-import takes torch.
-"""
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -89,8 +84,7 @@ def _of_item(kind: str, item: Any, where: Where, most: int) -> Iterator[Choice]:
         name, given = item, None
     else:
         raise ConfigError(where, f"is {item!r}", "a name, or one name with its keys")
-    look = registry.find if kind in MADE else registry.declared
-    entry = look(kind, str(name), where)
+    entry = registry.find(kind, str(name), where)
     at = where / name
     declared, given = fields.fields(entry.target), dict(fields.mapping(given, at))
     title = given.pop("title", "")
