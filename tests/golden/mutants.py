@@ -85,6 +85,8 @@ def _within(nodes: list[Any]) -> Iterator[Any]:
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.Raise | ast.Assert | ast.JoinedStr):
             continue
+        if isinstance(node, ast.keyword) and node.arg == "strict":  # Of zip: a check.
+            continue
         if isinstance(node, ast.If) and any(isinstance(inner, ast.Raise) for inner in node.body):
             yield from _within(node.orelse)
             continue
@@ -121,7 +123,7 @@ def _mutate(node: Any) -> None:
     elif isinstance(node.value, bool):
         node.value = not node.value
     else:
-        node.value = node.value + 1 if isinstance(node.value, int) else node.value * 2
+        node.value = node.value + 1 if isinstance(node.value, int) else node.value * 2 or 1.0
 
 
 def drawn(seed: int, count: int) -> list[Mutant]:

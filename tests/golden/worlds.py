@@ -106,6 +106,7 @@ METHODS: dict[str, list[World]] = {
         {**FEDLGD, "initial": "noise", "regulariser": "mmd"},
         {**FEDLGD, "initial": "real", "kept": 2, "times": 1},
         {**FEDLGD, "client_steps": 9, "server_steps": 9},
+        {**FEDLGD, "every": 1, "times": 1},
     ],
     "fedmix": [{"lam": 0.2}],
     "fednova": [{}, {"mu": 0.2}],
