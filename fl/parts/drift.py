@@ -32,7 +32,7 @@ class Drift:
         self.network.tap(self.layers)
 
     def reference(self, see: See) -> dict[str, Tensor]:
-        """The shared model's features, see `fl.api.losses.Reference`."""
+        """The shared model's features, see `fl.api.term.Reference`."""
         taps = see(SHARED).taps
         return {f"{SHARED} {name}": taps[name] for name in self.layers}
 
