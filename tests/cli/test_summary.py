@@ -62,7 +62,7 @@ def test_a_run_that_lacks_weights_is_told_of_as_one_to_train(
         return capsys.readouterr().out
 
     assert "2 runs in 1 bundle; 0 to train\n" in told("plan", "--runs")
-    assert f"run {run}: complete\n" in told("explain", run)
+    assert f"run {run}: complete;" in told("explain", run)
     planning.write_study(study.root, {"seeds": [0, 1], "keep_weights": True})
     said = told("plan", "--runs")
     asked = "final weights that are asked for"
