@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,11 +67,6 @@ class Arrays:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of each input by its name, where samples have several."""
         return {}
-
-    @property
-    def numbers(self) -> int:
-        """Of how many numbers a sample's input consists."""
-        return math.prod(self.shape)
 
     @property
     def size(self) -> int:
@@ -169,11 +163,6 @@ class SeveralArrays(Arrays):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of each input."""
         return {name: part.shape for name, part in self._parts.items()}
-
-    @property
-    def numbers(self) -> int:
-        """Of how many numbers a sample's inputs consist, all together."""
-        return sum(part.numbers for part in self._parts.values())
 
     @property
     def random(self) -> bool:

@@ -90,9 +90,9 @@ def assemble(
         simulation(partial(part, group), arrays_of.group(group), data.of_modality(number))
         for number, group in enumerate(_groups(parts, data))
     )
-    network = modality.together(
-        computing(whole, training), [alone.network for alone in by_modality]
-    )
+    network = computing(whole, training)
+    # No single pass goes through it, so its heads cannot be found as its last linear layer.
+    network.head = frozenset().union(*(alone.network.head for alone in by_modality))
     return _simulation(
         parts, network, training, by_modality[0].arrays, data, classes, spec["seed"], by_modality
     )

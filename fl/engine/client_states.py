@@ -52,9 +52,7 @@ class ClientStates(Mapping[str, Any]):
         return cls(count, initial, {}, dict(enumerate(_rows(leaves, count))))
 
     def __getitem__(self, key: str) -> Any:
-        if key in self.facts:
-            return self.facts[key]
-        return self._stacked(key, range(self.count))
+        return self.facts[key] if key in self.facts else self._stacked(range(self.count))[key]
 
     def __iter__(self) -> Iterator[str]:
         yield from self.initial
@@ -79,24 +77,17 @@ class ClientStates(Mapping[str, Any]):
     def take(self, clients: Tensor | Sequence[int]) -> dict[str, Any]:
         """A stack of some clients, in their order."""
         index = torch.as_tensor(clients, dtype=torch.int64)
-        tree = {key: self._stacked(key, index.tolist()) for key in self.initial}
-        return {**tree, **{key: fact[index] for key, fact in self.facts.items()}}
+        facts = {key: fact[index] for key, fact in self.facts.items()}
+        return {**self._stacked(index.tolist()), **facts}
 
-    def _stacked(self, key: str, clients: Sequence[int]) -> Any:
-        """What is under a key, of some clients."""
-        leaves, part = trees.leaves(self.initial), {key: self.initial[key]}
-        first = 0
-        for name in self.initial:
-            if name == key:
-                break
-            first += len(trees.leaves({name: self.initial[name]}))
+    def _stacked(self, clients: Sequence[int]) -> Tree:
+        """The trees of some clients without ``facts``, stacked."""
+        leaves = trees.leaves(self.initial)
         rows = [self.rows.get(client, leaves) for client in clients]
-        columns = range(first, first + len(trees.leaves(part)))
-        stacks = [
-            torch.stack([row[column] for row in rows]) if rows else leaves[column][None][:0]
-            for column in columns
-        ]
-        return trees.unflatten(part, stacks)[key]
+        if not rows:
+            return trees.apply(lambda leaf: leaf[None][:0], self.initial)
+        columns = zip(*rows, strict=True)
+        return trees.unflatten(self.initial, [torch.stack(column) for column in columns])
 
     def put(self, clients: Tensor, values: Tree) -> ClientStates:
         """The clients, of which some are replaced.
@@ -126,13 +117,12 @@ class ClientStates(Mapping[str, Any]):
     def saved(self) -> dict[str, Any]:
         """All of it as a tree, for a checkpoint."""
         ids = torch.tensor(sorted(self.rows), dtype=torch.int64)
-        rows = {key: self._stacked(key, ids.tolist()) for key in self.initial}
         return {
             "count": torch.tensor(self.count),
             "initial": dict(self.initial),
             "facts": dict(self.facts),
             "ids": ids,
-            "rows": rows,
+            "rows": self._stacked(ids.tolist()),
         }
 
     @classmethod

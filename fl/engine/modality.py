@@ -23,7 +23,6 @@ from fl.api.network import Network
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.engine import engine
-from fl.engine.backends import TOGETHER
 from fl.engine.state import HOST, RoundPlan, State
 
 UPLOAD, SAMPLES = "upload", "samples"
@@ -33,15 +32,6 @@ samples.
 """
 
 Done = tuple[State, Tensor]
-
-
-def together(whole: Network, networks: Sequence[Network]) -> Network:
-    """``whole``, the network with the weights of all modalities, with its heads named.
-
-    No single pass goes through it, so its heads cannot be found as its last linear layer.
-    """
-    whole.head = frozenset().union(*(network.head for network in networks))
-    return whole
 
 
 def check(separate: bool, networks: Mapping[str, Network]) -> None:
@@ -127,9 +117,6 @@ def run_rounds(
     methods: Sequence[Method], states: Sequence[State], plans: Sequence[RoundPlan], backend: str
 ) -> list[Done]:
     """`fl.engine.engine.run_rounds`, modality by modality."""
-    if len(states) > 1 and backend not in TOGETHER:
-        runs = zip(methods, states, plans, strict=True)
-        return [run_rounds([method], [state], [plan], backend)[0] for method, state, plan in runs]
     done: list[list[tuple[ModalityMethod, RoundPlan, Done]]] = [[] for _ in states]
     for number in range(len(methods[0].by_modality)):
         taking = _taking(methods, plans, number)
@@ -231,19 +218,16 @@ def _in_one_stack(uploads: Sequence[Tree], places: Sequence[Tensor]) -> dict[str
     Args:
         places: Of each modality's clients among the participants.
     """
-    size, stack = sum(map(len, places)), dict[str, Any]()
-    for upload, rows in zip(uploads, places, strict=True):
-        wide = trees.apply(lambda leaf: leaf.new_zeros(size, *leaf.shape[1:]), upload)
-        device = trees.leaves(upload)[0].device
-        stack = trees.overlaid(wide, stack)
-        its = trees.put(_like(stack, upload), rows.to(device), upload)
-        stack = trees.overlaid(stack, its)
-    return stack
+    everything: dict[str, Any] = {}
+    for upload in uploads:
+        everything = trees.overlaid(everything, upload)
 
+    def whole(upload: Tree, clients: int) -> Tree:
+        zeros = trees.apply(lambda leaf: leaf.new_zeros(clients, *leaf.shape[1:]), everything)
+        return trees.overlaid(zeros, upload)
 
-def _like(tree: Tree, shape: Tree) -> Tree:
-    """The leaves of a tree that another one has."""
-    return trees.apply(lambda _, leaf: leaf, shape, tree)
+    stack = trees.concatenate(list(map(whole, uploads, map(len, places))))
+    return trees.take(stack, torch.cat(list(places)).argsort().to(trees.leaves(stack)[0].device))
 
 
 Fit = Callable[[Tensor, Tensor], Tensor]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -65,22 +64,24 @@ class Scored:
         data: ClientData,
         task: Task,
     ) -> None:
-        self._view, self._network, self._state = view, network, state
-        self._arrays, self._data, self._task = arrays, data, task
+        def evaluated(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
+            return network.eval(variables["params"], variables["buffers"], x).outputs
+
+        plain = Predictor(view, evaluated, by_sample=True)
+        self._predictor = view if isinstance(view, Predictor) else plain
+        self._state, self._arrays, self._data, self._task = state, arrays, data, task
         self._away = frozenset(data.away)
-        self._predictor = view if isinstance(view, Predictor) else None
         self._shared = None if personal else view(state.server, None)
-        look = self._predictor.look if self._predictor else None
+        look = self._predictor.look
         # Whether all clients have one model: it scores the same samples the same.
         self.alike = self._shared is not None and look is None
-        by_sample = self._predictor is None or self._predictor.by_sample
-        self._apart = look is not None or not by_sample or network.of_batches
+        self._apart = look is not None or not self._predictor.by_sample or network.of_batches
         self._stackable = True
 
     def serves(self, client: int) -> bool:
         """Whether the client has a model: one that never takes part has none of its own."""
-        everybody = self._shared is not None or (self._predictor and self._predictor.everybody)
-        return bool(everybody) or client not in self._away
+        everybody = self._shared is not None or self._predictor.everybody
+        return everybody or client not in self._away
 
     @torch.no_grad()
     def looked(self, portions: Sequence[Portion]) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
@@ -95,32 +96,27 @@ class Scored:
                     yield [place], self._seen(variables, portions[place].samples, memory)
         elif self._shared is not None:
             samples = np.concatenate([portion.samples for portion in portions])
-            yield list(range(len(portions))), self._seen(self._shared, samples)
+            yield list(range(len(portions))), self._seen(self._shared, samples, {})
         else:
             yield from self._personal(portions)
 
     def _personal(
         self, portions: Sequence[Portion]
     ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+        """As many clients at a time as the task takes samples, and as have room in a stack."""
+        room = ROOM // max(1, trees.nbytes(self._state.server) + self._state.client_states.nbytes)
         places = _by_client(portions)
         samples = {
-            client: np.concatenate([portions[place].samples for place in own])
-            for client, own in places.items()
+            client: np.concatenate([portions[place].samples for place in its])
+            for client, its in places.items()
         }
-        for group in self._groups({client: len(own) for client, own in samples.items()}):
-            chosen = [samples[client] for client in group]
-            rows = [place for client in group for place in places[client]]
-            yield rows, self._group(group, chosen)
-
-    def _groups(self, sizes: dict[int, int]) -> Iterator[list[int]]:
-        """Clients that are stacked: as many as the task takes samples at once, and as have room."""
-        room = ROOM // max(1, trees.nbytes(self._state.server) + self._state.client_states.nbytes)
         # Of like size together, as all get as many samples as the first.
-        left = sorted(sizes, key=lambda client: (-sizes[client], client))
+        left = sorted(samples, key=lambda client: (-len(samples[client]), client))
         while left:
-            width = max(1, min(room, self._task.chunk // sizes[left[0]]))
-            yield left[:width]
-            left = left[width:]
+            width = max(1, min(room, self._task.chunk // len(samples[left[0]])))
+            group, left = left[:width], left[width:]
+            rows = [place for client in group for place in places[client]]
+            yield rows, self._group(group, [samples[client] for client in group])
 
     def _group(self, group: list[int], samples: list[np.ndarray]) -> dict[str, Tensor]:
         """What the task sees of some clients' samples, one client after another."""
@@ -132,17 +128,18 @@ class Scored:
                 reason = " ".join(str(error).split())[:200]
                 logger.debug("models are scored one by one (%s: %s)", type(error).__name__, reason)
         pairs = zip(group, samples, strict=True)
-        return trees.concatenate([self._seen(self._variables(k), own) for k, own in pairs])
+        return trees.concatenate([self._seen(self._variables(k), its, {}) for k, its in pairs])
 
     def _stacked(self, group: list[int], samples: list[np.ndarray]) -> dict[str, Tensor]:
         """As `_group`, in one pass; clients with fewer samples than the first repeat theirs."""
-        sizes, device = np.array([len(own) for own in samples]), self._arrays.device
-        index = np.stack([np.resize(own, sizes[0]) for own in samples])
+        sizes, device = np.array(list(map(len, samples))), self._arrays.device
+        index = np.stack([np.resize(its, sizes[0]) for its in samples])
         real = torch.from_numpy(np.arange(sizes[0]) < sizes[:, None]).to(device)
         x = self._arrays.inputs(torch.from_numpy(index).to(device))
 
         def outputs(server: Tree, client: Tree, batch: Tree) -> dict[str, Tensor]:
-            return {"outputs": self._outputs(self._view(server, client), batch["x"], {})}
+            variables = self._predictor(server, client)
+            return {"outputs": self._predictor.predict(variables, {}, batch["x"])}
 
         clients = self._state.some(group, device)
         scores = trees.vmap(outputs, (None, 0, 0))(self._state.server, clients, {"x": x})
@@ -152,43 +149,33 @@ class Scored:
     def _variables(self, client: int) -> Tree:
         if self._shared is not None:
             return self._shared
-        return self._view(self._state.server, self._state.client(client, self._arrays.device))
+        return self._predictor(self._state.server, self._state.client(client, self._arrays.device))
 
-    def _seen(
-        self, variables: Tree, samples: np.ndarray, memory: Tree | None = None
-    ) -> dict[str, Tensor]:
+    def _seen(self, variables: Tree, samples: np.ndarray, memory: Tree) -> dict[str, Tensor]:
         """What the task sees of one model's outputs."""
         seen, size = [], self._task.chunk
         for begin in range(0, len(samples), size):
             index = torch.from_numpy(samples[begin : begin + size]).to(self._arrays.device)
-            outputs = self._outputs(variables, self._arrays.inputs(index), memory or {})
+            outputs = self._predictor.predict(variables, memory, self._arrays.inputs(index))
             seen.append(self._task.look(outputs, self._arrays.labels(index)))
         return trees.concatenate(seen)
 
-    def _outputs(self, variables: Tree, x: Tensor, memory: Tree) -> Tensor:
-        if self._predictor is not None:
-            return self._predictor.predict(variables, memory, x)
-        return self._network.eval(variables["params"], variables["buffers"], x).outputs
-
     def _memory(self, variables: Tree, client: int) -> Tree:
         """What the view remembers of a client's samples."""
-        if self._predictor is None or self._predictor.look is None:
+        look, splits = self._predictor.look, self._data.samples
+        if look is None:
             return {}
-        known = {
-            split: self._known(variables, self._data.samples[split][client])
-            for split in self._predictor.remembers
-            if split in self._data.samples and len(self._data.samples[split][client])
-        }
+        known: dict[str, Tree] = {}
+        for split in self._predictor.remembers:
+            if split not in splits or not len(splits[split][client]):
+                continue
+            index = torch.from_numpy(splits[split][client]).to(self._arrays.device)
+            looked = [
+                look(variables, self._arrays.batch(numbers, torch.ones_like(numbers)))
+                for numbers in index.split(CHUNK)
+            ]
+            known[split] = trees.concatenate(looked)
         return self._predictor.recall(variables, known)
-
-    def _known(self, variables: Tree, samples: np.ndarray) -> dict[str, Any]:
-        assert self._predictor is not None and self._predictor.look is not None
-        known = []
-        for begin in range(0, len(samples), CHUNK):
-            index = torch.from_numpy(samples[begin : begin + CHUNK]).to(self._arrays.device)
-            batch = self._arrays.batch(index, torch.ones_like(index))
-            known.append(self._predictor.look(variables, batch))
-        return trees.concatenate(known)
 
 
 def _by_client(portions: Sequence[Portion]) -> dict[int, list[int]]:

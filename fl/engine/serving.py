@@ -7,7 +7,6 @@ together, and where several processes train the clients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,47 +25,40 @@ from fl.engine.client_data import ClientData
 PURPOSE = "batches at the server"
 
 
-@dataclass(frozen=True)
-class Serving:
-    """A `fl.api.protocols.Serve` over the samples that a partition gives the server."""
+def serving(
+    arrays: Arrays, data: ClientData, network: Network, training: Training, classes: int, seed: int
+) -> Serve | None:
+    """How a run's server trains on its samples; None if a partition gives it none."""
+    samples = data.server
+    if not len(samples):
+        return None
+    labels = arrays.labels(torch.from_numpy(samples).to(arrays.device)).cpu().numpy()
 
-    arrays: Arrays
-    client_data: ClientData
-    network: Network
-    training: Training
-    classes: int
-    seed: int
-
-    def __call__(self, pass_: Pass, tree: Tree, round_: int) -> tuple[dict[str, Any], Any]:
-        """See `fl.api.protocols.Serve`."""
-        own, device = self.client_data.server, self.arrays.device
-        drawn = schedule(
-            *([own], [0], self.training, self.seed, round_, PURPOSE),
-            sampling=pass_.sampling,
-            labels=[self.arrays.labels(torch.from_numpy(own).to(device)).cpu().numpy()],
-            classes=self.classes,
-            keyed=self.network.random or self.arrays.random,
-            refreshes=pass_.refreshes,
-        )
+    def serve(pass_: Pass, tree: Tree, round_: int) -> tuple[dict[str, Any], Any]:
         cohort = Cohort(
             clients=trees.stack([tree]),
             ids=torch.zeros(1, dtype=torch.int64),
             server={},
             several=False,
-            schedule=drawn,
-            arrays=self.arrays,
+            schedule=schedule(
+                [samples],
+                [0],
+                training,
+                seed,
+                round_,
+                PURPOSE,
+                sampling=pass_.sampling,
+                labels=[labels],
+                classes=classes,
+                keyed=network.random or arrays.random,
+                refreshes=pass_.refreshes,
+            ),
+            arrays=arrays,
             round=round_,
-            lr=learning_rate(self.training, round_),
+            lr=learning_rate(training, round_),
         )
         with torch.enable_grad():
             done = loop(pass_, cohort)
         return trees.take(done.kept, 0), trees.take(done.uploads, 0)
 
-
-def serving(
-    arrays: Arrays, data: ClientData, network: Network, training: Training, classes: int, seed: int
-) -> Serve | None:
-    """How a run's server trains; None if it holds no samples."""
-    if not len(data.server):
-        return None
-    return Serving(arrays, data, network, training, classes, seed)
+    return serve

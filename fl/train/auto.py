@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 from torch import nn
 
 from fl.api.method import Pass
+from fl.engine.batches import steps_of
 from fl.engine.simulation import Simulation
 from fl.train import costs
-from fl.train.memory import longest
 
 STEPS = 40_000
 """Steps from which compiling pays: it takes 15 s or more, and saves half a millisecond a step."""
@@ -70,4 +72,15 @@ def choose(simulation: Simulation, unstackable: str = "") -> Choice:
 def steps_a_round(simulation: Simulation) -> int:
     """Steps that the client with most samples takes in round 1."""
     passes = [pass_ for pass_ in simulation.method.passes if isinstance(pass_, Pass)]
-    return sum(longest(simulation, pass_) for pass_ in passes)
+    return sum(_longest(simulation, pass_) for pass_ in passes)
+
+
+def _longest(simulation: Simulation, pass_: Pass) -> int:
+    """Steps of a pass in round 1, of the client that has most samples."""
+    if pass_.sampling.steps:
+        return pass_.sampling.steps(1)
+    training, data = simulation.training, simulation.client_data
+    if pass_.sampling.epochs:
+        training = replace(training, local_epochs=pass_.sampling.epochs, local_steps=None)
+    sizes = np.array([len(data.samples["train"][client]) for client in data.participants])
+    return int(steps_of(sizes, training).max(initial=0)) * pass_.sampling.repeat

@@ -106,7 +106,7 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
     plan = short.plan(round_)
     row = plan.n.argmax()[None].cpu()
     ids, n = plan.clients[row], plan.n[row]
-    clients: Tree = trees.to(trees.take(state.clients, ids), plan.arrays.device)
+    clients = state.some(ids, plan.arrays.device)
     server, done, fresh = state.server, ShortRound(), True
     phases = zip(short.method.phases, simulation.method.phases, plan.rosters, strict=True)
     for number, (phase, whole, roster) in enumerate(phases):

@@ -23,7 +23,7 @@ from fl.plan.bundle import Bundle
 from fl.pytorch.devices import claim
 from fl.store import checkpoint
 from fl.store.store import Store
-from fl.train import auto, memory, simulations
+from fl.train import auto, simulations
 from fl.train.following import follow
 from fl.train.leaving import asked_to_leave
 from fl.train.record import check_code
@@ -106,8 +106,6 @@ class _Job:
                 check_code(member)
                 like = next(iter(made.values()), None)
                 simulation = simulations.made(self._runs.bundle, member, like, self._store, device)
-                if like is None:
-                    memory.check(simulation)
                 made[run] = simulation
         return made
 

@@ -363,16 +363,3 @@ def test_a_client_draws_no_random_number_twice() -> None:
     plan = world().plan(1)
     schedule = plan.rosters[0].schedules[1]
     assert len(np.unique(schedule.keys())) == schedule.keys().size
-
-
-def test_a_warm_up_that_fits_into_no_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fl.train import memory
-
-    simulation = world({"warmup": 100, "real": 8})
-    monkeypatch.setattr(memory, "size", lambda: 10**7)
-    memory.check(simulation)
-    monkeypatch.setattr(memory, "size", lambda: 10**5)
-    with pytest.raises(
-        FedloomError, match=r"100 steps of 4 clients with batches of 24 samples .*warm-up"
-    ):
-        memory.check(simulation)

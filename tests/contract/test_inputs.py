@@ -247,7 +247,7 @@ def test_images_alone_are_augmented() -> None:
     }
     arrays, index = SeveralArrays(parts), torch.arange(6)
     assert arrays.random
-    assert (arrays.shape, arrays.numbers) == ((), 192 + 16 + 4)
+    assert arrays.shape == ()
     plain, moved = arrays.inputs(index), arrays.inputs(index, torch.arange(6))
     assert not torch.equal(plain["image"], moved["image"])
     assert torch.equal(plain["series"], moved["series"])

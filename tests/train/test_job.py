@@ -473,19 +473,6 @@ def test_one_cause_of_many_failures_is_traced_once(
         assert study.store().failure(run) == "ZeroDivisionError: in every run"
 
 
-def test_what_cannot_fit_into_memory_is_named_before_it_is_begun(
-    planned: Plan, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study = planned(seeds=[0, 1], methods={"fedavg": {"local_epochs": 2e9}, "local": None})
-    assert study.train("fedavg") == 1
-    lines = capsys.readouterr().err.strip().splitlines()[-2:]
-    for run in study.runs("fedavg"):
-        [line] = [line for line in lines if line.startswith(f"failed: {run} (FedAvg on synthetic(")]
-        assert " clients with batches of 8 samples take more than the " in line
-        assert "; lower batch_size, local_epochs, local_steps or " in line
-    assert study.train("local") == 0
-
-
 @pytest.mark.parametrize(
     "ask", [lambda: np.empty(2**60, np.uint8), lambda: torch.empty(2**60)], ids=["numpy", "torch"]
 )
