@@ -2,12 +2,13 @@
 
 Whether a model, a method, what is added to it and a batch size fit each other shows only when they
 are combined. Here they are combined for one step, of a stack of two clients or, where that cannot
-be, of one. The step is taken on PyTorch's meta device, which knows shapes and computes no numbers;
-what asks for a number is taken again on the CPU.
+be, of one. Of a large model the step is taken on PyTorch's meta device, which knows shapes and
+computes no numbers; what asks for a number is taken again on the CPU.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -30,7 +31,7 @@ from fl.data import materials
 from fl.data.modality import Modality
 from fl.engine import modality
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
-from fl.engine.assembly import build
+from fl.engine.assembly import Composed, build
 from fl.engine.loader import ask
 from fl.plan import specs
 from fl.plan.added import Added
@@ -48,6 +49,11 @@ LENGTHS = ("rounds", "local_epochs", "local_steps", "lr_decay_every", "evaluate_
 
 META = torch.device("meta")
 CPU = torch.device("cpu")
+
+SMALL = 100_000
+"""Weights of a model up to which a step is quicker on the CPU: the meta device takes a second to
+load, and what it takes of an operation does not depend on its size.
+"""
 
 
 class TooFew(FedloomError):
@@ -144,12 +150,13 @@ class Rehearsal:
                 shapes={modality.name: modality.shape for modality in kind.parts},
                 tokens=frozenset(modality.name for modality in kind.parts if modality.tokens),
             )
-            method = build(added.composed, setting)
+            stage = _Stage(added.composed, setting, kind, self._variables[kind.name])
             key = _key([kind.name, _shape(spec), _shape(_lasting(point.training)), away])
             if key not in self._reasons:
-                stage = _Stage(method, setting, kind, self._variables[kind.name])
                 self._reasons[key] = stage.reason()
                 added.check(spec)
+            else:
+                stage.build()
             reasons.append(self._reasons[key])
         return next(filter(None, reasons), "")
 
@@ -157,9 +164,20 @@ class Rehearsal:
 class _Stage:
     """A method that is tried with one model."""
 
-    def __init__(self, method: Method, setting: Setting, data: Inputs, variables: Tree) -> None:
-        self._method, self._setting, self._data = method, setting, data
+    def __init__(self, composed: Composed, setting: Setting, data: Inputs, variables: Tree) -> None:
+        self._composed, self._setting, self._data = composed, setting, data
         self._variables = variables
+        few = setting.training.batch_size < ENOUGH
+        small = sum(tensor.numel() for tensor in variables["params"].values()) <= SMALL
+        # Whether a loss is finite shows on the CPU alone, and depends on the size of small batches.
+        self._devices = [CPU] if few or small else [META, CPU]
+
+    def build(self) -> Method:
+        """The method, which may look at a pass of the model, on the first device that can."""
+        for device in self._devices[:-1]:
+            with contextlib.suppress(Exception), torch.device(device):
+                return build(self._composed, self._setting)
+        return build(self._composed, self._setting)
 
     def reason(self) -> str:
         """See `Rehearsal.try_point`."""
@@ -177,47 +195,60 @@ class _Stage:
 
     def _trouble(self, size: int, stacked: bool = False) -> Exception | None:
         """What goes wrong with batches of that size, for one client or for a stack of two."""
-        # Whether a loss is finite shows on the CPU alone, and depends on the size of small batches.
-        devices = [CPU] if self._setting.training.batch_size < ENOUGH else [META, CPU]
         trouble = None
-        for device in devices:
+        for device in self._devices:
             try:
-                for phase, pass_ in self._passes():
-                    self._step(phase, pass_, size, device, stacked)
+                with torch.device(device):
+                    self._take_steps(size, device, stacked)
                 return None
             except Exception as error:
                 trouble = error
         return trouble
 
-    def _passes(self) -> list[tuple[Phase, Pass]]:
-        phases = self._method.phases
-        return [(one, pass_) for one in phases for pass_ in one.passes if isinstance(pass_, Pass)]
+    def _take_steps(self, size: int, device: torch.device, stacked: bool) -> None:
+        """Build the method and take a step of each pass; of passes that compute the same, one."""
+        method = build(self._composed, self._setting)
+        taken: list[tuple[Any, ...]] = []
+        for phase in method.phases:
+            for pass_ in phase.passes:
+                if not isinstance(pass_, Pass):
+                    continue
+                functions = (phase.payload, phase.send, pass_.begin, pass_.loss, pass_.reference)
+                step = (*functions, pass_.sampling.per_class, pass_.sampling.keyed)
+                if step not in taken:
+                    self._step(method, phase, pass_, size, device, stacked)
+                    taken.append(step)
 
     def _step(
-        self, phase: Phase, pass_: Pass, size: int, device: torch.device, stacked: bool
+        self,
+        method: Method,
+        phase: Phase,
+        pass_: Pass,
+        size: int,
+        device: torch.device,
+        stacked: bool,
     ) -> None:
         """A loss of a pass and its gradient, for one client or for a stack of two."""
 
         def mapped(function: Callable[..., Any], *dims: int | None) -> Callable[..., Any]:
             return trees.vmap(function, dims) if stacked else function
 
-        with torch.device(device):
-            batch = self._batch(pass_, size, device)
-            server, client = self._method.init(trees.to(self._variables, device))
-            counts = torch.ones(self._setting.classes, dtype=torch.int64)
-            client = {**client, "id": torch.tensor(0), COUNTS: counts}
-            if stacked:
-                batch, client = trees.repeat(batch, 2), trees.repeat(client, 2)
-            if phase.payload:
-                client[PAYLOAD] = mapped(phase.payload, None, 0)(server, client)
-            sent = phase.send(server) if phase.send else server
-            work = mapped(pass_.begin, None, 0)(sent, client)
-            params = trees.apply(lambda w: w.detach().requires_grad_(), work["params"])
-            work = {**work, "params": params}
-            reference = pass_.reference and mapped(pass_.reference, None, 0, 0)
-            batch = ask(reference, sent, work, batch)
-            losses, _ = mapped(pass_.loss, None, 0, 0)(sent, work, batch)
-            self._check(losses.sum(), params, device)
+        batch = self._batch(pass_, size, device)
+        server, client = method.init(trees.to(self._variables, device))
+        counts = torch.ones(self._setting.classes, dtype=torch.int64)
+        client = {**client, "id": torch.tensor(0), COUNTS: counts}
+        if stacked:
+            batch, client = trees.repeat(batch, 2), trees.repeat(client, 2)
+        if phase.payload:
+            client[PAYLOAD] = mapped(phase.payload, None, 0)(server, client)
+        sent = phase.send(server) if phase.send else server
+        work = mapped(pass_.begin, None, 0)(sent, client)
+        params = trees.apply(lambda w: w.detach().requires_grad_(), work["params"])
+        work = {**work, "params": params}
+        reference = pass_.reference and mapped(pass_.reference, None, 0, 0)
+        batch = ask(reference, sent, work, batch)
+        losses, _ = mapped(pass_.loss, None, 0, 0)(sent, work, batch)
+        self._check(losses.sum(), params, device)
 
     def _check(self, loss: Tensor, params: Tree, device: torch.device) -> None:
         """Refuse a loss that no weight, or not every weight, has a part in, and one of a small
