@@ -12,12 +12,12 @@ from typing import Any
 
 from fl.base import files
 from fl.base.errors import FedloomError
-from fl.base.units import counted
+from fl.base.units import counted, size
 from fl.cli.printing import plain, say
 from fl.plan import config
 from fl.store import import_export, maintenance
 from fl.store.import_export import BUSY, CONFLICT, NEW, THERE, Moved
-from fl.store.maintenance import DAMAGED, StoredRun, amount
+from fl.store.maintenance import DAMAGED, StoredRun
 from fl.store.store import Store
 
 
@@ -94,7 +94,7 @@ def _table(found: Iterable[StoredRun]) -> Iterator[str]:
 def _row(entry: StoredRun) -> tuple[str, ...]:
     spec = entry.record.get("spec")
     if spec is None:
-        return (entry.run, entry.state, *("" for _ in range(7)), amount(entry.size))
+        return (entry.run, entry.state, *("" for _ in range(7)), size(entry.size))
     return (
         entry.run,
         entry.state,
@@ -105,7 +105,7 @@ def _row(entry: StoredRun) -> tuple[str, ...]:
         str(spec["dataset"]["name"]),
         maintenance.text(spec["partition"], ("seed", "val", "test")),
         maintenance.text(spec["model"]),
-        amount(entry.size),
+        size(entry.size),
     )
 
 
@@ -171,7 +171,7 @@ def _gc(parsed: argparse.Namespace) -> int:
 
 
 def _sum(found: Iterable[StoredRun]) -> str:
-    return amount(sum(entry.size for entry in found))
+    return size(sum(entry.size for entry in found))
 
 
 def _on(entry: StoredRun) -> str | None:

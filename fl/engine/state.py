@@ -71,12 +71,6 @@ class Roster:
         schedules = tuple(schedule and schedule.take(rows) for schedule in self.schedules)
         return Roster(self.clients[index], self.n[index.to(self.n.device)], schedules)
 
-    def among(self, clients: Sequence[int]) -> Roster:
-        """Those of some clients that take part, in their order."""
-        place = {client: row for row, client in enumerate(self.clients.tolist())}
-        rows = [place[client] for client in clients if client in place]
-        return self.take(np.array(rows, np.int64))
-
     def steps(self) -> np.ndarray:
         """How many steps each of them takes, [m]."""
         steps = np.zeros(len(self.clients), np.int64)
@@ -148,20 +142,6 @@ class RoundPlan:
         """The plan with other batches in the last phase."""
         last = replace(self.last, schedules=tuple(schedules))
         return replace(self, rosters=(*self.rosters[:-1], last))
-
-    def take(self, rows: Sequence[int]) -> RoundPlan:
-        """The plan with some of its participants only, in that order; nobody else comes where all
-        clients are asked.
-        """
-        return self._of(self.clients[torch.tensor(rows)].tolist())
-
-    def _of(self, clients: list[int]) -> RoundPlan:
-        by_modality = [own and own._of(clients) for own in self.by_modality]
-        return replace(
-            self,
-            rosters=tuple(roster and roster.among(clients) for roster in self.rosters),
-            by_modality=tuple(own if own and len(own.clients) else None for own in by_modality),
-        )
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from fl.store.tree_file import Tree, load_tree, packed
 log = logging.getLogger(__name__)
 
 STATE, ROWS, RECORD = "state.safetensors", "rows.parquet", "checkpoint.json"
+KEPT = 2
+"""Checkpoints of a run that stay."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,8 @@ def save(
     state: Tree,
     extra: Mapping[str, Any],
     rows: pd.DataFrame,
-    keep: int = 2,
 ) -> None:
-    """Add the checkpoint of ``round`` to ``folder`` and then remove all but the newest ``keep``.
+    """Add the checkpoint of ``round`` to ``folder`` and then remove all but the newest `KEPT`.
 
     Args:
         extra: Anything that JSON can hold.
@@ -53,8 +54,6 @@ def save(
     Raises:
         FedloomError: If the disk is full or refuses; the earlier checkpoints then stay.
     """
-    if keep < 1:
-        raise ValueError(f"keep is {keep}: at least the checkpoint just saved has to stay")
     final = folder / f"round-{round:06d}"
     draft = files.temporary(final)
     with files.disk_errors(final):
@@ -70,15 +69,15 @@ def save(
             shutil.rmtree(draft, ignore_errors=True)
             raise
         files.sync_folder(folder)
-        for surplus in _newest_first(folder)[keep:]:
+        for surplus in _newest_first(folder)[KEPT:]:
             files.erase(surplus)
 
 
 def load_latest(folder: Path, device: str | torch.device = "cpu") -> Checkpoint | None:
     """The newest complete checkpoint in ``folder``, or None if there is none.
 
-    Newer ones that are damaged are renamed to ``<name>.corrupt-N`` with a warning, and unfinished
-    ones of killed processes are removed. Only the process that holds the run's lease may call this.
+    Newer ones that are damaged are removed with a warning, and unfinished ones of killed processes.
+    Only the process that holds the run's lease may call this.
     """
     for leftover in folder.glob(".*.tmp"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -87,9 +86,8 @@ def load_latest(folder: Path, device: str | torch.device = "cpu") -> Checkpoint 
             try:
                 return _read(path, device)
             except (DataError, FileNotFoundError) as error:
-                aside = _free_name(path)
-                path.rename(aside)
-                log.warning("checkpoint %s is damaged and set aside as %s: %s", path, aside, error)
+                files.erase(path)
+                log.warning("checkpoint %s was damaged and is removed: %s", path, error)
     return None
 
 
@@ -97,13 +95,10 @@ def _read(path: Path, device: str | torch.device) -> Checkpoint:
     """The checkpoint in a folder; `DataError` or `FileNotFoundError` if it is not complete."""
     record = files.read_sealed(path / RECORD)
     for name in (STATE, ROWS):
-        if problem := files.damage(path / name, record["files"].get(name, {"size": 0})):
+        if problem := files.damage(path / name, record["files"][name]):
             raise DataError(problem)
-    round, extra = record.get("round"), record.get("extra")
-    if type(round) is not int or round < 0 or not isinstance(extra, dict):
-        raise DataError(f"{path / RECORD}: does not say after which round it was")
     rows, _ = parquet.read(path / ROWS)
-    return Checkpoint(round, load_tree(path / STATE, device), extra, rows)
+    return Checkpoint(record["round"], load_tree(path / STATE, device), record["extra"], rows)
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -112,10 +107,3 @@ def _newest_first(folder: Path) -> list[Path]:
         return []
     paths = [path for path in folder.iterdir() if re.fullmatch(r"round-\d+", path.name)]
     return sorted(paths, key=lambda path: int(path.name.removeprefix("round-")), reverse=True)
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
-        number += 1
-    return aside

@@ -112,12 +112,3 @@ def text(choice: Mapping[str, Any], hidden: Collection[str] = ()) -> str:
     """A choice of a spec in one line: ``fedprox(mu=0.5)``."""
     shown = ", ".join(f"{k}={v}" for k, v in choice.items() if k != "name" and k not in hidden)
     return f"{choice['name']}({shown})" if shown else str(choice["name"])
-
-
-def amount(size: int) -> str:
-    """``340 B``, ``12.0 kB``, ``3.4 GB``."""
-    value, units = float(size), iter(("B", "kB", "MB", "GB", "TB"))
-    unit = next(units)
-    while value >= 1000 and unit != "TB":
-        value, unit = value / 1000, next(units)
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

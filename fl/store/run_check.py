@@ -99,15 +99,9 @@ def shaped(target: type, given: Any, where: Where) -> dict[str, Any]:
 
     Another version of Fedloom may write more keys.
     """
-    values, made = fields.mapping(given, where), {}
-    for name, declared in _declared(target).items():
-        if name in values:
-            made[name] = fields.value(declared.hint, values[name], where / name)
-        elif declared.default is fields.REQUIRED:
-            raise ConfigError(where / name, "is missing", fields.describe(declared.hint))
-        else:
-            made[name] = declared.default
-    return made
+    known = _declared(target)
+    values = fields.mapping(given, where)
+    return fields.parse(target, {key: values[key] for key in values if key in known}, where)
 
 
 def check_named(given: Any, where: Where) -> None:

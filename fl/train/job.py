@@ -105,8 +105,7 @@ class _Job:
             with self._runs.failing(*([run] if run in self._runs.workspaces else [])):
                 check_code(member)
                 like = next(iter(made.values()), None)
-                simulation = simulations.made(self._runs.bundle, member, like, self._store, device)
-                made[run] = simulation
+                made[run] = simulations.made(self._runs.bundle, member, like, self._store, device)
         return made
 
     def _shared(

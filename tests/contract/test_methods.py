@@ -32,7 +32,7 @@ from fl.base.schema import GLOBAL, PERSONAL
 from fl.cli import catalogue
 from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
-from fl.engine.state import Roster, RoundPlan, State
+from fl.engine.state import Roster, State
 
 METHODS = [*registry.names("method"), *VARIANTS]
 DECLARED = {name: declared(worlds.entry(name).target) for name in METHODS}
@@ -52,11 +52,6 @@ def advanced(simulation: Simulation) -> State:
     """The state after round 1, so that no tree is what it began as."""
     state, _ = engine.run_round(simulation.method, simulation.begin(), simulation.plan(1), "loop")
     return state
-
-
-def chosen(plan: RoundPlan, rows: list[int]) -> RoundPlan:
-    """The plan with some of its participants only, in that order."""
-    return plan.take(rows)
 
 
 # Backends
@@ -119,12 +114,12 @@ def test_what_a_round_does_depends_on_no_order_and_changes_nobody_else(method: s
     before = trees.apply(Tensor.clone, worlds.tree(state))
     straight, losses = engine.run_round(simulation.method, state, plan, "stacked")
     turned, turned_losses = engine.run_round(
-        simulation.method, state, chosen(plan, order), "stacked"
+        simulation.method, state, worlds.chosen(plan, order), "stacked"
     )
     assert worlds.distance(worlds.tree(turned), worlds.tree(straight)) < 1e-12
     torch.testing.assert_close(turned_losses, losses[order], rtol=0, atol=1e-12)
     for backend in ("loop", "stacked"):
-        after, _ = engine.run_round(simulation.method, state, chosen(plan, [1, 2]), backend)
+        after, _ = engine.run_round(simulation.method, state, worlds.chosen(plan, [1, 2]), backend)
         assert worlds.same(worlds.tree(state), before)
         for client in (0, 3):
             assert worlds.same(*(trees.take(s.clients, client) for s in (state, after)))
@@ -138,7 +133,7 @@ def test_local_work_does_not_depend_on_who_else_takes_part(method: str) -> None:
     plan = replace(plan, rosters=(*(None for _ in plan.rosters[1:]), plan.last))
     _, together = engine.run_round(simulation.method, state, plan, "stacked")
     for rows in ([0], [1, 3]):
-        _, losses = engine.run_round(simulation.method, state, chosen(plan, rows), "stacked")
+        _, losses = engine.run_round(simulation.method, state, worlds.chosen(plan, rows), "stacked")
         torch.testing.assert_close(losses, together[rows], rtol=0, atol=1e-12)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from fl.engine.assembly import computing
 from fl.engine.client_data import ClientData
 from fl.engine.serving import serving
 from fl.engine.simulation import DTYPES, Simulation
-from fl.engine.state import State
+from fl.engine.state import RoundPlan, State
 from fl.plan import specs
 
 CLASSES = 3
@@ -205,3 +206,21 @@ def inputs(raw: np.ndarray) -> Tensor:
     """What a model sees of raw inputs."""
     n = NORMALISATION
     return torch.from_numpy((raw * n["scale"] - n["mean"]) / n["sd"])
+
+
+def chosen(plan: RoundPlan, rows: Sequence[int]) -> RoundPlan:
+    """The plan with some of its participants only, in that order; nobody else comes where all
+    clients are asked.
+    """
+    return _of_clients(plan, plan.clients[torch.tensor(rows)].tolist())
+
+
+def _of_clients(plan: RoundPlan, clients: list[int]) -> RoundPlan:
+    rosters = []
+    for roster in plan.rosters:
+        ids = [] if roster is None else roster.clients.tolist()
+        places = [ids.index(client) for client in clients if client in ids]
+        rosters.append(roster and roster.take(np.array(places, np.int64)))
+    inner = [its and _of_clients(its, clients) for its in plan.by_modality]
+    by_modality = tuple(its if its and len(its.clients) else None for its in inner)
+    return replace(plan, rosters=tuple(rosters), by_modality=by_modality)

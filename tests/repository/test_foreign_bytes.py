@@ -11,7 +11,6 @@ import contextlib
 import copy
 import json
 import random
-import shutil
 import signal
 import struct
 from collections.abc import Callable, Iterator
@@ -38,7 +37,7 @@ from fl.data.prepared import Prepared, Writer
 from fl.engine.evaluate import as_rows
 from fl.plan import bundle as bundles
 from fl.plan import config, jobs, plan, plan_files, published
-from fl.store import checkpoint, maintenance, run_check, tree_file
+from fl.store import maintenance, run_check, tree_file
 from fl.store.store import Store
 
 AT = Where("study.yaml", "here")
@@ -339,30 +338,6 @@ def record(root: Path) -> Reader:
     return Reader(path, read, meant, 100)
 
 
-def meta(root: Path) -> Reader:
-    """Of a checkpoint: one that cannot be read is set aside, and there is none then."""
-    rows = as_rows([(1, 0, "train", "global", "loss", 0.5, 10)])
-    whole = root / "whole"
-    checkpoint.save(whole, 1, {"w": torch.zeros(2)}, {"seconds": 1.0}, rows)
-    folder = root / "checkpoint"
-    shutil.copytree(whole, folder)
-    path = folder / "round-000001" / "checkpoint.json"
-    value = json.loads(path.read_bytes())
-    del value["seal"]
-
-    def read() -> None:
-        found = checkpoint.load_latest(folder)
-        assert found is None or (found.round >= 0 and torch.equal(found.state["w"], torch.zeros(2)))
-        for aside in folder.glob("*.corrupt-*"):
-            aside.rename(folder / "round-000001")
-
-    def meant(draw: random.Random) -> bytes:
-        made = json.loads(json.dumps(strange(value, draw)))
-        return as_json({**made, "seal": files._seal(made)})
-
-    return Reader(path, read, meant, 100)
-
-
 def bundle(root: Path) -> Reader:
     path = planning.make(root).spec("fedavg")
 
@@ -456,7 +431,7 @@ def _offsets(tensor: torch.Tensor) -> np.ndarray:
 
 READERS = [
     *(settings, study, method, numbers, partition, metrics),
-    *(record, meta, bundle, summary, planned_study, description, tensors),
+    *(record, bundle, summary, planned_study, description, tensors),
 ]
 
 
@@ -477,4 +452,4 @@ def test_a_message_or_a_right_answer(make: Callable[[Path], Reader], tmp_path: P
             raise
     reader.path.write_bytes(whole)
     assert told(reader) == ""
-    assert refused > reader.rounds / 10 or make is meta
+    assert refused > reader.rounds / 10

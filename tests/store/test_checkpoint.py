@@ -45,8 +45,8 @@ def rows_of(round: int) -> pd.DataFrame:
     return pd.DataFrame({"round": range(round), "value": [r / 3 for r in range(round)]})
 
 
-def save(folder: Path, round: int, **options: int) -> None:
-    checkpoint.save(folder, round, state_of(round), {"round": round}, rows_of(round), **options)
+def save(folder: Path, round: int) -> None:
+    checkpoint.save(folder, round, state_of(round), {"round": round}, rows_of(round))
 
 
 def is_of(found: checkpoint.Checkpoint | None, round: int) -> bool:
@@ -145,14 +145,12 @@ def test_an_unreadable_tree_is_named(tmp_path: Path) -> None:
 def test_the_newest_are_kept_and_the_newest_is_loaded(tmp_path: Path) -> None:
     assert checkpoint.load_latest(tmp_path / "none") is None
     for round in (5, 10, 100, 1_000_000):
-        save(tmp_path, round % 7, keep=3)
-    assert names(tmp_path) == ["round-000002", "round-000003", "round-000005"]
+        save(tmp_path, round % 7)
+    assert names(tmp_path) == ["round-000003", "round-000005"]
     assert is_of(checkpoint.load_latest(tmp_path), 5)
-    save(tmp_path, 1_000_000, keep=1)
-    assert names(tmp_path) == ["round-1000000"]
+    save(tmp_path, 1_000_000)
+    assert names(tmp_path) == ["round-000005", "round-1000000"]
     assert is_of(checkpoint.load_latest(tmp_path), 1_000_000)
-    with pytest.raises(ValueError, match="keep"):
-        save(tmp_path, 7, keep=0)
 
 
 def test_a_round_saved_again_replaces_the_first(tmp_path: Path) -> None:
@@ -167,7 +165,7 @@ def test_a_round_saved_again_replaces_the_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [checkpoint.STATE, checkpoint.ROWS, checkpoint.RECORD])
 @pytest.mark.parametrize("where", [0.0, 0.1, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
-def test_a_damaged_one_is_set_aside(
+def test_a_damaged_one_is_removed(
     name: str, where: float, harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for round in (10, 20):
@@ -183,16 +181,13 @@ def test_a_damaged_one_is_set_aside(
 
     with caplog.at_level(logging.WARNING):
         assert is_of(checkpoint.load_latest(tmp_path), 10)
-    assert names(tmp_path) == ["round-000010", "round-000020.corrupt-1"]
+    assert names(tmp_path) == ["round-000010"]
     (warning,) = caplog.messages
     assert str(tmp_path / "round-000020") in warning
     assert name in warning
 
     save(tmp_path, 20)
     assert is_of(checkpoint.load_latest(tmp_path), 20)
-    (tmp_path / "round-000020" / name).write_bytes(b"")
-    assert is_of(checkpoint.load_latest(tmp_path), 10)
-    assert "round-000020.corrupt-2" in names(tmp_path)
 
 
 def test_no_flipped_bit_in_a_record_goes_unnoticed(tmp_path: Path) -> None:
@@ -216,7 +211,7 @@ def test_when_all_are_damaged_there_is_none(tmp_path: Path) -> None:
     save(tmp_path, 10)
     (tmp_path / "round-000010" / checkpoint.RECORD).write_text("{")
     assert checkpoint.load_latest(tmp_path) is None
-    assert names(tmp_path) == ["round-000010.corrupt-1"]
+    assert names(tmp_path) == []
 
 
 def save_next(folder: Path) -> None:
