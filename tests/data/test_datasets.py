@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fl.data import partition, prepare
-from fl.data.datasets.digits import MEAN, SD, Digits
+from fl.data.datasets.digits import Digits
 from fl.data.datasets.synthetic import Synthetic
 from fl.data.prepared import Prepared
 
@@ -47,14 +47,6 @@ def test_digits_are_the_real_ones(digits):
     assert_as_declared(digits, Digits())
 
 
-def test_digits_normalisation_is_measured(digits):
-    pixels = digits.x * digits.normalisation["scale"]
-    assert pixels.max() == 1.0
-    assert pixels.mean() == pytest.approx(MEAN, abs=1e-12)
-    assert pixels.std() == pytest.approx(SD, abs=1e-12)
-    assert digits.normalisation == {"scale": 1 / 16, "mean": MEAN, "sd": SD}
-
-
 def test_data_room_imports_neither_sklearn_nor_torch():
     modules = "fl.data, fl.data.datasets.digits, fl.data.datasets.synthetic, fl.data.partition"
     script = (
@@ -85,28 +77,6 @@ def test_synthetic_arrays(tmp_path, generator):
     assert data.params["generator"] == generator
 
 
-def test_input_variance_of_feature_j_is_j_to_the_minus_1_2():
-    x = Synthetic().inputs(0, 40_000)
-    expected = np.arange(1, 61) ** -1.2
-    assert x.var(axis=0) == pytest.approx(expected, rel=0.04)
-    correlations = np.corrcoef(x, rowvar=False) - np.eye(60)
-    assert np.abs(correlations).max() < 0.03
-
-
-def test_alpha_and_beta_are_standard_deviations():
-    many = Synthetic(clients=400, alpha=3.0, beta=2.0)
-    means = [many.inputs(k, 100).mean() for k in range(400)]
-    # The mean over features of v_k is B_k, give or take 1/sqrt(60).
-    assert np.std(means) == pytest.approx(np.hypot(2.0, 60**-0.5), rel=0.1)
-    weights = [[w.mean() for w, _ in many.layers(k)] for k in range(400)]
-    assert np.std(weights, axis=0) == pytest.approx(3.0, rel=0.12)
-    biases = [[b.mean() for _, b in many.layers(k)] for k in range(400)]
-    shared = np.array(weights) - np.array(biases)
-    # W and b share u, so only their own averages of N(0, 1) differ; layers do not share.
-    assert np.abs(shared).max() < 1.6
-    assert abs(np.corrcoef(weights, rowvar=False)[0, 1]) < 0.15
-
-
 def test_two_layer_labels_are_the_argmax_of_the_recomputed_network(tmp_path):
     dataset = replace(SMALL, alpha=0.5, beta=0.5, temperature=0.7)
     data = prepared(dataset, tmp_path)
@@ -117,24 +87,6 @@ def test_two_layer_labels_are_the_argmax_of_the_recomputed_network(tmp_path):
             softmax = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
             assert y == softmax.argmax()
     assert len(np.unique(data.y)) > 2
-
-
-def test_one_layer_labels_are_the_argmax_of_the_recomputed_network(tmp_path):
-    dataset = replace(SMALL, generator="one-layer", alpha=1.0, beta=1.0)
-    data = prepared(dataset, tmp_path)
-    for k in range(3):
-        ((w, b),) = dataset.layers(k)
-        assert w.shape == (10, 60)
-        logits = np.asarray(data.x[data.client == k], float) @ w.T + b
-        assert np.array_equal(data.y[data.client == k], logits.argmax(axis=1))
-
-
-def test_temperature_weighs_the_second_bias():
-    x = SMALL.inputs(0, 500)
-    hot = replace(SMALL, temperature=1e9).label(0, x)
-    bias = SMALL.layers(0)[1][1]
-    assert (hot == bias.argmax()).all()
-    assert not np.array_equal(SMALL.label(0, x), hot)
 
 
 def test_a_clients_data_do_not_depend_on_how_many_there_are():
@@ -155,18 +107,3 @@ def test_fedprox_sizes_are_lognormal_plus_50(tmp_path):
     assert_as_declared(data, dataset)
     made = partition.natural(data.y, data.client)
     assert made.groupby("client").size().tolist() == dataset.sizes()
-
-
-def test_synthetic_iid_has_one_network_and_one_distribution_for_all_clients() -> None:
-    same = Synthetic(generator="one-layer", iid=True, clients=3)
-    for client in (1, 2):
-        for (weight, bias), (first, offset) in zip(
-            same.layers(client), same.layers(0), strict=True
-        ):
-            assert np.array_equal(weight, first)
-            assert np.array_equal(bias, offset)
-        assert not np.array_equal(same.inputs(client, 4), same.inputs(0, 4))
-    assert abs(same.inputs(0, 20000).mean(0)).max() < 0.03
-    other = Synthetic(generator="one-layer", clients=3)
-    assert not np.array_equal(other.layers(1)[0][0], other.layers(0)[0][0])
-    assert abs(other.inputs(0, 20000).mean(0)).max() > 0.5

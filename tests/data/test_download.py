@@ -71,13 +71,6 @@ def test_http_is_fetched_once(server, raw):
     assert names(raw) == ["a.bin"]
 
 
-def test_damaged_copy_is_fetched_again(server, raw):
-    raw.mkdir()
-    (raw / "a.bin").write_bytes(BODY[:-1])
-    fetch(source(server), raw)
-    assert (raw / "a.bin").read_bytes() == BODY
-
-
 @pytest.mark.parametrize("digest", [DIGEST, None])
 def test_cut_connections_are_resumed_where_they_ended(server, raw, digest):
     server.cut_after = 300_000
@@ -125,12 +118,6 @@ def test_another_version_is_never_joined_to_what_there_is(server, raw, condition
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transfer, "_read", read)
         assert fetch(source(server, None), raw).read_bytes() == other
-
-
-def test_server_without_etag_starts_again(server, raw):
-    server.etags, server.cut_after, server.cuts = False, 1000, 1
-    assert fetch(source(server, None), raw).read_bytes() == BODY
-    assert ranges(server) == [None, None]
 
 
 def test_part_that_was_damaged_on_disk_is_fetched_whole(server, raw):
@@ -201,8 +188,8 @@ def test_full_disk_names_the_file_and_goes_on_when_there_is_space(server, small_
 def test_wrong_checksum_names_file_expected_and_found_and_keeps_nothing(server, raw):
     with pytest.raises(DataError) as error:
         fetch(source(server, "0" * 64), raw)
-    for part in ("raw/a.bin", f"{server.url}/a.bin", "0" * 64, DIGEST):
-        assert part in str(error.value)
+    for word in ("raw/a.bin", f"{server.url}/a.bin", "0" * 64, DIGEST):
+        assert word in str(error.value)
     assert names(raw) == []
 
 
@@ -218,13 +205,6 @@ def test_first_download_is_recorded_and_later_ones_are_held_to_it(server, raw, t
         fetch(source(server, None), raw / "again", lock=lock)
     assert names(raw / "again") == []
     assert json.loads(lock.path.read_text()) == {"toy": {"a.bin": DIGEST}}
-
-
-def test_stated_checksum_needs_no_lock(server, raw, tmp_path):
-    lock = Lock(tmp_path / "lock.json", "toy")
-    lock.record("a.bin", "0" * 64)
-    fetch(source(server), raw, lock=lock)
-    assert json.loads(lock.path.read_text()) == {"toy": {"a.bin": "0" * 64}}
 
 
 def test_lock_is_sorted_and_keeps_what_is_there(tmp_path):
@@ -251,11 +231,11 @@ def test_lock_loses_nothing_when_many_write_at_once(tmp_path):
         for n in range(4)
     ]
     assert [job.wait(60) for job in jobs] == [0] * 4
-    found = json.loads((tmp_path / "lock.json").read_text())
-    assert {key: len(entries) for key, entries in found.items()} == dict.fromkeys("0123", 20)
+    digests = json.loads((tmp_path / "lock.json").read_text())
+    assert {key: len(entries) for key, entries in digests.items()} == dict.fromkeys("0123", 20)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}'])
+@pytest.mark.parametrize("text", ["{", '{"a": 1}'])
 def test_garbled_lock_is_named(tmp_path, text):
     (tmp_path / "lock.json").write_text(text)
     with pytest.raises(DataError, match=r"lock\.json: .*bring it back from version control"):
@@ -289,14 +269,6 @@ def test_folder_of_the_users_own(tmp_path, raw):
     with pytest.raises(DataError, match="sha256"):
         fetch(wanted, raw / "again", origin=str(own))
     assert (own / "a.bin").read_bytes() == b"other"
-
-
-def test_full_disk_keeps_no_half_of_a_local_file(tmp_path, small_disk):
-    (tmp_path / "a.bin").write_bytes(BODY)
-    wanted = Source("a.bin", (tmp_path / "a.bin").as_uri(), DIGEST)
-    with pytest.raises(FedloomError, match=r"a\.bin.*: the disk is full"):
-        fetch(wanted, small_disk / "raw")
-    assert names(small_disk / "raw") == []
 
 
 def test_download_never_writes_into_a_file_of_the_users(server, tmp_path, raw):

@@ -53,7 +53,7 @@ def test_nearest_keeps_values():
     assert np.array_equal(found[0], GREY.repeat(2, 0).repeat(2, 1))
 
 
-@pytest.mark.parametrize("mode", ["RGBA", "P", "1", "LA"])
+@pytest.mark.parametrize("mode", ["RGBA", "P"])
 def test_wrong_mode_is_named_unless_it_may_be_converted(mode):
     with pytest.raises(
         DataError, match=rf"set\.zip: cat/1\.png: is a picture of mode {mode}; allowed: RGB, L$"
@@ -68,12 +68,12 @@ def test_colour_is_not_taken_for_grey():
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG"])
-@pytest.mark.parametrize("keep", [0, 10, 0.5])
+@pytest.mark.parametrize("keep", [10, 0.5])
 def test_unreadable_picture_is_named(form, keep):
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     whole = stream(noise, form=form)
     content = whole.read()
-    part = io.BytesIO(content[: keep if keep in (0, 10) else len(content) // 2])
+    part = io.BytesIO(content[: keep if keep == 10 else len(content) // 2])
     part.name = whole.name
     with pytest.raises(DataError, match=r"set\.zip: cat/1\.png: is no complete picture"):
         decode(part, (4, 6))

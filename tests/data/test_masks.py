@@ -70,15 +70,6 @@ WRONG = {
         r"models\.0\.cnn: cnn asks for class labels, but prostate-mri\(.*\) has masks; "
         "allowed: unet",
     ),
-    "partition": (
-        {"partitions": [{"dirichlet": {"clients": 6, "alpha": 0.5}}]},
-        r"partitions\.0\.dirichlet: dirichlet asks for class labels, but .* has masks; "
-        "allowed: domain, file, homogeneous, natural",
-    ),
-    "analysis": (
-        {"analyses": ["features"]},
-        r"analyses\.0\.features: features asks for class labels, but .* has masks",
-    ),
     "metric": (
         {"metric": "accuracy"},
         "metric: unknown metric 'accuracy'; allowed: dice, foreground_dice",
@@ -87,10 +78,6 @@ WRONG = {
         {"methods": {"fedavg": {"augmentation": "crop-flip"}}},
         r"methods\.fedavg\.augmentation: is crop-flip, but .* has masks, which would stay; "
         "allowed: none",
-    ),
-    "model for masks": (
-        {"datasets": ["digits"], "partitions": [{"homogeneous": {"clients": 3}}]},
-        r"models\.0\.unet: unet asks for masks, but digits has class labels; allowed: .*cnn",
     ),
     "two tasks": (
         {"datasets": ["digits", {"prostate-mri": {"complete": False}}]},

@@ -85,8 +85,8 @@ def write(root: Path, datasets: list[Any], plugins: list[str] | None = None, **s
 
 
 def names() -> dict[str, set[str]]:
-    found = plan.make(Path("config"))
-    return {kind: set(getattr(found, kind)) for kind in ("datasets", "partitions", "bundles")}
+    made = plan.make(Path("config"))
+    return {kind: set(getattr(made, kind)) for kind in ("datasets", "partitions", "bundles")}
 
 
 def train(bundle: str) -> int:
@@ -129,17 +129,6 @@ def test_a_job_that_was_planned_for_another_content_is_refused(
         assert main.main(command) == 1
         assert "own.csv: has changed since it was planned" in capsys.readouterr().err
     assert train(bundle) == 1
-
-
-def test_a_plan_that_is_known_is_made_anew_when_the_file_changes_and_only_then(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = plan.current(Path("config"))
-    with monkeypatch.context() as patch:
-        patch.setattr(plan, "written", lambda *_: pytest.fail("nothing has changed"))
-        assert plan.current(Path("config")) == first
-    (project / "own.csv").write_text(rows(-1))
-    assert plan.current(Path("config"))["bundles"].keys() != first["bundles"].keys()
 
 
 def test_a_run_that_is_planned_is_trained_where_the_file_is_not(project: Path) -> None:
@@ -247,12 +236,8 @@ TABLES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         OWN,
         r"column 'height', row 42: an empty cell is no number",
     ),
-    "nan": ({"age": [1, "nan"] * 30}, OWN, r"column 'age', row 2: 'nan' is no number"),
     "endless": ({"age": [1, "inf"] * 30}, OWN, r"column 'age', row 2: 'inf' is no number"),
-    "text": ({}, {**OWN, "drop": []}, r"column 'name', row 1: 'Ann' is no number; .* `drop`"),
     "no label": ({}, {**OWN, "label": "dx"}, r"label is 'dx', .* there are: age, height, smokes"),
-    "no client": ({}, {**OWN, "client": "ward"}, r"client is 'ward', but there is no such column"),
-    "no such drop": ({}, {**OWN, "drop": ["nam"]}, r"drop is 'nam', but there is no such column"),
     "a row without label": (
         {"diagnosis": ["ill", "well", ""] * 20},
         OWN,
@@ -292,7 +277,6 @@ def test_a_table_of_which_no_data_set_can_be_made_is_refused_by_column_and_row(
         ("a,y\n1,2\n1,2,3\n", r"cannot be read from row 1 on \(.*[Ee]xpected 2 fields in line 3"),
         ("a,y\n", "has no rows"),
         (b"a,y\n\xff,1\n", "cannot be read"),
-        ("a;y\n1;2\n", "label is 'y', but there is no such column; there are: a;y"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -302,11 +286,10 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str | bytes, message:
         _ = dataset("table", path, label="y").shape
 
 
-@pytest.mark.parametrize("separator", ["", "ab"])
-def test_a_separator_of_no_or_two_characters_is_refused(tmp_path: Path, separator: str) -> None:
+def test_a_separator_of_two_characters_is_refused(tmp_path: Path) -> None:
     patients(tmp_path / "p.csv")
     with pytest.raises(DataError, match=r"p\.csv: cannot be read as a table"):
-        _ = dataset("table", tmp_path / "p.csv", **OWN, separator=separator).shape
+        _ = dataset("table", tmp_path / "p.csv", **OWN, separator="ab").shape
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -326,27 +309,10 @@ def test_a_comma_at_the_end_of_lines_is_no_column(tmp_path: Path) -> None:
     assert dataset("table", tmp_path / "p.csv", **OWN).shape == (3,)
 
 
-@pytest.mark.parametrize("odd", [float("inf"), 1e19])
-def test_labels_that_no_whole_number_can_tell_apart_are_refused(tmp_path: Path, odd: float) -> None:
-    patients(tmp_path / "p.parquet", diagnosis=[0.0, odd] * 30)
+def test_labels_that_no_whole_number_can_tell_apart_are_refused(tmp_path: Path) -> None:
+    patients(tmp_path / "p.parquet", diagnosis=[0.0, 1e19] * 30)
     with pytest.raises(DataError, match=r"column 'diagnosis', row 2: .* is no class"):
         _ = dataset("table", tmp_path / "p.parquet", **OWN).shape
-
-
-def test_lists_are_no_features(tmp_path: Path) -> None:
-    patients(tmp_path / "p.parquet", age=[[1, 2]] * 60)
-    with pytest.raises(DataError, match=r"column 'age', row 1: '\[1 2\]' is no number"):
-        _ = dataset("table", tmp_path / "p.parquet", **OWN).shape
-
-
-def test_a_table_may_name_its_images_by_absolute_paths(project: Path) -> None:
-    photos(project / "scans")
-    lines = [f"{project / 'scans' / name},{name[:3]}" for name in ("cat/1.png", "cat/2.png")]
-    lines += [f"{project / 'scans' / name},{name[:3]}" for name in ("dog/1.png", "dog/2.bmp")]
-    (project / "t.csv").write_text("\n".join(["path,label", *lines]))
-    made = dataset("images", Path("t.csv"))
-    assert [data.content(files) for files in data.own(made, None).values()]
-    assert made.shape == (1, 6, 5)
 
 
 def test_a_picture_that_its_reader_chokes_on_is_named(tmp_path: Path) -> None:
@@ -358,12 +324,11 @@ def test_a_picture_that_its_reader_chokes_on_is_named(tmp_path: Path) -> None:
         _ = prepared(dataset("images", tmp_path / "photos"), tmp_path)
 
 
-def test_times_and_numbers_written_as_text_are_no_features(tmp_path: Path) -> None:
-    day = pd.Timestamp("2026-01-01")
-    for column, shown in (([day] * 60, "2026-01-01"), (["12"] * 60, "12")):
-        patients(tmp_path / "p.parquet", age=column)
-        with pytest.raises(DataError, match=rf"column 'age', row 1: '{shown}.* is no number"):
-            _ = dataset("table", tmp_path / "p.parquet", **OWN).shape
+@pytest.mark.parametrize("cell", [pd.Timestamp("2026-01-01"), "12", [1, 2]])
+def test_times_texts_and_lists_are_no_features(tmp_path: Path, cell: Any) -> None:
+    patients(tmp_path / "p.parquet", age=[cell] * 60)
+    with pytest.raises(DataError, match=r"column 'age', row 1: '.*' is no number"):
+        _ = dataset("table", tmp_path / "p.parquet", **OWN).shape
 
 
 def test_classes_in_parquet_are_whole_numbers_in_order_of_their_values(tmp_path: Path) -> None:
@@ -381,14 +346,12 @@ def test_a_study_on_a_table_needs_a_config_alone(
 ) -> None:
     monkeypatch.setenv("WARD", str(project))
     patients(project / "patients.csv")
-    own = {"table": {"path": "$WARD/patients.csv", **OWN}}
-    write(project, [own], partitions=["natural"])
+    entry = {"table": {"path": "$WARD/patients.csv", **OWN}}
+    write(project, [entry], partitions=["natural"])
     assert main.main(["plan", "--write"]) == 0
     [bundle] = names()["bundles"]
     assert train(bundle) == 0
     assert len(list((project / "results" / "runs" / "").glob("*/run.json"))) == 1
-    patients(project / "patients.csv", age=[3] * 60)
-    assert names()["bundles"] != {bundle}
     patients(project / "patients.csv", age=[3, "?"] * 30)
     capsys.readouterr()
     assert main.main(["plan"]) == 1
@@ -436,20 +399,13 @@ def test_a_folder_of_classes_comes_out_as_it_went_in(
     assert np.allclose(found.normalisation["sd"], np.where(sd > 0, sd, 1))
 
 
-@pytest.mark.parametrize(
-    "names", [("train", "test"), ("train", "valid"), ("Train", "VALIDATION", "Test")]
-)
-def test_folders_named_as_splits_are_the_published_split(
-    tmp_path: Path, names: tuple[str, ...]
-) -> None:
-    for name in names:
+def test_folders_named_as_splits_are_the_published_split(tmp_path: Path) -> None:
+    for name in ("Train", "VALIDATION", "Test"):
         photos(tmp_path / "photos" / name)
     made = prepared(dataset("images", tmp_path / "photos"), tmp_path)
     assert made.classes == ("cat", "dog")
     assert made.split is not None
-    numbers = {"train": 0, "test": 1, "valid": 2, "validation": 2}
-    expected = sorted(numbers[name.lower()] for name in names)
-    assert np.array_equal(made.split, np.repeat(expected, 6))
+    assert np.array_equal(made.split, np.repeat([0, 1, 2], 6))
 
 
 @pytest.mark.parametrize("names", [("train", "dev"), ("valid", "test"), ("train", "val", "valid")])
@@ -458,9 +414,7 @@ def test_folders_of_which_some_are_splits_are_refused(
 ) -> None:
     for name in names:
         photos(tmp_path / "photos" / name)
-    with pytest.raises(
-        DataError, match=r"photos: has the folders .*; allowed: .* train, and beside"
-    ):
+    with pytest.raises(DataError, match=r"photos: has the folders .*; allowed: .* train"):
         _ = dataset("images", tmp_path / "photos").shape
 
 
@@ -543,8 +497,8 @@ def test_a_study_on_a_folder_of_images_notices_a_new_one(project: Path) -> None:
     for n in range(4, 12):
         photo(project / "photos" / "cat" / f"{n}.png", n)
         photo(project / "photos" / "dog" / f"{n}.png", n)
-    own = {"images": {"path": "photos"}}
-    write(project, [own], partitions=[{"homogeneous": {"clients": 2}}])
+    entry = {"images": {"path": "photos"}}
+    write(project, [entry], partitions=[{"homogeneous": {"clients": 2}}])
     first = plan.current(Path("config"))
     [bundle] = first["bundles"]
     assert train(bundle) == 0

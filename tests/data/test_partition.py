@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
-import logging
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from fl.base.errors import DataError, FedloomError
+from fl.base.errors import DataError
 from fl.data import partition
 from fl.data.schemes.file import file
 
@@ -54,66 +52,49 @@ def test_test_samples_depend_on_what_a_client_holds_and_not_on_the_others():
         assert mine[0] == mine[1]
 
 
-def test_split_inside_a_client_is_random_and_keyed_by_the_seed():
-    labels, groups = np.zeros(1000, int), np.zeros(1000, int)
-    tests = [split_of(partition.natural(labels, groups, seed=seed), "test") for seed in (0, 1)]
-    # 200 of 0..999: mean 499.5, its standard deviation 18; two draws share 40 on average, sd 5.
-    for drawn in tests:
-        assert np.mean(list(drawn)) == pytest.approx(499.5, abs=75)
-    assert 15 < len(tests[0] & tests[1]) < 65
-
-
 def test_smallest_clients_have_one_sample_of_each_split():
     made = partition.homogeneous(np.arange(30) % 10, clients=10)
     assert (made.groupby(["client", "split"]).size() == 1).all()
     assert len(made) == 30
 
 
-def test_no_val_samples_where_the_share_is_zero():
-    made = partition.homogeneous(LABELS, clients=5, val=0)
-    assert split_of(made, "val") == set()
-    assert len(split_of(made, "train")) == 800
-
-
 # Homogeneous
 
 
-@pytest.mark.parametrize("clients", [1, 3, 7, 50])
-def test_homogeneous_sizes_and_classes_differ_by_one_at_most(clients):
-    made = partition.homogeneous(LABELS, clients=clients, seed=3)
+def test_homogeneous_sizes_and_classes_differ_by_one_at_most():
+    made = partition.homogeneous(LABELS, clients=7, seed=3)
     counts = class_counts(made, LABELS)
     assert np.ptp(counts, axis=0).max() <= 1
     assert np.ptp(counts.sum(axis=1)) <= 1
     assert sorted(made["sample"]) == list(range(1000))
 
 
-@pytest.mark.parametrize(("clients", "samples"), [(11, 10), (4, 11), (0, 10), (1, 2)])
-def test_too_many_clients_are_refused(clients, samples):
-    with pytest.raises(DataError) as error:
-        partition.homogeneous(np.zeros(samples, int), clients=clients)
-    if samples > 2:
-        assert f"clients is {clients}; allowed: 1 to {samples // 3}" in str(error.value)
-    else:
-        assert "the number of samples is 2; allowed: at least 3" in str(error.value)
+def test_too_many_clients_are_refused():
+    for clients in (0, 4):
+        with pytest.raises(DataError, match=f"clients is {clients}; allowed: 1 to 3"):
+            partition.homogeneous(np.zeros(11, int), clients=clients)
+    with pytest.raises(DataError, match="the number of samples is 2; allowed: at least 3"):
+        partition.homogeneous(np.zeros(2, int), clients=1)
 
 
 # Dirichlet
 
 
-@pytest.mark.parametrize(("alpha", "clients"), list(itertools.product(ALPHAS, (1, 5, 30, 100))))
+@pytest.mark.parametrize(
+    ("alpha", "clients"), list(itertools.product((1e-3, 0.1, 100.0), (1, 30, 100)))
+)
 def test_dirichlet_keeps_every_promise_over_the_grid(alpha, clients):
-    for seed in range(3):
-        made = partition.dirichlet(LABELS, clients=clients, alpha=alpha, seed=seed, redraws=5)
-        partition.validate(made, LABELS, source="dirichlet")
-        assert sorted(made["sample"]) == list(range(1000))
-        assert len(sizes(made)) == clients
-        assert sizes(made).min() >= 10
-        again = partition.dirichlet(LABELS, clients=clients, alpha=alpha, seed=seed, redraws=5)
-        assert again.equals(made)
-        assert again.attrs == made.attrs
+    made = partition.dirichlet(LABELS, clients=clients, alpha=alpha, redraws=5)
+    partition.validate(made, LABELS, source="dirichlet")
+    assert sorted(made["sample"]) == list(range(1000))
+    assert len(sizes(made)) == clients
+    assert sizes(made).min() >= 10
+    again = partition.dirichlet(LABELS, clients=clients, alpha=alpha, redraws=5)
+    assert again.equals(made)
+    assert again.attrs == made.attrs
 
 
-@pytest.mark.parametrize("alpha", [5e-324, 1e-300, 1e-8, 1e8, 1e300])
+@pytest.mark.parametrize("alpha", [5e-324, 1e300])
 def test_dirichlet_survives_extreme_alpha(alpha):
     with np.errstate(all="raise", under="ignore"):
         made = partition.dirichlet(LABELS, clients=5, alpha=alpha, redraws=3)
@@ -121,36 +102,6 @@ def test_dirichlet_survives_extreme_alpha(alpha):
     assert sizes(made).min() >= 10
     if alpha > 1:
         assert np.ptp(class_counts(made, LABELS), axis=0).max() <= 2
-
-
-def test_dirichlet_shares_have_the_moments_of_the_distribution():
-    # The first class is dealt before any client is full: shares are Dir(alpha) untouched.
-    labels = np.repeat(np.arange(2), (300, 3_000))
-    shares = []
-    for seed in range(400):
-        made = partition.dirichlet(labels, clients=4, alpha=0.5, seed=seed)
-        shares.append(class_counts(made, labels)[:, 0] / 300)
-    # Mean 1/K and variance (1/K)(1 - 1/K)/(K alpha + 1), here 0.25 and 0.0625.
-    assert np.mean(shares, axis=0) == pytest.approx(0.25, abs=0.05)
-    assert np.var(shares) == pytest.approx(0.0625, rel=0.1)
-
-
-def test_dirichlet_full_clients_get_no_more():
-    labels = np.repeat(np.arange(20), 50)
-    made = partition.dirichlet(labels, clients=4, alpha=0.2, seed=1)
-    counts = class_counts(made, labels)
-    held = np.cumsum(counts, axis=1) - counts
-    assert (held >= 250).any()
-    assert (counts[held >= 250] == 0).all()
-
-
-def test_dirichlet_repair_says_what_it_did(caplog):
-    with caplog.at_level(logging.WARNING, logger="fl.data.schemes.dirichlet"):
-        made = partition.dirichlet(LABELS, clients=30, alpha=1e-3, redraws=2)
-    (note,) = made.attrs["notes"]
-    assert "of 30 clients had fewer than 10 samples after 2 redraws" in note
-    assert [r.getMessage() for r in caplog.records] == [note]
-    assert sizes(made).min() == 10
 
 
 def test_dirichlet_repair_moves_what_it_says_from_the_largest():
@@ -169,7 +120,7 @@ def test_dirichlet_repair_moves_what_it_says_from_the_largest():
     assert before[change.sum(axis=1) < 0].tolist() == [before.max()]
 
 
-@pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("alpha", [0.0, math.nan])
 def test_dirichlet_refuses_alpha(alpha):
     with pytest.raises(DataError, match=rf"dirichlet: alpha is {alpha}; allowed: a finite number"):
         partition.dirichlet(LABELS, clients=5, alpha=alpha)
@@ -187,7 +138,7 @@ def test_dirichlet_refuses_what_no_repair_can_mend():
 # Pathological
 
 
-@pytest.mark.parametrize(("clients", "each"), [(5, 2), (10, 2), (20, 3), (3, 10), (7, 4)])
+@pytest.mark.parametrize(("clients", "each"), [(5, 2), (20, 3), (3, 10)])
 def test_pathological_clients_hold_that_many_classes_in_even_shards(clients, each):
     for seed in range(3):
         made = partition.pathological(LABELS, clients=clients, classes_per_client=each, seed=seed)
@@ -270,7 +221,7 @@ def test_read_takes_other_widths_and_folder_names(tmp_path, table):
     assert back.attrs["notes"] == []
 
 
-@pytest.mark.parametrize("keep", [0, 3, 0.5, 0.99])
+@pytest.mark.parametrize("keep", [0, 3, 0.5])
 def test_truncated_file_is_refused(tmp_path, table, keep):
     path = tmp_path / "p.parquet"
     partition.write(table, path)
@@ -285,22 +236,6 @@ def test_missing_file_is_refused(tmp_path):
         partition.read(tmp_path / "none.parquet")
 
 
-def test_folder_of_tables_is_refused(tmp_path, table):
-    partition.write(table, tmp_path / "p.parquet")
-    with pytest.raises(DataError, match="cannot be read as a partition table"):
-        partition.read(tmp_path)
-
-
-def test_write_that_fails_is_an_error_and_leaves_the_old_file(tmp_path, table):
-    path = tmp_path / "p.parquet"
-    partition.write(table, path)
-    before = path.read_bytes()
-    (tmp_path / "folder").write_text("in the way")
-    with pytest.raises(FedloomError, match="folder"):
-        partition.write(table, tmp_path / "folder" / "p.parquet")
-    assert path.read_bytes() == before
-
-
 def put(table, row, **values):
     table = table.copy()
     for column, value in values.items():
@@ -313,23 +248,16 @@ BROKEN = {
     "float": (lambda t: t.astype({"sample": float}), "column 'sample' is float64; allowed: int64"),
     "number": (lambda t: t.assign(split=1), "column 'split' is int64; allowed: text"),
     "empty": (lambda t: t.iloc[:0], "the table has no rows"),
-    "high": (lambda t: put(t, 5, sample=1000), r"sample 1000 \(row 5\).*allowed: 0 to 999"),
-    "low": (lambda t: put(t, 2, sample=-1), r"sample -1 \(row 2\)"),
     "twice": (
         lambda t: put(t, 9, sample=t["sample"].iloc[3]),
         r"sample \d+ \(row 9\) occurs twice; allowed: every sample at most once",
     ),
     "split": (lambda t: put(t, 0, split="dev"), "has split 'dev'; allowed: train, val, test"),
-    "cell": (lambda t: put(t, 0, split=None), "has split <NA>; allowed: train, val, test"),
     "gap": (lambda t: t[t["client"] != 2], "client 2 has no samples, but client 3 has"),
     "negative": (lambda t: put(t, 0, client=-4), "there is a client -4; allowed: clients numbered"),
     "untested": (
         lambda t: t[(t["client"] != 1) | (t["split"] != "test")],
         "client 1 has no test samples; allowed: at least one train and one test sample",
-    ),
-    "untrained": (
-        lambda t: t[(t["client"] != 3) | (t["split"] != "train")],
-        "client 3 has no train samples",
     ),
 }
 
@@ -339,11 +267,6 @@ def test_validate_names_source_fault_and_what_is_allowed(table, fault):
     breaking, message = BROKEN[fault]
     with pytest.raises(DataError, match=f"^mine.parquet: .*{message}"):
         partition.validate(breaking(table), LABELS, source="mine.parquet")
-
-
-def test_validate_accepts_any_order_and_no_val(table):
-    partition.validate(table.sample(frac=1, random_state=0), LABELS, source="t")
-    partition.validate(table[table["split"] != "val"], LABELS, source="t")
 
 
 def test_empty_cells_of_a_file_are_refused(tmp_path, table):
@@ -402,15 +325,6 @@ def test_statistics_match_hand_computed_values():
     # Population 3/8, 2/8, 3/8, 0.
     emd = [7 / 24 + 1 / 12 + 3 / 8, 10 / 8, 10 / 8, 12 / 8]
     assert told["emd"].tolist() == pytest.approx(emd)
-
-
-def test_statistics_of_equal_clients_and_of_clients_without_a_common_class():
-    labels = np.repeat([0, 1], 50)
-    even = partition.statistics(partition.homogeneous(labels, clients=5), labels, 2)
-    assert even["emd"].max() == pytest.approx(0)
-    assert even["label_entropy"].to_numpy() == pytest.approx(math.log(2))
-    apart = partition.pathological(labels, clients=2, classes_per_client=1)
-    assert partition.statistics(apart, labels, 2)["emd"].to_numpy() == pytest.approx(1)
 
 
 def test_statistics_refuse_labels_beyond_the_classes(table):

@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import sources
 
-from fl.base import registry
-from fl.base.errors import DataError, Where
 from fl.data.per_domain import counted, stated
 from fl.data.placing import TEST, TRAIN, VAL
 
@@ -22,22 +19,3 @@ def test_samples_are_counted_by_domain_and_split():
     assert stated({"a": (2, 1)}, parts) == {"a train": 2, "a test": 1}
     with pytest.raises(ValueError, match="zip"):
         stated({"a": (2, 1)})
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("domainnet", r"clipart \w+ has \d+ samples, expected \d+ \(FedFA\)"),
-        ("digits-five", r"MNIST train has \d+ samples, expected \d,\d+ \(FedBN\)"),
-        ("fed-isic2019", r"BCN train has \d+ samples, expected 9,930 \(FLamby\)"),
-        ("prostate-mri", r"BIDMC train has \d+ samples, expected 156 \(FedFA\)"),
-    ],
-)
-def test_the_first_part_of_another_size_is_named(name, said, tmp_path):
-    made = sources.generator(name)
-    made.write(tmp_path)
-    where = Where("test")
-    entry = registry.find("data set", name, where)
-    whole = entry.make(entry.parse({**made.PARAMS, "complete": True}, where))
-    with pytest.raises(DataError, match=said):
-        whole.read(tmp_path, None)

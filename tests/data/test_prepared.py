@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import resource
 import signal
 import subprocess
 import sys
@@ -18,7 +16,6 @@ from sources.server import serving
 
 from fl.base.errors import DataError
 from fl.data import Supply, prepare, raw_name
-from fl.data.counts import hold
 from fl.data.download import Source
 from fl.data.lock import Lock
 from fl.data.prepared import Prepared, Writer
@@ -79,24 +76,13 @@ def test_arrays_are_mapped_and_read_only(tmp_path):
 
 
 def test_description_on_disk(tmp_path):
-    folder = write(tmp_path / "toy", client=np.zeros(10, int))
+    folder = write(tmp_path / "toy")
     text = json.loads((folder / "dataset.json").read_text())
     content = (folder / "x.npy").read_bytes()
     assert text["arrays"]["x"] == {"dtype": "uint8", "shape": [10, 1, 2, 2]}
     digest = hashlib.sha256(content).hexdigest()
     assert text["files"]["x.npy"] == {"size": len(content), "sha256": digest}
-    assert text["samples"] == 10
-    assert text["input_shape"] == [1, 2, 2]
-    assert text["dtype"] == "uint8"
-    assert text["natural_clients"] == 1
-    assert text["domains"] == []
     assert names(tmp_path) == ["toy"]
-
-
-def test_equal_content_gives_equal_bytes(tmp_path):
-    a, b = write(tmp_path / "a"), write(tmp_path / "b")
-    for path in a.iterdir():
-        assert path.read_bytes() == (b / path.name).read_bytes()
 
 
 def test_create_writes_through_a_map(tmp_path):
@@ -121,9 +107,9 @@ def test_append_grows_an_array_to_the_same_bytes(tmp_path):
     whole = write(tmp_path / "whole")
     with Writer(tmp_path / "grown") as writer:
         for start in (0, 3, 9):
-            part = slice(start, {0: 3, 3: 9, 9: None}[start])
-            writer.append("x", X[part])
-            writer.append("y", Y[part])
+            rows = slice(start, {0: 3, 3: 9, 9: None}[start])
+            writer.append("x", X[rows])
+            writer.append("y", Y[rows])
         with pytest.raises(
             ValueError, match=r"rows are uint8 \(2, 2\); allowed: uint8 \(1, 2, 2\)"
         ):
@@ -134,45 +120,21 @@ def test_append_grows_an_array_to_the_same_bytes(tmp_path):
         assert path.read_bytes() == (tmp_path / "grown" / path.name).read_bytes()
 
 
-def test_arrays_that_do_not_belong_together_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"array y is int64 \[9\]; allowed: one whole number for"):
-        write(tmp_path / "toy", y=Y[:9])
-    with pytest.raises(DataError, match=r"array client is float64 \[10\]"):
-        write(tmp_path / "toy", client=np.zeros(10))
-    with pytest.raises(DataError, match="labels run from 0 to 3; allowed: 0 to 2"):
-        write(tmp_path / "toy", y=np.arange(10) % 4)
-    with Writer(tmp_path / "toy") as writer, pytest.raises(DataError, match="array x is missing"):
-        writer.save("y", Y)
-        writer.finish(META)
-    with Writer(tmp_path / "toy") as writer, pytest.raises(ValueError, match="array 'z'"):
-        writer.save("z", Y)
-    assert names(tmp_path) == []
-
-
-def test_split_mask_and_text_round_trip(tmp_path):
-    split = (np.arange(10) % 3).astype(np.int8)
-    mask = np.arange(90, dtype=np.uint8).reshape(10, 3, 3)
-    text = np.arange(40, dtype=np.int32).reshape(10, 2, 2)
-    data = Prepared.open(write(tmp_path / "toy", split=split, mask=mask, text=text))
-    for name, array in (("split", split), ("mask", mask), ("text", text)):
-        assert np.array_equal(getattr(data, name), array)
-    assert data.split.dtype == np.int8
-    data.verify()
-
-
 @pytest.mark.parametrize(
     ("name", "array", "problem"),
     [
+        ("y", Y[:9], r"array y is int64 \[9\]; allowed: one whole number for"),
+        ("y", np.arange(10) % 4, "labels run from 0 to 3; allowed: 0 to 2"),
+        ("client", np.zeros(10), r"array client is float64 \[10\]"),
         ("split", np.full(10, 3, np.int8), "array split has unknown numbers; allowed: 0 to 2"),
-        ("split", np.zeros((10, 1), np.int8), r"array split is int8 \[10, 1\]; allowed: one whole"),
         ("mask", np.zeros((10, 3), np.uint8), r"array mask is uint8 \[10, 3\]; allowed: a mask of"),
-        ("mask", np.zeros((9, 3, 3), np.uint8), r"\[9, 3, 3\]; .* for each of the 10 samples of x"),
         ("text", np.zeros((10, 4)), r"array text is float64 \[10, 4\]; allowed: a text of whole"),
     ],
 )
-def test_split_mask_and_text_that_do_not_fit(tmp_path, name, array, problem):
+def test_arrays_that_do_not_belong_together_are_refused(tmp_path, name, array, problem):
     with pytest.raises(DataError, match=problem):
         write(tmp_path / "toy", **{name: array})
+    assert names(tmp_path) == []
 
 
 def test_place_that_is_taken_stays_as_it_is(tmp_path):
@@ -217,7 +179,7 @@ def test_a_description_that_was_edited_is_refused(tmp_path, old):
     assert_refused(folder, "dataset.json")
 
 
-@pytest.mark.parametrize("keep", [None, 0, 5, 130, -1])
+@pytest.mark.parametrize("keep", [None, 0, -1])
 def test_a_truncated_or_missing_array_is_refused(tmp_path, keep):
     folder = write(tmp_path / "toy")
     path = folder / "x.npy"
@@ -322,21 +284,6 @@ def test_files_of_a_subset_are_not_held_to_the_checksums_of_the_whole(tmp_path, 
     assert raw_name({"name": "toy", "complete": True}) == raw_name({"name": "toy"}) == "toy"
 
 
-def test_published_sizes_are_held():
-    hold({"train": 5, "test": 2}, {"train": 5, "test": 2}, "toy", "its paper")
-    for found in ({"train": 5}, {"train": 5, "test": 2, "val": 1}, {"train": 4, "test": 3}):
-        with pytest.raises(DataError, match=r"toy: \w+ has \d samples, expected \d \(its paper\)"):
-            hold(found, {"train": 5, "test": 2}, "toy", "its paper")
-
-
-def test_prepare_does_not_take_a_damaged_folder_for_complete(tmp_path, origin):
-    folder = tmp_path / "prepared" / "toy"
-    prepare(Toy(origin), "toy", tmp_path / "raw", folder)
-    (folder / "x.npy").write_bytes(b"")
-    with pytest.raises(DataError, match=r"x\.npy: .*delete the folder"):
-        prepare(Toy(origin), "toy", tmp_path / "raw", folder)
-
-
 @pytest.mark.parametrize(("fail", "error"), [("disk", DataError), ("bug", RuntimeError)])
 def test_failing_preparation_leaves_nothing(tmp_path, origin, fail, error):
     folder = tmp_path / "prepared" / "toy"
@@ -345,33 +292,6 @@ def test_failing_preparation_leaves_nothing(tmp_path, origin, fail, error):
     assert names(tmp_path / "prepared") == []
     prepare(Toy(origin), "toy", tmp_path / "raw", folder)
     assert np.array_equal(Prepared.open(folder).y, Y)
-
-
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system reserves no space")
-def test_create_reserves_its_space(tmp_path):
-    with Writer(tmp_path / "toy") as writer:
-        writer.create("x", (4_000_000,), np.uint8)
-        held = (writer.temporary / "x.npy").stat()
-        assert held.st_blocks * 512 >= held.st_size > 4_000_000
-
-
-@pytest.fixture
-def small_disk():
-    """No file may grow beyond 64 kB, as on a disk that is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.usefixtures("small_disk")
-def test_full_disk_is_an_error_where_space_is_asked_for(tmp_path):
-    with Writer(tmp_path / "toy") as writer:
-        with pytest.raises(OSError, match="File too large"):
-            writer.create("x", (100_000,), np.uint8)
-        with pytest.raises(OSError, match=r"requested and \d+ written|File too large"):
-            writer.save("y", np.zeros(100_000, np.uint8))
-    assert names(tmp_path) == []
 
 
 def test_preparation_goes_into_an_empty_folder(tmp_path, origin):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -40,55 +43,54 @@ def written(name, folder, **broken):
     return sources.generator(name).write(folder, **broken)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """``whole(name)``: the folder of a set's files, written once, and what must come out."""
+
+    @cache
+    def make_once(name):
+        folder = tmp_path_factory.mktemp(name)
+        return folder, written(name, folder)
+
+    return make_once
+
+
 def assert_nothing_half_made(root):
     assert sorted(p.name for p in root.iterdir() if p.name not in ("raw", "lock.json")) == []
 
 
 @ALL
-def test_generator_writes_the_files_that_the_set_names(name, tmp_path):
-    written(name, tmp_path)
-    named = [source.name for source in make(name).sources]
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(named)
-
-
-@ALL
-def test_values_come_out_as_they_went_in(name, tmp_path):
-    made, dataset = written(name, tmp_path / "files"), make(name)
-    found = prepared(name, tmp_path / "files", tmp_path / "root")
-    assert found.x.shape == (made.samples, *made.shape)
+def test_values_come_out_as_they_went_in(name, whole, tmp_path):
+    (files, made), dataset = whole(name), make(name)
+    named = sorted(source.name for source in dataset.sources)
+    assert sorted(path.name for path in files.iterdir()) == named
+    data = prepared(name, files, tmp_path / "root")
+    assert data.x.shape == (made.samples, *made.shape)
     assert made.shape == dataset.shape
-    assert np.array_equal(found.y, made.y)
-    assert found.classes == made.classes
+    assert np.array_equal(data.y, made.y)
+    assert data.classes == made.classes
     assert len(made.classes) == dataset.classes
-    assert found.domains == made.domains == tuple(getattr(dataset, "domains", ()))
+    assert data.domains == made.domains == tuple(getattr(dataset, "domains", ()))
     for array in ("domain", "client", "split"):
         expected = getattr(made, array)
-        assert (expected is None) == (getattr(found, array) is None), array
-        assert expected is None or np.array_equal(getattr(found, array), expected), array
-    assert (found.client is not None) == (dataset.natural is not None)
+        assert (expected is None) == (getattr(data, array) is None), array
+        assert expected is None or np.array_equal(getattr(data, array), expected), array
+    assert (data.client is not None) == (dataset.natural is not None)
     there = set() if made.split is None else {SPLIT[int(i)] for i in np.unique(made.split)}
     assert {*dataset.published_splits} == there
     assert made.x
     rows = {array: getattr(made, array) or {} for array in ("x", "mask", "text")}
     for array, known in {**rows, **(made.inputs or {})}.items():
         for row, expected in known.items():
-            kept = found.inputs if array in found.inputs else vars(found)
+            kept = data.inputs if array in data.inputs else vars(data)
             assert np.array_equal(kept[array][row], expected), f"{array} {row}"
-    assert set(found.inputs) == set(made.inputs or {})
+    assert set(data.inputs) == set(made.inputs or {})
     kinds = getattr(dataset, "modalities", ())
-    assert [found.array(kind.array).shape[1:] for kind in kinds] == [kind.shape for kind in kinds]
-    found.verify()
-
-
-@ALL
-def test_preparing_twice_gives_equal_bytes(name, tmp_path):
-    written(name, tmp_path / "files")
-    once, twice = (prepared(name, tmp_path / "files", tmp_path / r).folder for r in "ab")
-    for path in once.iterdir():
-        assert path.read_bytes() == (twice / path.name).read_bytes(), path.name
-    before = {path.name: path.stat().st_mtime_ns for path in once.iterdir()}
-    assert prepared(name, tmp_path / "files", tmp_path / "a").folder == once
-    assert {path.name: path.stat().st_mtime_ns for path in once.iterdir()} == before
+    assert [data.array(kind.array).shape[1:] for kind in kinds] == [kind.shape for kind in kinds]
+    data.verify()
+    again = prepared(name, files, tmp_path / "again").folder
+    for path in data.folder.iterdir():
+        assert path.read_bytes() == (again / path.name).read_bytes(), path.name
 
 
 @ALL
@@ -101,16 +103,14 @@ def test_set_is_documented(name):
 
 
 @ALL
-def test_truncated_files_are_named_and_nothing_half_made_is_left(name, tmp_path):
-    written(name, tmp_path / "files")
-    for i, path in enumerate(sorted((tmp_path / "files").iterdir())):
-        whole = path.read_bytes()
-        path.write_bytes(whole[: len(whole) * 6 // 10])
-        with pytest.raises(DataError) as error:
-            prepared(name, tmp_path / "files", tmp_path / f"{i}")
-        assert path.name in str(error.value)
-        assert_nothing_half_made(tmp_path / f"{i}")
-        path.write_bytes(whole)
+def test_a_truncated_file_is_named_and_nothing_half_made_is_left(name, whole, tmp_path):
+    files = shutil.copytree(whole(name)[0], tmp_path / "files")
+    path = max(files.iterdir(), key=lambda path: path.stat().st_size)
+    os.truncate(path, path.stat().st_size * 6 // 10)
+    with pytest.raises(DataError) as error:
+        prepared(name, files, tmp_path / "root")
+    assert path.name in str(error.value)
+    assert_nothing_half_made(tmp_path / "root")
 
 
 @pytest.mark.parametrize(
@@ -128,21 +128,19 @@ def test_faults_are_named_and_nothing_half_made_is_left(name, fault, tmp_path):
 @pytest.mark.parametrize(
     "name", [name for name in sources.names() if "complete" in sources.generator(name).PARAMS]
 )
-def test_subset_is_not_taken_for_the_whole(name, tmp_path):
-    written(name, tmp_path / "files")
-    whole = make(name, complete=True)
-    assert whole.size is None or whole.size > 0
+def test_subset_is_not_taken_for_the_whole(name, whole, tmp_path):
+    published = make(name, complete=True)
+    assert published.size is None or published.size > 0
     with Writer(tmp_path / "out") as writer, pytest.raises(DataError, match=r"expected|lacks"):
-        whole.read(tmp_path / "files", writer)
+        published.read(whole(name)[0], writer)
         writer.finish({"name": name, "params": {}, "sources": []})
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cinic10"])
-def test_full_disk_leaves_nothing_half_made(name, tmp_path, small_disk):
+def test_full_disk_leaves_nothing_half_made(name, whole, tmp_path, small_disk):
     """Both where space is reserved at once and where an array grows."""
-    written(name, tmp_path / "files")
-    supply = Supply(str(tmp_path / "files"))
+    supply = Supply(str(whole(name)[0]))
     raw, filler = tmp_path / "raw", small_disk / "filler"
     filler.write_bytes(bytes(200_000))
     with pytest.raises(FedloomError, match=r"No space left|the disk is full"):

@@ -24,17 +24,16 @@ def test_every_scheme_is_here():
 
 
 @pytest.mark.parametrize("scheme", KEYS)
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
-def test_tables_are_partitions_and_keyed_by_the_seed(scheme, seed):
-    made = make(scheme, seed=seed)
+def test_tables_are_partitions_and_keyed_by_the_seed(scheme):
+    made = make(scheme)
     partition.validate(made, LABELS, source=scheme)
     assert len(sizes(made)) == 9
-    assert made.equals(make(scheme, seed=seed))
-    assert not made["sample"].equals(make(scheme, seed=seed + 1)["sample"])
+    assert made.equals(make(scheme))
+    assert not made["sample"].equals(make(scheme, seed=1)["sample"])
     for _, mine in made.groupby("client"):
-        held = mine["split"].value_counts()
-        assert held["test"] == pytest.approx(0.2 * len(mine), abs=0.5 + 1e-9)
-        assert held["val"] == pytest.approx(0.1 * len(mine), abs=0.5 + 1e-9)
+        sizes_of = mine["split"].value_counts()
+        assert sizes_of["test"] == pytest.approx(0.2 * len(mine), abs=0.5 + 1e-9)
+        assert sizes_of["val"] == pytest.approx(0.1 * len(mine), abs=0.5 + 1e-9)
 
 
 @pytest.mark.parametrize("scheme", KEYS)
@@ -65,14 +64,14 @@ def test_the_server_gets_its_share_of_what_clients_would_train_on(scheme):
     assert kept.sort_index().equals(
         plain[plain["split"] == "train"].set_index("sample")["client"].sort_index()
     )
-    for _, own in made.groupby("client"):
-        share = 0.25 * len(own)
-        assert (own["split"] == "server").sum() == pytest.approx(share, abs=0.5 + 1e-9)
+    for _, mine in made.groupby("client"):
+        share = 0.25 * len(mine)
+        assert (mine["split"] == "server").sum() == pytest.approx(share, abs=0.5 + 1e-9)
     partition.validate(made, LABELS, source=scheme)
-    held, before = ClientData.of(made), ClientData.of(plain)
+    data, before = ClientData.of(made), ClientData.of(plain)
     assert len(before.server) == 0
-    assert held.server.tolist() == sorted(rows(made, "server")["sample"])
-    assert set(held.samples) == {"train", "val", "test"}
+    assert data.server.tolist() == sorted(rows(made, "server")["sample"])
+    assert set(data.samples) == {"train", "val", "test"}
 
 
 def test_unseen_clients_give_the_server_nothing():
@@ -105,27 +104,12 @@ def test_take_survives_shares_that_underflow():
 # Dirichlet with something of every class
 
 
-@pytest.mark.parametrize(("alpha", "least"), [(5.0, 1), (0.5, 1), (0.1, 3), (0.01, 8), (1e-6, 1)])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_every_client_has_some_of_every_class(alpha, least, seed):
-    keys = {"clients": 5, "alpha": alpha, "min_per_class": least, "seed": seed, "redraws": 20}
+@pytest.mark.parametrize(("alpha", "least"), [(5.0, 1), (0.1, 3), (1e-6, 1)])
+def test_every_client_has_some_of_every_class(alpha, least):
+    keys = {"clients": 5, "alpha": alpha, "min_per_class": least, "redraws": 20}
     made = partition.dirichlet(LABELS, **keys)
     assert class_counts(made).min() >= least
     assert sorted(made["sample"]) == list(range(1200))
-
-
-def test_redrawing_classes_by_themselves_keeps_the_shares_unbiased():
-    """No client is full, so that shares of late classes are as spread as those of early ones."""
-    shares = []
-    for seed in range(150):
-        keys = {"clients": 3, "alpha": 1.0, "min_per_class": 1, "seed": seed}
-        made = partition.dirichlet(EVEN, **keys)
-        assert made.attrs["notes"] == []
-        shares.append(class_counts(made, EVEN) / 120)
-    # Mean 1/K and variance (1/K)(1 - 1/K)/(K alpha + 1): here 1/3 and 1/18.
-    mean, spread = np.mean(shares, axis=(0, 1)), np.var(shares, axis=(0, 1))
-    assert mean == pytest.approx(1 / 3, abs=0.05)
-    assert spread == pytest.approx(1 / 18, rel=0.25)
 
 
 def test_what_redraws_do_not_bring_is_moved_class_by_class(caplog):
@@ -151,8 +135,8 @@ def test_more_of_a_class_than_there_is_is_refused():
 # Dirichlet of every client
 
 
-@pytest.mark.parametrize("alpha", [1e-8, 0.01, 0.1, 1.0, 1000.0])
-@pytest.mark.parametrize("clients", [1, 7, 60])
+@pytest.mark.parametrize("alpha", [1e-8, 0.1, 1000.0])
+@pytest.mark.parametrize("clients", [1, 60])
 def test_client_dirichlet_deals_everything_in_equal_sizes(alpha, clients):
     for seed in range(3):
         made = partition.client_dirichlet(LABELS, clients=clients, alpha=alpha, seed=seed)
@@ -161,41 +145,7 @@ def test_client_dirichlet_deals_everything_in_equal_sizes(alpha, clients):
         assert made.attrs["notes"] == []
 
 
-def test_client_dirichlet_shares_have_the_moments_of_the_distribution():
-    """Four clients out of very many samples: nothing runs out, every share is a plain draw."""
-    labels = np.repeat(np.arange(4), 4000)
-    shares = []
-    for seed in range(300):
-        made = partition.client_dirichlet(labels, clients=100, alpha=0.5, seed=seed)
-        first = np.random.default_rng(seed).integers(100)
-        shares.append(class_counts(made, labels)[first] / 160)
-    assert np.mean(shares, axis=0) == pytest.approx(0.25, abs=0.05)
-    # (1/C)(1 - 1/C)/(C alpha + 1) = 0.0625; a few clients are served from what is left.
-    assert np.var(shares) == pytest.approx(0.0625, rel=0.15)
-
-
-def test_client_dirichlet_skew_falls_with_alpha_down_to_a_copy_of_the_population():
-    emds = []
-    for alpha in (0.05, 0.5, 5.0, 1000.0):
-        made = partition.client_dirichlet(EVEN, clients=10, alpha=alpha)
-        told = partition.statistics(made, EVEN, 10)
-        emds.append(told.loc[told["split"] == "train", "emd"].mean())
-    assert emds == sorted(emds, reverse=True)
-    assert emds[0] > 1
-    assert emds[-1] < 0.15
-
-
-def test_client_dirichlet_does_not_favour_low_client_numbers():
-    """Who is served last gets what is left; the order is random, so no number has that lot."""
-    last = []
-    for seed in range(40):
-        made = partition.client_dirichlet(EVEN, clients=6, alpha=0.1, seed=seed)
-        entropy = partition.statistics(made, EVEN, 10).groupby("client")["label_entropy"].mean()
-        last.append(int(entropy.argmax()))
-    assert len(set(last)) == 6
-
-
-@pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("alpha", [0.0, math.inf])
 def test_client_dirichlet_refusals(alpha):
     with pytest.raises(DataError, match=rf"client-dirichlet: alpha is {alpha}; allowed: a finite"):
         partition.client_dirichlet(LABELS, clients=5, alpha=alpha)
@@ -214,26 +164,6 @@ def test_dominant_is_what_fedfm_has_for_ten_clients():
     assert (np.sort(counts, axis=1) == [30] * 9 + [230]).all()
     assert sorted(counts.argmax(axis=1)) == list(range(10))
     assert made.attrs["notes"] == []
-
-
-@pytest.mark.parametrize(("each", "share"), [(1, 0.0), (2, 0.5), (3, 0.9), (10, 1.0), (1, 1.0)])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_dominant_deals_everything_in_equal_sizes(each, share, seed):
-    keys = {"dominant_classes": each, "share": share, "seed": seed}
-    made = partition.dominant(LABELS, clients=7, **keys)
-    assert sorted(made["sample"]) == list(range(1200))
-    assert np.ptp(sizes(made)) <= 1
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_dominant_shares_are_kept_where_the_classes_suffice(seed):
-    made = partition.dominant(EVEN, clients=20, dominant_classes=2, share=0.6, seed=seed)
-    assert made.attrs["notes"] == []
-    counts = np.sort(class_counts(made, EVEN), axis=1)
-    # 36 of 60 from two classes, and two or three of each class from the rest of 24.
-    assert (counts[:, -2:] >= 20).all()
-    assert (counts[:, :-2] <= 4).all()
-    assert (counts[:, :-2] >= 1).all()
 
 
 def test_dominant_says_when_a_class_runs_out(caplog):
@@ -257,29 +187,13 @@ def test_dominant_refusals():
 
 
 @pytest.mark.parametrize("each", [1, 2, 10])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_power_law_sizes_are_skewed_and_no_client_is_too_small(each, seed):
-    made = partition.power_law(LABELS, clients=30, classes_per_client=each, seed=seed)
+def test_power_law_sizes_are_skewed_and_no_client_is_too_small(each):
+    made = partition.power_law(LABELS, clients=30, classes_per_client=each)
     counts = class_counts(made)
     assert ((counts > 0).sum(axis=1) <= each).all()
     assert counts.sum(axis=1).min() >= 10
     assert sorted(made["sample"]) == list(range(1200))
     assert counts.sum(axis=1).max() > 3 * np.median(counts.sum(axis=1))
-
-
-def test_power_law_without_spread_is_even():
-    made = partition.power_law(EVEN, clients=10, classes_per_client=2, sigma=0.0)
-    assert np.ptp(sizes(made)) <= 2
-    assert ((class_counts(made, EVEN) > 0).sum(axis=1) == 2).all()
-
-
-def test_power_law_factors_are_log_normal():
-    labels = np.repeat(np.arange(2), 200_000)
-    made = partition.power_law(labels, clients=200, classes_per_client=2, sigma=1.5)
-    logs = np.log(sizes(made) - 10)
-    assert np.std(logs) == pytest.approx(1.5, rel=0.15)
-    counts = class_counts(made, labels)
-    assert np.abs(np.diff(counts, axis=1)).max() <= 2
 
 
 def test_power_law_notes_unused_classes_and_refuses_what_does_not_fit():

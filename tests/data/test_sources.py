@@ -61,18 +61,6 @@ def test_folder_of_the_users_own_is_read_and_recorded(project: Path) -> None:
     assert (project / "data" / "prepared" / name / "dataset.json").exists()
 
 
-def test_other_files_than_recorded_are_refused(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = planned(project, "datasets")
-    assert main.main(["download", name]) == 0
-    shutil.rmtree(project / "data")
-    mnist.write(project / "own", train=50)
-    assert main.main(["download", name]) == 1
-    assert "sources.lock.json" in (error := capsys.readouterr().err)
-    assert error.startswith("error: data/raw/mnist-subset/train-images-idx3-ubyte.gz: ")
-
-
 def test_where_a_checked_set_comes_from_does_not_decide_which_runs_there_are(project: Path) -> None:
     study = project / "config" / "studies" / "tiny.yaml"
     study.write_text(study.read_text().replace("complete: false", "complete: true"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from sources import Made
-from sources.packing import zipped
+from sources.packing import pack
 
 PARAMS: dict[str, object] = {}
 STUDY = {"models": [{"mlp": {"hidden": [8]}}]}
@@ -24,8 +24,6 @@ BROKEN = {
         {"spoil": "USM_0050190", "strange": b"#1\t#2\n1.0\t2.0\n3.0\t4.0\n"},
         r"rois_ho/USM_0050190_rois_ho\.1D: has 2 rows of 2; allowed: two rows or more of 111",
     ),
-    "another group": ({"group": 3}, r"Phenotypic_V1_0b_preprocessed1\.csv: DX_GROUP is 3; allowed"),
-    "missing site": ({"no_site": "USM"}, r"preprocessed1\.csv: has no subject of USM with a file"),
 }
 SERIES = {
     "NYU": 175,
@@ -67,22 +65,22 @@ def signals(file: str) -> np.ndarray:
     return values
 
 
-def write(folder: Path, group: int = 2, no_site: str = "", **broken: object) -> Made:
-    rows = [row for row in subjects() if row[0] != no_site]
+def write(folder: Path, **broken: object) -> Made:
+    rows = subjects()
     head = ["", "Unnamed: 0", "SUB_ID", "X", "subject", "SITE_ID", "FILE_ID", "DX_GROUP", "SEX"]
     with (folder / "Phenotypic_V1_0b_preprocessed1.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(head)
         for i, (site, name, kind) in enumerate(rows):
             about = [i, i + 1, 50001 + i, i + 1, 50001 + i, site, name]
-            table.writerow([*about, 1 if kind == 1 else group, 1])
+            table.writerow([*about, kind, 1])
     names = "\t".join(f"#{2001 + r}" for r in range(REGIONS))
     series = {}
     for _, name, _ in rows:
         if name != "no_filename":
             lines = ("\t".join(f"{value:.6f}" for value in row) for row in signals(name))
             series[f"rois_ho/{name}_rois_ho.1D"] = "\n".join([names, *lines, ""]).encode()
-    zipped(folder / "rois_ho.zip", series, **broken)
+    pack(folder / "rois_ho.zip", series, **broken)
     kept = [
         (domain, name, kind)
         for domain, wanted in enumerate(READ)

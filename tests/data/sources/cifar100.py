@@ -8,23 +8,20 @@ from __future__ import annotations
 import numpy as np
 
 from sources import Made
-from sources.cifar10 import archive, batch, old
+from sources.cifar10 import batch
+from sources.packing import pack, pickled
 
 FINE = tuple(f"class {n:02}" for n in range(100))
 COARSE = tuple(f"superclass {n:02}" for n in range(20))
 PARAMS = {"complete": False}
 BROKEN = {
-    "missing test": ({"without": "test"}, r"cifar-100-python\.tar\.gz: lacks test"),
     "no fine labels": ({"spoil": "fine_labels"}, r"cifar-100-python/test: has no entry fine_lab"),
-    "no names": (
-        {"spoil": "fine_label_names"},
-        r"cifar-100-python/meta: has no entry fine_label_n",
-    ),
 }
 TRAIN, TEST = 120, 30
 
 
-def write(folder, without="", spoil="", train=TRAIN, test=TEST):
+def write(folder, spoil=""):
+    train, test = TRAIN, TEST
     draw = np.random.default_rng(1)
     x = draw.integers(0, 256, (train + test, 3, 32, 32), dtype=np.uint8)
     fine = np.arange(train + test) % 100
@@ -40,8 +37,8 @@ def write(folder, without="", spoil="", train=TRAIN, test=TEST):
         made[name][b"coarse_labels"] = [int(label) // 5 for label in fine[rows]]
     for entry in made.values():
         entry.pop(spoil.encode(), None)
-    members = {name: old(content) for name, content in made.items() if name != without}
-    archive(folder / "cifar-100-python.tar.gz", "cifar-100-python", members)
+    members = {f"cifar-100-python/{name}": pickled(content, 2) for name, content in made.items()}
+    pack(folder / "cifar-100-python.tar.gz", members)
     return Made(
         samples=train + test,
         shape=(3, 32, 32),

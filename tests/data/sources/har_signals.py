@@ -9,50 +9,43 @@ from __future__ import annotations
 import numpy as np
 
 from sources import Made
-from sources.har import NAMES, PEOPLE, SIZES, column, pack, rows
+from sources.har import LABELS, NAMES, PEOPLE, SIZES, column, nested, rows
 
 PARAMS = {"complete": False}
 FOLDER = "UCI HAR Dataset/"
 GYRO = "body_gyro_z_test"
 BROKEN = {
     "no gyroscope": ({"without": GYRO}, rf"smartphones\.zip: lacks .*{GYRO}\.txt"),
-    "a reading less": ({"readings": 127}, r"_train\.txt: rows of 127 numbers.*128 each"),
-    "a window less": (
-        {"windows": 8},
-        rf"{GYRO}\.txt: 8 rows for 9 of y_test",
-    ),
 }
 STUDY = {"models": [{"fusion": {"channels": [4], "features": 8}}]}
 SIGNALS = {"x": "total_acc", "input_gyroscope": "body_gyro"}
 
 
-def write(folder, without="?", readings=128, windows=None):
+def write(folder, **broken):
     draw, members = np.random.default_rng(1), {}
-    labels = "".join(f"{n} {name}\n" for n, name in enumerate(NAMES, 1))
-    members[f"{FOLDER}activity_labels.txt"] = labels
+    members[f"{FOLDER}activity_labels.txt"] = LABELS
     signals = {array: {} for array in SIGNALS}
     y, who = {}, {}
-    for part, n in SIZES.items():
-        at = f"{FOLDER}{part}/"
-        y[part], who[part] = np.arange(n) % 6 + 1, np.repeat(PEOPLE[part], n // 3)
-        members[f"{at}y_{part}.txt"] = column(y[part])
-        members[f"{at}subject_{part}.txt"] = column(who[part])
-        members[f"{at}X_{part}.txt"] = "not read\n"
-        members[f"{at}Inertial Signals/body_acc_x_{part}.txt"] = "not read\n"
+    for group, n in SIZES.items():
+        at = f"{FOLDER}{group}/"
+        y[group], who[group] = np.arange(n) % 6 + 1, np.repeat(PEOPLE[group], n // 3)
+        members[f"{at}y_{group}.txt"] = column(y[group])
+        members[f"{at}subject_{group}.txt"] = column(who[group])
+        members[f"{at}X_{group}.txt"] = "not read\n"
+        members[f"{at}Inertial Signals/body_acc_x_{group}.txt"] = "not read\n"
         for array, kind in SIGNALS.items():
             # Each of an activity and a sensor moves at a rate of its own, so that it can be learnt.
-            rate = y[part][:, None, None] * (1 if array == "x" else 2) / 20
-            wave = np.sin(rate * np.arange(readings) + draw.uniform(0, 6, (n, 3, 1)))
+            rate = y[group][:, None, None] * (1 if array == "x" else 2) / 20
+            wave = np.sin(rate * np.arange(128) + draw.uniform(0, 6, (n, 3, 1)))
             values = np.round(wave + draw.normal(0, 0.1, wave.shape), 5)
-            signals[array][part] = values
+            signals[array][group] = values
             for place, axis in enumerate("xyz"):
-                name = f"{kind}_{axis}_{part}"
-                text = rows(values[: windows if name == GYRO else None, place])
-                members[f"{at}Inertial Signals/{name}.txt"] = text
-    pack(folder, {name: text for name, text in members.items() if without not in name})
+                name = f"{at}Inertial Signals/{kind}_{axis}_{group}.txt"
+                members[name] = rows(values[:, place])
+    nested(folder, members, **broken)
     whole = {
-        array: np.concatenate([parts["train"], parts["test"]]).astype(np.float32)
-        for array, parts in signals.items()
+        array: np.concatenate([sets["train"], sets["test"]]).astype(np.float32)
+        for array, sets in signals.items()
     }
     known = {
         array: {row: values[row] for row in (0, 17, 18, 26)} for array, values in whole.items()
@@ -60,7 +53,7 @@ def write(folder, without="?", readings=128, windows=None):
     both = [np.concatenate([kind["train"], kind["test"]]) for kind in (y, who)]
     return Made(
         samples=27,
-        shape=(3, readings),
+        shape=(3, 128),
         classes=NAMES,
         y=both[0] - 1,
         x=known.pop("x"),

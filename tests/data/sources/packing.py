@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import pickle
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +30,10 @@ def picture(name: str, height: int, width: int) -> np.ndarray:
     return pixels
 
 
-def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+def encoded(pixels: np.ndarray, kind: str = "PNG", **choices: Any) -> bytes:
     """A picture file."""
     out = io.BytesIO()
-    Image.fromarray(pixels).save(out, kind)
+    Image.fromarray(pixels).save(out, kind, **choices)
     return out.getvalue()
 
 
@@ -44,49 +43,58 @@ def seen(content: bytes, height: int, width: int) -> np.ndarray:
     return np.moveaxis(np.asarray(small), 2, 0)
 
 
-def deep() -> bytes:
-    """A picture with 16 bits a pixel, which is none of the modes that are taken."""
-    return encoded(np.full((8, 8), 40000, np.uint16))
+def pickled(content: Any, protocol: int = 4) -> bytes:
+    """A pickle of protocol 4, the highest of the Pythons that most packs were made with."""
+    return pickle.dumps(content, protocol=protocol)
 
 
-class Evil:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, ("touch hacked",)
-
-
-def pickled(content: Any) -> bytes:
-    """A pickle of protocol 4, the highest of the Pythons that the packs were made with."""
-    return pickle.dumps(content, protocol=4)
-
-
-def zipped(
+def pack(
     path: Path,
-    members: Mapping[str, bytes],
+    members: Mapping[str, bytes | str],
     without: str = "?",
     spoil: str = "?",
-    strange: bytes = b"",
+    strange: bytes | str = b"",
 ) -> None:
-    """A zip with entries for its folders, as most programs write it.
+    """An archive of the kind that its name says, its members in their order.
 
     Members whose names contain ``without`` are left out; those that contain ``spoil`` are
-    ``strange``.
+    ``strange``. Equal members give equal bytes.
     """
-    kept = {name: content for name, content in members.items() if without not in name}
-    folders = {f"{parent}/" for name in kept for parent in list(Path(name).parents)[:-1]}
+    kept = {
+        name: content.encode() if isinstance(content, str) else content
+        for name, content in _spoilt(members, without, spoil, strange)
+    }
+    if path.suffix == ".zip":
+        _zip(path, kept)
+    elif path.suffix == ".tar":
+        path.write_bytes(_tar(kept))
+    else:
+        path.write_bytes(gzip.compress(_tar(kept), 1, mtime=0))
+
+
+def _spoilt(
+    members: Mapping[str, bytes | str], without: str, spoil: str, strange: bytes | str
+) -> Iterator[tuple[str, bytes | str]]:
+    for name, content in members.items():
+        if without not in name:
+            yield name, strange if spoil in name else content
+
+
+def _zip(path: Path, members: Mapping[str, bytes]) -> None:
+    """With entries for folders, as most programs write it."""
+    folders = {f"{parent}/" for name in members for parent in list(Path(name).parents)[:-1]}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for folder in sorted(folders):
             archive.writestr(folder, b"")
-        for name, content in kept.items():
-            archive.writestr(name, strange if spoil in name else content)
+        for name, content in members.items():
+            archive.writestr(name, content)
 
 
-def tarred(path: Path, members: Iterable[tuple[str, bytes]]) -> None:
-    """A gzipped tar, the same bytes for the same members."""
-    with (
-        gzip.GzipFile(path, "wb", 1, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w") as archive,
-    ):
-        for name, content in members:
+def _tar(members: Mapping[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
+    return out.getvalue()

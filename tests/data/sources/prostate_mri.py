@@ -16,7 +16,7 @@ import numpy as np
 
 from fl.base.rng import generator
 from sources import Made
-from sources.packing import zipped
+from sources.packing import pack
 
 PARAMS = {"complete": False}
 STUDY = {"models": [{"mlp": {"hidden": [4]}}]}
@@ -49,7 +49,6 @@ def packed(volume: np.ndarray) -> bytes:
 
 
 BROKEN = {
-    "missing site": ({"without": "/UCL/"}, rf"{ZIP}: lacks segmentations of UCL; delete"),
     "missing volume": (
         {"without": "/UCL/Case01.nii"},
         rf"{ZIP}: lacks UCL/Case01\.nii\.gz; delete",
@@ -58,44 +57,40 @@ BROKEN = {
         {"spoil": "/UCL/Case01.nii", "strange": packed(np.zeros((3, 4, 4), np.uint8))},
         r"UCL/Case01\.nii\.gz: has the shape \[3, 4, 4\]; allowed: \[slices, 384, 384\]",
     ),
-    "fewer slices than labels": (
-        {"spoil": "/UCL/Case01.nii", "strange": packed(np.zeros((5, SIDE, SIDE), np.uint8))},
-        rf"{ZIP}: UCL/Case01: volume and segmentation differ in their numbers of slices",
-    ),
 }
 
 
-def volume(site: str, case: int, slices: int = SLICES) -> np.ndarray:
+def volume(site: str, case: int) -> np.ndarray:
     """int16 [8, 384, 384]: values grow with the slice, to the right and, a little, downwards.
 
     A stripe of 2 of the 384 rows is much brighter than the rest.
     """
-    values = 100 * np.arange(slices)[:, None, None] + np.arange(SIDE) // 4
+    values = 100 * np.arange(SLICES)[:, None, None] + np.arange(SIDE) // 4
     values = values + SITES.index(site) + 10 * case + np.arange(SIDE)[:, None] // 100
     values[:, -2:] = 20000
     return values.astype(np.int16)
 
 
-def segmentation(site: str, case: int, slices: int = SLICES) -> np.ndarray:
+def segmentation(site: str, case: int) -> np.ndarray:
     """uint8 [8, 384, 384]: a rectangle whose height is ten times the slice's number."""
-    labels = np.zeros((slices, SIDE, SIDE), np.uint8)
+    labels = np.zeros((SLICES, SIDE, SIDE), np.uint8)
     for i in SHOWN:
         labels[i, 100 : 100 + 10 * i, 50 : 60 + case] = 2 if site in ("BMC", "RUNMC") else 1
         labels[i, 100, 50] = 1
     return labels
 
 
-def write(folder: Path, slices: int = SLICES, **broken: object) -> Made:
+def write(folder: Path, **broken: object) -> Made:
     members = {}
     for site in SITES:
         ending = "Segmentation" if site == "BMC" else "segmentation"
         for case in range(CASES):
             stem = f"Processed_data_nii/{site}/Case{case:02}"
             kind = np.float64 if site == "HK" else np.int16
-            members[f"{stem}.nii.gz"] = packed(volume(site, case, slices).astype(kind))
-            members[f"{stem}_{ending}.nii.gz"] = packed(segmentation(site, case, slices))
+            members[f"{stem}.nii.gz"] = packed(volume(site, case).astype(kind))
+            members[f"{stem}_{ending}.nii.gz"] = packed(segmentation(site, case))
     members["__MACOSX/Processed_data_nii/HK/._Case00.nii.gz"] = b"a Mac's note"
-    zipped(folder / ZIP, dict(sorted(members.items())), **broken)
+    pack(folder / ZIP, dict(sorted(members.items())), **broken)
     chosen = [(site, *where) for site in SITES for where in order(site)]
     domain = np.repeat(np.arange(6), 6)
     rows = range(0, 36, 5)

@@ -6,21 +6,19 @@ The Comedy of Errors without either) is that which LEAF's preprocess_shakespeare
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from sources import Made
+from sources.packing import pack
 
 PARAMS = {"complete": False}
 BROKEN = {
-    "another file in the zip": ({"member": "101.txt"}, r"1994-01-100\.zip: has no member 100\.txt"),
     "the edition of today": (
         {"content": "The Complete Works\n\nBERTRAM.\nIn delivering my son from me\n"},
         r"1994-01-100\.zip: no role was found in it; allowed: the edition of 1994",
     ),
-    "nothing": ({"content": ""}, r"1994-01-100\.zip: no role was found"),
 }
 STUDY = {"partitions": ["natural"], "models": [{"lstm": {"hidden": 8}}]}
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -154,10 +152,9 @@ def text() -> str:
     return "".join(parts).replace("\n", "\r\n")
 
 
-def write(folder: Path, member: str = "100.txt", content: str | None = None) -> Made:
+def write(folder: Path, content: str | None = None) -> Made:
     """Write ``1994-01-100.zip`` into ``folder``."""
-    with zipfile.ZipFile(folder / "1994-01-100.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(member, text() if content is None else content)
+    pack(folder / "1994-01-100.zip", {"100.txt": text() if content is None else content})
     roles = [[ALPHABET.find(c) % 80 for c in said] for said in ROLES.values()]
     windows = [said[i : i + 81] for said in roles for i in range(len(said) - 80)]
     return Made(
