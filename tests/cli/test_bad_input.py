@@ -58,15 +58,6 @@ CASES = {
     "key of a study": Bad(
         {"dataset": ["digits"]}, key="dataset", value="did you mean 'datasets'?", allowed="models"
     ),
-    "key of a data set": Bad(
-        {"datasets": [{"synthetic": {"aplha": 1}}]},
-        key="datasets.0.synthetic.aplha",
-        value="did you mean 'alpha'?",
-        allowed="beta, clients, generator",
-    ),
-    "key of training": Bad(
-        training(round=3), key="training.round", value="did you mean 'rounds'?", allowed="rounds"
-    ),
     "key of a method": Bad(
         {"methods": {"fedprox": {"nu": 0.1}}},
         key="methods.fedprox.nu",
@@ -88,30 +79,12 @@ CASES = {
         value="unknown method 'fedprx' (did you mean 'fedprox'?)",
         allowed=", ".join(registry.names("method")),
     ),
-    "metric": Bad(
-        {"metric": "accurracy"},
-        key="metric",
-        value="unknown metric 'accurracy' (did you mean 'accuracy'?)",
-        allowed="accuracy, balanced_accuracy",
-    ),
-    "scheme": Bad(
-        {"partitions": [{"dirichlett": {"clients": 3, "alpha": 1}}]},
-        key="partitions.0",
-        value="unknown partition scheme 'dirichlett' (did you mean 'dirichlet'?)",
-        allowed=", ".join(registry.names("partition scheme")),
-    ),
     "study": Bad(
         settings={"studies": ["tinny"]},
         file="config.yaml",
         key="studies",
         value="unknown study 'tinny' (did you mean 'tiny'?)",
         allowed="tiny",
-    ),
-    "baseline": Bad(
-        {"baseline": "fedag"},
-        key="baseline",
-        value="'fedag' (did you mean 'fedavg'?)",
-        allowed="fedavg",
     ),
     "start": Bad(
         {"methods": {"fedavg": None, "ft": {"method": "finetune", "start": "fedvg"}}},
@@ -126,15 +99,6 @@ CASES = {
         value="'many' (str)",
         allowed="a whole number >= 1",
     ),
-    "true for a number": Bad(
-        training(lr=True), key="training.lr", value="True (bool)", allowed="a number > 0"
-    ),
-    "list for a mapping": Bad(
-        {"methods": ["fedavg"]},
-        key="methods",
-        value="is ['fedavg']",
-        allowed="a mapping (key: value)",
-    ),
     "name of an entry": Bad(
         {"methods": {"a b": {"method": "fedavg"}}},
         key="methods.a b",
@@ -142,26 +106,6 @@ CASES = {
         allowed="letters, digits",
     ),
     # Numbers out of bounds
-    "negative rate": Bad(
-        training(lr=-0.1), key="training.lr", value="is -0.1", allowed="a number > 0"
-    ),
-    "negative rate in a grid": Bad(
-        training(lr=[0.1, -0.1]), key="training.lr", value="is -0.1", allowed="a number > 0"
-    ),
-    "negative hyper-parameter": Bad(
-        {"methods": {"fedprox": {"mu": -1}}},
-        key="methods.fedprox.mu",
-        value="is -1.0",
-        allowed="a number >= 0",
-    ),
-    "negative rate in a method's defaults": Bad(
-        {"methods": {"fedprox": None}},
-        defaults={"lr": -1},
-        file="methods/fedprox.yaml",
-        key="lr",
-        value="is -1.0",
-        allowed="a number > 0",
-    ),
     "epochs and steps": Bad(
         training(local_epochs=1, local_steps=2),
         key="training.local_steps",
@@ -169,21 +113,8 @@ CASES = {
         allowed="one of local_epochs and local_steps",
     ),
     # Nothing, or twice
-    "no seeds": Bad({"seeds": []}, key="seeds", value="is empty", allowed="at least one"),
     "seed twice": Bad(
         {"seeds": [1, 1]}, key="seeds.1", value="1 stands twice", allowed="each seed once"
-    ),
-    "value of a grid twice": Bad(
-        {"methods": {"fedavg": {"lr": [0.1, 0.2, 0.1]}}},
-        key="methods.fedavg.lr.2",
-        value="0.1 stands twice",
-        allowed="each value once",
-    ),
-    "data set twice": Bad(
-        {"datasets": ["digits", "digits"]},
-        key="datasets.1.digits",
-        value="digits stands twice: datasets.0.digits is the same",
-        allowed="each data set once",
     ),
     "partition twice, once with its default": Bad(
         {**NATURAL, "partitions": ["natural", {"natural": {"val": 0.1}}]},
@@ -198,12 +129,6 @@ CASES = {
         key="partitions.0.homogeneous.clients",
         value="is 161, too many for the 160 samples of synthetic",
         allowed="at most 53",
-    ),
-    "more clients than least": Bad(
-        {"partitions": [{"dirichlet": {"clients": 17, "alpha": 1}}]},
-        key="partitions.0.dirichlet.clients",
-        value="is 17, too many for the 160 samples of synthetic",
-        allowed="at most 16, so that each gets 10 or more",
     ),
     "more classes than there are": Bad(
         {"partitions": [{"pathological": {"clients": 3, "classes_per_client": 11}}]},
@@ -228,21 +153,6 @@ CASES = {
         key="partitions.0.homogeneous.server",
         value="is 0.7 beside val 0.1 and test 0.2",
         allowed="val + test + server < 1",
-    ),
-    "a test split that is neither a share nor published": Bad(
-        {"partitions": [{"natural": {"test": "publishd"}}]},
-        key="partitions.0.natural.test",
-        value="is 'publishd'",
-        allowed="a number >= 0 and <= 1 or one of published",
-    ),
-    "more holders of a class than samples": Bad(
-        {
-            "datasets": ["digits"],
-            "partitions": [{"pathological": {"clients": 599, "classes_per_client": 10}}],
-        },
-        key="partitions.0.pathological.clients",
-        value="is 599",
-        allowed="at most",
     ),
     "cnn on vectors": Bad(
         {**NATURAL, "models": ["cnn"]},
@@ -284,29 +194,11 @@ CASES = {
         value="with mlp(hidden=[5]): terms: the method's server has no whole model",
         allowed="a method that shares all weights",
     ),
-    "terms of a method whose loss is its own": Bad(
-        {"methods": {"perfedavg": {"terms": {"cosine": {"layers": ["0"]}}}}},
-        key="methods.perfedavg",
-        value="with mlp(hidden=[5]): perfedavg: terms are set",
-        allowed="none, as its loss is its own",
-    ),
-    "a metric that is not measured": Bad(
-        {"metric": "reweighted_accuracy"},
-        key="metric",
-        value="unknown metric 'reweighted_accuracy' (did you mean 'balanced_accuracy'?)",
-        allowed="accuracy, balanced_accuracy",
-    ),
     "more directions than features": Bad(
         {"methods": {"fedsac": {"k": 6}}},
         key="methods.fedsac",
         value="with mlp(hidden=[5]): fedsac: k is 6, but 5 features go into the classifier",
         allowed="1 to 5",
-    ),
-    "layers without weights": Bad(
-        {"methods": {"fedsac": {"layers": ["9"]}}},
-        key="methods.fedsac",
-        value="with mlp(hidden=[5]): fedsac: layers: no weights in '9'",
-        allowed="1, 3",
     ),
     "terms of a method that trains nothing": Bad(
         {
@@ -342,12 +234,6 @@ CASES = {
         key="methods.fedbn",
         value="with mlp(hidden=[5]): fedbn: the model has no batch normalisation",
     ),
-    "nets for batch normalisation that is not there": Bad(
-        {"methods": {"fedavg": None, "fedl2p": {"start": "fedavg"}}},
-        key="methods.fedl2p",
-        value="with mlp(hidden=[5]): fedl2p: the model has no batch normalisation",
-        allowed="one that has",
-    ),
     "nets without validation samples": Bad(
         {
             "methods": {"fedavg": None, "fedl2p": {"start": "fedavg", "learns": "lr"}},
@@ -356,12 +242,6 @@ CASES = {
         key="methods.fedl2p",
         value="learns by validation samples, of which homogeneous(clients=3, val=0.0) has none",
         allowed="a partition with val > 0",
-    ),
-    "nets that nobody learnt": Bad(
-        {"methods": {"fedavg": None, "finetune-l2p": {"start": "fedavg"}}},
-        key="methods.finetune-l2p.start",
-        value="'fedavg' is fedavg, whose result says nothing of how to go on",
-        allowed="an entry of fedl2p",
     ),
     "nets of clients that are held out": Bad(
         {
@@ -380,39 +260,16 @@ CASES = {
         value="trains on the server, which holds no samples in dirichlet(",
         allowed="a partition with server > 0",
     ),
-    "a series that goes too far": Bad(
-        {"methods": {"fedavg": None, "fedl2p": {"start": "fedavg", "psi": 1.5}}},
-        key="methods.fedl2p.psi",
-        value="is 1.5",
-        allowed="a number > 0 and <= 1",
-    ),
     "augmentation of what is no image": Bad(
         training(augmentation="crop-flip"),
         key="methods.fedavg",
         value="fedavg cannot train mlp(hidden=[5]) on synthetic(alpha=1.0, clients=4, samples=40)",
         allowed="a method, terms and training keys that fit",
     ),
-    "precision of a start": Bad(
-        {
-            "methods": {
-                "fedavg": {"precision": ["float32", "mixed"]},
-                "ft": {"method": "finetune", "start": "fedavg", "precision": "float64"},
-            }
-        },
-        key="methods.ft.precision",
-        value="is float64, but what comes of 'fedavg', where it starts, is float32",
-        allowed="float32, mixed",
-    ),
     "published split that is not there": Bad(
         {"datasets": ["digits"], "models": ["cnn"], **homogeneous(test="published")},
         key="partitions.0.homogeneous.test",
         value="is published, but digits has no published test split",
-        allowed="a number, or a data set that has one",
-    ),
-    "published clients that are not there": Bad(
-        {"datasets": ["digits"], "models": ["cnn"], **homogeneous(unseen="published")},
-        key="partitions.0.homogeneous.unseen",
-        value="is published, but digits has no published train split",
         allowed="a number, or a data set that has one",
     ),
     "published test samples and no others": Bad(
@@ -427,18 +284,6 @@ CASES = {
         value="takes more memory than this machine gives",
         allowed="a smaller model",
     ),
-    "text model on images": Bad(
-        {"datasets": ["digits"], "models": ["lstm"]},
-        key="models.0.lstm",
-        value="lstm does not take the inputs of digits, of shape (1, 8, 8)",
-        allowed="a model for such inputs",
-    ),
-    "more than can be counted": Bad(
-        training(rounds=99999999999999999999),
-        key="training.rounds",
-        value="is 99999999999999999999",
-        allowed="a whole number >= 1 and <= 2147483647",
-    ),
     "start without a shared model": Bad(
         {"methods": {"local": None, "ft": {"method": "finetune", "start": "local"}}},
         key="methods.ft.start",
@@ -448,11 +293,6 @@ CASES = {
         {"methods": {"fedavg": None, "ft": {"method": "finetune", "start": "ft"}}},
         key="methods.ft.start",
         value="goes round in a circle: ft <- ft",
-    ),
-    "start of a method that needs none": Bad(
-        {"methods": {"local": None, "fedavg": {"start": "local"}}},
-        key="methods.fedavg.start",
-        value="fedavg does not start from a stored model",
     ),
     "published file": Bad(
         {"published": [{"source": "no.csv", "table": "1", "rows": {}, "columns": {}}]},
@@ -509,11 +349,8 @@ def test_the_config_that_the_others_spoil_is_right(
     [
         ("config.yaml", "studies: [tiny\n", "is not valid YAML: "),
         ("config.yaml", b"\xff\xfe", "cannot be read: "),
-        ("config.yaml", None, "does not exist"),
         ("studies/tiny.yaml", "seeds: [0]\nseeds: [1]\n", "the key 'seeds' stands twice (line 2)"),
         ("studies/tiny.yaml", "- digits\n", "is ['digits']; allowed: a mapping"),
-        ("studies/tiny.yaml", "", "datasets: is missing"),
-        ("methods/fedavg.yaml", "lr: [\n", "is not valid YAML: "),
     ],
 )
 def test_a_config_file_that_cannot_be_read(
@@ -536,13 +373,8 @@ def test_a_config_file_that_cannot_be_read(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (
-            "fed_avg.yaml",
-            "unknown method 'fed_avg' (did you mean 'fedavg'?); allowed: cfl, ditto, ",
-        ),
-        ("fedavg.yml", "the file's name is 'fedavg.yml', which is not read; allowed: fedavg.yaml"),
-        ("fedavg.yaml.bak", "the file's name is 'fedavg.yaml.bak', which is not read; "),
-        ("fedavg", "the file's name is 'fedavg', which is not read; allowed: fedavg.yaml"),
+        ("fed_avg.yaml", "unknown method 'fed_avg' (did you mean 'fedavg'?)"),
+        ("fedavg.yml", "which is not read; allowed: fedavg.yaml"),
     ],
 )
 def test_a_file_of_no_method(
@@ -554,12 +386,11 @@ def test_a_file_of_no_method(
     assert main.main(["plan", "--config", str(config)]) == 0
     capsys.readouterr()
     (config / "methods" / name).write_text("lr: 0.1\n")
-    assert f"config/methods/{name}: {said}" in message(capsys, "plan", "--config", str(config))
+    text = message(capsys, "plan", "--config", str(config))
+    assert f"config/methods/{name}: " in text and said in text
 
 
-@pytest.mark.parametrize(
-    "name", ["../../evil", "a b", "a,b", "a.runs", "a\n", "-a", ".a", "a.0.", "\u00e9", "a" * 101]
-)
+@pytest.mark.parametrize("name", ["../../evil", "a,b", "a.runs", "a\n", "-a", "a" * 101])
 def test_a_name_that_no_study_can_have(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
@@ -587,19 +418,6 @@ def test_studies_are_asked_for_with_spaces_and_with_commas(tmp_path: Path) -> No
         assert [*plan.current(config, words)["studies"]] == ["tiny", "b-0.5", "c_1"]
 
 
-def test_a_config_folder_that_is_not_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = message(capsys, "plan", "--config", str(tmp_path / "none"))
-    assert text.endswith("none/config.yaml: does not exist")
-
-
-def test_a_study_asked_for_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = planning.write_config(tmp_path)
-    text = message(capsys, "plan", "tinny", "--config", str(config))
-    assert "unknown study 'tinny' (did you mean 'tiny'?); allowed: tiny" in text
-
-
 # A user's own partition
 
 
@@ -620,80 +438,28 @@ def table() -> pd.DataFrame:
     return pd.DataFrame({"sample": range(160), "client": [0, 1, 2, 3] * 40, "split": split})
 
 
-def test_a_partition_file_that_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("content", [None, b"", b"PAR1"])
+def test_a_partition_file_that_is_missing_or_cut_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None
 ) -> None:
-    config, path = brought(tmp_path, None)
-    text = message(capsys, "plan", "--config", str(config))
-    states(
-        text,
-        Bad(
-            key="partitions.0.file.path",
-            value=f"{path}: cannot be read as a partition table (no such file)",
-            allowed="a complete Parquet file with the columns sample, client, split",
-        ),
+    config, path = brought(tmp_path, content)
+    bad = Bad(
+        key="partitions.0.file.path",
+        value=f"{path}: cannot be read as a partition table (",
+        allowed="a complete Parquet file with the columns sample, client, split",
     )
+    states(message(capsys, "plan", "--config", str(config)), bad)
 
 
-@pytest.mark.parametrize("keep", [0, 6, 700, -1])
-def test_a_partition_file_that_is_truncated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], keep: int
-) -> None:
-    whole = table().to_parquet()
-    config, path = brought(tmp_path, whole[:keep])
-    text = message(capsys, "plan", "--config", str(config))
-    states(
-        text,
-        Bad(
-            key="partitions.0.file.path",
-            value=f"{path}: cannot be read as a partition table (",
-            allowed="a complete Parquet file",
-        ),
-    )
-
-
-def edited(**changes: Any) -> pd.DataFrame:
-    """The table with cells changed: ``edited(sample=(5, 4))`` sets row 5."""
-    made = table()
-    for column, (row, value) in changes.items():
-        made.loc[row, column] = value
-    return made
-
-
-NO_TEST = table().assign(split=lambda t: t["split"].where(t["client"] != 2, "train"))
-NO_TRAIN = table().assign(split=lambda t: t["split"].where(t["client"] != 1, "test"))
-TABLES = {
-    "sample twice": (edited(sample=(5, 4)), "sample 4 (row 5) occurs twice", "at most once"),
-    "sample outside": (edited(sample=(5, 160)), "sample 160 (row 5) is not in", "0 to 159"),
-    "no test": (NO_TEST, "client 2 has no test samples", "one test sample for every client"),
-    "no train": (NO_TRAIN, "client 1 has no train samples", "one train and one test"),
-    "split": (edited(split=(5, "dev")), "sample 5 has split 'dev'", "train, val, test"),
-    "gap": (table().query("client != 1"), "client 1 has no samples", "numbered from 0"),
-    "column": (table().drop(columns="split"), "column 'split' is missing", "the columns"),
-    "type": (table().assign(client=0.5), "column 'client' is float64", "whole numbers"),
-    "text": (table().assign(client="a"), "column 'client' is ", "whole numbers"),
-    "hole": (edited(client=(5, None)), "column 'client' is ", "without empty cells"),
-    "numbers": (table().assign(split=1), "column 'split' is int64", "train, val, test"),
-    "empty": (table()[:0], "the table has no rows", "at least one client"),
-}
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_a_table_that_is_no_partition(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    made, problem, allowed = TABLES[name]
-    config, path = brought(tmp_path, made)
-    command = ["plan", "--write"]
-    if main.main([*command, "--config", str(config)]) == 0:
-        [planned] = (tmp_path / "results" / "plan" / "partitions").glob("*.json")
-        command = ["partition", planned.stem]
+def test_a_table_that_is_no_partition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What else makes a table none is told by `partition.validate`."""
+    config, path = brought(tmp_path, table().query("client != 1"))
+    assert main.main(["plan", "--write", "--config", str(config)]) == 0
+    [planned] = (tmp_path / "results" / "plan" / "partitions").glob("*.json")
     capsys.readouterr()
-    text = message(capsys, *command, "--config", str(config))
-    assert f"{path}: " in text
-    found, _, rest = text.partition("; allowed: ")
-    assert problem in found
-    assert allowed in rest
+    text = message(capsys, "partition", planned.stem, "--config", str(config))
+    assert f"{path}: client 1 has no samples" in text
+    assert "; allowed: " in text
     assert not list((tmp_path / "results" / "partitions").glob("*"))
 
 

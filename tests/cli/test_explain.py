@@ -12,11 +12,9 @@ from typing import Any
 import pandas as pd
 import planning
 import pytest
-import yaml
 from planning import Planned
 
 from fl.base.errors import FedloomError
-from fl.cli import main
 from fl.cli.explain import explain
 from fl.plan import plan
 from fl.store.store import Store
@@ -89,7 +87,6 @@ MANY = {f"fl/api/{number}.py": HASH for number in range(130)}
             coded({"fl/api/trees.py": HASH}, core=HASH),
             "edited there: fl/api/trees.py",
         ),
-        (coded({}), coded({}, model=HASH), f"the code of model: 1, not {HASH}"),
         (coded({}), coded(MANY, core=HASH), "; and 125 other differences"),
         (coded({}), coded({}), "nothing sets it apart"),
     ],
@@ -118,21 +115,6 @@ def test_an_id_that_no_run_or_several_have_is_refused(tmp_path: Path) -> None:
         lines("ab", planned, Store(tmp_path))
     with pytest.raises(FedloomError, match=r"run 'x': none of the 2 runs.*; a cannot be planned"):
         list(explain("x", planned, Store(tmp_path), ["a cannot be planned: b"]))
-
-
-def test_a_run_of_any_study_in_the_config_folder_is_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = planning.write_config(tmp_path)
-    tiny = config / "studies" / "tiny.yaml"
-    other = yaml.safe_load(tiny.read_text()) | {"seeds": [7], "title": "Another"}
-    (config / "studies" / "other.yaml").write_text(yaml.safe_dump(other))
-    [run] = plan.make(config, ["other"]).studies["other"]["runs"]
-    assert main.main(["explain", run["run"], "--config", str(config)]) == 0
-    out = capsys.readouterr().out
-    assert f"run {run['run']}: not trained\n" in out and "seed 7" in out
-    assert main.main(["explain", "xyz", "--config", str(config)]) == 1
-    assert "'xyz': none of the 2 runs" in capsys.readouterr().err
 
 
 LOOK = """

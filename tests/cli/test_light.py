@@ -104,25 +104,6 @@ def test_what_was_edited_is_tried_with_torch_until_it_is_written(lab: Path) -> N
     ]
 
 
-def test_a_variable_with_another_value_is_another_plan(
-    lab: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two tables, the plan is for the one that the variable now leads to."""
-    config = Path("config")
-    for number in (1, 2):
-        (lab / f"at{number}").mkdir()
-        rows = "".join(f"{i},{i * number},{i % 2}\n" for i in range(40))
-        (lab / f"at{number}" / "own.csv").write_text("a,b,label\n" + rows)
-    table = {"table": {"path": "${WHERE_TABLES_ARE}/own.csv", "label": "label"}}
-    edit(lab, datasets=[table], partitions=[{"homogeneous": {"clients": 2}}])
-    seen: dict[int, set[str]] = {}
-    for number in (1, 2, 1):
-        monkeypatch.setenv("WHERE_TABLES_ARE", str(lab / f"at{number}"))
-        runs = set(plan.current(config)["runs"])
-        assert seen.setdefault(number, runs) == runs
-    assert not seen[1] & seen[2]
-
-
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"key": 1', None])
 def test_a_plan_that_is_damaged_is_made_anew(lab: Path, damage: str | None) -> None:
     config, path = Path("config"), Path("results/plan/plan.json")

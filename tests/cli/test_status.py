@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from planning import Planned, signalled, write_config
 
-from fl.base.errors import DataError
 from fl.cli import main, monitor, status
 from fl.plan import plan
 from fl.plan.bundle import read as read_bundle
@@ -169,11 +168,6 @@ def test_a_watch_says_what_has_changed_and_how_it_ended(tmp_path: Path) -> None:
     assert said[0] == "0 of 1 runs done, time left unknown until a run like each of them is done"
     assert said[-1] == "1 of 1 runs done"
     assert len(said) == len(set(said))
-
-
-def test_a_plan_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no plan yet"):
-        status.bundles(tmp_path)
 
 
 def test_a_log_that_cannot_be_written_stops_no_run(planned: Plan, caplog) -> None:

@@ -38,17 +38,6 @@ def test_clients_held_out_of_training_have_lines_of_their_own(tmp_path: Path, ca
     assert sum("held out" in line for line in lines) == 1, "of the plain partition there are none"
 
 
-def test_a_grid_that_is_half_trained_is_marked(tmp_path: Path, capsys):
-    runs = [entry(f"r{mu}", "fedprox", point={"mu": mu}) for mu in (1, 2, 3)]
-    write_plan(tmp_path / "results", plan(runs))
-    write_run(tmp_path / "runs", "r2", clients([0.5]) + clients([0.6], split="val"))
-    lines = shown(tmp_path, capsys)
-    assert lines[3:5] == ["fedprox 50.0 - 50.0 1 1 of 3 grid points there", "2 missing, 1 complete"]
-    for run in ("r1", "r3"):
-        write_run(tmp_path / "runs", run, clients([0.4]) + clients([0.7], split="val"))
-    assert shown(tmp_path, capsys)[3] == "fedprox 40.0 - 40.0 1"
-
-
 def test_a_run_that_lacks_weights_is_told_of_as_one_to_train(
     planned: Callable[..., Planned], capsys: pytest.CaptureFixture[str]
 ) -> None:
