@@ -55,7 +55,3 @@ def test_a_tensor_taken_for_a_number_in_a_stack_has_a_remedy(lab: str) -> None:
     told = faults.told(caught.value)
     assert told.startswith("faultylab/mine.py, line 11: RuntimeError: vmap: ")
     assert told.endswith("`execution: {backend: loop}` trains without one")
-
-
-def test_other_errors_are_told_in_a_line() -> None:
-    assert faults.told(ValueError("one\n  two")) == "ValueError: one two"

@@ -53,36 +53,19 @@ NAN, INF = float("nan"), float("inf")
     ("key", "value", "problem", "allowed"),
     [
         ("rate", 0, "is 0.0", "a number > 0"),
-        ("rate", -0.1, "is -0.1", "a number > 0"),
         ("rate", NAN, "is nan", "a number > 0"),
-        ("rate", INF, "is inf", "a number > 0"),
         ("rate", "0.1", "is '0.1' (str)", "a number > 0"),
         ("rate", True, "is True (bool)", "a number > 0"),
-        ("rate", None, "is None (NoneType)", "a number > 0"),
-        ("rate", [0.1], "is [0.1] (list)", "a number > 0"),
-        ("mu", -1e-9, "is -1e-09", "a number >= 0"),
         ("share", 1.01, "is 1.01", "a number >= 0 and <= 1"),
-        ("share", -0.01, "is -0.01", "a number >= 0 and <= 1"),
         ("count", 0, "is 0", "a whole number >= 1"),
-        ("count", 1.5, "is 1.5 (float)", "a whole number >= 1"),
         ("count", True, "is True (bool)", "a whole number >= 1"),
-        ("count", INF, "is inf (float)", "a whole number >= 1"),
-        ("index", -1, "is -1", "a whole number >= 0"),
-        ("number", INF, "is inf", "a number"),
         ("number", NAN, "is nan", "a number"),
-        ("number", False, "is False (bool)", "a number"),
-        ("whole", 0.5, "is 0.5 (float)", "a whole number"),
         ("text", 3, "is 3 (int)", "text"),
-        ("text", None, "is None (NoneType)", "text"),
         ("flag", 1, "is 1 (int)", "true or false"),
-        ("flag", "yes", "is 'yes' (str)", "true or false"),
-        ("maybe", 0, "is 0", "a whole number >= 1"),
         ("maybe", "one", "is 'one' (str)", "a whole number >= 1"),
         ("either", 0.5, "is 0.5", "a whole number >= 1 or text"),
         ("widths", 3, "is 3", "a list, each a whole number >= 1"),
-        ("widths", "34", "is '34'", "a list, each a whole number >= 1"),
         ("names", [1], "is [1]", "a mapping (key: value)"),
-        ("inner", 3, "is 3", "a mapping (key: value)"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_place_and_what_is_allowed(
@@ -96,10 +79,8 @@ def test_a_wrong_value_is_named_with_its_place_and_what_is_allowed(
     ("key", "value", "place", "problem"),
     [
         ("widths", [4, 0], "widths.1", "is 0"),
-        ("widths", [4, True], "widths.1", "is True (bool)"),
         ("seeds", [0, 1, -2], "seeds.2", "is -2"),
         ("names", {"a": 1, "b": 0}, "names.b", "is 0"),
-        ("inner", {"size": 0}, "inner.size", "is 0"),
         ("inner", {}, "inner.size", "is missing"),
         ("inner", {"size": 1, "nam": "y"}, "inner.nam", "unknown key 'nam' (did you mean 'name'?)"),
     ],
@@ -112,7 +93,7 @@ def test_the_place_of_an_inner_value_is_named(
 
 @pytest.mark.parametrize(
     ("value", "hint"),
-    [("adam", " (did you mean 'adamw'?)"), ("zzz", ""), (1, ""), (True, ""), (["sgd"], None)],
+    [("adam", " (did you mean 'adamw'?)"), (1, ""), (["sgd"], None)],
 )
 def test_one_of_several_words(value: Any, hint: str | None) -> None:
     message = refusal("kind", value)
@@ -130,7 +111,7 @@ def test_true_is_not_the_word_1() -> None:
             fields.value(Literal[1, 2], given, where)
 
 
-@pytest.mark.parametrize(("given", "text"), [(3, "is 3"), (["a"], "is ['a']"), ("x", "is 'x'")])
+@pytest.mark.parametrize(("given", "text"), [(3, "is 3"), (["a"], "is ['a']")])
 def test_what_is_no_mapping(given: Any, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(Keys, given, WHERE)
@@ -147,30 +128,23 @@ def test_a_key_that_is_no_text() -> None:
     ("key", "given", "settled"),
     [
         ("rate", 1, 1.0),
-        ("mu", 0, 0.0),
-        ("share", 1, 1.0),
         ("count", 3.0, 3),
         ("count", 1e3, 1000),
-        ("whole", -2.0, -2),
         ("maybe", None, None),
-        ("maybe", 4.0, 4),
         ("either", "three", "three"),
         ("widths", [4, 2.0], (4, 2)),
-        ("widths", [], ()),
         ("seeds", (1, 2), [1, 2]),
         ("names", None, {}),
-        ("kind", "adamw", "adamw"),
         ("anything", {"a": [1]}, {"a": [1]}),
         ("inner", {"size": 2.0}, Inner(2)),
-        ("inner", None, None),
     ],
 )
 def test_equal_meanings_become_one_value_of_one_type(key: str, given: Any, settled: Any) -> None:
-    found = parse(Keys, {key: given}, WHERE)[key]
-    assert found == settled
-    assert type(found) is type(settled)
+    value = parse(Keys, {key: given}, WHERE)[key]
+    assert value == settled
+    assert type(value) is type(settled)
     if isinstance(settled, tuple | list):
-        assert [type(item) for item in found] == [type(item) for item in settled]
+        assert [type(item) for item in value] == [type(item) for item in settled]
 
 
 def test_defaults_are_filled_in_and_nothing_is_everything_by_default() -> None:

@@ -23,7 +23,7 @@ KEYS = [
     (),
 ]
 PRINT = (
-    "from fl import rng; print(rng.generator(3, 'batches', 2, 7).integers(2**62, size=3).tolist(),"
+    "from fl.base import rng; print(rng.generator(3, 'batches', 2, 7).integers(2**62, size=3).tolist(),"
     " rng.torch_seed(3, 'init'))"
 )
 PINNED = "[3579057044254489967, 2443409064475713496, 3281131437964892347] 2065982085263374639"
@@ -33,11 +33,6 @@ def draws(seed: int, *key: int | str, size: int = 2000) -> np.ndarray:
     return rng.generator(seed, *key).random(size)
 
 
-def test_a_key_always_gives_the_same_draws() -> None:
-    for key in KEYS:
-        assert np.array_equal(draws(5, *key), draws(5, *key))
-
-
 def test_draws_of_different_keys_are_independent() -> None:
     streams = [draws(seed, *key) for seed in (0, 1) for key in KEYS]
     for a, b in itertools.combinations(streams, 2):
@@ -45,29 +40,10 @@ def test_draws_of_different_keys_are_independent() -> None:
         assert not set(a) & set(b)
 
 
-def test_drawing_for_one_key_does_not_move_another() -> None:
-    first = rng.generator(0, "batches", 1)
-    expected = draws(0, "batches", 2, size=5)
-    first.random(100)
-    assert np.array_equal(draws(0, "batches", 2, size=5), expected)
-
-
 def test_the_parts_of_a_key_do_not_run_together() -> None:
     assert not np.array_equal(draws(0, "a", "bc"), draws(0, "ab", "c"))
     assert not np.array_equal(draws(0, "a", 12), draws(0, "a", 1, 2))
     assert not np.array_equal(draws(1, "a"), draws(0, 1, "a"))
-
-
-def test_draws_are_uniform() -> None:
-    counts = np.histogram(draws(0, "uniform", size=100_000), bins=10, range=(0, 1))[0]
-    assert np.abs(counts - 10_000).max() < 500
-
-
-def test_torch_seeds_fit_and_differ() -> None:
-    seeds = {rng.torch_seed(seed, *key) for seed in range(50) for key in KEYS}
-    assert len(seeds) == 50 * len(KEYS)
-    assert all(0 <= seed < 2**63 for seed in seeds)
-    assert max(seeds).bit_length() > 60
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1"])

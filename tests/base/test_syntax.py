@@ -29,13 +29,11 @@ class Method:
     ("old", "new", "same"),
     [
         ('"""A method."""', '"""Another docstring,\n\nlonger."""', True),
-        ('    """It has a rate."""\n', "", True),
         ('    """Its rate."""\n', '    """Its learning rate."""\n', True),
         ("  # down", "  # up", True),
         ("losses.loss(x) * self.rate", "(\n            losses.loss(x)\n * self.rate)", True),
         ("0.5", "0.50", True),
         ("0.5", "0.25", False),
-        ("* self.rate", "/ self.rate", False),
         ("(self, x)", "(self, x=None)", False),
         ("0.5", '"a text that is used"', False),
     ],

@@ -10,19 +10,16 @@ import planning
 import pytest
 from sources import prostate_mri
 
-from fl.base import identity
 from fl.base.errors import ConfigError
 from fl.cli import main
-from fl.plan import plan, specs
+from fl.plan import plan
 
-SET = {"name": "prostate-mri", "task": "segmentation", "empty": False, "seed": 0, "complete": False}
 STUDY: dict[str, Any] = {
     "datasets": [{"prostate-mri": {"complete": False}}],
     "partitions": [{"natural": {"val": "published", "test": "published"}}],
     "models": [{"unet": {"width": 1, "levels": 1}}],
     "training": {"rounds": 1, "local_steps": 1, "batch_size": 4, "optimizer": "adamw", "lr": 0.001},
     "methods": {
-        "fedavg": None,
         "ditto": None,
         "mixup": {"method": "fedavg", "alterations": {"mixup": {}}},
     },
@@ -40,7 +37,7 @@ def config(root: Path, **study: Any) -> Path:
 def test_volumes_become_a_report_of_dice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = config(tmp_path, baseline="fedavg")
+    folder = config(tmp_path, baseline="ditto")
     assert main.main(["plan", "--write", "--config", str(folder)]) == 0
     bundles = sorted((tmp_path / "results" / "plan" / "bundles").glob("*.json"))
     assert main.main(["train", *map(str, bundles), "--config", str(folder)]) == 0
@@ -65,11 +62,6 @@ WRONG = {
         r"methods\.fedproto: fedproto asks for class labels, but prostate-mri\(.*\) has masks; "
         r"allowed: cfl, ditto, fedamp, fedavg, ",
     ),
-    "model": (
-        {"models": ["cnn"]},
-        r"models\.0\.cnn: cnn asks for class labels, but prostate-mri\(.*\) has masks; "
-        "allowed: unet",
-    ),
     "metric": (
         {"metric": "accuracy"},
         "metric: unknown metric 'accuracy'; allowed: dice, foreground_dice",
@@ -92,16 +84,3 @@ def test_what_asks_for_class_labels_is_told_that_there_are_masks(name: str, tmp_
     study, message = WRONG[name]
     with pytest.raises(ConfigError, match=message):
         plan.make(config(tmp_path, **study))
-
-
-def test_runs_are_named_by_the_code_of_their_task() -> None:
-    unet = {"name": "unet", "width": 2, "levels": 2, "norm": "batch"}
-    spec = {
-        "dataset": SET,
-        "partition": {"name": "natural"},
-        "model": unet,
-        "method": {"name": "fedavg"},
-        "terms": [],
-        "training": {},
-    }
-    assert specs.code(spec)["task"] == identity.code(identity.entry("task", "segmentation"))

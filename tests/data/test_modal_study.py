@@ -86,27 +86,10 @@ WRONG = {
         r"partitions\.0\.homogeneous\.modalities: is \[4, 0\]: no client has text; "
         "allowed: 1 or more for image, text each",
     ),
-    "nobody with both": (
-        homogeneously(modalities=[2, 2, 0]),
-        r"modalities: is \[2, 2, 0\]: no client has image and text; allowed: 1 or more for image",
-    ),
-    "other clients": (
-        homogeneously(modalities=[2, 3]),
-        r"modalities: is \[2, 3\], 5 clients; allowed: 4 together",
-    ),
     "text clients with an image model": (
         {"models": ["cnn"]},
         r"models\.0\.cnn: cnn takes one kind of input, but clients 2 to 3 of homogeneous\(.*\) "
         "have text, where others have image; allowed: image-text",
-    ),
-    "a model of both where there is one": (
-        {**homogeneously(), "datasets": ["digits"]},
-        r"models\.0\.image-text: image-text\(.*\) takes image and text as inputs, but digits has",
-    ),
-    "a method of one input": (
-        {**homogeneously(), "methods": {"fedmix": None}},
-        r"methods\.fedmix: fedmix computes with one input, but image-text\(.*\) takes image and "
-        r"text of cub200\(.*\); allowed: a model of one input, or clients that hold one each",
     ),
     "a published modality that there is not": (
         {"published": [cells("sound", fedavg="FedAvg")]},

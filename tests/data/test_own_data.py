@@ -302,13 +302,6 @@ def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path, suffix: str) -
     assert prepared(made, tmp_path).x.shape == (60, 3)
 
 
-def test_a_comma_at_the_end_of_lines_is_no_column(tmp_path: Path) -> None:
-    patients(tmp_path / "p.csv")
-    text = (tmp_path / "p.csv").read_text()
-    (tmp_path / "p.csv").write_text(text.replace("\n", ",\n"))
-    assert dataset("table", tmp_path / "p.csv", **OWN).shape == (3,)
-
-
 def test_labels_that_no_whole_number_can_tell_apart_are_refused(tmp_path: Path) -> None:
     patients(tmp_path / "p.parquet", diagnosis=[0.0, 1e19] * 30)
     with pytest.raises(DataError, match=r"column 'diagnosis', row 2: .* is no class"):
@@ -416,12 +409,6 @@ def test_folders_of_which_some_are_splits_are_refused(
         photos(tmp_path / "photos" / name)
     with pytest.raises(DataError, match=r"photos: has the folders .*; allowed: .* train"):
         _ = dataset("images", tmp_path / "photos").shape
-
-
-def test_a_class_may_be_called_like_a_split(tmp_path: Path) -> None:
-    for n, name in enumerate(["train/1.png", "train/2.png", "bus/1.png", "bus/2.png"]):
-        photo(tmp_path / "photos" / name, n)
-    assert prepared(dataset("images", tmp_path / "photos"), tmp_path).classes == ("bus", "train")
 
 
 def test_a_table_says_what_images_show_and_whose_they_are(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from fl.base.errors import DataError
 from fl.data import partition
 from fl.data.schemes.file import file
 
-ALPHAS = (1e-3, 1e-2, 0.1, 1.0, 100.0)
 LABELS = np.random.default_rng(7).integers(0, 10, 1000)
 
 
@@ -50,12 +49,6 @@ def test_test_samples_depend_on_what_a_client_holds_and_not_on_the_others():
     for client in range(4):
         mine = [split_of(t[t["client"] == client], "test") for t in (alone, merged)]
         assert mine[0] == mine[1]
-
-
-def test_smallest_clients_have_one_sample_of_each_split():
-    made = partition.homogeneous(np.arange(30) % 10, clients=10)
-    assert (made.groupby(["client", "split"]).size() == 1).all()
-    assert len(made) == 30
 
 
 # Homogeneous
@@ -324,8 +317,3 @@ def test_statistics_match_hand_computed_values():
     # Population 3/8, 2/8, 3/8, 0.
     emd = [7 / 24 + 1 / 12 + 3 / 8, 10 / 8, 10 / 8, 12 / 8]
     assert told["emd"].tolist() == pytest.approx(emd)
-
-
-def test_statistics_refuse_labels_beyond_the_classes(table):
-    with pytest.raises(DataError, match=r"sample \d+ has label 9; allowed: 0 to 8"):
-        partition.statistics(table, LABELS, 9)

@@ -83,17 +83,6 @@ def test_what_nobody_trains_on_nobody_tests_on():
     assert len(classes["train"]) == 6
 
 
-def test_totals_of_clients_do_not_drift_with_rounding():
-    """A hundred classes, each with less than one test sample due to a client."""
-    labels = np.repeat(np.arange(100), 60)
-    split = np.tile(np.repeat([0, 1], (50, 10)), 100)
-    made = partition.homogeneous(labels, split, clients=100, test="published")
-    tests = rows(made, "test").groupby("client").size()
-    assert tests.sum() == 1000
-    assert tests.min() >= 8
-    assert tests.max() <= 12
-
-
 def test_a_client_that_is_due_nothing_gets_one_and_a_note_says_so():
     client = np.repeat(np.arange(4), (97, 1, 1, 1))
     fine = np.zeros(110, int)

@@ -64,18 +64,6 @@ def test_printed_sizes_of_office_come_of_sixty_per_cent():
     assert len(samples.path) == OfficeCaltech10().size == 2533
 
 
-def test_divide_takes_the_start_and_the_end_of_a_list():
-    found = split_lists.divide(
-        lists({"a": 10, "b": 4}, {"a": 1, "b": 2}), ("a", "b"), lambda n: (2, 1)
-    )
-    names = [path.removeprefix("set/").removesuffix(".jpg") for path in found.path]
-    assert names[:4] == ["a/train/0", "a/train/1", "a/train/9", "a/test/0"]
-    assert names[4:] == ["b/train/0", "b/train/1", "b/train/3", "b/test/0", "b/test/1"]
-    assert found.y.tolist() == [0, 1, 9, 0, 0, 1, 3, 0, 1]
-    assert found.domain.tolist() == [0] * 4 + [1] * 5
-    assert found.split.tolist() == [0, 0, 2, 1, 0, 0, 2, 1, 1]
-
-
 def test_a_path_that_is_listed_twice_has_two_rows():
     twice = {"a_train.pkl": (["p", "q", "p"], [1, 2, 1]), "a_test.pkl": (["q"], [2])}
     found = split_lists.divide(twice, ("a",), lambda n: (3, 0))

@@ -32,12 +32,6 @@ def test_inputs_are_normalised_by_one_number_each(shape: tuple[int, ...]) -> Non
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6)
 
 
-def test_one_number_per_feature_of_flat_inputs() -> None:
-    x = np.array([[1.0, 10.0], [3.0, 30.0]])
-    arrays = Arrays(x, np.zeros(2, int), {"scale": 1.0, "mean": [1.0, 10.0], "sd": [2.0, 5.0]})
-    assert arrays.inputs(torch.tensor([0, 1])).tolist() == [[0.0, 0.0], [1.0, 4.0]]
-
-
 @pytest.mark.parametrize("resident", [2**31, 0])
 def test_tokens_stay_whole_numbers(resident: int) -> None:
     x = np.array([[0, 79], [70_000, 7]], np.int32)
@@ -58,14 +52,3 @@ def test_mapped_and_resident_inputs_are_the_same_bits(tmp_path: Path) -> None:
     assert found[0].shape == (2, 3, 3, 4, 5)
     assert all(torch.equal(one, found[0]) for one in found[1:])
     assert torch.equal(found[0][0, 0], found[0][0, 2])
-
-
-def test_a_batch_has_inputs_labels_and_weights_of_one_shape() -> None:
-    arrays = Arrays(IMAGES, LABELS, PER_CHANNEL, dtype=torch.float64)
-    index = torch.tensor([[3, 0], [19, 7]])
-    batch = arrays.batch(index, torch.tensor([[True, False], [True, True]]))
-    assert torch.equal(batch["x"], arrays.inputs(index))
-    assert batch["y"].dtype == torch.int64
-    assert batch["y"].tolist() == [[3, 0], [3, 3]]
-    assert batch["weight"].dtype == torch.float64
-    assert batch["weight"].tolist() == [[1.0, 0.0], [1.0, 1.0]]

@@ -91,18 +91,6 @@ def test_balanced_accuracy_leaves_absent_classes_out() -> None:
     assert value[1, "val", "global", "balanced_accuracy"] == 1.0
 
 
-def test_loss_by_hand() -> None:
-    value = scored(SHARED, State(EYE, {}))
-    expected = sum(cross_entropy(i) for i in range(4)) / 4
-    assert value[0, "test", "global", "loss"] == pytest.approx(expected, abs=1e-12)
-
-
-def test_a_client_without_samples_of_a_split_has_no_rows_of_it() -> None:
-    value = scored(SHARED, State(EYE, {}))
-    assert set(value.index.droplevel([2, 3])) == {(0, "test"), (1, "test"), (1, "val")}
-    assert len(value) == 9
-
-
 def test_personal_weights_are_each_clients_own() -> None:
     """Client 1's weights answer the opposite; the shared ones stay what they are."""
     clients = {
@@ -135,20 +123,6 @@ def test_many_samples_are_scored_as_few_are() -> None:
     assert value["accuracy"] == right.mean()
     by_class = [right[labels == c].mean() for c in range(3)]
     assert value["balanced_accuracy"] == pytest.approx(np.mean(by_class))
-
-
-def test_a_partition_table_is_read_by_client_and_split() -> None:
-    table = pd.DataFrame(
-        {
-            "sample": [7, 3, 9, 1, 4],
-            "client": [0, 0, 1, 1, 1],
-            "split": ["train", "test", "train", "val", "test"],
-        }
-    )
-    held = ClientData.of(table)
-    assert held.clients == 2
-    found = {split: [s.tolist() for s in by] for split, by in held.samples.items()}
-    assert found == {"train": [[7], [9]], "val": [[], [1]], "test": [[3], [4]]}
 
 
 def test_the_order_of_a_partition_tables_rows_does_not_matter() -> None:
@@ -340,7 +314,7 @@ def agree(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
     return bool(np.allclose(rows["value"], others["value"], rtol=0, atol=1e-14))
 
 
-@pytest.mark.parametrize("room", [1, 2 * 2 * 72, 2**25])
+@pytest.mark.parametrize("room", [1, 2**25])
 def test_stacked_models_score_as_one_after_another(
     room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,7 +328,7 @@ def test_stacked_models_score_as_one_after_another(
     assert (None in passes) == (room > 1)
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 16, 1024])
+@pytest.mark.parametrize("chunk", [7, 1024])
 def test_how_many_samples_go_together_changes_nothing(chunk: int) -> None:
     rows, _ = noted(BOTH_VIEWS)
     others, more = noted(BOTH_VIEWS, task=replace(CLASSIFICATION, chunk=chunk))

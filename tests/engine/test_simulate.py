@@ -14,9 +14,7 @@ from fl.engine import simulate
 from fl.engine.arrays import Arrays
 
 
-@pytest.mark.parametrize(
-    ("share", "count"), [(1.0, 4), (0.75, 3), (0.5, 2), (0.3, 1), (0.01, 1), (0.9, 4)]
-)
+@pytest.mark.parametrize(("share", "count"), [(1.0, 4), (0.75, 3), (0.01, 1)])
 def test_a_share_of_the_clients_takes_part(share: float, count: int) -> None:
     simulation = world("fedavg", participation=share)
     for round in (1, 2):

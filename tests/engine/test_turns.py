@@ -42,12 +42,6 @@ def test_those_with_most_work_come_first_and_no_row_is_long() -> None:
     assert len(turns(work, 5).clients) == work.sum() / 5 == 10
 
 
-def test_clients_alike_have_a_row_each() -> None:
-    found = turns(np.array([4, 4, 4]), 3)
-    assert (found.clients == [0, 1, 2]).all() and len(found.clients) == 4
-    assert width(3, np.array([4] * 100)) == 3
-
-
 @pytest.mark.parametrize(
     ("work", "expected"),
     [

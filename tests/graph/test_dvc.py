@@ -106,20 +106,6 @@ def test_an_edit_in_a_fresh_clone_is_trained_and_shown_and_back_again_is_not(
     assert "up to date" in pulled.dvc("repro")
 
 
-def test_what_was_pulled_is_what_was_pushed(pulled: Versioned, tracked: Versioned):
-    assert pulled.table() == tracked.table()
-    assert pulled.report() == tracked.report()
-    archives = [place.root / "results/archive" for place in (pulled, tracked)]
-    files = [
-        {p.relative_to(top): p.read_bytes() for p in top.rglob("*") if p.is_file()}
-        for top in archives
-    ]
-    assert files[0] == files[1]
-    kinds = {path.name for path in files[0]}
-    assert kinds == {"run.json", "metrics.parquet", "final.safetensors"}
-    assert "up to date" in pulled.dvc("repro")
-
-
 def test_an_experiment_trains_what_it_changes_and_takes_no_run_with_it(pulled: Versioned):
     rate = ("-S", "config/studies/small.yaml:methods.fedprox.mu=0.7")
     kept = pulled.root / "results/runs/0123456789abcdef"

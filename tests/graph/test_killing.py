@@ -109,17 +109,6 @@ def resumed(place: Project) -> int:
     return int(line.rpartition(" ")[2])
 
 
-def test_a_killed_job_goes_on_where_it_was(begun, undisturbed: Project):
-    place, process = begun
-    kill_job(place)
-    output, _ = process.communicate(timeout=180)
-    assert process.returncode == 1
-    assert str(place.log(RUN).relative_to(place.root)) in output
-    assert place.trained() == [RUN]
-    assert resumed(place) == 5
-    assert place.table() == undisturbed.table()
-
-
 def test_a_job_outlives_its_snakemake_and_is_not_done_twice(begun, undisturbed: Project):
     place, process = begun
     process.kill()

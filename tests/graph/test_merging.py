@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -68,18 +67,6 @@ def test_on_one_machine_a_run_that_fails_leaves_all_others_of_its_job(fresh: Pro
     fresh.study(methods={**STUDY["methods"], "fedprox": {"mu": 0.9}, "moon": {"mu": 1.0}})
     assert fresh.snakemake(TABLE).count(": train ") == 1
     assert fresh.since(before) == ["fedprox 0", "fedprox 1", "moon 0", "moon 1"]
-
-
-def test_memory_grows_with_every_attempt_up_to_what_there_is(fresh: Project):
-    node = {"memory_mb": 2500}
-    fresh.settings(execution={**EXECUTION, "memory_mb": 1000}, nodes=[node])
-    fresh.snakemake("--dry-run")
-    [path, *_] = (fresh.root / "results" / "plan" / "jobs").iterdir()
-    job = json.loads(path.read_text())
-    from fl.cli.markers import memory
-
-    assert [memory(job, attempt) for attempt in (1, 2, 3)] == [1000, 2000, 2500]
-    assert [memory({**job, "most_mb": None}, attempt) for attempt in (1, 3)] == [1000, 3000]
 
 
 def test_both_names_of_the_slurm_profile_lead_to_it(fresh: Project):

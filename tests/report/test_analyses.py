@@ -18,7 +18,7 @@ from torch import nn
 
 from fl.analyses import complementarity, cooperation, features, strategies
 from fl.api.network import Network
-from fl.cli import main, markers
+from fl.cli import main
 from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
 from fl.plan import plan, plan_files
@@ -186,28 +186,6 @@ def test_a_key_of_an_analysis_renames_it_and_no_run(tmp_path: Path) -> None:
     assert named(swept) == [named(first)[0], named(other)[0]]
 
 
-@pytest.mark.parametrize(("analyses", "kept"), [(ANALYSES, True), (["cooperation"], False)])
-def test_weights_are_kept_where_an_analysis_reads_them(
-    tmp_path: Path, analyses: list[Any], kept: bool
-) -> None:
-    found = planned_with(tmp_path, analyses=analyses)
-    assert {m["keep_weights"] for b in found.bundles.values() for m in b["runs"]} == {kept}
-
-
-def test_it_is_computed_as_the_study_says_under_the_same_name(tmp_path: Path) -> None:
-    def planned(name: str, **execution: Any) -> dict[str, Any]:
-        made = planned_with(tmp_path / name, analyses=ANALYSES, execution=execution)
-        return {key.partition("-")[0]: one for key, one in made.analyses.items()}
-
-    on_cpu, on_gpu = planned("a"), planned("b", device="cuda", gpus=2, memory_mb=9000)
-    for kind in ("features", "cooperation"):
-        assert on_cpu[kind]["analysis"] == on_gpu[kind]["analysis"]
-        assert on_gpu[kind]["execution"]["memory_mb"] == 9000
-    assert markers.gpus(on_gpu["features"]["execution"]) == 2
-    assert markers.gpus(on_gpu["cooperation"]["execution"]) == 0, "it computes no model"
-    assert on_gpu["cooperation"]["execution"]["device"] == "cpu"
-
-
 # From runs to the report
 
 
@@ -348,16 +326,6 @@ def grouped(spread: float) -> tuple[np.ndarray, list[str]]:
     draw = np.random.default_rng(0)
     corners = np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], 3, axis=0)
     return corners + draw.normal(0, spread, corners.shape), [n for n in "abc" for _ in range(3)]
-
-
-def test_domains_that_lie_apart_are_found_again() -> None:
-    points, domains = grouped(0.01)
-    assert strategies.agreement(points * 3, domains) == 1.0
-    assert strategies.agreement(points * 3, domains[::2] + domains[1::2]) < 0.5
-    assert strategies.agreement(points[::3], ["a", "b", "c"]) == 1.0
-    for few in ([], ["a"] * 9):
-        assert math.isnan(strategies.agreement(points, few))
-    assert math.isnan(strategies.agreement(points[:, :0], domains))
 
 
 def test_distances_between_domains_by_hand() -> None:

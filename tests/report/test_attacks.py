@@ -19,8 +19,7 @@ from fl.analyses import inversion, membership
 from fl.analyses.inversion import Inversion
 from fl.analyses.membership import Membership
 from fl.api.network import Network
-from fl.base import registry
-from fl.base.errors import ConfigError, FedloomError, Where
+from fl.base.errors import FedloomError
 from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
 
@@ -238,13 +237,6 @@ def lpips_by_hand(layers: nn.Module, x: Tensor, y: Tensor) -> float:
             weight = next(channels).double().reshape(1, -1, 1, 1)
             total += ((first - second).square() * weight).sum(1).mean((1, 2))
     return float(total.mean())
-
-
-@pytest.mark.parametrize("batch", [0, 33])
-def test_a_batch_out_of_bounds_is_refused(batch: int) -> None:
-    entry = registry.find("analysis", "inversion", Where("test"))
-    with pytest.raises(ConfigError, match=f"batch: is {batch}; allowed: .*1.*32"):
-        entry.parse({"batch": batch}, Where("studies/a.yaml", "analyses"))
 
 
 def test_batches_that_nobody_has_and_inputs_that_are_no_images_are_refused() -> None:

@@ -15,7 +15,6 @@ from make_results import clients, entry, plan, write_plan, write_run, write_stud
 import fl.report
 from fl.base.errors import DataError
 from fl.report import over_rounds, result_files
-from fl.report.cells import spread
 
 PAGE = Path(__file__).parents[2] / "docs" / "analyse.md"
 
@@ -76,24 +75,6 @@ def test_the_main_table_is_one_line_of_python(tmp_path, monkeypatch):
     assert fl.report.load("small", metric="loss")["mean"].tolist()[0] == 2.5
     [unseen] = fl.report.load("small", unseen=True).to_dict("records")
     assert (unseen["title"], unseen["mean"]) == ("FedProx", 0.25)
-
-
-def test_what_the_report_shows_is_what_is_loaded(clone):
-    results = clone / "results"
-    fl.report.build("quickstart", results, results / "runs")
-    found = fl.report.load("quickstart", results)
-    shown = (results / "report" / "quickstart.md").read_text().replace("*", "").splitlines()
-    assert found["method"].tolist() == [
-        "local",
-        "fedavg",
-        "fedprox",
-        "fedavg-ft",
-        "scaffold",
-        "ditto",
-    ]
-    for row in found.to_dict("records"):
-        main = next(line for line in shown if line.startswith(f"| {row['title']} |"))
-        assert spread(row["mean"], row["sd_seeds"], "accuracy") in main
 
 
 def test_curves_go_on_where_the_start_ended(tmp_path):

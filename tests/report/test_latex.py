@@ -13,7 +13,7 @@ from make_results import clients, entry, plan, write_plan, write_run, write_six,
 from fl import report
 from fl.report.cells import Cell, Row, Table, columns
 from fl.report.facts import gather
-from fl.report.latex import FITTED, PREAMBLE, tex, to_latex
+from fl.report.latex import FITTED, PREAMBLE, to_latex
 from fl.report.outline import outline
 
 NEEDS_LATEX = pytest.mark.skipif(
@@ -77,14 +77,3 @@ def test_wide_tables_are_made_smaller_and_long_ones_go_on_in_another(tmp_path: P
     assert body.count(r"\emph{setting") == 6
     for page in body.split(r"\bottomrule")[:-1]:
         assert r"\emph" not in page.strip().splitlines()[-1], "no heading without rows"
-
-
-def test_a_row_that_begins_with_a_bracket_is_no_option_of_the_line_before():
-    rows = tuple(Row(name, (Cell("1"),)) for name in ("a", "[1cm] B", "*c"))
-    heading = Row("[g]", kind="heading")
-    names = columns("[y]", "[z]\n[u]")
-    latex = to_latex(Table("t", "[x]", names, (heading, *rows)), "a b")
-    after_break = re.findall(r"(?:\\\\|rule)\s*(.)", latex)
-    assert after_break and not {"[", "*"} & set(after_break)
-    assert r"{[}1cm{]} B & 1 \\" in latex and r"\label{tab:a-b}" in latex
-    assert tex("one\n\ntwo  three") == "one two three"

@@ -20,13 +20,10 @@ from matplotlib.image import imread
 from fl import report
 from fl.base.errors import DataError
 from fl.data import partition
-from fl.report import figures, over_rounds, partitions, summaries, tables
-from fl.report.cells import NOTHING, number, probability, spread
+from fl.report import figures, partitions, summaries
+from fl.report.cells import NOTHING
 from fl.report.facts import gather
-from fl.report.latex import tex
-from fl.report.markdown import literal
 from fl.report.outline import outline
-from fl.report.page import runs_behind
 from fl.report.partitions import read
 
 
@@ -115,31 +112,11 @@ def test_main_table_shows_the_rounding_of_the_parquet_tables_in_all_three_forms(
         assert f"{titles[method]} & {' & '.join(plain)} \\\\".replace("±", "$\\pm$") in latex
 
 
-def test_the_best_of_a_column_is_bold(full):
-    text = (full / "report" / "quickstart.md").read_text()
-    first = text.index("| Method")
-    bold = re.findall(r"^\| ([^|]*) \| .*\*\*", text[first : text.index("Final", first)], re.M)
-    assert bold == ["FedAvg + fine-tuning"]
-
-
 def test_every_link_has_its_anchor_and_every_id_is_there_once(page):
     assert len(page.ids) == len(set(page.ids))
     assert {link[1:] for link in page.links} <= set(page.ids)
     assert all(link.startswith("#") for link in page.links)
     assert sum(link.startswith("#runs-") for link in page.links) > 50
-
-
-def test_seconds_of_a_stacked_run_are_said_to_be_a_share(tmp_path):
-    together = {"backend": "stacked", "device": "cpu", "stack": ["s0", "s1"]}
-    for run in ("s0", "s1"):
-        write_run(tmp_path / "runs", run, clients([0.5]), execution=together, seconds=4.0)
-    write_run(tmp_path / "runs", "s2", clients([0.5]), seconds=3.0)
-    made = [entry(run, "fedavg", seed=int(run[1])) for run in ("s0", "s1", "s2")]
-    write_plan(tmp_path, plan(made))
-    facts = gather("small", tmp_path, tmp_path / "runs")
-    [(_, [block])] = runs_behind(facts)
-    share = "4.0 (a share of 1/2)"
-    assert [run["time"] for run in block["runs"]] == [share, share, "3.0"]
 
 
 def test_the_runs_behind_a_cell_are_listed_with_state_and_folder(full, page):
@@ -174,13 +151,6 @@ def test_figures_and_tables_are_described(page):
     kinds = [tag for tag, _ in page.tags]
     assert kinds.count("figure") == kinds.count("figcaption") > 10
     assert all("scope" in a for tag, a in page.tags if tag == "th")
-
-
-def test_equal_inputs_give_equal_bytes(full):
-    paths = [full / "report" / f"quickstart.{end}" for end in ("html", "md", "tex")]
-    before = [p.read_bytes() for p in paths]
-    report.build("quickstart", full, full / "runs")
-    assert [p.read_bytes() for p in paths] == before
 
 
 def small(results: Path, *runs: dict, **choices) -> None:
@@ -227,29 +197,6 @@ def test_before_after_and_gain_are_those_worked_out_by_hand(tmp_path):
     ]
 
 
-def test_a_curve_follows_the_personal_stage_from_the_shared_model_it_began_with(tmp_path):
-    fine = [*clients([0.4, 0.6], round=0), *clients([0.7, 0.9], round=1, stage="personal")]
-    both = [*clients([0.2], round=1), *clients([0.3], round=1, stage="personal")]
-    write_run(tmp_path, "ft", fine)
-    write_run(tmp_path, "ditto", both)
-    write_run(tmp_path, "avg0", [*clients([0.1], round=1), *clients([0.5], round=2)])
-    write_run(tmp_path, "avg1", [*clients([0.3], round=1), *clients([0.9], round=2)])
-    made = [entry("ft", "ft"), entry("ditto", "ditto")]
-    made += [entry("avg0", "avg", seed=0), entry("avg1", "avg", seed=1)]
-    curves = over_rounds.over_seeds(*tables.collect(plan(made), tmp_path), "accuracy")
-    found = {
-        m: list(zip(g["round"], g["mean"].round(9), strict=True))
-        for m, g in curves.groupby("method")
-    }
-    assert found == {
-        "ft": [(0, 0.5), (1, 0.8)],
-        "ditto": [(1, 0.3)],
-        "avg": [(1, 0.2), (2, 0.7)],
-    }
-    last = curves[(curves["method"] == "avg") & (curves["round"] == 2)]["sd_seeds"].iloc[0]
-    assert last == pytest.approx(math.sqrt(0.08))
-
-
 def test_measured_beside_published_in_percent_or_as_a_fraction(tmp_path):
     write_run(tmp_path / "runs", "a", clients([0.5, 0.7]))
     cell = {"source": "A", "table": "1", "row": "r", "column": "c", "note": "", "sd": None}
@@ -265,19 +212,6 @@ def test_measured_beside_published_in_percent_or_as_a_fraction(tmp_path):
     assert shown[1] == ["60.0", "60.0", "0.0"]
     assert shown[2] == ["– not in this study", "50.0", "–"]  # noqa: RUF001
     assert shown[3] == ["60.0", "55.0", "+5.0"]
-
-
-def test_grids_show_validation_and_test_of_every_point(tmp_path):
-    for run, val, test in (("p", 0.6, 0.9), ("q", 0.7, 0.5)):
-        write_run(tmp_path / "runs", run, [*clients([test]), *clients([val], split="val")])
-    runs = [entry(r, "fedprox", point={"mu": m}) for r, m in (("p", 0.1), ("q", 1))]
-    small(tmp_path, *runs)
-    page, *_ = made(tmp_path)
-    assert page.tables["grids"][1:] == [
-        ["fedprox", "mu=0.1", "60.0", "90.0", "1", ""],
-        ["fedprox", "mu=1", "70.0", "50.0", "1", "selected"],
-    ]
-    assert page.tables["settings"][1][1] == "50.0"
 
 
 def test_a_grid_that_is_half_trained_is_marked_in_all_three_forms(tmp_path):
@@ -334,50 +268,12 @@ def test_a_report_is_made_from_whatever_there_is(tmp_path, state):
     assert {link[1:] for link in page.links} <= set(page.ids)
 
 
-def test_complete_tables_are_read_and_incomplete_ones_made_again(tmp_path):
-    write_run(tmp_path / "runs", "a", clients([0.5]))
-    small(tmp_path, entry("a", "fedavg"), entry("b", "local"))
-    assert made(tmp_path)[0].tables["settings"][2][1] == "– 1 missing"  # noqa: RUF001
-    write_run(tmp_path / "runs", "b", clients([0.25]))
-    assert made(tmp_path)[0].tables["settings"][2][1] == "25.0"
-    written = (tmp_path / "tables" / "small.parquet").stat().st_mtime_ns
-    made(tmp_path)
-    assert (tmp_path / "tables" / "small.parquet").stat().st_mtime_ns == written
-    small(tmp_path, entry("b", "local"), hash="another")
-    assert [row[0] for row in made(tmp_path)[0].tables["settings"]] == ["Method", "local"]
-
-
 def test_a_partition_that_cannot_be_read_is_named(tmp_path):
     write_partition(tmp_path, "part", {"train": [[1]], "test": [[1]]}, ["zero"])
     (tmp_path / "partitions" / "part" / "statistics.parquet").write_bytes(b"PAR1")
     small(tmp_path, entry("a", "fedavg"))
     with pytest.raises(DataError, match="partitions/part: the partition's statistics"):
         made(tmp_path)
-
-
-def test_numbers_as_text():
-    assert number(0.93449, "accuracy") == "93.4"
-    assert number(-0.0001, "accuracy", signed=True) == "0.0"
-    assert number(-0.021, "accuracy", signed=True) == "\N{MINUS SIGN}2.1"
-    assert number(1.23456, "loss") == "1.235"
-    assert number(math.nan, "loss") == "\N{EN DASH}"
-    assert spread(0.5, 0.012, "accuracy") == "50.0 ± 1.2"
-    assert spread(0.5, math.nan, "accuracy") == "50.0"
-    assert [probability(p) for p in (0.04, 0.0004, 1)] == ["0.040", "<0.001", "1.000"]
-
-
-def test_escapes():
-    assert tex("a_b & 5 % ± 1 <2") == r"a\_b \& 5 \% $\pm$ 1 \textless{}2"
-    assert literal("a_b|<c>\nd") == r"a\_b\|&lt;c&gt;<br>d"
-
-
-def test_majority_is_over_the_test_samples_that_scores_are_over(tmp_path):
-    counts = {"train": [[5, 1], [1, 9], [8, 0]], "test": [[3, 1], [2, 2], [4, 0]]}
-    write_partition(tmp_path, "part", counts, ["a", "b"], unseen=[2])
-    part = read(tmp_path, "part", "digits · x")
-    assert part.majority().to_dict() == {0: 3 / 4, 1: 2 / 4}
-    assert part.majority(together=True).to_dict() == {0: 5 / 8, 1: 3 / 8}
-    assert part.population_majority() == 3 / 8
 
 
 def test_unseen_clients_have_a_table_of_their_own(tmp_path):

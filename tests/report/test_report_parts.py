@@ -10,8 +10,7 @@ import pytest
 from make_results import clients, entry, plan, told, write_partition, write_plan, write_run
 
 from fl import report
-from fl.base import units
-from fl.report import effort, figures, method_tables, over_rounds, summaries, training
+from fl.report import effort, method_tables, over_rounds, summaries, training
 from fl.report.cells import Table, transposed
 from fl.report.facts import Facts, gather, names
 from fl.report.outline import Fold, Section, blocks, outline
@@ -161,17 +160,6 @@ def test_a_page_of_twenty_thousand_clients_is_small(tmp_path):
     assert len(page.encode()) < 300_000
 
 
-def test_more_clients_than_dots_are_quantiles(tmp_path):
-    for n, dots in ((figures.CROWD, figures.CROWD), (figures.CROWD + 1, 2)):
-        results = tmp_path / str(n)
-        write_run(results / "runs", "a", clients([i / n for i in range(n)]))
-        facts = facts_of(results, entry("a", "fedavg"))
-        [figure] = [b for b in blocks(outline(facts)) if isinstance(b, figures.Figure)][1:2]
-        svg = figure.panels[0].picture.svg
-        scatter = svg[svg.index('id="PathCollection_1"') :]
-        assert scatter[: scatter.index("</g>\n  </g>")].count("<use") == dots
-
-
 def test_figures_are_files_without_dates_and_old_ones_go(tmp_path):
     write_run(tmp_path / "runs", "a", clients([0.5, 0.7]))
     runs = [entry("a", "fedavg", title="FedAvg & co")]
@@ -215,10 +203,3 @@ def test_costs_count_the_bytes_of_all_participants_and_of_the_start(tmp_path):
     table = effort.costs_table(replace(facts, runs=busy))
     assert table is not None and len(shown(table)["avg"]) == 7
     assert "4.00 T" in shown(table)[busy["title"][1]]
-
-
-def test_sizes_read_with_three_digits():
-    bytes_ = [0, 944, 999.6, 9994, 12_345, 999_600, 1.2e9]
-    said = ["0 B", "944 B", "1.00 kB", "9.99 kB", "12.3 kB", "1.00 MB", "1.20 GB"]
-    assert [units.size(count) for count in bytes_] == said
-    assert [units.operations(count) for count in (0, 944, 12_345)] == ["0", "944", "12.3 k"]

@@ -38,18 +38,6 @@ def row(frame: pd.DataFrame, method: str) -> pd.Series:
     return found
 
 
-def test_long_table_has_the_agreed_columns_and_says_what_the_plan_says(tmp_path):
-    rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
-    assert list(rows.columns) == list(LONG)
-    assert {c: str(t) for c, t in rows.dtypes.items()} == LONG
-    first = rows[(rows["run"] == "a0") & (rows["round"] == 2) & (rows["client"] == 1)].iloc[0]
-    assert (first["method"], first["seed"], first["value"], first["n"]) == ("fedavg", 0, 0.7, 10)
-    assert first["partition"] == "dirichlet(clients=2, alpha=0.3)"
-    assert len(rows) == 10
-    assert list(runs["state"]) == ["complete"] * 4
-    assert (runs["seconds"] == 1.5).all()
-
-
 def test_mean_and_spreads_are_those_worked_out_by_hand(tmp_path):
     rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
     found = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")

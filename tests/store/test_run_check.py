@@ -52,26 +52,14 @@ ROWS: dict[str, tuple[Edit, str]] = {
         lambda t: t.assign(value=5.0),
         "value is not from 0 to 1; the row: round 50, client 0",
     ),
-    "accuracy below 0": (lambda t: t.assign(value=-0.1), "value is not from 0 to 1"),
     "no number": (lambda t: t.assign(value=float("nan")), "value is not finite"),
-    "infinite loss": (
-        lambda t: t.assign(metric="loss", value=float("inf")),
-        "value is not finite",
-    ),
     "no value": (lambda t: t.drop(columns="value"), "allowed: round, client, split"),
-    "text": (lambda t: t.assign(value="0.5"), "column 'value' is "),
     "half a round": (lambda t: t.assign(round=0.5), "column 'round' is float64"),
-    "hole": (lambda t: t.assign(split=["test", None]), "column 'split' is"),
-    "number for text": (lambda t: t.assign(stage=3), "column 'stage' is int64; allowed: text"),
     "client": (lambda t: t.assign(client=[-1, 0]), "client is not from 0 to"),
-    "round": (lambda t: t.assign(round=51), "round is not from 0 to the run's last"),
-    "no samples": (lambda t: t.assign(n=0), "n is less than 1"),
     "split": (lambda t: t.assign(split="dev"), "split is none of train, val, test, unseen"),
-    "stage": (lambda t: t.assign(stage="x"), "stage is none of global, personal"),
     "twice": (lambda t: t.assign(client=0), "two rows have one round, client"),
     "early end": (lambda t: t.assign(round=3), "ends after round 3; allowed: round 50"),
     "empty": (lambda t: t[:0], "has no rows"),
-    "no Parquet": (lambda t: b"round,client\n", "is no readable Parquet file"),
     "cut": (lambda t: t.to_parquet()[:-20], "is no readable Parquet file"),
 }
 
@@ -85,8 +73,8 @@ def test_rows_that_no_run_writes(store: Store, name: str) -> None:
     edit, problem = ROWS[name]
     rewrite(store, run, edit(rows()))
     assert store.verify(run) == [], "the hashes are right"
-    [found] = maintenance.problems(store, run)
-    assert f"{run}/metrics.parquet: " in found and problem in found
+    [said] = maintenance.problems(store, run)
+    assert f"{run}/metrics.parquet: " in said and problem in said
     plan = make_results.plan([make_results.entry(run, "fedavg")])
     with pytest.raises(FedloomError) as caught:
         tables.collect(plan, store.root)
@@ -115,22 +103,12 @@ def test_of_many_runs_the_one_with_the_fault_is_named() -> None:
 SPEC = shelving.spec_of(0)
 RECORDS: dict[str, tuple[dict[str, Any], str]] = {
     "state": ({"state": "done"}, "state: unknown value 'done'"),
-    "no state": ({"state": "left out"}, "state: is missing"),
     "seconds": ({"seconds": -1.0}, "seconds: is -1.0; allowed: a number >= 0"),
-    "endless": ({"seconds": float("inf")}, "seconds: is inf"),
     "execution": ({"execution": [1]}, "execution: is [1]; allowed: a mapping"),
-    "backend": ({"execution": {"backend": 3}}, "execution.backend: is 3"),
-    "stack": ({"execution": {"backend": "loop", "stack": 5}}, "execution.stack: is 5"),
     "start": ({"start": "../../x"}, "start: is '../../x'; allowed: the name of another run"),
-    "no spec": ({"spec": "left out"}, "spec: is missing"),
     "hollow spec": ({"spec": {}}, "spec.dataset: is missing"),
-    "nameless": ({"spec": {**SPEC, "model": {}}}, "spec.model.name: is missing"),
-    "seed": ({"spec": {**SPEC, "seed": "x"}}, "spec.seed: is 'x'"),
-    "rate": ({"spec": {**SPEC, "training": {"rounds": 50}}}, "spec.training.lr: is missing"),
     "terms": ({"spec": {**SPEC, "terms": [3]}}, "spec.terms.0: is 3"),
-    "alterations": ({"spec": {**SPEC, "alterations": [{}]}}, "spec.alterations.0.name: is missing"),
     "rounds": ({"rounds": 49}, "rounds: is 49; allowed: 50, as the spec says"),
-    "code": ({"code": ["x"]}, "code: is ['x']"),
     "other name": ({"run": "f" * 16}, "is, by what its record says, run "),
     "no number": (
         {"spec": {**SPEC, "model": {"name": "mlp", "x": float("nan")}}},
@@ -145,8 +123,8 @@ def test_records_that_no_run_writes(store: Store, name: str) -> None:
     changes, problem = RECORDS[name]
     rewrite(store, run, **changes)
     assert store.verify(run) == [], "the hashes are right"
-    [found] = maintenance.problems(store, run)
-    assert run in found and problem in found
+    [said] = maintenance.problems(store, run)
+    assert run in said and problem in said
     # Listed nonetheless, so that it can be found and removed.
     assert run in "\n".join(store_commands._table(maintenance.entries(store)))
 
@@ -159,5 +137,5 @@ def test_weights_that_cannot_be_read(store: Store) -> None:
     kept = ("metrics.parquet", "final.safetensors")
     files.write_sealed(store.root / run / "run.json", known, files=kept)
     assert store.verify(run) == []
-    [found] = maintenance.problems(store, run)
-    assert "final.safetensors: cannot be read as a saved tree" in found
+    [said] = maintenance.problems(store, run)
+    assert "final.safetensors: cannot be read as a saved tree" in said

@@ -116,17 +116,6 @@ def test_a_global_test_is_over_the_samples_of_all_clients(planned: Plan) -> None
     assert max(rows.loc[rows["split"] == "val", "n"]) < tests
 
 
-def test_one_run_has_its_own_test_and_the_reweighted_one(planned: Plan) -> None:
-    study = planned(test="reweighted", metric="reweighted_accuracy", methods={"local": None})
-    assert study.train("local") == 0
-    rows = study.store().metrics(study.runs("local")[0])
-    last = rows[(rows["split"] == "test") & (rows["round"] == rows["round"].max())]
-    sizes = last.groupby("metric")["n"].unique()
-    assert len(sizes["accuracy"]) > 1
-    assert len(sizes["reweighted_accuracy"]) == 1
-    assert sizes["reweighted_accuracy"] == last.loc[last["metric"] == "accuracy", "n"].sum()
-
-
 def test_only_what_is_missing_is_trained(planned: Plan, caplog: pytest.LogCaptureFixture) -> None:
     study = planned(seeds=[0, 1, 2])
     whole = study.bundle("fedavg")
@@ -361,20 +350,8 @@ def damage_state(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def damage_rows(folder: Path) -> None:
-    path = folder / "rows.parquet"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def damage_record(folder: Path) -> None:
-    (folder / "checkpoint.json").write_text('{"round": 5')
-
-
-@pytest.mark.parametrize("spoil", [damage_state, damage_rows, damage_record])
 def test_a_damaged_checkpoint_is_set_aside_and_the_bits_are_the_same(
-    planned: Plan, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
+    planned: Plan, caplog: pytest.LogCaptureFixture
 ) -> None:
     study = planned()
     [run] = study.runs("fedavg")
@@ -383,7 +360,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_bits_are_the_same(
         assert study.train("fedavg", "broken") == 75
     older, newest = study.checkpoints(run, "broken")
     assert (older.name, newest.name) == ("round-000004", "round-000005")
-    spoil(newest)
+    damage_state(newest)
     caplog.clear()
     assert study.train("fedavg", "broken") == 0
     assert any(str(newest) in message and "set aside" in message for message in caplog.messages)
@@ -509,7 +486,7 @@ def test_a_run_that_diverges_is_recorded_as_such(planned: Plan) -> None:
     assert written(study.root / "runs") == before
 
 
-@pytest.mark.parametrize("key", ["core", "method", "model", "dataset", "partition"])
+@pytest.mark.parametrize("key", ["core", "partition"])
 def test_code_that_changed_after_planning_is_refused(
     planned: Plan, capsys: pytest.CaptureFixture[str], key: str
 ) -> None:
@@ -528,7 +505,7 @@ def test_code_that_changed_after_planning_is_refused(
 
 
 @pytest.mark.parametrize(
-    "text", ["", '{"bundle": "a", "runs": [{"ru', "[]", "null", "{}", '{"runs": []}', "\xff\x00"]
+    "text", ['{"bundle": "a", "runs": [{"ru', "null", '{"runs": []}', "\xff\x00"]
 )
 def test_a_bundle_that_cannot_be_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
@@ -539,11 +516,6 @@ def test_a_bundle_that_cannot_be_read(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {study.spec('cut')}: cannot be read as a bundle (")
     assert "; allowed: a file that" in line
-
-
-def test_a_bundle_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert Planned(tmp_path).train("none") == 1
-    assert "none.json: cannot be read as a bundle (FileNotFoundError" in capsys.readouterr().err
 
 
 def test_data_that_is_damaged_is_named(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:

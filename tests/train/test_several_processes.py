@@ -96,8 +96,6 @@ def test_a_process_that_dies_ends_the_job_with_one_line(capsys: pytest.CaptureFi
         ({}, 0),
         ({0: 75}, 75),
         ({0: 75, 1: -signal.SIGKILL}, 1),
-        ({0: -signal.SIGTERM}, 1),
-        ({0: -signal.SIGINT}, 130),
         ({0: 130}, 130),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -146,7 +145,6 @@ def _setting(simulation: Any) -> Any:
     ("methods", "message"),
     [
         ({"fedavg": {"train_on": 0}}, "methods.fedavg.train_on: is 0; allowed: .*1"),
-        ({"fedavg": {"train_on": True}}, "methods.fedavg.train_on: is True; allowed: a number"),
         (
             {"fedavg": {"train_on": "all"}, "all": {"method": "fedavg"}},
             "is 'all'; allowed: .* none",
@@ -165,13 +163,6 @@ def _setting(simulation: Any) -> Any:
             },
             "methods.ft.train_on: stands beside start; allowed: one of both",
         ),
-        (
-            {
-                "warm-up": {**METHODS["warm-up"], "precision": "float64"},
-                "fedavg": {"train_on": "warm-up"},
-            },
-            "precision: is float32, but what comes of 'warm-up', where it starts, is float64",
-        ),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused(
@@ -179,10 +170,3 @@ def test_what_cannot_be_trained_on_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         planned(**STUDY, methods=methods)
-
-
-def test_the_record_names_what_was_trained_on(study: Planned) -> None:
-    run = study.runs("fedavg")[0]
-    record = json.loads((study.store().place(run) / "run.json").read_text())
-    assert record["start"] == study.runs("warm-up")[0]
-    assert study.store().has(run)

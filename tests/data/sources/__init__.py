@@ -21,7 +21,7 @@ from types import ModuleType
 
 import numpy as np
 
-HELPERS = {"__init__", "packing", "reading", "server"}
+HELPERS = {"__init__", "packing", "server"}
 
 
 @dataclass(frozen=True)
