@@ -23,7 +23,8 @@ KEYS = [
     (),
 ]
 PRINT = (
-    "from fl.base import rng; print(rng.generator(3, 'batches', 2, 7).integers(2**62, size=3).tolist(),"
+    "from fl.base import rng;"
+    "print(rng.generator(3, 'batches', 2, 7).integers(2**62, size=3).tolist(),"
     " rng.torch_seed(3, 'init'))"
 )
 PINNED = "[3579057044254489967, 2443409064475713496, 3281131437964892347] 2065982085263374639"
