@@ -54,14 +54,6 @@ def test_training_and_evaluation_are_the_modules_own() -> None:
     assert worlds.same(variables, before)
 
 
-@pytest.mark.parametrize("size", [1, 6])
-def test_evaluation_does_not_depend_on_the_batch(size: int) -> None:
-    variables = CNN.init(0)
-    whole = CNN.eval(variables["params"], variables["buffers"], X).outputs
-    some = CNN.eval(variables["params"], variables["buffers"], X[:size]).outputs
-    torch.testing.assert_close(some, whole[:size], rtol=0, atol=1e-14)
-
-
 class Probe(nn.Module):
     """A convolution that notes what it is given and what it gives."""
 

@@ -30,6 +30,9 @@ from fl.api import trees
 from fl.api.method import PAYLOAD
 from fl.base.schema import PERSONAL
 
+HELD: list[Samples] = [[(1, 0), (3, 0)], [(2, 1)]]
+"""Two clients who want the opposite."""
+
 
 def test_fedavg_is_the_mean_weighted_by_samples() -> None:
     """Two samples (2, 0), (4, 0) and one (1, 1), from w = 0 where s = 1/2.
@@ -49,48 +52,34 @@ def test_fedavg_goes_on_from_the_mean_without_the_momentum_of_the_round_before()
     assert is_pair(state.server["params"]["weight"], (2 * first + second) / 3)
 
 
-def test_fedprox_pulls_towards_the_weights_of_the_round() -> None:
-    """One sample (1, 0), two steps of a round, mu = 0.5, from w = 0.
+@pytest.mark.parametrize(("rounds", "pull"), [(1, 0.5 * (0.05 - 0)), (2, 0.0)])
+def test_fedprox_pulls_towards_the_newest_shared_weights(rounds: int, pull: float) -> None:
+    """One sample (1, 0), two steps, mu = 0.5, from w = 0: in one round, or in a round each.
 
     Step 1: the term is flat at its centre, g = -1/2, w = 0.05.
-    Step 2: g = -s(-0.1) + 0.5 * (0.05 - 0).
+    Step 2: g = -s(-0.1) and the pull, whose centre in a second round is what the first ended with.
     """
-    simulation = of("fedprox", [[(1, 0)]], {"mu": 0.5}, rounds=1, local_steps=2)
-    expected = 0.05 - 0.1 * (-s(-0.1) + 0.5 * 0.05)
+    simulation = of("fedprox", [[(1, 0)]], {"mu": 0.5}, rounds=rounds, local_steps=2 // rounds)
+    expected = 0.05 - 0.1 * (-s(-0.1) + pull)
     assert is_pair(trained(simulation).server["params"]["weight"], expected)
 
 
-def test_fedprox_pulls_towards_the_newest_shared_weights() -> None:
-    """In round 2 the centre is what round 1 ended with, so its first step feels no pull."""
-    simulation = of("fedprox", [[(1, 0)]], {"mu": 0.5}, rounds=2, local_steps=1)
-    assert is_pair(trained(simulation).server["params"]["weight"], 0.05 + 0.1 * s(-0.1))
-
-
+@pytest.mark.parametrize(("method", "begin"), [("local", 0.0), ("finetune", 0.1)])
 @pytest.mark.parametrize(("keep", "carried"), [(True, 0.5), (False, 0.0)])
-def test_local_trains_each_client_alone(keep: bool, carried: float) -> None:
-    """Two rounds of a step each, momentum 1/2, clients (1, 0) and (2, 1), from w = 0.
+def test_who_trains_alone_goes_on_from_where_all_begin(
+    method: str, begin: float, keep: bool, carried: float
+) -> None:
+    """Two rounds of a step each, momentum 1/2, clients (1, 0) and (2, 1), from w, 0 or stored:
 
-    Client 0: v = -1/2, w = 0.05; v = carried * -1/2 - s(-0.1).
-    Client 1: v = 1, w = -0.1; v = carried * 1 + 2 s(-0.4).
+    v = g(w), w <- w - 0.1 v; v = carried * v + g(w).
     """
-    simulation = of("local", [[(1, 0)], [(2, 1)]], {"keep_optimizer": keep}, rounds=2, momentum=0.5)
-    weights = trained(simulation).clients["params"]["weight"]
-    assert is_pair(weights[0], 0.05 - 0.1 * (carried * -0.5 - s(-0.1)))
-    assert is_pair(weights[1], -0.1 - 0.1 * (carried * 1.0 + 2 * s(-0.4)))
-
-
-@pytest.mark.parametrize(("keep", "carried"), [(True, 0.5), (False, 0.0)])
-def test_fine_tuning_goes_on_from_the_stored_weights(keep: bool, carried: float) -> None:
-    """As Local, but from w = 0.1: v = -s(-0.2), and for the other client v = 2 s(0.4)."""
-    simulation = of(
-        "finetune", [[(1, 0)], [(2, 1)]], {"keep_optimizer": keep}, rounds=2, momentum=0.5
-    )
-    weights = trained(simulation, begin=0.1).clients["params"]["weight"]
-    for weight, x, sign in ((weights[0], 1, -1), (weights[1], 2, 1)):
-        v = sign * s(sign * 0.2 * x) * x
-        w = 0.1 - 0.1 * v
-        v = carried * v + sign * s(sign * 2 * w * x) * x
-        assert is_pair(weight, w - 0.1 * v)
+    values = {"keep_optimizer": keep}
+    simulation = of(method, [[(1, 0)], [(2, 1)]], values, rounds=2, momentum=0.5)
+    weights = trained(simulation, begin).clients["params"]["weight"]
+    for weight, (x, y) in zip(weights, [(1, 0), (2, 1)], strict=True):
+        v = g(begin, x, y)
+        w = begin - 0.1 * v
+        assert is_pair(weight, w - 0.1 * (carried * v + g(w, x, y)))
 
 
 def test_round_0_of_fine_tuning_is_the_stored_model_on_every_client() -> None:
@@ -114,10 +103,9 @@ def test_scaffold_corrects_by_what_the_others_gradients_were(participation: floa
     lr (2 + m). So c_k becomes c_k - c + ((1 + m) h_1 + h_2) / (2 + m), in which c and c_k cancel:
     the mean of the plain gradients with these weights. The server adds |S|/N of the mean change.
     """
-    held: list[Samples] = [[(1, 0), (3, 0)], [(2, 1)]]
     simulation = of(
         "scaffold",
-        held,
+        HELD,
         {"eta_g": 0.5},
         rounds=2,
         local_steps=2,
@@ -129,9 +117,9 @@ def test_scaffold_corrects_by_what_the_others_gradients_were(participation: floa
         taking = simulation.plan(number).clients.tolist()
         ends, changes = [], []
         for k in taking:
-            first = mean_g(x, held[k])
+            first = mean_g(x, HELD[k])
             w = x - 0.1 * (first + c - own[k])
-            second = mean_g(w, held[k])
+            second = mean_g(w, HELD[k])
             v = 0.5 * (first + c - own[k]) + second + c - own[k]
             ends.append(w - 0.1 * v)
             changes.append((1.5 * first + second) / 2.5 - own[k])
@@ -268,39 +256,6 @@ def stored_normalising() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("statistics", "steps"), [("body", 1), ("both", 3)])
-def test_fedrep_moves_batch_statistics_in_the_phases_it_says(statistics: str, steps: int) -> None:
-    """Two steps of the head, one of the body; a step makes (1 - 0.1) m + 0.1 mean of the mean m."""
-    held: list[Samples] = [[(1, 0), (3, 1)], [(4, 0), (6, 1)]]
-    values = {"head_epochs": 2, "statistics": statistics}
-    simulation = of("fedrep", held, values, normalising, rounds=2, local_steps=1)
-    state = trained(simulation, stored_normalising())
-    mean = 0.0
-    for _ in range(2):
-        ends = [mean * 0.9**steps + (1 - 0.9**steps) * x for x in (2, 5)]
-        mean = sum(ends) / 2
-    assert state.server["buffers"]["0.running_mean"].item() == pytest.approx(mean, abs=1e-12)
-    assert state.server["buffers"]["0.num_batches_tracked"].item() == 2 * steps
-    assert "moved" not in state.clients
-
-
-@pytest.mark.parametrize("statistics", ["outer", "both"])
-@pytest.mark.parametrize("order", ["second", "first"])
-def test_perfedavg_moves_batch_statistics_in_the_halves_it_says(
-    statistics: str, order: str
-) -> None:
-    held: list[Samples] = [[(1, 0), (2, 1), (3, 0), (8, 1)]]
-    values = {"alpha": 0.3, "order": order, "statistics": statistics}
-    simulation = of("perfedavg", held, values, normalising, rounds=1, batch_size=4)
-    drawn = [held[0][i][0] for i in simulation.plan(1).schedules[0].index[0, 0]]
-    inner, outer = (float(np.mean(drawn[i::2])) for i in (0, 1))
-    assert inner != outer
-    expected = 0.1 * outer + (0.9 * 0.1 * inner if statistics == "both" else 0)
-    buffers = trained(simulation, stored_normalising()).server["buffers"]
-    assert buffers["0.running_mean"].item() == pytest.approx(expected, abs=1e-12)
-    assert buffers["0.num_batches_tracked"].item() == (2 if statistics == "both" else 1)
-
-
 def test_fedbabu_trains_the_body_under_the_head_that_it_began_with() -> None:
     held: list[Samples] = [[(1, 0), (3, 1)], [(2, 1)]]
     u = 1.5
@@ -410,50 +365,36 @@ def test_moon_pulls_features_to_the_shared_and_away_from_the_last_model() -> Non
     np.testing.assert_allclose(previous, last, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("method", ["ditto", "mrmtl"])
 @pytest.mark.parametrize(("keep", "carried"), [(True, 0.5), (False, 0.0)])
-def test_ditto_holds_an_own_model_near_the_shared_one(keep: bool, carried: float) -> None:
+def test_ditto_and_mrmtl_hold_each_model_near_what_is_shared(
+    method: str, keep: bool, carried: float
+) -> None:
     """Two rounds of a step each, momentum 1/2, lambda = 2, from w = 0.2.
 
-    Round 1: both models take FedAvg's step, for they begin where the shared one is. Round 2: the
-    own model's gradient is g(v) + lambda (v - w), with w what round 1 ended with.
+    Round 1: all begin where the shared model is, and take FedAvg's step. Round 2: the own model's
+    gradient is g(v) + lambda (v - w), with w what round 1 ended with: in Ditto FedAvg's model, of
+    which the server goes on; in MR-MTL (equation 4) the plain mean of the own ones.
     """
-    held: list[Samples] = [[(1, 0), (3, 0)], [(2, 1)]]
     values = {"lam": 2.0, "keep_optimizer": keep}
-    simulation = of("ditto", held, values, rounds=2, momentum=0.5)
-    first = [mean_g(0.2, samples) for samples in held]
-    own = [0.2 - 0.1 * v for v in first]
-    w = (2 * own[0] + own[1]) / 3
-    ends = [
-        w - 0.1 * (carried * v + mean_g(w, samples)) for v, samples in zip(first, held, strict=True)
+    simulation = of(method, HELD, values, rounds=2, momentum=0.5)
+    first = [mean_g(0.2, samples) for samples in HELD]
+    before = [0.2 - 0.1 * v for v in first]
+    share = (2 / 3, 1 / 3) if method == "ditto" else (1 / 2, 1 / 2)
+    w = float(np.dot(share, before))
+    after = [
+        at - 0.1 * (carried * v + mean_g(at, samples) + 2.0 * (at - w))
+        for at, v, samples in zip(before, first, HELD, strict=True)
     ]
+    sent = after
+    if method == "ditto":
+        moves = [v * carried + mean_g(w, samples) for v, samples in zip(first, HELD, strict=True)]
+        sent = [w - 0.1 * move for move in moves]
     state = trained(simulation, begin=0.2)
-    assert is_pair(state.server["params"]["weight"], (2 * ends[0] + ends[1]) / 3)
-    for k, samples in enumerate(held):
-        v = carried * first[k] + mean_g(own[k], samples) + 2.0 * (own[k] - w)
+    assert is_pair(state.server["params"]["weight"], float(np.dot(share, sent)))
+    for k, expected in enumerate(after):
         seen = simulation.method.views[PERSONAL](state.server, trees.take(state.clients, k))
-        assert is_pair(seen["params"]["weight"], own[k] - 0.1 * v)
-
-
-@pytest.mark.parametrize(("keep", "carried"), [(True, 0.5), (False, 0.0)])
-def test_mrmtl_holds_each_model_near_the_plain_mean(keep: bool, carried: float) -> None:
-    """Two rounds of a step each, momentum 1/2, lambda = 2, from w = 0.2; equation 4.
-
-    Round 1: the mean is where all begin. Round 2: g(w_k) + lambda (w_k - w), w the unweighted mean.
-    """
-    held: list[Samples] = [[(1, 0), (3, 0)], [(2, 1)]]
-    values = {"lam": 2.0, "keep_optimizer": keep}
-    simulation = of("mrmtl", held, values, rounds=2, momentum=0.5)
-    first = [mean_g(0.2, samples) for samples in held]
-    own = [0.2 - 0.1 * v for v in first]
-    w = (own[0] + own[1]) / 2
-    ends = []
-    for k, samples in enumerate(held):
-        v = carried * first[k] + mean_g(own[k], samples) + 2.0 * (own[k] - w)
-        ends.append(own[k] - 0.1 * v)
-    state = trained(simulation, begin=0.2)
-    assert is_pair(state.server["params"]["weight"], (ends[0] + ends[1]) / 2)
-    for k in (0, 1):
-        assert is_pair(state.clients["params"]["weight"][k], ends[k])
+        assert is_pair(seen["params"]["weight"], expected)
 
 
 def line() -> nn.Module:

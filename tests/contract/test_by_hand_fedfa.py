@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fl.api.method import COUNTS, Setting
 from fl.api.network import Network
 from fl.api.training import Training
-from fl.base.errors import FedloomError
 from fl.engine import engine
 from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
@@ -156,27 +155,3 @@ def test_before_there_is_a_histogram_nothing_is_aligned() -> None:
         state, _ = engine.run_round(run.method, run.begin(), run.plan(1), "loop")
         losses.append(engine.run_round(run.method, state, run.plan(2), "loop")[1])
     assert (losses[1] > losses[0]).all()
-
-
-# What is refused
-
-LAYERED = ("clients", "batch", "random")
-
-
-@pytest.mark.parametrize("augment", LAYERED)
-def test_a_layer_without_images_is_refused_when_the_method_is_built(augment: Any) -> None:
-    with pytest.raises(FedloomError, match=r"^layers: 1 gives \[b, 8\]; allowed: layers that give"):
-        FedFA(augment, ("1",)).build(setting())
-
-
-@pytest.mark.parametrize("augment", LAYERED)
-def test_a_model_without_blocks_needs_layers(augment: Any) -> None:
-    problem = r"^layers: is empty, and the model names no blocks; allowed: some layers$"
-    with pytest.raises(FedloomError, match=problem):
-        FedFA(augment).build(setting())
-
-
-def test_histograms_of_one_sample_are_refused() -> None:
-    method = FedFA(layers=("0",), histograms=True)
-    with pytest.raises(FedloomError, match=r"^fedfa: batch_size is 1, .*; allowed: at least 2$"):
-        method.build(setting(batch_size=1))

@@ -17,7 +17,6 @@ from torch import nn
 from fl.api import trees
 from fl.api.method import PAYLOAD
 from fl.api.recipes import KINDS
-from fl.base.errors import FedloomError
 from fl.base.schema import PERSONAL
 from fl.engine import engine
 from fl.engine.state import State
@@ -135,19 +134,6 @@ def spying(aggregate: Any, seen: dict[str, Any]) -> Any:
     return spied
 
 
-def test_directions_may_be_of_some_samples_drawn_anew() -> None:
-    simulation = world("fedsac", values={"samples": 6}, participation=1.0)
-    drawn = [simulation.plan(number).schedules[1] for number in (1, 2)]
-    seen = []
-    for schedule in drawn:
-        assert schedule is not None
-        assert schedule.weight.sum((1, 2)).tolist() == [6, 5, 6, 6]
-        seen.append(schedule.index[0][schedule.weight[0]])
-        assert set(seen[-1]) < set(simulation.client_data.samples["train"][0])
-        assert len(set(seen[-1])) == 6
-    assert set(seen[0]) != set(seen[1])
-
-
 def test_layers_restrict_which_weights_are_compared() -> None:
     whole, head = after_one_round(), after_one_round(layers=("3",))
     assert not torch.allclose(whole.server["similarity"], head.server["similarity"])
@@ -162,11 +148,3 @@ def test_layers_restrict_which_weights_are_compared() -> None:
 
 
 NAMES = ("weight", "bias")
-
-
-def test_a_client_of_fewer_samples_than_directions_is_refused_before_training() -> None:
-    simulation = world("fedsac", values={"k": 5}, sizes=(13, 4, 20))
-    with pytest.raises(
-        FedloomError, match="client 1 has 4 training samples; allowed: k = 5 or more"
-    ):
-        simulation.begin()

@@ -11,6 +11,7 @@ import torch
 from contract.numbers import Samples, is_pair, of, s, stored, trained
 
 from fl.api import trees
+from fl.api.method import PERSONAL_PARAMS
 from fl.base.schema import PERSONAL
 from fl.engine.client_data import ClientData
 from fl.methods.knn_per import KNNPer, best_share
@@ -40,7 +41,7 @@ def test_fedrods_shared_model_sees_balanced_classes_and_the_own_head_does_not() 
     simulation = of("fedrod", [[(1, 0), (2, 0), (1, 1)]], rounds=1, batch_size=3)
     state = trained(simulation)
     assert is_pair(state.server["params"]["weight"], 0.1 / 9)
-    own = state.clients["beside"]["weight"][0]
+    own = state.clients[PERSONAL_PARAMS]["weight"][0]
     assert is_pair(own, 0.1 / 3)
     view = simulation.method.views[PERSONAL]
     variables = view(state.server, trees.take(state.clients, 0))
@@ -51,7 +52,7 @@ def test_fedrods_shared_model_sees_balanced_classes_and_the_own_head_does_not() 
 def test_fedrods_shared_model_learns_nothing_of_a_client_with_one_class() -> None:
     state = trained(of("fedrod", ONE, rounds=1))
     assert is_pair(state.server["params"]["weight"], 0)
-    assert is_pair(state.clients["beside"]["weight"][0], 0.05)
+    assert is_pair(state.clients[PERSONAL_PARAMS]["weight"][0], 0.05)
 
 
 def test_knn_per_votes_by_distance() -> None:

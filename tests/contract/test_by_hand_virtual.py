@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,10 +12,7 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import Setting
-from fl.api.training import Training
-from fl.base.errors import FedloomError
 from fl.engine import engine
-from fl.engine.assembly import computing
 from fl.methods.fedlgd import FedLGD
 from fl.parts import matching, siamese, virtual
 from fl.parts.distillation import distribution_distance, gradient_distance
@@ -26,7 +22,6 @@ from fl.parts.global_images import ANCHORS
 from fl.parts.harmony import mmd
 from fl.parts.losses import supervised_contrast
 from fl.parts.virtual import IMAGES, Matching
-from fl.plan import specs
 
 SHAPE = (1, 4, 4)
 C = worlds.CLASSES
@@ -171,23 +166,6 @@ def test_tau_is_an_arithmetic_sequence_from_the_first_round_on() -> None:
     assert not any(FedLGD(times=0).due(r) for r in range(1, 9))
 
 
-def test_images_move_in_the_rounds_of_tau_alone_and_reach_everyone_after() -> None:
-    simulation = world({"every": 2, "times": 2, "warmup": 1}, rounds=5, participation=0.5)
-    state, method = simulation.begin(), simulation.method
-    moved: list[int] = []
-    for number in range(1, 6):
-        plan, before = simulation.plan(number), state
-        state, _ = engine.run_round(method, state, plan, "stacked")
-        if not state.server[IMAGES].equal(before.server[IMAGES]):
-            moved.append(number)
-        for client in range(4):
-            assert state.clients[ANCHORS][client].equal(before.server[IMAGES])
-            same = state.clients[IMAGES][client].equal(before.clients[IMAGES][client])
-            refreshed = number == 3 and client in plan.clients.tolist()
-            assert same != (number == 1 or refreshed)
-    assert moved == [1, 3]
-
-
 def test_what_is_matched_is_the_rounds_update_by_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     simulation = world(participation=1.0)
     seen: dict[str, Any] = {}
@@ -258,23 +236,6 @@ def test_mmd_by_hand() -> None:
     assert abs(mmd(x[:4], x[:4], weight[:4]).item()) < 1e-12
 
 
-@pytest.mark.parametrize("regulariser", ["contrastive", "mmd"])
-def test_the_regulariser_moves_training_and_by_lambda(regulariser: str) -> None:
-    given = {"warmup": 0, "times": 0, "regulariser": regulariser}
-    states = [after(world({**given, "lam": lam}), 2).server["params"] for lam in (0.0, 0.0, 2.0)]
-    assert worlds.same(states[0], states[1])
-    assert worlds.distance(states[0], states[2]) > 1e-4
-
-
-def test_traces_are_images_of_every_class() -> None:
-    simulation = world({"images": 3, "kept": 2}, sizes=MANY)
-    state = after(simulation, 1)
-    kept = simulation.method.trace_clients(state.clients)["local"]
-    by_class = state.clients[IMAGES].reshape(4, C, 3, *SHAPE)
-    assert kept.equal(by_class[:, :, :2].reshape(4, C * 2, *SHAPE))
-    assert simulation.method.trace(state.server)["global"].equal(state.server[IMAGES])
-
-
 # VHL
 
 
@@ -324,42 +285,3 @@ def test_vhl_adds_a_virtual_batch_and_contrasts() -> None:
     )
     assert bool(weight.all())
     torch.testing.assert_close(loss, expected)
-
-
-# Refusals
-
-
-def test_more_images_than_samples_are_refused() -> None:
-    with pytest.raises(FedloomError, match="images: is 2, and client 1 has 1 training samples of"):
-        world({"images": 2}).begin()
-
-
-def test_a_client_without_a_class_is_refused() -> None:
-    check = virtual.admit(1)
-    counts = torch.tensor([[3, 1], [5, 0]])
-    with pytest.raises(FedloomError, match="client 1 has no training sample of class 1"):
-        check(counts, torch.tensor([0, 1]))
-    check(counts, torch.tensor([0]))
-
-
-@pytest.mark.parametrize("method", ["fedlgd", "vhl"])
-def test_inputs_that_are_no_images_are_refused(method: str) -> None:
-
-    network = computing(lambda: worlds.module("mlp"), Training())
-    spec = {"method": {"name": method, **worlds.entry(method).parse({}, None)}, "terms": []}
-    with pytest.raises(FedloomError, match="inputs have shape \\(6,\\); allowed: a data set of im"):
-        specs.build({**spec, "alterations": []}, Setting(network, Training(), C, 4, (6,)))
-
-
-def test_terms_that_draw_samples_of_their_own_are_refused() -> None:
-    terms = [("mk-mmd", {"layers": ["2"], "update": "periodic"})]
-    with pytest.raises(FedloomError, match="trains on virtual images; allowed: terms that adapt"):
-        worlds.world("fedlgd", "cnn", terms=terms)
-    worlds.run(worlds.world("fedlgd", "cnn", terms=[("cosine", {"layers": ["2"]})]))
-
-
-def test_a_client_draws_no_random_number_twice() -> None:
-    """Steps of one round have keys of their own, so that no two networks are the same."""
-    plan = world().plan(1)
-    schedule = plan.rosters[0].schedules[1]
-    assert len(np.unique(schedule.keys())) == schedule.keys().size

@@ -225,8 +225,9 @@ def personal(simulation: Simulation, state: State) -> dict[str, Any]:
     return dict(simulation.final(state)[PERSONAL])
 
 
-@pytest.mark.parametrize(("beta", "statistics"), [(0.0, "stored"), (1.0, "client")])
-@pytest.mark.parametrize("samples", ["train", "all"])
+@pytest.mark.parametrize(
+    ("beta", "statistics", "samples"), [(0.0, "stored", "train"), (1.0, "client", "all")]
+)
 def test_a_fixed_beta_and_rate_is_a_strategy_of_fine_tuning(
     beta: float, statistics: str, samples: str
 ) -> None:
@@ -276,52 +277,6 @@ def test_batches_that_normalise_themselves_do_so_when_they_are_scored() -> None:
     assert not worlds.rows_agree(
         rows[rows["split"] != "train"], other[other["split"] != "train"], 1e-6
     )
-
-
-def test_a_client_alone_learns_and_then_follows_its_nets() -> None:
-    simulation = of("l2p", {"iterations": 1}, rounds=3, lr=0.05)
-    assert [[s is not None for s in simulation.plan(number).schedules] for number in (1, 2, 3)] == [
-        [True] * 4 + [False] * 2
-    ] * 2 + [[False] * 4 + [True] * 2]
-    begun = simulation.begin(stored())
-    done = [one.state for one in simulate.rounds(simulation, begun, 0, "stacked")]
-    metas = [state.clients["meta"] for state in (begun, *done)]
-    assert worlds.distance(metas[0], metas[1]) > 1e-4 < worlds.distance(metas[1], metas[2])
-    assert worlds.same(metas[2], metas[3])
-    assert worlds.distance(*(trees.take(metas[2], k) for k in (0, 1))) > 1e-6
-    before, after = personal(simulation, done[1]), personal(simulation, done[2])
-    assert worlds.same(before, trees.repeat(stored(), 2))
-    assert worlds.distance(after["params"], before["params"]) > 1e-3
-    hyper = trees.take(done[2].clients["hyper"], 0)
-    own = trees.take({**done[2].clients["statistics"]}, 0)
-    steering = Steering(setting_of(simulation.network))
-    expected = steering.hyper(trees.take(metas[2], 0), {}, own)
-    assert worlds.distance(hyper, expected) < 1e-12
-
-
-# What does not go together
-
-
-def test_a_model_without_batch_normalisation_is_refused() -> None:
-    for method in ("fedl2p", "l2p"):
-        target = worlds.entry(method).target
-        setting = worlds_setting("mlp")
-        with pytest.raises(FedloomError, match=f"{method}: the model has no batch normalisation"):
-            target().build(setting)
-    worlds.entry("fedl2p").target(learns="lr", beta=0.0).build(worlds_setting("mlp"))
-    with pytest.raises(FedloomError, match="finetune-bn: statistics is stored, but the model has"):
-        worlds.entry("finetune-bn").target(statistics="stored").build(worlds_setting("mlp"))
-
-
-def worlds_setting(model: str, away: int = 0) -> Setting:
-    network = Network(lambda: worlds.module(model), torch.float64)
-    return Setting(network, Training(), worlds.CLASSES, 4, worlds.SHAPES[model], away=away)
-
-
-def test_l2p_refuses_clients_whom_it_never_sees() -> None:
-    with pytest.raises(FedloomError, match="l2p: clients are held out of training"):
-        worlds.entry("l2p").target().build(worlds_setting("cnn", away=2))
-    worlds.entry("fedl2p").target().build(worlds_setting("cnn", away=2))
 
 
 def test_a_client_without_validation_samples_is_refused_by_name() -> None:

@@ -22,6 +22,7 @@ from fl.data.modality import Modality
 from fl.data.prepared import Prepared
 from fl.engine import assembly, simulate, train_on
 from fl.engine.assembly import Parts
+from fl.engine.simulation import Simulation
 from fl.plan import specs
 
 WHERE = Where("golden")
@@ -32,14 +33,10 @@ def names(kind: str) -> list[str]:
     return registry.names(kind)
 
 
-def trained(
+def simulated(
     world: Mapping[str, Any], given: Mapping[str, Any], table: pd.DataFrame
-) -> tuple[pd.DataFrame, dict[str, Any], dict[str, Any]]:
-    """A run of a world on given arrays.
-
-    Returns:
-        The rows of all rounds, the final weights by stage, and the traces by round and name.
-    """
+) -> Simulation:
+    """The simulation of a world's run on given arrays."""
     spec = {
         "model": _settled("model", world["model"]),
         "method": _settled("method", world["method"]),
@@ -55,7 +52,18 @@ def trained(
         registry.find("task", world.get("task", "classification"), WHERE).make({}),
         tuple(Modality(*kind) for kind in given.get("modalities", ())),
     )
-    simulation = assembly.assemble(spec, parts, _prepared(given), table, torch.device("cpu"))
+    return assembly.assemble(spec, parts, _prepared(given), table, torch.device("cpu"))
+
+
+def trained(
+    world: Mapping[str, Any], given: Mapping[str, Any], table: pd.DataFrame
+) -> tuple[pd.DataFrame, dict[str, Any], dict[str, Any]]:
+    """A run of a world on given arrays.
+
+    Returns:
+        The rows of all rounds, the final weights by stage, and the traces by round and name.
+    """
+    simulation = simulated(world, given, table)
     if "images" in world:
         simulation = train_on.images(simulation, torch.from_numpy(world["images"]))
     rows, weights = [], None

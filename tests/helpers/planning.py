@@ -124,17 +124,23 @@ def make(
 
 @contextlib.contextmanager
 def signalled(after: int, number: int = signal.SIGTERM) -> Iterator[None]:
-    """Inside, this process gets a signal when round ``after`` of a run is over."""
+    """Inside, this process gets a signal when round ``after`` of a run is over, and none before: a
+    job leaves at a signal from elsewhere too, such as that of `timeout` around the tests.
+    """
+    reached = False
 
     class Signalling(progress.Progress):
         def show(self, done: int, loss: float) -> None:
+            nonlocal reached
             super().show(done, loss)
             if done == after:
+                reached = True
                 os.kill(os.getpid(), number)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fl.train.following.Progress", Signalling)
         yield
+    assert reached, f"no run came to round {after}: did the tests get a signal?"
 
 
 def train_and_die(planned: Planned, label: str, store: str, after: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.trees import Tree
-from fl.parts.implicit import curvature, hypergradient, response
+from fl.parts.implicit import hypergradient
 
 H = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
 B = torch.tensor([[1.0, -2.0, 0.3], [0.4, 0.7, -1.1]], dtype=torch.float64)
@@ -88,35 +88,3 @@ def test_trees_of_any_shape_follow_a_hessian_that_is_written_out() -> None:
     found = hypergradient(train, judge, weights, params, psi=0.2, terms=2)
     torch.testing.assert_close(found["scale"], expected[:4])
     torch.testing.assert_close(found["decay"], expected[4])
-
-
-def test_clients_in_a_stack_have_what_they_have_alone() -> None:
-    drawn = [tree(torch.Generator().manual_seed(seed)) for seed in (1, 2, 3)]
-    alone = []
-    for weights, params, x in drawn:
-        alone.append(
-            response(lambda w, a, x=x: deep(w, a, x), weights, weights, params, 0.1, terms=3)
-        )
-
-    def one(weights: Tree, params: Tree, batch: Tree) -> dict[str, Any]:
-        return response(
-            lambda w, a: deep(w, a, batch["x"]), weights, dict(weights), dict(params), 0.1, terms=3
-        )
-
-    stacks = [trees.stack([d[i] for d in drawn]) for i in (0, 1)]
-    inputs = {"x": torch.stack([x for *_, x in drawn])}
-    together = trees.vmap(one, (0, 0, 0))(*stacks, inputs)
-    for row, expected in enumerate(alone):
-        for name, leaf in expected.items():
-            torch.testing.assert_close(together[name][row], leaf)
-
-
-def test_curvature_is_of_weights_and_params_and_keeps_no_graph() -> None:
-    w = BEST.clone().requires_grad_()
-    v = torch.tensor([0.2, -1.0], dtype=torch.float64)
-    by_weights, by_params = curvature(training, {"w": v}, {"w": w}, PARAMS, psi=0.3, terms=2)
-    step = torch.eye(2, dtype=torch.float64) - 0.3 * H
-    p = v + v @ step + v @ step @ step
-    torch.testing.assert_close(by_weights["w"], p @ H)
-    torch.testing.assert_close(by_params["a"], -p @ B)
-    assert not by_weights["w"].requires_grad and not by_params["a"].requires_grad

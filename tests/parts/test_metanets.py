@@ -14,14 +14,6 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_the_distance_of_two_channels_by_hand() -> None:
-    mean, var = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0])
-    other, other_var = torch.tensor([0.0, 3.0]), torch.tensor([4.0, 2.0])
-    # KL(1 || 4) + KL(4 || 1) = (1/4 + 4)/2 - 1; two equal variances 2, means 2 apart: 2^2 / 2.
-    expected = ((0.25 + 4) / 2 - 1 + 4 / 2) / 2 / 2
-    assert float(symmetric_kl(mean, var, other, other_var, eps=0.0)) == pytest.approx(expected)
-
-
 def test_the_distance_is_that_of_normal_distributions() -> None:
     mean, other = drawn(5), drawn(5, seed=1)
     var, other_var = drawn(5, seed=2).square(), drawn(5, seed=3).square()
@@ -122,15 +114,3 @@ def test_meta_nets_begin_where_the_paper_says_and_stay_in_bounds(
 
     assert shifted(-10.0).tolist() == [0.0] * net.outputs
     assert shifted(2000.0).tolist() == [high] * net.outputs
-
-
-def test_a_meta_net_is_the_perceptron_that_pytorch_would_make() -> None:
-    net = LRNet(5, 2)
-    weights = net.init(torch.Generator().manual_seed(3), torch.zeros((), dtype=torch.float64))
-    layers = nn.Sequential(
-        nn.Linear(5, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 2)
-    ).double()
-    for place, layer in zip((0, 2, 4), weights.values(), strict=True):
-        layers[place].load_state_dict(layer)
-    x = drawn(5, seed=8)
-    torch.testing.assert_close(net(weights, x), layers(x).clamp(0, 1000))

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from fl.parts.mixing import (
-    alike_above,
     cosines,
     fedsac_weights,
     mix,
@@ -54,18 +53,6 @@ def test_the_projection_is_the_nearest_point(name: str) -> None:
     assert (found >= 0).all()
 
 
-def test_a_row_of_the_simplex_stays_as_it_is() -> None:
-    rows = double(
-        [
-            [0.25, 0.75, 0, 0],
-            [1, 0, 0, 0],
-            [0.25] * 4,
-            np.random.default_rng(1).dirichlet([1.0] * 4),
-        ]
-    )
-    torch.testing.assert_close(project_to_simplex(rows), rows, rtol=0, atol=1e-15)
-
-
 def test_leading_dimensions_are_rows_one_by_one() -> None:
     v = double(np.random.default_rng(2).normal(0, 1, (3, 4, 5)))
     found = project_to_simplex(v)
@@ -73,14 +60,6 @@ def test_leading_dimensions_are_rows_one_by_one() -> None:
     for i in range(3):
         for j in range(4):
             assert torch.equal(found[i, j], project_to_simplex(v[i, j]))
-
-
-def test_what_is_added_to_a_whole_row_does_not_matter() -> None:
-    v = double([0.3, -0.2, 0.25])
-    for shift in (-7.0, 1e3, -1e6):
-        torch.testing.assert_close(
-            project_to_simplex(v + shift), project_to_simplex(v), rtol=0, atol=1e-9
-        )
 
 
 def test_rows_of_numbers_beyond_1_in_precision_have_a_nearest_point_too() -> None:
@@ -129,11 +108,6 @@ def test_without_complementarity_fedsac_has_the_graph_of_pfedgraph() -> None:
     graph = pfedgraph_weights(fractions, similarity, 0.8)
     network = fedsac_weights(fractions, similarity, nothing, 0.9, 1 / 0.8)
     torch.testing.assert_close(network, graph, rtol=0, atol=1e-15)
-
-
-def test_cosines_above_a_bound_count_as_one() -> None:
-    found = alike_above(double([0.89, 0.9, 0.91, -0.95]), 0.9)
-    assert found.tolist() == [0.89, 0.9, 1.0, -0.95]
 
 
 def test_mix_takes_weighted_means_and_leaves_counters() -> None:

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.optimizers import Optimizer, adamw, optimizer, sgd
-from fl.api.training import Training
+from fl.api.optimizers import Optimizer, adamw, sgd
 
 STEPS = 20
 CASES: dict[str, tuple[Optimizer, Any]] = {
@@ -84,16 +83,6 @@ def test_a_stack_is_its_clients_one_by_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_nothing_is_changed_in_place(name: str) -> None:
-    made, _ = CASES[name]
-    before = params(0)
-    state = made.init(before)
-    made.step(before, gradient(before, 0), state, 0.1)
-    assert all(torch.equal(before[key], params(0)[key]) for key in before)
-    assert all(not leaf.any() for leaf in trees.leaves(state))
-
-
-@pytest.mark.parametrize("name", CASES)
 def test_gradients_that_nobody_reads_any_more_give_their_memory(name: str) -> None:
     made, _ = CASES[name]
     before, state = ours(made, params(0), 3)
@@ -117,14 +106,3 @@ def test_weights_keep_their_place_in_memory(name: str) -> None:
     after, _ = made.step(before, trees.Scratch(turned), made.init(before), 0.1)
     for key, leaf in after.items():
         assert torch.equal(leaf, expected[key]) and leaf.stride() == before[key].stride()
-
-
-def test_the_training_settings_choose() -> None:
-    cases = {
-        "both": Training(optimizer="sgd", momentum=0.9, weight_decay=0.2),
-        "adamw decay": Training(optimizer="adamw", momentum=0.9, weight_decay=0.2),
-        "sgd": Training(),
-    }
-    for name, training in cases.items():
-        found, expected = ours(optimizer(training), params(0)), ours(CASES[name][0], params(0))
-        assert torch.equal(found[0]["w"], expected[0]["w"])

@@ -93,15 +93,3 @@ def test_images_of_a_group_are_changed_alike_and_groups_apart() -> None:
     found = siamese.siamese(same, change)
     torch.testing.assert_close(found[:, 0], found[:, 2])
     assert len({tuple(one.flatten().tolist()) for one in found[:, 0]}) > 20
-
-
-def test_gradients_pass_and_a_stack_is_its_members() -> None:
-    change = siamese.drawn(torch.arange(20))
-    x = X[:1].expand(20, *X.shape[1:]).clone().requires_grad_()
-    [grad] = torch.autograd.grad(siamese.siamese(x, change).square().sum(), [x])
-    assert torch.isfinite(grad).all()
-    assert (grad.flatten(1).abs().sum(1) > 0).all()
-    keys = torch.arange(20).reshape(4, 5)
-    stacked = torch.func.vmap(lambda a, k: siamese.siamese(a, siamese.drawn(k)))
-    alone = siamese.siamese(x, change)
-    torch.testing.assert_close(stacked(x.reshape(4, 5, *x.shape[1:]), keys).flatten(0, 1), alone)

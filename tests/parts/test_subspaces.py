@@ -8,7 +8,6 @@ import torch
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from fl.api import trees
 from fl.parts.subspaces import complementarity, moments, principal_directions
 
 DRAW = np.random.default_rng(8)
@@ -44,13 +43,6 @@ def test_moments_leave_out_what_weighs_nothing() -> None:
     np.testing.assert_allclose(found["second"], X[0, :20].T @ X[0, :20], rtol=1e-13)
     np.testing.assert_allclose(found["first"], X[0, :20].sum(0), rtol=1e-12)
     assert found["count"] == 20
-
-
-def test_a_stack_of_clients_has_the_directions_of_each() -> None:
-    stacked = trees.vmap(lambda tree: {"u": directions(tree["x"], 3)}, (0,))
-    found = stacked({"x": torch.from_numpy(X)})["u"]
-    for one, x in zip(found, X, strict=True):
-        torch.testing.assert_close(one, directions(x, 3), rtol=0, atol=1e-12)
 
 
 def test_directions_without_variance_do_not_hang_on_rounding() -> None:

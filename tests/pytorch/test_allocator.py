@@ -27,7 +27,7 @@ if sys.argv[1] == "for a while":
     with allocator.kept():
         count = touched()
 else:
-    kept = allocator.keep() if sys.argv[1] == "keep" else True
+    kept = allocator.keep()
     count = touched()
 print(int(kept), count, pages() - begun)
 """
@@ -46,10 +46,10 @@ def faults(how: str) -> tuple[int, int, int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
 def test_a_tensor_gets_the_memory_of_the_one_before() -> None:
-    (kept, few, more), (_, many, _) = faults("keep"), faults("not")
+    kept, few, more = faults("keep")
     if not kept:
         pytest.skip("another C library than glibc")
-    assert few < 1000 < many
+    assert few < 1000
     _, in_between, left = faults("for a while")
     assert in_between < 1000
     assert left < 10_000 < more, "and is given back"

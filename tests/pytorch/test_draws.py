@@ -19,7 +19,6 @@ from fl.api.method import Setting
 from fl.api.network import Network
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError, Where
-from fl.engine import simulate
 from fl.engine.simulation import Simulation
 from fl.pytorch import functions
 from fl.pytorch.draws import Draws
@@ -112,20 +111,6 @@ def test_the_compiler_sees_the_functions_that_are_replaced() -> None:
     traced = torch.compile(step, dynamic=False, backend="aot_eager", fullgraph=True)
     key = KEY[:6].reshape(2, 3)
     assert worlds.distance(traced(params, x, key), step(params, x, key)) < 1e-12
-
-
-def test_a_resumed_run_draws_what_an_undisturbed_one_does() -> None:
-    simulation = of(Encoder)
-    whole = list(simulate.rounds(simulation, simulation.begin(), 0, "loop"))
-    torch.rand(7)
-    resumed = list(simulate.rounds(of(Encoder), whole[0].state, 1, "loop"))
-    assert worlds.same(worlds.tree(resumed[-1].state), worlds.tree(whole[-1].state))
-
-
-def test_attention_has_a_second_derivative_and_the_same_one_stacked() -> None:
-    simulation = of(Encoder, "perfedavg", rounds=1)
-    ends = [worlds.tree(worlds.run(simulation, backend)[0]) for backend in ("loop", "stacked")]
-    assert worlds.distance(*ends) < 1e-10
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fl.api import trees
 from fl.api.network import Network
 from fl.api.trees import Tree
-from fl.pytorch.folding import fold, whole
+from fl.pytorch.folding import whole
 
 CLIENTS, BATCH = 3, 4
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-4}
@@ -137,27 +137,6 @@ def test_a_linear_layer_is_one_product_for_all_clients() -> None:
     assert [name for name, *_ in seen.found if name not in VIEWS] == ["baddbmm"]
 
 
-def test_slopes_by_a_linear_layers_weights_lie_as_they_do() -> None:
-    network, variables, x = world("linear")
-    _, slopes = with_gradients(trees.vmap(passed(network, True), (0, 0)), variables, x)
-    assert all(slope.is_contiguous() for slope in slopes)
-
-
-@pytest.mark.parametrize("name", ["linear", "linear without a bias"])
-def test_a_linear_layer_can_be_differentiated_twice(name: str) -> None:
-    network, variables, x = world(name)
-    call = trees.vmap(passed(network, True), (0, 0))
-    names, params = zip(*variables["params"].items(), strict=True)
-
-    def outputs(x: Tensor, *params: Tensor) -> Tensor:
-        named = {**variables, "params": dict(zip(names, params, strict=True))}
-        given: Tensor = call(named, {"x": x})["outputs"]
-        return given.sin()
-
-    leaves = [leaf.clone().requires_grad_() for leaf in (x, *params)]
-    assert torch.autograd.gradgradcheck(outputs, leaves)
-
-
 def test_a_function_sees_whole_stacks_where_all_it_takes_is_stacked() -> None:
     seen = []
 
@@ -190,16 +169,6 @@ def test_from_the_first_convolution_on_clients_stay_in_the_channels() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["convolution", "linear", "pool", "nothing learnt", "all of them"])
-def test_one_model_on_the_batches_of_all_clients(name: str) -> None:
-    network, variables, x = world(name)
-    one = trees.take(variables, 0)
-    call = passed(network, False)
-    stacked = trees.vmap(call, (None, 0))(one, {"x": x})
-    alone = [call(one, {"x": x[k]}) for k in range(CLIENTS)]
-    equal([stacked["outputs"]], [[found["outputs"]] for found in alone], torch.float64)
-
-
 @pytest.mark.parametrize("name", ["convolution", "linear", "normalised images", "all of them"])
 def test_within_other_transforms_nothing_is_folded(name: str) -> None:
     network, variables, x = world(name)
@@ -214,15 +183,6 @@ def test_within_other_transforms_nothing_is_folded(name: str) -> None:
     twice = vmap(vmap(value, (0, None)), (None, 0))(x, variables)
     each = [vmap(value, (0, None))(x, trees.take(variables, k)) for k in range(CLIENTS)]
     equal([twice], [[own] for own in each], torch.float64)
-
-
-@pytest.mark.parametrize("kind", [nn.MaxPool2d, nn.AdaptiveMaxPool2d])
-def test_places_of_maxima_are_those_of_each_client(kind: Any) -> None:
-    _, _, x = world("pool")
-    layer = kind(2, return_indices=True)
-    fold(layer)
-    stacked = vmap(layer)(x)
-    equal(stacked, [kind(2, return_indices=True)(x[k]) for k in range(CLIENTS)], torch.float64)
 
 
 def test_a_layer_of_ones_own_is_left_alone() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from pytorch.test_folding import CLIENTS, IMAGES, LAYERS, equal, passed, with_gradients
-from torch import Tensor, nn
+from torch import nn
 
 from fl.api import trees
 from fl.api.network import Network
@@ -94,26 +94,10 @@ def test_what_is_more_than_a_sequence_is_none(name: str) -> None:
     assert Sequence.of(OTHERS[name](), last=True) is None
 
 
-def network_and_stack() -> tuple[Network, dict[str, Any], Tensor]:
+def test_what_is_to_be_done_between_layers_is_done() -> None:
     network = Network(SEQUENCES["numbers"][0], torch.float64)
     variables = trees.stack([network.init(seed) for seed in range(CLIENTS)])
-    return network, variables, torch.randn(CLIENTS, 4, 5, dtype=torch.float64)
-
-
-def test_features_are_what_goes_into_the_last_linear_layer() -> None:
-    network, variables, x = network_and_stack()
-
-    def features(variables: trees.Tree, batch: trees.Tree) -> dict[str, Any]:
-        return {"f": network.eval(variables["params"], variables["buffers"], batch["x"]).features}
-
-    stacked = trees.vmap(features, (0, 0))(variables, {"x": x})["f"]
-    alone = [features(trees.take(variables, k), {"x": x[k]})["f"] for k in range(CLIENTS)]
-    equal([stacked], [[own] for own in alone], torch.float64)
-    assert stacked.shape == (CLIENTS, 4, 4)
-
-
-def test_what_is_to_be_done_between_layers_is_done() -> None:
-    network, variables, x = network_and_stack()
+    x = torch.randn(CLIENTS, 4, 5, dtype=torch.float64)
     network.alter(["1"])
 
     def outputs(variables: trees.Tree, batch: trees.Tree) -> dict[str, Any]:
@@ -122,16 +106,3 @@ def test_what_is_to_be_done_between_layers_is_done() -> None:
 
     given = trees.vmap(outputs, (0, 0))(variables, {"x": x})["outputs"]
     torch.testing.assert_close(given, variables["params"]["2.bias"][:, None].expand_as(given))
-
-
-def test_running_statistics_move_however_they_lie() -> None:
-    network = Network(SEQUENCES["normalised first"][0], torch.float64)
-    variables = trees.stack([network.init(seed) for seed in range(CLIENTS)])
-    x = torch.randn(CLIENTS, 4, *IMAGES, dtype=torch.float64)
-    turned = trees.apply(lambda t: t.T.contiguous().T if t.dim() == 2 else t, variables["buffers"])
-    call = trees.vmap(passed(network, True), (0, 0))
-    found = call({**variables, "buffers": turned}, {"x": x})["buffers"]
-    expected = call(variables, {"x": x})["buffers"]
-    assert (expected["0.running_mean"] != 0).all()
-    for one, other in zip(trees.leaves(found), trees.leaves(expected), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)

@@ -46,16 +46,16 @@ def test_no_gradient_goes_through_styles() -> None:
 
 def test_partners_are_a_permutation_of_what_weighs_something() -> None:
     weight = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])
-    seen = [tuple(partners(torch.arange(5) + 5 * i, weight, PARTNER).tolist()) for i in range(3000)]
+    seen = [tuple(partners(torch.arange(5) + 5 * i, weight, PARTNER).tolist()) for i in range(600)]
     assert {one[1] for one in seen} == {1} and {one[4] for one in seen} == {4}
     counts = [seen.count(one) for one in set(seen)]
     assert len(counts) == 6, "all orders of three"
-    assert 400 < min(counts) <= max(counts) < 600, "5 deviations about 500"
+    assert 55 < min(counts) <= max(counts) < 145, "5 deviations about 100"
     assert all(sorted(one) == [0, 1, 2, 3, 4] for one in set(seen))
 
 
-@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
-def test_whether_is_one_draw_of_the_first_samples_key(p: float) -> None:
+def test_whether_is_one_draw_of_the_first_samples_key() -> None:
+    p = 0.3
     apply, altered = made(p).apply, 0
     for batch in range(1000):
         key = torch.tensor([batch, 5000 + batch, 9000 + batch])

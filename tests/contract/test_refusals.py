@@ -1,0 +1,96 @@
+"""What a method cannot do with a model, its settings or the clients, and how it says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from contract import worlds
+from contract.numbers import body_and_head, of, stored_two
+from torch import nn
+
+from fl.api.method import Setting
+from fl.api.network import Network
+from fl.api.training import Training
+from fl.base.errors import FedloomError, Where
+from fl.parts import virtual
+
+MODULES = {
+    "mlp": (lambda: worlds.module("mlp"), worlds.SHAPES["mlp"]),
+    "cnn": (lambda: worlds.module("cnn"), worlds.SHAPES["cnn"]),
+    "flat": (lambda: nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(8, 2)), (2, 2, 2)),
+    "large": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(12288, 2)), (3, 64, 64)),
+}
+
+
+def build(method: str, model: str, values: dict[str, Any], **more: Any) -> None:
+    make, shape = MODULES[model]
+    training = Training(batch_size=more.pop("batch_size", 2))
+    setting = Setting(Network(make), training, worlds.CLASSES, 4, shape, **more)
+    entry = worlds.entry(method)
+    entry.make(entry.parse(values, Where("test"))).build(setting)
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "values", "problem"),
+    [
+        (
+            "fedfa",
+            "flat",
+            {"layers": ["1"]},
+            r"^layers: 1 gives \[b, 8\]; allowed: layers that",
+        ),
+        ("fedfa", "flat", {}, r"^layers: is empty, and the model names no blocks; allowed: some"),
+        ("fedharmo", "mlp", {}, r"fedharmo: inputs are of shape \(6\); allowed: images"),
+        ("fedl2p", "mlp", {}, "fedl2p: the model has no batch normalisation"),
+        ("fedlgd", "mlp", {}, r"inputs have shape \(6,\); allowed: a data set of im"),
+        ("fedrobust", "large", {}, "'full', of 12288 x 12288 numbers; allowed: diagonal"),
+        ("finetune-bn", "mlp", {"statistics": "stored"}, "statistics is stored, but the model has"),
+        ("l2p", "mlp", {}, "l2p: the model has no batch normalisation"),
+        ("vhl", "mlp", {}, r"inputs have shape \(6,\); allowed: a data set of im"),
+    ],
+)
+def test_a_method_that_cannot_have_a_model_says_so(
+    method: str, model: str, values: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(FedloomError, match=problem):
+        build(method, model, values)
+
+
+def test_what_is_refused_is_so_for_its_reason_alone() -> None:
+    build("fedl2p", "mlp", {"learns": "lr", "beta": 0.0})
+    build("fedrobust", "large", {"matrix": "diagonal"})
+    build("fedl2p", "cnn", {}, away=2)
+    with pytest.raises(FedloomError, match="l2p: clients are held out of training"):
+        build("l2p", "cnn", {}, away=2)
+    histograms = {"layers": ["0"], "histograms": True}
+    build("fedfa", "flat", histograms)
+    with pytest.raises(FedloomError, match=r"^fedfa: batch_size is 1, .*; allowed: at least 2$"):
+        build("fedfa", "flat", histograms, batch_size=1)
+    with pytest.raises(FedloomError, match="trains on virtual images; allowed: terms that adapt"):
+        worlds.world("fedlgd", "cnn", terms=[("mk-mmd", {"layers": ["2"], "update": "periodic"})])
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "problem"),
+    [
+        ("fedsac", {"k": 4}, "client 1 has 3 training samples; allowed: k = 4 or more"),
+        ("fedlgd", {"images": 2}, "images: is 2, and client 1 has 1 training samples of"),
+    ],
+)
+def test_clients_with_too_few_samples_are_named_before_training(
+    method: str, values: dict[str, Any], problem: str
+) -> None:
+    sizes = (13, 3, 20) if method == "fedsac" else worlds.SIZES
+    with pytest.raises(FedloomError, match=problem):
+        worlds.world(method, "cnn", values, sizes).begin()
+
+
+def test_a_class_that_nobody_or_not_everybody_holds_is_named() -> None:
+    simulation = of("fedfm", [[(1, 0), (3, 0)], [(8, 0)]], make=body_and_head)
+    with pytest.raises(FedloomError, match=r"no client .* sample of class 1.*every class is held"):
+        simulation.begin(stored_two(1, 0))
+    check = virtual.admit(1)
+    with pytest.raises(FedloomError, match="client 1 has no training sample of class 1"):
+        check(torch.tensor([[3, 1], [5, 0]]), torch.tensor([0, 1]))
