@@ -68,18 +68,12 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 def is_file(path: Path) -> bool:
     """Whether there is such a file; False for a name that no file can have."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+    return os.path.isfile(path)  # noqa: PTH113 `Path` raises for a name that is too long.
 
 
 def is_folder(path: Path) -> bool:
     """Whether there is such a folder; False for a name that no folder can have."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
+    return os.path.isdir(path)  # noqa: PTH112 `Path` raises for a name that is too long.
 
 
 def check_writable(folder: Path) -> None:

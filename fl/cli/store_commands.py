@@ -116,7 +116,7 @@ def _added(spec: Mapping[str, Any]) -> list[str]:
 
 def _verify(parsed: argparse.Namespace) -> int:
     store = _place(parsed)
-    there = sorted([*store.runs(), *store.torn()])
+    there = store.runs()
     if absent := sorted({*parsed.runs} - {*there}):
         raise FedloomError(f"{store.root}: {absent[0]!r} is no finished run of `fl store ls`")
     checked = parsed.runs or there

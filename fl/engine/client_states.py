@@ -52,7 +52,10 @@ class ClientStates(Mapping[str, Any]):
         return cls(count, initial, {}, dict(enumerate(_rows(leaves, count))))
 
     def __getitem__(self, key: str) -> Any:
-        return self.facts[key] if key in self.facts else self._stacked(range(self.count))[key]
+        if key in self.facts:
+            return self.facts[key]
+        # Of this key alone: a whole stack of very many clients fits into no memory.
+        return trees.stack([{key: self._tree(client)[key]} for client in range(self.count)])[key]
 
     def __iter__(self) -> Iterator[str]:
         yield from self.initial
@@ -69,10 +72,12 @@ class ClientStates(Mapping[str, Any]):
 
     def one(self, client: int) -> dict[str, Any]:
         """One client's tree. It shares memory with this: nothing may be written into it."""
-        tree = dict(self.initial)
-        if client in self.rows:
-            tree = trees.unflatten(self.initial, self.rows[client])
-        return {**tree, **{key: fact[client] for key, fact in self.facts.items()}}
+        return {**self._tree(client), **{key: fact[client] for key, fact in self.facts.items()}}
+
+    def _tree(self, client: int) -> Tree:
+        if client not in self.rows:
+            return self.initial
+        return trees.unflatten(self.initial, self.rows[client])
 
     def take(self, clients: Tensor | Sequence[int]) -> dict[str, Any]:
         """A stack of some clients, in their order."""

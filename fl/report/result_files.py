@@ -72,12 +72,11 @@ def there(
         return None
     try:
         rows, runs = (pd.read_parquet(path, partitioning=None) for path in both)
+        return rows, runs
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
         # Only their ends were looked at, which say whose they are: the rest may be damaged, and
         # another Snakemake may have removed them since, to make them anew.
         return None
-    # Tables of before a column was there are made again.
-    return (rows, runs) if summaries.REPORTED in rows else None
 
 
 def _metrics(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> dict[str, Any]:

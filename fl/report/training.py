@@ -33,8 +33,7 @@ def training_tables(facts: Facts) -> tuple[Table, ...]:
     told = [_told(entry["training"]) for entry in entries.values()]
     for name, key in FINER.items():
         default = [getattr(Training(), key)]
-        # A plan of before a key was there does not have it.
-        given = [entry["training"].get(key, default) for entry in entries.values()]
+        given = [entry["training"][key] for entry in entries.values()]
         if any(values != default for values in given):
             for texts, values in zip(told, given, strict=True):
                 texts[name] = _list(f"{100 * v:g} %" if key == "stragglers" else v for v in values)

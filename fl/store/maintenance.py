@@ -24,8 +24,8 @@ class StoredRun:
     """A run in a store.
 
     Attributes:
-        state: As in its record; `UNFINISHED`; or `DAMAGED` if the record is missing, cannot be read
-            or is not that of a run.
+        state: As in its record; `UNFINISHED`; or `DAMAGED` if the record cannot be read or is
+            not that of a run.
         record: Empty where there is none.
         size: Bytes on the disk, checkpoints included.
     """
@@ -46,11 +46,7 @@ def entries(store: Store) -> Iterator[StoredRun]:
             yield StoredRun(run, DAMAGED, {}, _size(store.place(run)))
         else:
             yield StoredRun(run, record["state"], record, _size(store.place(run)))
-    torn = store.torn()
-    for run in torn:
-        yield StoredRun(run, DAMAGED, {}, _size(store.root / run))
-    # One that is torn may have been begun again.
-    for run in sorted({*store.unfinished()} - {*torn}):
+    for run in store.unfinished():
         yield StoredRun(run, UNFINISHED, {}, _size(store.place(run)))
 
 

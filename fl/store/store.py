@@ -20,7 +20,6 @@ need no weights; they count as lacking until the file is there.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import secrets
 import shutil
@@ -35,7 +34,6 @@ from fl.store import lease
 from fl.store.layout import (
     CHECKPOINTS,
     FAILED,
-    KEPT,
     LEASE,
     METRICS,
     RECORD,
@@ -77,18 +75,6 @@ class Store:
     def runs(self) -> list[str]:
         """The finished runs, sorted."""
         return [name for name in self._names("") if self.has(name)]
-
-    def torn(self) -> list[str]:
-        """The runs of which there are files but no record that can be read, so that they are not
-        there; sorted.
-        """
-        return [name for name in self._names("") if self._torn(name)]
-
-    def _torn(self, run: str) -> bool:
-        folder = self._folder(run)
-        closed = files.is_folder(folder) and not os.access(folder, os.R_OK | os.X_OK)
-        kept = any(files.is_file(folder / name) for name in KEPT)
-        return not self.has(run) and (closed or kept)
 
     def unfinished(self) -> list[str]:
         """The runs that are being computed, or were and are not finished; sorted."""
@@ -163,8 +149,7 @@ class Store:
         """What is wrong with a finished run, one line each; empty if it is whole."""
         folder = self._folder(run)
         if not self.has(run):
-            what = f"has no {RECORD}" if self._torn(run) else "there is no such finished run"
-            return [f"{folder}: {what}"]
+            return [f"{folder}: there is no such finished run"]
         try:
             with files.disk_errors(folder):
                 described = files.read_sealed(folder / RECORD)["files"]

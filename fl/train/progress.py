@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TextIO
 
 WIDTH = 24
+PATIENCE = 30.0
+"""Seconds after which a log gets a line, where a tenth of the rounds takes longer."""
 
 
 class Progress:
     """Rounds done, loss and rate of one run.
 
     On a terminal the line is rewritten in place; elsewhere a line is printed at every tenth of the
-    rounds, and at least every ``patience`` seconds.
+    rounds, and at least every `PATIENCE` seconds.
     """
 
-    def __init__(
-        self, title: str, total: int, done: int, stream: TextIO = sys.stderr, patience: float = 30.0
-    ) -> None:
+    def __init__(self, title: str, total: int, done: int) -> None:
         self._title, self._total, self._first = title, total, done
-        self._stream, self._patience = stream, patience
         self._begun = self._told = time.monotonic()
 
     def show(self, done: int, loss: float) -> None:
@@ -31,15 +29,12 @@ class Progress:
         now = time.monotonic()
         rate = (done - self._first) / max(now - self._begun, 1e-9)
         text = f"round {done}/{self._total}  loss {loss:.4f}  {rate:.2f} rounds/s"
-        if self._stream.isatty():
+        tenth = done % max(1, self._total // 10) == 0 or done == self._total
+        if sys.stderr.isatty():
             filled = "█" * (WIDTH * done // self._total)
             end = "\n" if done == self._total else ""
-            print(f"\r{self._title}  {filled:·<{WIDTH}}  {text}\033[K", end=end, file=self._stream)
-        elif self._due(done, now):
+            print(f"\r{self._title}  {filled:·<{WIDTH}}  {text}\033[K", end=end, file=sys.stderr)
+        elif tenth or now - self._told >= PATIENCE:
             self._told = now
-            print(f"{self._title}  {text}", file=self._stream)
-        self._stream.flush()
-
-    def _due(self, done: int, now: float) -> bool:
-        tenth = max(1, self._total // 10)
-        return done % tenth == 0 or done == self._total or now - self._told >= self._patience
+            print(f"{self._title}  {text}", file=sys.stderr)
+        sys.stderr.flush()

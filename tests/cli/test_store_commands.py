@@ -149,20 +149,6 @@ def test_verify_finds_what_was_truncated_and_removes_it_if_asked(place: Planned,
     assert "4 runs checked, 0 damaged" in say("verify")
 
 
-def test_a_run_without_its_record_is_damage_too(place: Planned, say: Say):
-    run, _ = place.runs("fedavg")
-    (place.root / "runs" / run / "run.json").unlink()
-    (place.root / "runs" / "notes").mkdir()
-    assert f"{run}  damaged" in say("ls")
-    with place.store().open(run):
-        assert say("ls").count(run) == 1, "though it is begun again"
-    assert f"{run}: has no run.json\n4 runs checked, 1 damaged" in say("verify", exit_status=1)
-    assert "1 run removed" in say("verify", "--remove")
-    assert not (place.root / "runs" / run).exists()
-    assert "3 runs checked, 0 damaged" in say("verify")
-    assert (place.root / "runs" / "notes").exists(), "it is no run"
-
-
 # gc
 
 
