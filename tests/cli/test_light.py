@@ -96,12 +96,8 @@ def edit(lab: Path, **changes: Any) -> None:
 
 def test_what_was_edited_is_tried_with_torch_until_it_is_written(lab: Path) -> None:
     edit(lab, methods={"fedavg": None, "fedprox": {"mu": 0.1}})
-    asked = ("plan", "plan --write", "plan")
-    assert [spied(lab, command)[command] for command in asked] == [
-        [0, True],
-        [0, True],
-        [0, False],
-    ]
+    asked = ("plan --write", "plan")
+    assert [spied(lab, command)[command] for command in asked] == [[0, True], [0, False]]
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"key": 1', None])

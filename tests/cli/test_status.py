@@ -18,7 +18,6 @@ from fl.plan.bundle import read as read_bundle
 from fl.plan.estimate import Rates
 from fl.pytorch import tensorboard
 from fl.store.lease import take
-from fl.store.store import Store
 
 Plan = Callable[..., Planned]
 
@@ -129,28 +128,6 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert one.endswith("seed 0: round 2 of 6")
     assert line.startswith("1 of 2 runs done, 1 interrupted, about ")
     assert line.endswith(" s left")
-
-
-def test_time_left_is_shared_by_those_who_work(planned: Plan) -> None:
-    study = planned()
-    spec = study.bundle("fedavg")["runs"][0]["spec"]
-
-    class Known(Rates):
-        def seconds(self, specs: Any) -> float:
-            return 600.0 * len(list(specs))
-
-    rates = Known(Store(study.root / "nothing"))
-    runs = [
-        status.Standing("a", "", spec, "done"),
-        status.Standing("b", "", spec, "running", 3, "process 1"),
-        status.Standing("c", "", spec, "running", 0, "process 2"),
-        status.Standing("d", "", spec, "waiting"),
-    ]
-    assert status.line(runs, rates) == "1 of 4 runs done, 2 running, about 12 min left by 2 at once"
-    alone = [runs[0], runs[1], status.Standing("c", "", spec, "running", 3, "process 1")]
-    assert status.line(alone, rates) == "1 of 3 runs done, 2 running, about 10 min left"
-    two = [status.Standing("a", "", spec, "waiting", processes=2)]
-    assert status.line(two, rates) == "0 of 1 runs done, about 5 min left"
 
 
 def test_a_watch_says_what_has_changed_and_how_it_ended(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl.data import partition, prepare
+from fl.data import prepare
 from fl.data.datasets.digits import Digits
 from fl.data.datasets.synthetic import Synthetic
 from fl.data.prepared import Prepared
@@ -93,17 +93,3 @@ def test_a_clients_data_do_not_depend_on_how_many_there_are():
     more = replace(SMALL, clients=9)
     assert np.array_equal(SMALL.inputs(2, 50), more.inputs(2, 50))
     assert np.array_equal(SMALL.layers(2)[0][0], more.layers(2)[0][0])
-
-
-def test_fedprox_sizes_are_lognormal_plus_50(tmp_path):
-    sizes = np.array(Synthetic(clients=4000, samples=None).sizes())
-    assert sizes.min() >= 50
-    # The median of lognormal(4, 2) is e^4, its quartiles e^(4 +- 0.6745 * 2).
-    quartiles = np.percentile(sizes - 50, [25, 50, 75])
-    assert quartiles == pytest.approx(np.exp(4 + 2 * np.array([-0.6745, 0, 0.6745])), rel=0.15)
-    dataset = Synthetic("one-layer", clients=5, samples=None)
-    data = prepared(dataset, tmp_path)
-    assert np.bincount(data.client).tolist() == dataset.sizes()
-    assert_as_declared(data, dataset)
-    made = partition.natural(data.y, data.client)
-    assert made.groupby("client").size().tolist() == dataset.sizes()

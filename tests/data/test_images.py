@@ -24,22 +24,6 @@ COLOUR = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
 GREY = COLOUR[:, :, 0]
 
 
-def test_pixels_come_out_as_they_are():
-    found = decode(stream(COLOUR), (4, 6))
-    assert (found.dtype, found.shape) == (np.uint8, (3, 4, 6))
-    assert np.array_equal(found, COLOUR.transpose(2, 0, 1))
-    assert np.array_equal(decode(stream(COLOUR), None), found)
-
-
-def test_grey_pictures():
-    assert np.array_equal(decode(stream(GREY), (4, 6), "L"), GREY[None])
-    assert np.array_equal(decode(stream(GREY), (4, 6)), np.stack([GREY] * 3))
-
-
-def test_size_is_height_and_width():
-    assert decode(stream(COLOUR), (8, 3)).shape == (3, 8, 3)
-
-
 def test_crop_comes_before_size():
     assert np.array_equal(
         decode(stream(COLOUR), None, crop=(1, 2, 5, 4)), COLOUR[2:4, 1:5].transpose(2, 0, 1)

@@ -21,7 +21,6 @@ STUDY: dict[str, Any] = {
     "training": {"rounds": 1, "local_steps": 1, "batch_size": 4, "optimizer": "adamw", "lr": 0.001},
     "methods": {
         "ditto": None,
-        "mixup": {"method": "fedavg", "alterations": {"mixup": {}}},
     },
 }
 
@@ -37,7 +36,7 @@ def config(root: Path, **study: Any) -> Path:
 def test_volumes_become_a_report_of_dice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = config(tmp_path, baseline="ditto")
+    folder = config(tmp_path)
     assert main.main(["plan", "--write", "--config", str(folder)]) == 0
     bundles = sorted((tmp_path / "results" / "plan" / "bundles").glob("*.json"))
     assert main.main(["train", *map(str, bundles), "--config", str(folder)]) == 0

@@ -30,16 +30,6 @@ def test_plain_volumes_come_out_as_they_are(dtype, order):
     assert np.array_equal(found, ramp(dtype))
 
 
-def test_columns_run_fastest_and_slices_slowest():
-    found = read(file_of(ramp("i2")))
-    assert found.shape == (2, 3, 4)
-    assert found[1, 2].tolist() == [20, 21, 22, 23]
-
-
-def test_compressed_files_are_known_by_their_content():
-    assert np.array_equal(read(gzip.compress(file_of(ramp("i2")))), ramp("i2"))
-
-
 def test_scaling_of_the_header_is_applied():
     found = read(file_of(ramp("i2"), slope=0.5, intercept=3.0))
     assert found.dtype == np.float64

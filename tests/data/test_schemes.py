@@ -234,14 +234,6 @@ def test_equal_domains_use_as_much_of_each_as_the_smallest_has(scheme):
     assert set(made["sample"]) != set(other["sample"])
 
 
-def test_clients_of_a_domain_may_be_of_one_size():
-    made = make("domain_dirichlet", equal_clients=True, equal_domains=True)
-    assert np.ptp(sizes(made)) <= 1
-    assert partition.statistics(made, LABELS, 10)["emd"].mean() > 0.5
-    plain = make("domain_dirichlet")
-    assert np.ptp(sizes(plain)) > 1
-
-
 @pytest.mark.parametrize(
     ("corruptions", "each", "keys"),
     [

@@ -103,13 +103,6 @@ def test_other_files_than_recorded_are_refused_by_the_plan_until_the_lock_is_men
     assert sizes == [60, 70]
 
 
-def test_training_where_nothing_is_prepared_asks_the_same_sources(project: Path) -> None:
-    bundle = planned(project, "bundles")
-    assert main.main(["train", f"results/plan/bundles/{bundle}.json"]) == 0
-    lock = json.loads((project / "config" / "sources.lock.json").read_text())
-    assert len(lock["mnist-subset"]) == 4
-
-
 def test_published_files_are_held_to_their_checksums(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,12 +77,6 @@ def cross_entropy(sample: int, scale: float = 1.0) -> float:
 SHARED = {GLOBAL: lambda server, client: dict(server)}
 
 
-def test_accuracy_by_hand() -> None:
-    value = scored(SHARED, State(EYE, {}))
-    assert value[0, "test", "global", "accuracy"] == 3 / 4
-    assert value[1, "test", "global", "accuracy"] == 1 / 2
-
-
 def test_balanced_accuracy_leaves_absent_classes_out() -> None:
     """Client 0: class 0 two of three, class 1 one of one, class 2 does not occur."""
     value = scored(SHARED, State(EYE, {}))
@@ -235,19 +229,6 @@ def test_it_is_what_resampled_test_samples_would_score() -> None:
     found = weighted_share(right, there, np.array([1, 3, 0]))
     assert found == pytest.approx(np.repeat(correct, [1, 1, 3, 3, 3]).mean())
     assert math.isnan(weighted_share(right, there, np.array([0, 0, 5])))
-
-
-def test_a_partition_gives_both_where_both_are_asked_for() -> None:
-    table = pd.DataFrame(
-        [(0, 0, "train"), (1, 0, "test"), (2, 1, "train"), (3, 1, "test")],
-        columns=["sample", "client", "split"],
-    )
-    held = ClientData.of(table, "reweighted")
-    assert [samples.tolist() for samples in held.samples["test"]] == [[1], [3]]
-    assert held.everywhere is not None
-    assert held.everywhere.tolist() == [1, 3]
-    assert ClientData.of(table).everywhere is None
-    assert ClientData.of(table, "global").everywhere is None
 
 
 # Many models and many clients in one pass

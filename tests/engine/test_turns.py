@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fl.engine.turns import spells, turns, width
+from fl.engine.turns import turns, width
 
 WORK = [[3, 3, 3], [8, 2, 3, 5, 7, 7, 4, 6, 3, 5], [9, 1, 0, 1, 1, 1], [0, 0, 0], [1], [5] * 7]
 
@@ -22,16 +22,6 @@ def test_everyone_does_all_of_its_work_in_one_row(work: list[int], rows: int) ->
         assert found.done[busy].tolist() == list(range(own))
         assert len({*places}) <= 1 and all(b - a == 1 for a, b in pairwise(times))
     assert all(len({*clients}) == len(clients) for clients in found.clients), "nobody is twice"
-
-
-@pytest.mark.parametrize("work", WORK)
-def test_spells_are_all_times_and_change_with_the_clients(work: list[int]) -> None:
-    found = turns(np.array(work), min(3, len(work)))
-    each = spells(found)
-    times = [time for begin, end, _ in each for time in range(begin, end)]
-    assert times == list(range(len(found.clients)))
-    assert all((found.clients[b:e] == clients).all() for b, e, clients in each)
-    assert all((a.clients != b.clients).any() for a, b in pairwise(each))
 
 
 def test_those_with_most_work_come_first_and_no_row_is_long() -> None:

@@ -365,3 +365,12 @@ def test_distances_between_domains_are_a_table(tmp_path):
         ["0.250", "", "0.001"],
         ["0.500", "0.001", ""],
     ]
+
+
+def test_majority_is_over_the_test_samples_that_scores_are_over(tmp_path):
+    counts = {"train": [[5, 1], [1, 9], [8, 0]], "test": [[3, 1], [2, 2], [4, 0]]}
+    write_partition(tmp_path, "part", counts, ["a", "b"], unseen=[2])
+    part = read(tmp_path, "part", "digits · x")
+    assert part.majority().to_dict() == {0: 3 / 4, 1: 2 / 4}
+    assert part.majority(together=True).to_dict() == {0: 5 / 8, 1: 3 / 8}
+    assert part.population_majority() == 3 / 8

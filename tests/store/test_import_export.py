@@ -134,13 +134,14 @@ def bring_all(source: Path, target: Path) -> None:
 def test_killed_at_every_touch_of_the_disk(ours: Store, tmp_path: Path):
     run = shelving.add(ours, weights=True)
     kills = 0
-    while killing.killed_at(kills + 1, bring_all, ours.root, tmp_path / str(kills)):
+    # Every third touch: `test_store` has them all.
+    while killing.killed_at(3 * kills + 1, bring_all, ours.root, tmp_path / str(kills)):
         target = Store(tmp_path / str(kills), beat=0.2)
         assert not target.has(run) or target.verify(run) == []
         bring_all(ours.root, target.root)
         assert content(target, run) == content(ours, run)
         kills += 1
-    assert kills >= 10
+    assert kills >= 4
 
 
 # Tar files

@@ -350,7 +350,7 @@ def damage_state(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def test_a_damaged_checkpoint_is_set_aside_and_the_bits_are_the_same(
+def test_a_damaged_checkpoint_is_removed_and_the_bits_are_the_same(
     planned: Plan, caplog: pytest.LogCaptureFixture
 ) -> None:
     study = planned()
@@ -363,7 +363,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_bits_are_the_same(
     damage_state(newest)
     caplog.clear()
     assert study.train("fedavg", "broken") == 0
-    assert any(str(newest) in message and "set aside" in message for message in caplog.messages)
+    assert any(str(newest) in message and "is removed" in message for message in caplog.messages)
     assert "resumed after round 4" in caplog.messages
     assert study.files(run, "broken") == study.files(run, "whole")
 
