@@ -102,5 +102,5 @@ def declared(target: Any) -> Declared:
     """What a method, or its class, declares."""
     kind = target if isinstance(target, type) else type(target)
     given = {"title": kind.__name__, "stages": ()}
-    names = (one.name for one in fields(Declared))
+    names = (declared_field.name for declared_field in fields(Declared))
     return Declared(**given | {name: getattr(kind, name) for name in names if hasattr(kind, name)})

@@ -196,7 +196,7 @@ def is_sequence(hint: Any) -> bool:
     """Whether a value with that annotation is a list, or a list that may be left out."""
     hint = _strip(hint)[1]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        options = [one for one in typing.get_args(hint) if one is not type(None)]
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
         return all(map(is_sequence, options))
     return typing.get_origin(hint) in (tuple, list)
 

@@ -139,9 +139,9 @@ def certified() -> Numbers:
     """What ``numbers.json`` says; nothing where there is none."""
     if not NUMBERS.is_file():
         return Numbers({}, {}, {})
-    found = parse_json(NUMBERS.read_bytes())
-    files = {label: (bytes_, code) for label, (bytes_, code) in found["files"].items()}
-    return Numbers(found["versions"], found["hashes"], files)
+    content = parse_json(NUMBERS.read_bytes())
+    files = {label: (bytes_, code) for label, (bytes_, code) in content["files"].items()}
+    return Numbers(content["versions"], content["hashes"], files)
 
 
 def write(versions: Mapping[str, int]) -> None:

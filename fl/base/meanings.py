@@ -33,15 +33,15 @@ def about(target: type | Callable[..., Any]) -> str:
 
 def parse(text: str, keys: Iterable[str]) -> dict[str, str]:
     """The meanings in a docstring that describes ``keys``; the first one of a key counts."""
-    one = "|".join(re.escape(key) for key in sorted(keys, key=len, reverse=True))
-    if not one:
+    any_key = "|".join(re.escape(key) for key in sorted(keys, key=len, reverse=True))
+    if not any_key:
         return {}
-    name = rf"(?:{one}|`(?:{one})`|``(?:{one})``)"
+    name = rf"(?:{any_key}|`(?:{any_key})`|``(?:{any_key})``)"
     begins = re.compile(rf"(?:^|(?<=[.;)])\s+|\n)({name}(?:,\s+{name})*):\s+")
     found: dict[str, str] = {}
     for paragraph in re.split(r"\n\s*\n", text):
         _, *parts = begins.split(paragraph)
         for names, meaning in zip(parts[::2], parts[1::2], strict=True):
-            for key in re.findall(rf"\b(?:{one})\b", names):
+            for key in re.findall(rf"\b(?:{any_key})\b", names):
                 found.setdefault(key, " ".join(meaning.split()).rstrip(".;"))
     return found

@@ -66,13 +66,13 @@ def place(text: str, where: Where) -> str:
         ConfigError: At ``where``, for what `expand` refuses, and for names that Snakemake reads as
             something else: braces are its wildcards, ``://`` is its storage, a line is one path.
     """
-    found = expand(text, where)
-    wrong = next((what for what, is_so in _wrong(found).items() if is_so), None)
+    expanded = expand(text, where)
+    wrong = next((what for what, is_so in _wrong(expanded).items() if is_so), None)
     if wrong is not None:
-        meant = "" if found == text else f" ({found!r})"
+        meant = "" if expanded == text else f" ({expanded!r})"
         allowed = "a folder whose path Snakemake can carry, e.g. results"
         raise ConfigError(where, f"is {text!r}{meant}, which {wrong}", allowed)
-    return str(Path(found))
+    return str(Path(expanded))
 
 
 def _wrong(text: str) -> dict[str, bool]:

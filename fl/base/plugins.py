@@ -43,8 +43,8 @@ def use(folders: Iterable[str], where: Where) -> None:
             raise ConfigError(at, problem, "packages of different names")
         if str(folder.parent) not in sys.path:
             sys.path.append(str(folder.parent))
-        found = importlib.util.find_spec(folder.name)
-        if found is None or str(folder) not in (found.submodule_search_locations or ()):
+        spec = importlib.util.find_spec(folder.name)
+        if spec is None or str(folder) not in (spec.submodule_search_locations or ()):
             problem = f"{folder.name!r} is the name of a package that Python already has"
             raise ConfigError(at, problem, "a folder of another name")
 

@@ -88,11 +88,11 @@ def names(kind: str) -> list[str]:
 
 def find(kind: str, name: str, where: Where) -> Entry:
     """The entry of that name, or a `ConfigError` at ``where`` with the nearest one suggested."""
-    found = _named(kind, name, where)
+    module_name = _named(kind, name, where)
     try:
-        module = importlib.import_module(found)
+        module = importlib.import_module(module_name)
     except Exception as error:
-        raise _broken(where, found, error) from error
+        raise _broken(where, module_name, error) from error
     return _found(kind, name, module, where)
 
 
@@ -138,15 +138,15 @@ def entry_of(kind: str, spec: Mapping[str, Any]) -> tuple[Entry, Any]:
 
 def described(kind: str) -> list[Said]:
     """The documentation of all entries, read without importing them."""
-    where, found = Where("plugins"), []
+    where, descriptions = Where("plugins"), []
     for name, module in sorted(_modules(kind, where).items()):
         file = _file(module)
         try:
             text = ast.get_docstring(ast.parse(file.read_bytes(), filename=str(file)))
         except (SyntaxError, ValueError) as error:
             raise _broken(where, module, error) from error
-        found.append(_said(kind, name, file, text))
-    return found
+        descriptions.append(_said(kind, name, file, text))
+    return descriptions
 
 
 def _said(kind: str, name: str, file: Path, docstring: str | None) -> Said:
@@ -212,14 +212,14 @@ def _target(module: Any, where: Where) -> Any:
     function = getattr(module, module.__name__.rpartition(".")[2], None)
     if inspect.isfunction(function):
         return function
-    found = [
+    things = [
         thing
         for thing in vars(module).values()
         if dataclasses.is_dataclass(thing)
         and thing.__module__ == module.__name__
         and (hasattr(thing, "build") or hasattr(thing, "read"))
     ]
-    if len(found) != 1:
-        problem = f"{module.__name__} has {len(found)} dataclasses with `build` or `read`"
+    if len(things) != 1:
+        problem = f"{module.__name__} has {len(things)} dataclasses with `build` or `read`"
         raise ConfigError(where, problem, "exactly one")
-    return found[0]
+    return things[0]

@@ -22,9 +22,9 @@ UNSAID = "what it means is not said in its docstring"
 
 def listing(kind: str) -> Iterator[str]:
     """A line and a citation for each entry of a kind; imports none of them."""
-    found = registry.described(kind)
-    width = max(len(said.name) for said in found)
-    for said in found:
+    entries = registry.described(kind)
+    width = max(len(said.name) for said in entries)
+    for said in entries:
         yield f"{said.name:{width}}  {said.summary}"
         if said.citation:
             yield f"{'':{width}}  {said.citation}"
@@ -55,14 +55,14 @@ def details(kind: str, name: str) -> Iterator[str]:
 
 def keys_of(entry: Entry) -> dict[str, str]:
     """The meanings of an entry's keys; those of the keys that all schemes share are in `Common`."""
-    own = meanings.meanings(entry.target)
+    by_key = meanings.meanings(entry.target)
     if inspect.isfunction(entry.target):
         from fl.data.scheme import Common  # imports pandas, which a listing does without
 
         shared = {field.name for field in declared(Common)} & set(fields.fields(entry.target))
         common = meanings.meanings(Common)
-        own = {key: common[key] for key in shared} | own
-    return own
+        by_key = {key: common[key] for key in shared} | by_key
+    return by_key
 
 
 def default(field: fields.Field) -> str:

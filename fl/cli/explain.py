@@ -87,14 +87,14 @@ def _records(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Run]]:
 def _told(run: str, planned: Mapping[str, Run], records: Mapping[str, Run]) -> dict[str, Any]:
     """Spec, code and edited files of a run; if it starts from another run, with that one's."""
     if run in records:
-        found = records[run]
-        told = {key: dict(found[key]) for key in ("spec", "code", "code_files")}
+        record = records[run]
+        told = {key: dict(record[key]) for key in ("spec", "code", "code_files")}
     else:
-        found = planned[run]
-        spec, code = dict(found["spec"]), dict(found["code"])
+        record = planned[run]
+        spec, code = dict(record["spec"]), dict(record["code"])
         edited = any(not _is_version(name) for name in code.values())
         told = {"spec": spec, "code": code, "code_files": specs.code_files(spec) if edited else {}}
-    start = found.get("start")
+    start = record.get("start")
     if start is not None and (start in records or start in planned):
         before = _told(start, planned, records)
         told["spec"]["start"] = before["spec"]

@@ -137,10 +137,10 @@ def _plan(parsed: argparse.Namespace) -> None:
     from fl.plan import plan
 
     if parsed.write:
-        found, _ = plan.written(parsed.config, parsed.studies)
+        plan_now, _ = plan.written(parsed.config, parsed.studies)
     else:
-        found = plan.asked(parsed.config, config.asked(parsed.studies))
-    for line in summary.lines(found, Store(Path(found.settings.store)), parsed.runs):
+        plan_now = plan.asked(parsed.config, config.asked(parsed.studies))
+    for line in summary.lines(plan_now, Store(Path(plan_now.settings.store)), parsed.runs):
         say(line)
 
 

@@ -123,7 +123,7 @@ def _date_back(results: Path, data: Path) -> None:
     Snakemake considers a job failed whose output is older than an input. So after the clock was set
     back nothing could be made until it had caught up.
     """
-    found = (
+    inputs = (
         *data.glob("raw/*/sources.json"),
         *data.glob("prepared/*/dataset.json"),
         *results.glob("partitions/*/partition.json"),
@@ -132,7 +132,7 @@ def _date_back(results: Path, data: Path) -> None:
         *results.glob(f"analyses/*/{analyses.RECORD}"),
     )
     now = time.time()
-    for path in found:
+    for path in inputs:
         # What is somebody else's, or was removed just now, is left as it is.
         with contextlib.suppress(OSError):
             if path.stat().st_mtime > now:

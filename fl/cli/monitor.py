@@ -64,7 +64,7 @@ class Watch(threading.Thread):
             self._rates = Rates(self._store)
             self._due = time.monotonic() + 20 * (time.monotonic() - begun)
         standings = status.look(bundles, self._store)
-        seen = Counter(one.state for one in standings)
+        seen = Counter(standing.state for standing in standings)
         if seen != self._seen or begun - self._told > 300:
             self._seen, self._told = seen, begun
             self._say(status.line(standings, self._rates))

@@ -129,8 +129,8 @@ def _section(entry: Entry) -> Iterator[str]:
     declared = fields.fields(entry.target)
     common = fields.fields(Common).keys()
     shared = entry.kind == "partition scheme" and common <= declared.keys()
-    own = {key: field for key, field in declared.items() if not (shared and key in common)}
-    yield _keys(own, catalogue.keys_of(entry))
+    own_keys = {key: field for key, field in declared.items() if not (shared and key in common)}
+    yield _keys(own_keys, catalogue.keys_of(entry))
     if shared:
         yield "And the keys that [all partitions share](config.md#partitions)."
     if by_hand := [source for source in getattr(entry.target, "sources", ()) if not source.url]:

@@ -53,10 +53,10 @@ class Standing:
 def bundles(results: Path) -> list[Bundle]:
     """The bundles of the plan in ``<results>/plan``, as Snakemake goes by it."""
     home = results / "plan"
-    found = plan_files.summary(home)
-    if not found:
+    summary = plan_files.summary(home)
+    if not summary:
         raise DataError(f"{home}: there is no plan yet; make one: python -m fl plan --write")
-    return [plan_files.bundle(home, name) for name in found["bundles"]]
+    return [plan_files.bundle(home, name) for name in summary["bundles"]]
 
 
 def look(planned: Sequence[Bundle], store: Store) -> list[Standing]:
@@ -93,7 +93,7 @@ def _bundle(bundle: Bundle, store: Store, there: set[str]) -> Iterator[Standing]
 
 def line(standings: Sequence[Standing], rates: Rates) -> str:
     """A summary in one line: ``12 of 15 runs done, 2 running, 1 failed, about 3 min left``."""
-    counts = Counter(one.state for one in standings)
+    counts = Counter(standing.state for standing in standings)
     parts = [f"{counts['done']} of {len(standings)} runs done"]
     parts += [f"{counts[state]} {state}" for state in STATES[1:4] if counts[state]]
     if counts["done"] < len(standings):
@@ -102,11 +102,15 @@ def line(standings: Sequence[Standing], rates: Rates) -> str:
 
 
 def _time_left(standings: Sequence[Standing], rates: Rates) -> str:
-    left = [(one, rates.seconds([one.spec])) for one in standings if one.state != "done"]
-    holders = {one.note for one, _ in left if one.state == "running"}
+    left = [
+        (standing, rates.seconds([standing.spec]))
+        for standing in standings
+        if standing.state != "done"
+    ]
+    holders = {standing.note for standing, _ in left if standing.state == "running"}
     if any(seconds is None for _, seconds in left):
         return "time left unknown until a run like each of them is done"
-    total = sum(one.left * (seconds or 0.0) / one.processes for one, seconds in left)
+    total = sum(standing.left * (seconds or 0.0) / standing.processes for standing, seconds in left)
     by = f" by {len(holders)} at once" if len(holders) > 1 else ""
     return f"about {duration(total / max(1, len(holders)))} left{by}"
 

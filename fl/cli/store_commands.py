@@ -242,8 +242,8 @@ def _runs_of(folder: Path, studies: list[str]) -> set[str]:
     """The runs that studies need, for the config as it is now."""
     from fl.plan import plan
 
-    found = plan.asked(folder, studies, checked=False)
-    return {member["run"] for bundle in found.bundles.values() for member in bundle["runs"]}
+    planned = plan.asked(folder, studies, checked=False)
+    return {member["run"] for bundle in planned.bundles.values() for member in bundle["runs"]}
 
 
 def _planned(folder: Path) -> set[str]:

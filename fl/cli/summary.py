@@ -109,18 +109,18 @@ def results(
     metric = study["metric"].replace("_", " ")
     yield study["title"]
     for summary, whose in ((seen, ""), (unseen, " of clients held out of training")):
-        for setting, part in summary.groupby(["dataset", "partition", "model"], sort=False):
-            if part["n_clients"].any() or not whose:
+        for setting, rows in summary.groupby(["dataset", "partition", "model"], sort=False):
+            if rows["n_clients"].any() or not whose:
                 yield f"{' / '.join(map(str, setting))}: test {metric}{whose} in %"
-                yield from _table(part, titles)
+                yield from _table(rows, titles)
     counts = runs.drop_duplicates("run")["state"].value_counts()
     if set(counts.index) != {"complete"}:
         yield ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
-def _table(part: pd.DataFrame, titles: dict[str, str]) -> Iterator[str]:
+def _table(rows: pd.DataFrame, titles: dict[str, str]) -> Iterator[str]:
     yield f"  {'method':20} {'mean':>6} {'sd over seeds':>14} {'worst client':>13}  seeds"
-    for row in part.to_dict("records"):
+    for row in rows.to_dict("records"):
         mean, spread, worst = (_percent(row[key]) for key in ("mean", "sd_seeds", "worst"))
         line = f"  {titles[row['method']]:20} {mean:>6} {spread:>14} {worst:>13}"
         yield f"{line}  {row['n_seeds']:5}  {gaps(row)}".rstrip()

@@ -120,18 +120,18 @@ def _read(
 
 def numbers(path: Path, first: int, piece: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
     """These columns as float32 ``[rows, columns]``; `DataError` for a cell that is no number."""
-    found = np.empty((len(piece), len(columns)), np.float32)
+    cells = np.empty((len(piece), len(columns)), np.float32)
     for place, column in enumerate(columns):
         values = piece[column]
         if values.dtype.kind not in "biuf":
             parsed = pd.to_numeric(values.astype(str), errors="coerce").to_numpy(float)
             _no_number(path, first, column, values, ~np.isfinite(parsed))
         with np.errstate(over="ignore"):
-            found[:, place] = values.to_numpy(np.float64)
-        strange = ~np.isfinite(found[:, place])
+            cells[:, place] = values.to_numpy(np.float64)
+        strange = ~np.isfinite(cells[:, place])
         if strange.any():
             _no_number(path, first, column, values, strange)
-    return found
+    return cells
 
 
 def _no_number(

@@ -16,16 +16,16 @@ def counted(
 ) -> dict[str, int]:
     """By ``"<domain> <part>"``, of ``domain`` and ``split`` ``[samples]``."""
     return {
-        f"{name} {part}": int(np.sum((domain == d) & (split == CODES[part])))
+        f"{name} {split_name}": int(np.sum((domain == d) & (split == CODES[split_name])))
         for d, name in enumerate(domains)
-        for part in parts
+        for split_name in parts
     }
 
 
 def stated(published: Mapping[str, Sequence[int]], parts: Iterable[str] = CODES) -> dict[str, int]:
     """Published sizes, as `counted` names them; one of each part for each domain."""
     return {
-        f"{name} {part}": size
+        f"{name} {split_name}": size
         for name, sizes in published.items()
-        for part, size in zip(parts, sizes, strict=True)
+        for split_name, size in zip(parts, sizes, strict=True)
     }

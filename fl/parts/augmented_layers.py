@@ -51,8 +51,8 @@ STATISTICS = "statistics"
 WHETHER, NOISE = range(2)
 """Streams of a layer's keys."""
 
-KNOWN: WeakKeyDictionary[Network, dict[tuple[str, ...], dict[str, int]]] = WeakKeyDictionary()
-"""What `channels` found, as a pass over large images takes a second."""
+KNOWN: WeakKeyDictionary[Network, dict[str, int]] = WeakKeyDictionary()
+"""By layer, the channels that a pass has shown: one over large images takes a second."""
 
 Change = Callable[[Tensor, Tensor, Batch], Tensor]
 """(features [b, c, h, w], noise [2, b, c], batch) -> features."""
@@ -72,9 +72,10 @@ def channels(setting: Setting, layers: tuple[str, ...]) -> dict[str, int]:
     if not layers:
         raise FedloomError("layers: is empty, and the model names no blocks; allowed: some layers")
     known = KNOWN.setdefault(network, {})
-    if layers not in known:
-        known[layers] = _passed(setting, layers)
-    return known[layers]
+    unknown = tuple(layer for layer in layers if layer not in known)
+    if unknown:
+        known |= _passed(setting, unknown)
+    return {layer: known[layer] for layer in layers}
 
 
 def _passed(setting: Setting, layers: tuple[str, ...]) -> dict[str, int]:

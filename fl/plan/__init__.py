@@ -1,1 +1,16 @@
-"""From config files to runs: what the user wrote, checked and with every default filled in."""
+"""From config files to runs: what the user wrote, checked and with every default filled in.
+
+`plan.make` goes this way; every step refuses what it does not understand (`ConfigError`):
+
+1. `config` reads ``config.yaml`` and a study's file (by `yaml_text`) into `Settings` and `Study`.
+2. `components` makes a `Choice` of each data set, partition, model and analysis; `own_files` adds
+   what the user's own files hold. A list in place of a value is a grid (`grids`).
+3. `points` makes the points of each method entry's grid, from the study's, the method's and the
+   entry's keys, with numbers of ``published``; `method_entries` checks entries against each other.
+4. `expand` combines all of these with the seeds: a `Run` each. `elsewhere` says where an entry
+   runs; `task_check`, `modal_check` and `partition_fit` refuse what does not go together,
+   `rehearsal` what cannot be trained. `specs` goes back: from a run's spec to its objects.
+5. `plan` puts runs into a `bundle` each, with `analyses`, `captions` and `published_cells` for the
+   report; `plan_files` writes them, under the `fingerprint` of what they follow from.
+6. `jobs` merges bundles whose runs the store lacks, by what they cost (`estimate`).
+"""

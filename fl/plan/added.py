@@ -29,8 +29,8 @@ class Added:
 
     def __init__(self, composed: Composed) -> None:
         self._asked: dict[str, list[_Noting]] = {
-            "terms": [_Noting(one) for one in composed.terms],
-            "alterations": [_Noting(one) for one in composed.alterations],
+            "terms": [_Noting(entry) for entry in composed.terms],
+            "alterations": [_Noting(entry) for entry in composed.alterations],
         }
         terms, alterations = (tuple(self._asked[kind]) for kind in KINDS)
         self.composed = replace(composed, terms=terms, alterations=alterations)
@@ -42,10 +42,12 @@ class Added:
             spec: What the method is composed of: its ``method``, ``terms`` and ``alterations``.
         """
         for kind in KINDS:
-            for one, noting in zip(spec.get(kind, ()), self._asked[kind], strict=True):
+            for added, noting in zip(spec.get(kind, ()), self._asked[kind], strict=True):
                 if not noting.asked:
                     name = spec["method"]["name"]
-                    problem = f"{name}: {kind} are set, but its loss does not ask for {one['name']}"
+                    problem = (
+                        f"{name}: {kind} are set, but its loss does not ask for {added['name']}"
+                    )
                     raise FedloomError(f"{problem}; allowed: none, as its loss is its own")
 
 

@@ -34,13 +34,13 @@ def told(expansion: Expansion) -> dict[str, Any]:
 
 
 def _titles(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {"dataset": {}, "partition": {}, "model": {}}
+    by_kind: dict[str, dict[str, str]] = {"dataset": {}, "partition": {}, "model": {}}
     for run in runs:
-        for kind, titles in found.items():
+        for kind, titles in by_kind.items():
             choice = getattr(run, kind)
             if choice.title:
                 titles[choice.text] = choice.title
-    return found
+    return by_kind
 
 
 def _before(given: Mapping[str, Any]) -> str | None:
@@ -60,17 +60,17 @@ def _entry(specs: list[dict[str, Any]], start: str | None) -> dict[str, Any]:
 
 def _hyper(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a method and of what is added to it, ``mk-mmd.mu``."""
-    found = {key: value for key, value in spec["method"].items() if key != "name"}
-    for one in (*spec["terms"], *spec.get("alterations", ())):
-        found |= {f"{one['name']}.{key}": value for key, value in one.items() if key != "name"}
-    return found
+    hyper = {key: value for key, value in spec["method"].items() if key != "name"}
+    for added in (*spec["terms"], *spec.get("alterations", ())):
+        hyper |= {f"{added['name']}.{key}": value for key, value in added.items() if key != "name"}
+    return hyper
 
 
 def _values(each: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    by_key: dict[str, list[Any]] = {}
     for values in each:
         for key, value in values.items():
-            known = found.setdefault(key, [])
+            known = by_key.setdefault(key, [])
             if value not in known:
                 known.append(value)
-    return found
+    return by_key

@@ -219,20 +219,20 @@ def settings(folder: Path) -> Settings:
     """``config.yaml`` of a config folder; the plugins that it names are in use from now on."""
     path = folder / "config.yaml"
     where = Where(os.path.relpath(path))
-    found = _placed(Settings(**fields.parse(Settings, read_yaml(path), where)), where)
-    _check_board(found.execution.tensorboard, where / "execution")
-    _check_processes(found.execution, where / "execution")
+    settled = _placed(Settings(**fields.parse(Settings, read_yaml(path), where)), where)
+    _check_board(settled.execution.tensorboard, where / "execution")
+    _check_processes(settled.execution, where / "execution")
     # Where results and runs go is tried before anything is written there; data comes hours later.
-    _check_folder(found.data, where / "data")
-    plugins.use(found.plugins, where / "plugins")
-    for name, origin in found.sources.items():
+    _check_folder(settled.data, where / "data")
+    plugins.use(settled.plugins, where / "plugins")
+    for name, origin in settled.sources.items():
         at, known = where / "sources" / name, registry.names("data set")
         if name not in known:
             raise unknown(at, "data set", name, known)
         if not _is_address(origin) and not is_folder(Path(origin)):
             allowed = "a folder that is there, or an http:// or https:// address"
             raise ConfigError(at, f"is {origin!r}", allowed)
-    return found
+    return settled
 
 
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|(?<=[0-9])\.(?=[0-9])){0,99}")
@@ -250,14 +250,14 @@ def check_name(name: str, asked_at: Where) -> None:
 
 def asked(names: Iterable[str]) -> list[str]:
     """The studies that a command line asks for, each once: ``a b``, ``a,b`` and ``a, b`` alike."""
-    return list(dict.fromkeys(one for name in names for one in re.split(r"[,\s]+", name) if one))
+    return list(dict.fromkeys(word for name in names for word in re.split(r"[,\s]+", name) if word))
 
 
 def _check_folder(text: str, where: Where) -> None:
     """Refuse a place that is no folder and can become none."""
     path, problem = Path(text), ""
     try:
-        there = next(one for one in (path, *path.parents) if _is_there(one))
+        there = next(place for place in (path, *path.parents) if _is_there(place))
         # Looked at before it is asked, as a link may lead in a circle or to nowhere.
         if there.stat() and not there.is_dir():
             problem = f"is {text!r}, but {there} is a file"
@@ -305,14 +305,14 @@ def study(folder: Path, name: str, asked_at: Where) -> tuple[Study, Where]:
     if not path.exists():
         raise unknown(asked_at, "study", name, (p.stem for p in path.parent.glob("*.yaml")))
     where = Where(os.path.relpath(path))
-    found = Study(**fields.parse(Study, read_yaml(path), where))
+    read = Study(**fields.parse(Study, read_yaml(path), where))
     for key in ("datasets", "partitions", "models", "methods", "seeds"):
-        if not getattr(found, key):
+        if not getattr(read, key):
             raise ConfigError(where / key, "is empty", "at least one")
-    i = second(found.seeds)
+    i = second(read.seeds)
     if i is not None:
-        raise ConfigError(where / "seeds" / i, f"{found.seeds[i]} stands twice", "each seed once")
-    return found, where
+        raise ConfigError(where / "seeds" / i, f"{read.seeds[i]} stands twice", "each seed once")
+    return read, where
 
 
 def check_methods(folder: Path) -> None:
@@ -343,9 +343,9 @@ def execution(base: Execution, given: Any, where: Where) -> Execution:
     """``base``, but for the keys that a study or a method's entry sets at ``where``."""
     checked = fields.parse(Execution, given, where)
     _check_board(checked["tensorboard"], where)
-    found = replace(base, **{key: checked[key] for key in fields.mapping(given, where)})
-    _check_processes(found, where)
-    return found
+    changed = replace(base, **{key: checked[key] for key in fields.mapping(given, where)})
+    _check_processes(changed, where)
+    return changed
 
 
 def _check_processes(found: Execution, where: Where) -> None:

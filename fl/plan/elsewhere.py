@@ -93,5 +93,7 @@ def _seen(site: Site, model: Choice) -> list[Inputs]:
 
 
 def _told(kinds: list[Inputs]) -> str:
-    shapes = " and ".join(" x ".join(map(str, kind.shape)) for one in kinds for kind in one.kinds)
+    shapes = " and ".join(
+        " x ".join(map(str, kind.shape)) for inputs_seen in kinds for kind in inputs_seen.kinds
+    )
     return f"inputs of {shapes} in {kinds[0].classes} classes"

@@ -48,16 +48,16 @@ def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, i
     if "path" in scheme:
         path = path_of(scheme["path"])
         return _counted(path, path.stat().st_mtime_ns)
-    _, found = registry.entry_of("data set", dataset)
-    several = scheme.get("clients_per_domain", 0) * len(getattr(found, "domains", ()))
-    clients = scheme.get("clients") or several or found.natural or 1
+    _, data = registry.entry_of("data set", dataset)
+    several = scheme.get("clients_per_domain", 0) * len(getattr(data, "domains", ()))
+    clients = scheme.get("clients") or several or data.natural or 1
     unseen = scheme.get("unseen", 0)
     if not isinstance(unseen, int):
         unseen = 0 if isinstance(unseen, str) else round(unseen * clients)
     followed = [key for key in ("val", "test") if isinstance(scheme.get(key), str)]
     pool = 1 - sum(getattr(Common, key) for key in followed)
-    own = 1 - sum(partition_fit.share(scheme, key) for key in ("val", "test", "server"))
-    return clients, unseen, (found.size or 0) * pool * own
+    train = 1 - sum(partition_fit.share(scheme, key) for key in ("val", "test", "server"))
+    return clients, unseen, (data.size or 0) * pool * train
 
 
 @cache
@@ -107,7 +107,10 @@ class Rates:
 def _key(spec: Mapping[str, Any], keys: tuple[str, ...]) -> str:
     # Numbers such as weights and rates cost nothing; what a term looks at, and how often, does.
     added = [
-        [{k: v for k, v in one.items() if not isinstance(v, float)} for one in spec.get(kind, ())]
+        [
+            {k: v for k, v in added_spec.items() if not isinstance(v, float)}
+            for added_spec in spec.get(kind, ())
+        ]
         for kind in ("terms", "alterations")
     ]
     return json.dumps([[(key, spec[key]["name"]) for key in keys], *added], sort_keys=True)

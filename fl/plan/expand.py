@@ -86,7 +86,9 @@ class Expansion:
     @property
     def needs_weights(self) -> bool:
         """Whether final weights are read, by an analysis or because the study says so."""
-        analysed = any(getattr(one.entry.target, "weights", False) for one in self.analyses)
+        analysed = any(
+            getattr(analysis.entry.target, "weights", False) for analysis in self.analyses
+        )
         return self.study.keep_weights or analysed
 
 
@@ -154,9 +156,9 @@ def expand(
         for path in (path_of(s.values["path"]) for s in schemes if "path" in s.values)
     }
     watched = {**own.watched, **files}
-    found = list(runs.values())
+    planned = list(runs.values())
     execution = entries.execution
-    return Expansion(name, study, where, found, watched, counts, analyses, execution)
+    return Expansion(name, study, where, planned, watched, counts, analyses, execution)
 
 
 def _checked(site: Site, model: Choice, task: Task, analyses: Sequence[Choice]) -> modal_check.Held:
@@ -172,8 +174,8 @@ def _checked(site: Site, model: Choice, task: Task, analyses: Sequence[Choice]) 
 
 def _check_task(dataset: Choice, scheme: Choice, model: Choice, task: Task) -> None:
     task_check.check_alike(dataset, task)
-    for one in (scheme, model):
-        task_check.check(one.entry, task, dataset, one.at)
+    for choice in (scheme, model):
+        task_check.check(choice.entry, task, dataset, choice.at)
 
 
 @dataclass(frozen=True)

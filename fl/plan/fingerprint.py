@@ -31,8 +31,8 @@ def each(folder: Path, studies: Iterable[str], settings: Settings) -> dict[str, 
 
 
 def _whole(shared: str, folder: Path, wanted: Sequence[str]) -> str:
-    own = {folder / "studies" / f"{name}.yaml" for name in wanted}
-    return identity.digest([shared, list(wanted), _hashes(own), _variables(own)])
+    study_files = {folder / "studies" / f"{name}.yaml" for name in wanted}
+    return identity.digest([shared, list(wanted), _hashes(study_files), _variables(study_files)])
 
 
 def _shared(folder: Path, settings: Settings) -> str:
@@ -47,8 +47,10 @@ def _shared(folder: Path, settings: Settings) -> str:
 def _variables(files: Iterable[Path]) -> dict[str, str | None]:
     """The values of all variables that these files name, and of what ``~`` means."""
     texts = (path.read_bytes().decode(errors="replace") for path in files if path.is_file())
-    found = {one["plain"] or one["braced"] for text in texts for one in VARIABLE.finditer(text)}
-    return {name: os.environ.get(name) for name in sorted({*found, "HOME"})}
+    names = {
+        match["plain"] or match["braced"] for text in texts for match in VARIABLE.finditer(text)
+    }
+    return {name: os.environ.get(name) for name in sorted({*names, "HOME"})}
 
 
 def _hashes(files: Iterable[Path]) -> dict[str, str]:

@@ -74,8 +74,10 @@ def turns(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
     """
     left = {bundle.bundle: bundle for bundle in bundles}
     while left:
-        free = [one for one in left.values() if not left.keys() & {*one.after}] or [*left.values()]
-        unleased = (one for one in free if not any(store.holder(m.run) for m in one.runs))
+        free = [bundle for bundle in left.values() if not left.keys() & {*bundle.after}] or [
+            *left.values()
+        ]
+        unleased = (bundle for bundle in free if not any(store.holder(m.run) for m in bundle.runs))
         yield left.pop(next(unleased, free[0]).bundle)
 
 
@@ -118,11 +120,11 @@ def form(
 
 def readers(studies: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """By bundle, the studies that need it: of a plan, or of its summary in ``plan.json``."""
-    found: dict[str, list[str]] = {}
+    by_bundle: dict[str, list[str]] = {}
     for name, study in studies.items():
         for bundle in study.get("bundles") or {run["bundle"] for run in study["runs"]}:
-            found.setdefault(bundle, []).append(name)
-    return found
+            by_bundle.setdefault(bundle, []).append(name)
+    return by_bundle
 
 
 def _name(group: Sequence[str]) -> str:
@@ -223,10 +225,10 @@ def _dealt(units: list[Unit], costs: Mapping[str, float], length: float) -> list
 
 def _cost(bundle: Bundle, rates: Rates, store: Store, merge: bool | Machine) -> float:
     """Seconds of a bundle; on one machine they may be a guess, as no scheduler ends a job there."""
-    found = seconds(bundle, rates, store)
-    if math.isinf(found) and isinstance(merge, Machine):
+    estimated = seconds(bundle, rates, store)
+    if math.isinf(estimated) and isinstance(merge, Machine):
         return STEP * sum(_steps(member.spec) for member in lacks(bundle, store))
-    return found
+    return estimated
 
 
 def _steps(spec: Mapping[str, Any]) -> int:
@@ -257,6 +259,6 @@ def gpus(execution: Mapping[str, Any]) -> int:
     """
     device, each = execution["device"], execution["gpus"]
     if each is None:
-        found = device == "auto" and any(Path("/dev").glob("nvidia[0-9]*"))
-        each = int(device == "cuda" or found)
+        any_there = device == "auto" and any(Path("/dev").glob("nvidia[0-9]*"))
+        each = int(device == "cuda" or any_there)
     return int(execution["processes"] * each)

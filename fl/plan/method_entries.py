@@ -83,16 +83,16 @@ class Entries:
         at = self._where / "methods"
         yield study, [label for label in self.points if not self._elsewhere[label]]
         for label in self.points:
-            own, start, on = self.site(label, study), self.start(label), self.train_on(label)
+            here, start, on = self.site(label, study), self.start(label), self.train_on(label)
             if start is not None:
                 before = self.site(start, study)
-                check_start(start, before, own, model, at / label / "start")
-            if isinstance(on, str) and self.site(on, study) != own:
-                problem = f"{on!r} makes images for other clients than those of {own.scheme.text}"
+                check_start(start, before, here, model, at / label / "start")
+            if isinstance(on, str) and self.site(on, study) != here:
+                problem = f"{on!r} makes images for other clients than those of {here.scheme.text}"
                 allowed = "an entry of the same data set and partition"
                 raise ConfigError(at / label / "train_on", problem, allowed)
             if self._elsewhere[label]:
-                yield own, [label]
+                yield here, [label]
 
     def check(
         self,
@@ -110,15 +110,15 @@ class Entries:
         """
         size = dataset.entry.make(dataset.values).size
         for label in labels:
-            found = self.points[label]
+            points = self.points[label]
             at = self._where / "methods" / label
-            if len(found) > 1 and not partition_fit.validates(scheme.spec):
+            if len(points) > 1 and not partition_fit.validates(scheme.spec):
                 problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
             if self._study.scored == "best" and not partition_fit.validates(scheme.spec):
                 problem = f"is best, but {scheme.text} has no validation samples to tell by"
                 raise ConfigError(self._where / "scored", problem, "last, or a val > 0")
-            target = found[0].entry.target
+            target = points[0].entry.target
             if declared(target).validates and not partition_fit.validates(scheme.spec):
                 problem = f"learns by validation samples, of which {scheme.text} has none"
                 raise ConfigError(at, problem, "a partition with val > 0")
@@ -128,8 +128,8 @@ class Entries:
             self._check_task(label, task, dataset)
             modal_check.check_trained_on(self.train_on(label), held, at / "train_on")
             if held in modal_check.ALL:
-                modal_check.check_inputs(found[0].entry, dataset, model, at)
-            for point in found:
+                modal_check.check_inputs(points[0].entry, dataset, model, at)
+            for point in points:
                 self._check_batch(label, point.training["batch_size"], size, dataset)
 
     def rehearse(
@@ -172,13 +172,13 @@ class Entries:
 
     def _check_task(self, label: str, task: Task, dataset: Choice) -> None:
         """Whether a method, and what is added to it, goes with the labels of a data set."""
-        at, found = self._where / "methods" / label, self.points[label]
-        task_check.check(found[0].entry, task, dataset, at)
+        at, points = self._where / "methods" / label, self.points[label]
+        task_check.check(points[0].entry, task, dataset, at)
         for key, kind in ADDED.items():
-            for spec in getattr(found[0], key):
+            for spec in getattr(points[0], key):
                 there = at / key / spec["name"]
                 task_check.check(registry.find(kind, spec["name"], there), task, dataset, there)
-        for moved in {point.training["augmentation"] for point in found} - {"none"}:
+        for moved in {point.training["augmentation"] for point in points} - {"none"}:
             if not task.augmented:
                 problem = f"is {moved}, but {dataset.text} has {task.given}, which would stay"
                 raise self._wrong(label, "augmentation", problem, "none")
@@ -217,21 +217,21 @@ class Entries:
             The label of the entry whose images it trains on, or a number of real samples per class.
         """
         at, given = self._where / "methods" / label / "train_on", self._given[label]
-        found = given.get("train_on")
-        if found is None or (isinstance(found, int) and not isinstance(found, bool)):
-            return None if found is None else int(fields.value(Count, found, at))
+        asked = given.get("train_on")
+        if asked is None or (isinstance(asked, int) and not isinstance(asked, bool)):
+            return None if asked is None else int(fields.value(Count, asked, at))
         makers = [name for name in self._given if self.distils(name)]
-        if not isinstance(found, str) or found not in makers or found == label:
-            problem = f"is {found!r}"
+        if not isinstance(asked, str) or asked not in makers or asked == label:
+            problem = f"is {asked!r}"
             allowed = "a number of images of every class, or an entry of this study that makes "
             raise ConfigError(at, problem, f"{allowed}virtual ones: {', '.join(makers) or 'none'}")
         if self.start(label) is not None:
             raise ConfigError(at, "stands beside start", "one of both")
-        if self.train_on(found) is not None:
+        if self.train_on(asked) is not None:
             raise ConfigError(
-                at, f"{found!r} does not train on all samples itself", "one that does"
+                at, f"{asked!r} does not train on all samples itself", "one that does"
             )
-        return found
+        return asked
 
     def distils(self, label: str) -> bool:
         """Whether an entry makes virtual images, once for all seeds."""
@@ -305,6 +305,8 @@ class Entries:
         """How an entry is computed: as the study, the method or the entry says, the last wins."""
         name = self._entry(label).name
         defaults, defaults_at = config.method_defaults(self._folder, name)
-        own = config.execution(self.execution, defaults.get("execution"), defaults_at / "execution")
+        of_method = config.execution(
+            self.execution, defaults.get("execution"), defaults_at / "execution"
+        )
         at = self._where / "methods" / label / "execution"
-        return config.execution(own, self._given[label].get("execution"), at)
+        return config.execution(of_method, self._given[label].get("execution"), at)

@@ -41,7 +41,7 @@ def check(model: Choice, dataset: Choice, scheme: Choice) -> Held:
         holders = f"clients {first} to {first + counts[1] - 1}"
         problem = f"{model.text} takes one kind of input, but {holders} of {scheme.text} have "
         problem += f"{kinds[1]}, where others have {kinds[0]}"
-        fitting = [one.name for one in registry.entries("model") if takes(one.target, inputs)]
+        fitting = [entry.name for entry in registry.entries("model") if takes(entry.target, inputs)]
         raise ConfigError(model.at, problem, ", ".join(fitting) or f"one for {', '.join(kinds)}")
     return "one" if len(counts) == len(kinds) else "some"
 
@@ -92,12 +92,11 @@ def check_trained_on(found: object, held: Held, where: Where) -> None:
 
 def check_analyses(held: Held, dataset: Choice, model: Choice, analyses: Sequence[Choice]) -> None:
     """Refuse (`ConfigError`) an analysis that passes inputs of one kind through one network."""
-    for one in analyses:
+    for analysis in analyses:
         if held in ALL:
-            check_inputs(one.entry, dataset, model, one.at)
+            check_inputs(analysis.entry, dataset, model, analysis.at)
         alike = ("weights", "one_modality")
-        if held in DIFFER and any(getattr(one.entry.target, name, False) for name in alike):
-            problem = (
-                f"{one.entry.name} takes all clients for alike, but they have several modalities"
-            )
-            raise ConfigError(one.at, problem, "a partition without `modalities`")
+        if held in DIFFER and any(getattr(analysis.entry.target, name, False) for name in alike):
+            problem = f"{analysis.entry.name} takes all clients for alike, "
+            problem += "but they have several modalities"
+            raise ConfigError(analysis.at, problem, "a partition without `modalities`")

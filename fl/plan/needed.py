@@ -39,15 +39,15 @@ def look(folder: Path, studies: Iterable[str]) -> Needed:
     """
     config.settings(folder)
     config.check_methods(folder)
-    found = Needed()
+    needed = Needed()
     for name in studies:
         try:
             bundles = plan.asked(folder, [name], checked=False).bundles
         except FedloomError as error:
-            found.unplanned[name] = error
+            needed.unplanned[name] = error
         else:
-            found.members.update({m["run"]: m for b in bundles.values() for m in b["runs"]})
-    return found
+            needed.members.update({m["run"]: m for b in bundles.values() for m in b["runs"]})
+    return needed
 
 
 def every(folder: Path) -> list[str]:
@@ -62,16 +62,16 @@ def datasets(folder: Path, needed: Needed) -> dict[str, str]:
         FedloomError: That study's error, if its file does not tell its data sets: then any run may
             be one of the study's.
     """
-    found: dict[str, str] = {}
+    by_dataset: dict[str, str] = {}
     for study, why in needed.unplanned.items():
         try:
             items = config.read_yaml(folder / "studies" / f"{study}.yaml").get("datasets")
             if not isinstance(items, list) or not items:
                 raise ValueError(items)
-            found |= {_name(item): study for item in items}
+            by_dataset |= {_name(item): study for item in items}
         except (FedloomError, ValueError):
             raise why from None
-    return found
+    return by_dataset
 
 
 def _name(item: Any) -> str:

@@ -51,18 +51,20 @@ class Own:
             users = data.own(dataset, origin)
             self._watch(dataset, users)
             contents = Contents(self.root)
-            found = {name: contents.of(files) for name, files in users.items() if _there(files)}
+            contents_by_name = {
+                name: contents.of(files) for name, files in users.items() if _there(files)
+            }
             # A table is looked through for these, and tells what is wrong with it.
             _ = dataset.shape, dataset.classes, dataset.size, dataset.natural
         except DataError as error:
             raise ConfigError(choice.at, str(error)) from None
-        held = self._held(choice, dataset, origin)
-        settled = replace(choice, content={**found, **held})
+        locked = self._held(choice, dataset, origin)
+        settled = replace(choice, content={**contents_by_name, **locked})
         return replace(settled, id=materials.dataset_id(settled.spec))
 
     def _held(self, choice: Choice, dataset: data.Dataset, origin: str | None) -> dict[str, str]:
         """The content of the files that the lock file has an entry for."""
-        name, users, found = data.raw_name(choice.spec), data.own(dataset, origin), {}
+        name, users, by_source = data.raw_name(choice.spec), data.own(dataset, origin), {}
         lock = Lock(self.lock, name)
         for source in data.sources(dataset):
             path = data.placed(source, origin, self.root / "raw" / name)
@@ -76,14 +78,14 @@ class Own:
                 allowed = f"that file; or, if the new one is meant, no {source.name} in the lock"
                 raise ConfigError(choice.at, problem, f"{allowed}: runs on it get other names")
             if there:
-                found[source.name] = there
-        return found
+                by_source[source.name] = there
+        return by_source
 
     def _watch(self, dataset: data.Dataset, users: Mapping[str, list[Path]]) -> None:
         """Record the `stamp` of files; a folder, to which files may be added, counts as one."""
         path = getattr(dataset, "path", None)
         folder = path_of(path) if isinstance(path, str) and path_of(path).is_dir() else None
-        files = [file for found in users.values() for file in found]
+        files = [file for paths in users.values() for file in paths]
         outside = [file for file in files if not folder or not file.is_relative_to(folder)]
         for place in (folder, *outside):
             if place is not None:

@@ -49,21 +49,21 @@ def share(scheme: Spec, split: str) -> float:
 
 def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
     """Refuse at once a partition that cannot be made of that data set (`ConfigError`)."""
-    _, found = entry_of("data set", dataset)
+    _, data = entry_of("data set", dataset)
     clients, per_client = scheme.get("clients"), scheme.get("classes_per_client", 1)
     least = max(3, scheme.get("min_samples", 0))
-    if clients and found.size is not None and found.size < least * clients:
-        problem = f"is {clients}, too many for the {found.size} samples of {dataset['name']}"
-        allowed = f"at most {found.size // least}, so that each gets {least} or more"
+    if clients and data.size is not None and data.size < least * clients:
+        problem = f"is {clients}, too many for the {data.size} samples of {dataset['name']}"
+        allowed = f"at most {data.size // least}, so that each gets {least} or more"
         raise ConfigError(where / "clients", problem, allowed)
-    if clients and found.size is not None and found.size < per_client * clients:
-        problem = f"is {clients}, too many for {per_client} classes each of {found.size} samples"
-        allowed = f"at most {found.size // per_client}, so that a holder of a class gets a sample"
+    if clients and data.size is not None and data.size < per_client * clients:
+        problem = f"is {clients}, too many for {per_client} classes each of {data.size} samples"
+        allowed = f"at most {data.size // per_client}, so that a holder of a class gets a sample"
         raise ConfigError(where / "clients", problem, allowed)
     for key in ("classes_per_client", "dominant_classes"):
-        if scheme.get(key, 1) > found.classes:
-            problem = f"is {scheme[key]}, but {dataset['name']} has {found.classes} classes"
-            raise ConfigError(where / key, problem, f"1 to {found.classes}")
+        if scheme.get(key, 1) > data.classes:
+            problem = f"is {scheme[key]}, but {dataset['name']} has {data.classes} classes"
+            raise ConfigError(where / key, problem, f"1 to {data.classes}")
     if scheme.get("test", 0.5) in (0, 1) or share(scheme, "val") + share(scheme, "test") >= 1:
         problem = f"is {scheme['test']} beside val {scheme.get('val', 0)}"
         raise ConfigError(where / "test", problem, "test > 0 and val + test < 1")
@@ -75,10 +75,10 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
     if clients and not isinstance(unseen, str) and unseen >= clients:
         problem = f"is {unseen}, but there are {clients} clients"
         raise ConfigError(where / "unseen", problem, f"a share < 1, or at most {clients - 1}")
-    _check_published(scheme, dataset, getattr(found, "published_splits", None), where)
-    if "clients_per_domain" in scheme and not getattr(found, "domains", ()):
+    _check_published(scheme, dataset, getattr(data, "published_splits", None), where)
+    if "clients_per_domain" in scheme and not getattr(data, "domains", ()):
         raise ConfigError(where, f"{dataset['name']} has no domains", "a data set that has")
-    if scheme["name"] == "natural" and not found.natural:
+    if scheme["name"] == "natural" and not data.natural:
         allowed = "another scheme, or a data set that has"
         raise ConfigError(where, f"{dataset['name']} has no clients of its own", allowed)
     if "path" in scheme:
@@ -86,7 +86,7 @@ def check_fit(scheme: Spec, dataset: Spec, where: Where) -> None:
         try:
             table = holdings.brought(scheme)
             holdings.check_columns(table, scheme["path"])
-            size = table["sample"].max() + 1 if found.size is None else found.size
+            size = table["sample"].max() + 1 if data.size is None else data.size
             holdings.validate(table, np.broadcast_to(0, size), source=scheme["path"])
         except DataError as error:
             raise ConfigError(where / "path", str(error)) from None

@@ -168,7 +168,7 @@ def _partition(run: Run) -> dict[str, Any]:
 
 def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[str, Any]:
     study = expansion.study
-    found = {
+    content = {
         "study": expansion.name,
         "title": study.title or expansion.name,
         "question": study.question,
@@ -196,14 +196,14 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
         **told(expansion),
     }
     looks = {path.name: sha256(path) for path in fingerprint.TEMPLATES.glob("report.*")}
-    return {**found, "hash": identity.digest([found, identity.room("report"), looks])}
+    return {**content, "hash": identity.digest([content, identity.room("report"), looks])}
 
 
 def _analysed(study: dict[str, Any], analyses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A study with the analyses that its report shows."""
     if not analyses:
         return study
-    told = [{key: one[key] for key in ("analysis", "text", "title")} for one in analyses]
+    told = [{key: analysis[key] for key in ("analysis", "text", "title")} for analysis in analyses]
     return {**study, "analyses": told, "hash": identity.digest([study["hash"], told])}
 
 

@@ -72,8 +72,10 @@ def points(
     merged = _layered(study.training, fixed, defaults, given)
     added = _added(merged, at)
     merged = {key: value for key, value in merged.items() if key not in RESERVED}
-    for name, (_, one, values) in added.items():
-        declared |= {f"{name}.{key}": field for key, field in fields.fields(one.target).items()}
+    for name, (_, added_entry, values) in added.items():
+        declared |= {
+            f"{name}.{key}": field for key, field in fields.fields(added_entry.target).items()
+        }
         merged |= {f"{name}.{key}": value for key, value in values.items()}
     merged |= _published(folder, study, where, label, declared)
     several = [k for k, v in merged.items() if is_grid(declared.get(k), v) and len(v) > 1]
@@ -83,8 +85,8 @@ def points(
         rest = {k: v for k, v in values.items() if k in training}
         settled = Training.settle(fields.parse(Training, rest, at), at)
         specs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ADDED}
-        for name, (kind, one, _) in added.items():
-            parsed = one.parse(_within(values, name), at / kind / name)
+        for name, (kind, added_entry, _) in added.items():
+            parsed = added_entry.parse(_within(values, name), at / kind / name)
             specs[kind].append({"name": name, **parsed})
         yield Point(entry, hyper, **specs, training=settled, grid={k: values[k] for k in several})
 
@@ -93,27 +95,27 @@ def _added(merged: Mapping[str, Any], at: Where) -> dict[str, tuple[str, Entry, 
     """What an entry adds, by name: the config key, its kind, and the keys that the entry sets of
     it.
     """
-    found: dict[str, tuple[str, Entry, Mapping[str, Any]]] = {}
+    by_name: dict[str, tuple[str, Entry, Mapping[str, Any]]] = {}
     for kind, called in ADDED.items():
         where = at / kind
         for name, values in fields.mapping(merged.get(kind), where).items():
             entry = registry.find(called, name, where / name)
-            if name in found:
-                problem = f"{name!r} stands in {found[name][0]} too"
+            if name in by_name:
+                problem = f"{name!r} stands in {by_name[name][0]} too"
                 raise ConfigError(where / name, problem, "each name once, as keys go by it")
             values = fields.mapping(values, where / name)
             for key in values:
                 if key not in fields.fields(entry.target):
                     raise unknown(where / name / key, "key", key, fields.fields(entry.target))
             each_once(fields.fields(entry.target), values, where / name)
-            found[name] = (kind, entry, values)
-    return found
+            by_name[name] = (kind, entry, values)
+    return by_name
 
 
 def _within(values: Mapping[str, Any], added: str) -> dict[str, Any]:
     """The keys that are set of what is added, by the entry or by a published table."""
-    found = ((key.partition("."), value) for key, value in values.items())
-    return {key: value for (name, dot, key), value in found if dot and name == added}
+    parted = ((key.partition("."), value) for key, value in values.items())
+    return {key: value for (name, dot, key), value in parted if dot and name == added}
 
 
 def _published(
@@ -125,13 +127,13 @@ def _published(
         return {}
     if best is None:
         raise ConfigError(where, "is missing", "what to take, as grid is published")
-    cells, found = published.table(folder, best.source, best.table, where), {}
+    cells, values = published.table(folder, best.source, best.table, where), {}
     for key, row in best.rows.get(label, {}).items():
         at = where / "rows" / label / key
         if key not in declared:
             raise unknown(at, "key", key, declared)
-        found[key] = published.number(published.cell(cells, row, best.column, at))
-    return found
+        values[key] = published.number(published.cell(cells, row, best.column, at))
+    return values
 
 
 def _check_layer(

@@ -37,7 +37,9 @@ def table(folder: Path, source: str, name: str, where: Where) -> dict[tuple[str,
     there = dict.fromkeys(name for name, *_ in cells)
     if name not in there:
         raise unknown(where / "table", "table", name, there)
-    return {(row, column): line for (own, row, column), line in cells.items() if own == name}
+    return {
+        (row, column): line for (in_table, row, column), line in cells.items() if in_table == name
+    }
 
 
 def _cells(path: Path) -> dict[tuple[str, str, str], Line]:

@@ -22,7 +22,7 @@ def published_cells(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
         ConfigError: For a cell that is not there or stands twice, and for an entry, a setting or a
             modality that the study does not have.
     """
-    found = []
+    compared = []
     for i, cells in enumerate(expansion.study.published):
         at = expansion.where / "published" / i
         if cells.unseen and cells.modality is not None:
@@ -39,18 +39,18 @@ def published_cells(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
             if setting not in settings:
                 raise unknown(at / "columns" / setting, "data set or partition", setting, settings)
             line = published.cell(table, row, column, at)
-            one = _cell(cells.source, line, label, setting)
+            cell = _cell(cells.source, line, label, setting)
             if cells.modality is not None:
                 number = _modality(expansion, cells.modality, setting, at / "modality")
-                one["modality"] = {"name": cells.modality, "number": number}
+                cell["modality"] = {"name": cells.modality, "number": number}
             if cells.unseen:
                 _check_held_out(expansion, setting, at / "unseen")
-                one["unseen"] = True
-            if one in found:
+                cell["unseen"] = True
+            if cell in compared:
                 problem = f"the cell {row} / {column} stands twice for {label} on {setting}"
                 raise ConfigError(at, problem, "each cell once")
-            found.append(one)
-    return found
+            compared.append(cell)
+    return compared
 
 
 def _check_held_out(expansion: Expansion, setting: str, at: Where) -> None:
@@ -67,9 +67,9 @@ def _modality(expansion: Expansion, name: str, setting: str, at: Where) -> int:
     for run in expansion.runs:
         kinds, counts = materials.modalities_of(run.dataset.spec), run.partition.values
         # How many a table of one's own has is not known before it is read.
-        own = len(kinds) + 1 if "path" in counts else 0
+        most = len(kinds) + 1 if "path" in counts else 0
         if setting in (run.dataset.text, run.partition.text):
-            there = groups(kinds, len(counts.get("modalities") or ()) or own)
+            there = groups(kinds, len(counts.get("modalities") or ()) or most)
             dealt.append([named(group) for group in there])
     for names in dealt:
         if name in names:

@@ -291,8 +291,8 @@ class _Stage:
                 x = draw.standard_normal(shape).astype(np.float32)
             return Arrays(x, y, None, device, augmentation=chosen.get(kind, augmentation))
 
-        found = data.tree(made)
-        return SeveralArrays(found) if data.parts else found
+        samples = data.tree(made)
+        return SeveralArrays(samples) if data.parts else samples
 
 
 def _names(tree: Tree) -> Iterator[str]:
@@ -309,15 +309,15 @@ def _network(
 ) -> Network:
     """The model, once it has seen one input: zeros, or the last token, which it must know."""
     x = kind.tree(
-        lambda one: (
-            torch.full((1, *one.shape), one.tokens - 1)
-            if one.tokens
-            else torch.zeros(1, *one.shape)
+        lambda modality: (
+            torch.full((1, *modality.shape), modality.tokens - 1)
+            if modality.tokens
+            else torch.zeros(1, *modality.shape)
         )
     )
     try:
         network = Network(make)
-        if any(one.tokens for one in kind.kinds):
+        if any(modality.tokens for modality in kind.kinds):
             variables = network.init(0)
             with torch.no_grad():
                 network.eval(variables["params"], variables["buffers"], x)
@@ -336,10 +336,10 @@ def _network(
 
 def _told(kind: Inputs) -> str:
     return " and ".join(
-        (f"{one.name} " if one.name else "")
-        + f"of shape {one.shape}"
-        + (f", {one.tokens} different tokens" if one.tokens else "")
-        for one in kind.kinds
+        (f"{modality.name} " if modality.name else "")
+        + f"of shape {modality.shape}"
+        + (f", {modality.tokens} different tokens" if modality.tokens else "")
+        for modality in kind.kinds
     )
 
 

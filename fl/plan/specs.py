@@ -63,7 +63,7 @@ def composed(spec: Spec) -> Composed:
     return Composed(
         entry_of("method", spec["method"])[1],
         tuple(entry_of("term", term)[1] for term in spec["terms"]),
-        tuple(entry_of("alteration", one)[1] for one in spec.get("alterations", ())),
+        tuple(entry_of("alteration", alteration)[1] for alteration in spec.get("alterations", ())),
     )
 
 
@@ -125,7 +125,9 @@ def _entries(spec: Spec) -> dict[str, str]:
 def _added(spec: Spec) -> Iterator[tuple[str, str, Spec]]:
     """What a study adds to the method: its name in `code`, its kind, its spec."""
     yield from (("term", "term", term) for term in spec["terms"])
-    yield from (("alterations", "alteration", one) for one in spec.get("alterations", ()))
+    yield from (
+        ("alterations", "alteration", alteration) for alteration in spec.get("alterations", ())
+    )
 
 
 def model_code(spec: Spec) -> str:

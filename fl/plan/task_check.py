@@ -23,7 +23,9 @@ def check(entry: Entry, task: Task, dataset: Choice, where: Where) -> None:
         return
     wanted = ", ".join(_task(name).given for name in tasks_of(entry.target))
     problem = f"{entry.name} asks for {wanted}, but {dataset.text} has {task.given}"
-    others = [one.name for one in registry.entries(entry.kind) if serves(one.target, task.name)]
+    others = [
+        other.name for other in registry.entries(entry.kind) if serves(other.target, task.name)
+    ]
     raise ConfigError(where, problem, ", ".join(others) or f"no {entry.kind}")
 
 
@@ -38,8 +40,8 @@ def settled(
             to re-weight test samples by, or if an analysis is made for another task.
     """
     task: Task = materials.task_entry(datasets[0].spec).make({})
-    for one in datasets:
-        check_alike(one, task)
+    for dataset in datasets:
+        check_alike(dataset, task)
     reweighted = study.test == "reweighted"
     if reweighted and not task.counted:
         problem = f"is reweighted, but {datasets[0].text} has {task.given}"
@@ -62,12 +64,12 @@ def check_alike(dataset: Choice, task: Task) -> None:
 
 def check_named(analyses: Sequence[Choice], entries: Collection[str]) -> None:
     """Refuse (`ConfigError`) an analysis whose key ``methods`` names what is no entry."""
-    for one in analyses:
-        for i, label in enumerate(one.values.get("methods", ())):
+    for analysis in analyses:
+        for i, label in enumerate(analysis.values.get("methods", ())):
             if label not in entries:
-                raise unknown(one.at / "methods" / i, "entry", label, entries)
+                raise unknown(analysis.at / "methods" / i, "entry", label, entries)
 
 
 def _task(name: str) -> Task:
-    found: Task = registry.find("task", name, Where("tasks")).make({})
-    return found
+    task: Task = registry.find("task", name, Where("tasks")).make({})
+    return task
