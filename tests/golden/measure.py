@@ -187,7 +187,7 @@ def _of_data(name: str, values: worlds.World) -> Fingerprint:
         texts.append(_hash(repr([prepared.classes, prepared.domains]).encode()))
         numbers = [float(np.asarray(a, np.float64).std()) for _, a in sorted(arrays.items())]
         for normalisation in (prepared.normalisation, *prepared.normalisations.values()):
-            for value in (normalisation or {}).values():
+            for _, value in sorted((normalisation or {}).items()):
                 numbers += np.atleast_1d(np.asarray(value, np.float64)).tolist()
         return {"text": " / ".join(texts), "numbers": numbers}
     finally:
