@@ -122,9 +122,9 @@ def test_who_trains_alone_does_not_notice_the_others(method: str) -> None:
     state_of_two, rows_of_two = worlds.run(two, "stacked")
     first = trees.take(state.clients, slice(0, 2))
     assert worlds.distance(state_of_two.clients, first) < 1e-12
-    own = rows[rows["client"] < 2].reset_index(drop=True)
-    assert len(own) < len(rows)
-    assert worlds.rows_agree(rows_of_two, own, 1e-12)
+    expected = rows[rows["client"] < 2].reset_index(drop=True)
+    assert len(expected) < len(rows)
+    assert worlds.rows_agree(rows_of_two, expected, 1e-12)
 
 
 # What is learnt from, and what leaves a client
