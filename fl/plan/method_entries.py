@@ -16,6 +16,7 @@ from fl.base.declaration import declared
 from fl.base.errors import ConfigError, FedloomError, Where, unknown
 from fl.base.fields import Count
 from fl.base.registry import Entry
+from fl.base.schema import SERVER
 from fl.plan import config, modal_check, partition_fit, task_check
 from fl.plan.components import Choice
 from fl.plan.config import Execution, Study
@@ -112,17 +113,17 @@ class Entries:
         for label in labels:
             points = self.points[label]
             at = self._where / "methods" / label
-            if len(points) > 1 and not partition_fit.validates(scheme.spec):
+            if len(points) > 1 and not partition_fit.holds(scheme.spec, "val"):
                 problem = f"is a grid, but {scheme.text} has no validation samples to choose by"
                 raise ConfigError(at, problem, "one point, or a partition with val > 0")
-            if self._study.scored == "best" and not partition_fit.validates(scheme.spec):
+            if self._study.scored == "best" and not partition_fit.holds(scheme.spec, "val"):
                 problem = f"is best, but {scheme.text} has no validation samples to tell by"
                 raise ConfigError(self._where / "scored", problem, "last, or a val > 0")
             target = points[0].entry.target
-            if declared(target).validates and not partition_fit.validates(scheme.spec):
+            if declared(target).validates and not partition_fit.holds(scheme.spec, "val"):
                 problem = f"learns by validation samples, of which {scheme.text} has none"
                 raise ConfigError(at, problem, "a partition with val > 0")
-            if declared(target).server_data and not partition_fit.serves(scheme.spec):
+            if declared(target).server_data and not partition_fit.holds(scheme.spec, SERVER):
                 problem = f"trains on the server, which holds no samples in {scheme.text}"
                 raise ConfigError(at, problem, "a partition with server > 0")
             self._check_task(label, task, dataset)

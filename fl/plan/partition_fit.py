@@ -17,18 +17,13 @@ Spec = Mapping[str, Any]
 """``{"name": ..., key: value, ...}`` of a partition scheme, or of a data set."""
 
 
-def validates(scheme: Spec) -> bool:
-    """Whether a partition of that scheme has validation samples to choose a grid's point by."""
+def holds(scheme: Spec, split: str) -> bool:
+    """Whether a partition of that scheme has samples of ``val``, by which a grid's point can be
+    chosen, or of ``server``, which are the server's own.
+    """
     if "path" in scheme:
-        return bool((holdings.brought(scheme)["split"] == "val").any())
-    return bool(scheme.get("val", 0))
-
-
-def serves(scheme: Spec) -> bool:
-    """Whether a partition of that scheme has samples that are the server's own."""
-    if "path" in scheme:
-        return bool((holdings.brought(scheme)["split"] == SERVER).any())
-    return bool(scheme.get(SERVER, 0))
+        return bool((holdings.brought(scheme)["split"] == split).any())
+    return bool(scheme.get(split, 0))
 
 
 def holds_out(scheme: Spec) -> bool:
