@@ -162,16 +162,16 @@ class SeveralArrays(Arrays):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of each input."""
-        return {name: part.shape for name, part in self._parts.items()}
+        return {name: arrays.shape for name, arrays in self._parts.items()}
 
     @property
     def random(self) -> bool:
         """Whether training batches need keys."""
-        return any(part.random for part in self._parts.values())
+        return any(arrays.random for arrays in self._parts.values())
 
     def inputs(self, index: Tensor, key: Tensor | None = None) -> dict[str, Any]:
         """By name, [*index.shape, ...] each. The images of a sample are augmented alike."""
-        return {name: part.inputs(index, key) for name, part in self._parts.items()}
+        return {name: arrays.inputs(index, key) for name, arrays in self._parts.items()}
 
 
 def augmented(kinds: Sequence[Modality], augmentation: str) -> dict[Modality, str]:

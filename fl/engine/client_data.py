@@ -59,13 +59,13 @@ class ClientData:
         split = table["split"].mask(unseen & (table["split"] == "test").to_numpy(bool), UNSEEN)
         split = split.mask(unseen & (table["split"] == "val").to_numpy(bool), UNSEEN_VAL)
         by_split = {}
-        for name, part in table.groupby(split, sort=True):
-            by_split[str(name)] = _by_client(part, clients)
+        for name, rows in table.groupby(split, sort=True):
+            by_split[str(name)] = _by_client(rows, clients)
         dealt = enumerate(by_split.pop(SERVER, ()))
-        served = [own for client, own in dealt if client not in away]
+        served = [numbers for client, numbers in dealt if client not in away]
         union = np.sort(np.concatenate(by_split.get("test", [np.zeros(0, np.int64)])))
         if test == UNION:
-            by_split["test"] = [union if len(own) else own for own in by_split["test"]]
+            by_split["test"] = [union if len(numbers) else numbers for numbers in by_split["test"]]
         without = () if everybody else tuple(away.tolist())
         modality = None
         if MODALITY in table:
@@ -85,7 +85,7 @@ class ClientData:
         """The same clients, but only some of them hold samples and take part."""
         wanted = set(clients.tolist())
         samples = {
-            split: [own if k in wanted else NO_SAMPLES for k, own in enumerate(by_client)]
+            split: [numbers if k in wanted else NO_SAMPLES for k, numbers in enumerate(by_client)]
             for split, by_client in self.samples.items()
         }
         others = set(range(self.clients)) - wanted

@@ -89,8 +89,8 @@ class Batches:
 
     def _at_once(self, clients: int) -> int:
         """For how many steps the batches of so many clients are gathered at once."""
-        one = trees.nbytes(self.at(slice(0, 1), 0))
-        return max(1, AHEAD // (one * clients))
+        size = trees.nbytes(self.at(slice(0, 1), 0))
+        return max(1, AHEAD // (size * clients))
 
     def extra(self, number: int, refresh: Refresh, row: int, step: int) -> Batch:
         """All samples of a client's refresh after ``step``, as one batch, not augmented."""
@@ -151,9 +151,9 @@ def _remember(pass_: Pass, schedule: Schedule, arrays: Arrays, models: Models) -
     if visits < PAYS * begins[-1]:
         return None
     table: list[dict[str, Any]] = []
-    for row, own in enumerate(samples):
+    for row, numbers in enumerate(samples):
         server, work = models(row)
-        for chunk in np.split(own, range(CHUNK, len(own), CHUNK)):
+        for chunk in np.split(numbers, range(CHUNK, len(numbers), CHUNK)):
             index = torch.from_numpy(chunk).to(arrays.device)
             batch = arrays.batch(index, torch.ones_like(index))
             table.append(ask(pass_.reference, server, work, batch)["reference"])
@@ -163,7 +163,9 @@ def _remember(pass_: Pass, schedule: Schedule, arrays: Arrays, models: Models) -
     def positions(index: np.ndarray) -> Tensor:
         rows = zip(samples, index, begins[:-1], strict=True)
         # Steps that a client does not take name samples that it may not have.
-        places = [b + np.searchsorted(own, i).clip(max=len(own) - 1) for own, i, b in rows]
+        places = [
+            b + np.searchsorted(numbers, i).clip(max=len(numbers) - 1) for numbers, i, b in rows
+        ]
         return torch.from_numpy(np.stack(places)).to(arrays.device)
 
     extra = list(map(positions, schedule.extra))

@@ -170,14 +170,14 @@ def _together(
 ) -> Done:
     """A run's state after all of its modalities, and the participants' losses in their order."""
     server: Tree = state.server
-    home = state.client_states
+    states = state.client_states
     places, losses = [], []
-    for modal, own, (after, loss) in done:
-        rows = after.client_states.take(own.clients)
-        home = home.put(own.clients, trees.overlaid(home.take(own.clients), rows))
+    for modal, alone, (after, loss) in done:
+        rows = after.client_states.take(alone.clients)
+        states = states.put(alone.clients, trees.overlaid(states.take(alone.clients), rows))
         if modal.separate:
             server = {**server, modal.name: after.server}
-        places.append((own.clients[:, None] == plan.clients).nonzero()[:, 1])
+        places.append((alone.clients[:, None] == plan.clients).nonzero()[:, 1])
         losses.append(loss)
     if not done[0][0].separate:
         sent = [after.server for _, _, (after, _) in done]
@@ -187,11 +187,11 @@ def _together(
             uploads, total = trees.apply(lambda leaf: leaf[None], means), n.sum(0, keepdim=True)
         else:
             uploads, total = _in_one_stack([upload[UPLOAD] for upload in sent], places), plan.n
-        clients: Tree = trees.to(home.take(plan.clients), total.device)
+        clients: Tree = trees.to(states.take(plan.clients), total.device)
         server, clients = method.aggregate(state.server, clients, uploads, total)
-        home = home.put(plan.clients, trees.to(clients, HOST))
+        states = states.put(plan.clients, trees.to(clients, HOST))
     back = torch.cat(places).argsort().to(losses[0].device)
-    return State(server, home), torch.cat(losses)[back]
+    return State(server, states), torch.cat(losses)[back]
 
 
 def _over_holders(means: Sequence[Tree], samples: Sequence[Tensor], before: Tree) -> Tree:

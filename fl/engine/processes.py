@@ -91,7 +91,7 @@ def scoring(team: Team, data: ClientData) -> np.ndarray:
     """The clients whose models this process scores, dealt by their samples."""
     samples = np.zeros(data.clients)
     for name in SPLITS:
-        samples += [len(own) for own in data.samples.get(name, [()] * data.clients)]
+        samples += [len(numbers) for numbers in data.samples.get(name, [()] * data.clients)]
     return split(samples, team.size)[team.rank]
 
 

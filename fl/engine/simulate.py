@@ -87,7 +87,7 @@ def lockstep(
             for key, run, plan, result in zip(running, runs, plans, results, strict=True)
         }
         yield finished
-        running = {key: one.state for key, one in finished.items() if not one.diverged}
+        running = {key: round_.state for key, round_ in finished.items() if not round_.diverged}
         if not running:
             return
 

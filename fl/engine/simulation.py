@@ -79,7 +79,8 @@ class Simulation:
         # A label that is no class is an error where it is trained on, which names its place.
         real = labels < self.classes
         places = (
-            np.repeat(np.arange(len(train)), [len(own) for own in train]) * self.classes + labels
+            np.repeat(np.arange(len(train)), [len(numbers) for numbers in train]) * self.classes
+            + labels
         )
         counts = np.bincount(places[real], minlength=shape[0] * shape[1])
         return torch.from_numpy(counts.reshape(shape))
@@ -172,7 +173,7 @@ class Simulation:
             purpose,
             sampling=pass_.sampling,
             work=work,
-            labels=[self._labels(own) for own in samples] if by_class else (),
+            labels=[self._labels(numbers) for numbers in samples] if by_class else (),
             classes=self.classes,
             keyed=self.network.random or self.arrays.random,
             refreshes=pass_.refreshes,
@@ -191,8 +192,8 @@ class Simulation:
             return samples
         draws = (rng.generator(self.seed, purpose, int(k), round_) for k in clients)
         return [
-            own if len(own) <= most else np.sort(draw.choice(own, most, replace=False))
-            for own, draw in zip(samples, draws, strict=True)
+            numbers if len(numbers) <= most else np.sort(draw.choice(numbers, most, replace=False))
+            for numbers, draw in zip(samples, draws, strict=True)
         ]
 
     def _participants(self, round_: int) -> tuple[np.ndarray, Work]:

@@ -70,9 +70,9 @@ def turns(work: np.ndarray, width: int) -> Turns:
         ends[row] += work[client]
     times = int(ends.max(initial=1))
     clients, done = np.zeros((2, times, width), np.int64)
-    for row, own in enumerate(rows):
+    for row, queue in enumerate(rows):
         begin = 0
-        for client in own:
+        for client in queue:
             clients[begin:, row] = client
             done[begin:, row] = np.arange(times - begin).clip(max=work[client])
             begin += work[client]

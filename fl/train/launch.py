@@ -53,7 +53,7 @@ def launch(count: int, words: Sequence[str]) -> int:
             for rank in range(count)
         ]
         with _forwarding(processes[0]):
-            while None in (codes := [one.poll() for one in processes]) and not any(codes):
+            while None in (codes := [process.poll() for process in processes]) and not any(codes):
                 time.sleep(PAUSE)
             _end(processes)
     return status({rank: code for rank, code in enumerate(codes) if code})
@@ -79,15 +79,15 @@ def status(failures: Mapping[int, int]) -> int:
     Args:
         failures: By process the exit status of those that failed, negative for a signal.
     """
-    own = failures.get(0, 0)
-    if own == -signal.SIGINT:
+    first = failures.get(0, 0)
+    if first == -signal.SIGINT:
         return INTERRUPTED
     dead = {rank: code for rank, code in failures.items() if rank or code < 0}
     for rank, code in dead.items():
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         more = "; memory may have run out" if code == -signal.SIGKILL else ""
         print(f"failed: process {rank} of the job {how}{more}", file=sys.stderr)
-    return 1 if dead else own
+    return 1 if dead else first
 
 
 def listen(handler: Any) -> None:
@@ -117,12 +117,12 @@ def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
 def _environment(rank: int, count: int, folder: str) -> dict[str, str]:
     """What tells a process of its place, and where to find code and the others."""
     code = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.getenv("PYTHONPATH")])]
-    own = {
+    variables = {
         "RANK": str(rank),
         "WORLD_SIZE": str(count),
         PLACE: str(Path(folder) / "meeting"),
         "PYTHONPATH": os.pathsep.join(code),
     }
     if Path("/sys/class/net/lo").exists():  # Whatever the machine's name means to a resolver.
-        own["GLOO_SOCKET_IFNAME"] = os.getenv("GLOO_SOCKET_IFNAME", "lo")
-    return {**os.environ, **own}
+        variables["GLOO_SOCKET_IFNAME"] = os.getenv("GLOO_SOCKET_IFNAME", "lo")
+    return {**os.environ, **variables}

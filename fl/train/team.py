@@ -106,7 +106,7 @@ class Team:
     ) -> Iterator[dict[str, Round]]:
         """`fl.engine.simulate.lockstep`, by all processes."""
         self.exchanged({"train": list(runs), "done": done, "backend": backend})
-        told = {run: (one.server, one.client_states.saved()) for run, one in states.items()}
+        told = {run: (state.server, state.client_states.saved()) for run, state in states.items()}
         dist.broadcast_object_list([_written(told)])
         rounds = simulate.lockstep(runs, states, done, backend)
         while True:
@@ -174,7 +174,7 @@ class Team:
 
 
 def _shared(team: Team, simulation: Simulation) -> Simulation:
-    by_modality = tuple(_shared(team, one) for one in simulation.by_modality)
+    by_modality = tuple(_shared(team, alone) for alone in simulation.by_modality)
     return replace(simulation, team=team, by_modality=by_modality)
 
 
