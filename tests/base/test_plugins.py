@@ -387,13 +387,13 @@ def contract(lab: Path, chosen: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_contract_covers_methods_of_ones_own(lab: Path) -> None:
-    done = contract(lab, "my-anchor and (says_what_it_is or out_of_bounds or views or fills)")
+    done = contract(lab, "my-anchor and says_what_it_is")
     assert done.returncode == 0, done.stdout
     assert re.search(r"\b[1-9]\d* passed", done.stdout), done.stdout
-    edit(lab / "methods/my_anchor.py", '@declare("global")', '@declare("x")')
-    done = contract(lab, "my-anchor and views")
-    assert done.returncode == 1
-    assert "test_views_are_the_stages_that_the_class_declares[my-anchor]" in done.stdout
+    edit(lab / "methods/my_anchor.py", "Authors. Title. Venue 2026.", "")
+    done = contract(lab, "my-anchor and says_what_it_is")
+    assert done.returncode == 1, done.stdout
+    assert "test_every_file_says_what_it_is_and_whose" in done.stdout
 
 
 @pytest.mark.parametrize(
