@@ -43,7 +43,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     place = tmp_path_factory.mktemp("pair") / "found.json"
     tests = planning.ROOT / "tests"
     with pytest.MonkeyPatch.context() as patch:
-        folders = [str(planning.ROOT), str(tests), str(tests / "helpers")]
+        folders = [str(planning.ROOT), str(tests), str(tests / "helpers"), str(tests / "data")]
         patch.setenv("PYTHONPATH", os.pathsep.join(folders))
         assert launch.launch(2, [str(Path(pairs.__file__)), str(place)]) == 0
     return dict(json.loads(place.read_text()))
