@@ -294,6 +294,12 @@ SETTINGS: dict[str, World] = {
     "virtual images": {"model": CNN, "data": "images", "images": 1},
     "float32": {"training": {"precision": "float32"}},
     "mixed": {"training": {"precision": "mixed"}},
+    "crop and flip of one of two inputs": {
+        "model": {**IMAGE_TEXT, "classifier": "shared"},
+        "data": "two",
+        "modal": "shared",
+        "training": {"augmentation": "crop-flip"},
+    },
 }
 """Of FedAvg on numbers, what differs from `TRAINING`."""
 
@@ -346,6 +352,9 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
         yield f"{about}: {number} images", {**short, **images}
         if name not in OF_IMAGES:
             yield f"{about}: {number} plain", {**short, **plain}
+    if name == "fedproto":  # One of two clients takes part; it has no sample of the third class.
+        half = {**PLAIN, "participation": 0.5}
+        yield f"{about}: half", {**common, **plain, "training": half, "sizes": (3, 2)}
     if name in STARTING:
         yield f"{about}: start", {**common, **images, "start": True}
     if name in MODAL:
@@ -354,6 +363,12 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
             f"{about}: modalities",
             {**common, "data": "two", "model": model, "modal": MODAL[name]},
         )
+        if name in ("fedavg", "fedsac", "scaffold"):  # Rounds in which a modality has no client.
+            few = {**TRAINING, "participation": 0.3}
+            yield (
+                f"{about}: few modalities",
+                {**common, "data": "two", "model": model, "modal": MODAL[name], "training": few},
+            )
     if name in MASKED:
         blocks = {key: value for key, value in first.items() if key != "layers"}
         masks = {"data": "masks", "model": UNET, "task": "segmentation"}
