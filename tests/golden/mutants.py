@@ -6,11 +6,16 @@
 A mutant changes an operator, a sign, a constant or an order in one line of ``fl``. It is caught if
 a world has other numbers, or breaks. ``FILE`` keeps what is known; a run that was stopped goes on.
 
-Drawn are, with equal chance, the folders of `FILES`, then a file, then a place in a function's
-body. Files are those that decide numbers of a run on the loop backend: not types, not the other
-backends (the contract compares these with the loop), not memory and devices. Places are not: what
-is said (messages, f-strings, names added to them), what is checked (raise, assert, conditions of
-those, ``strict=`` of zip, functions called check), annotations.
+Drawn are, with equal chance, the folders of `FILES`, then a file, then a place in the body of a
+function that some world enters. Files are those that decide numbers of a run on the loop backend:
+not types, not the other backends (the contract compares these with the loop), not memory and
+devices. Places are not: what is said (messages, f-strings, texts that are added), what is checked
+(raise, assert, conditions of those, functions called check), memory (`SPARING`), annotations, the
+flags ``strict`` and ``stable``, and written negative numbers, which count axes from the end.
+
+No world enters functions for stacks of clients (``_joined``, ``_stacked``, ``_chosen`` in
+siamese), functions that only plugins and analyses call (``hypergradient``, ``mixed_batch_norm``,
+``distribution_distance``; tests/parts has them), and the solver ``cvxpy``.
 
 A mutant meets those worlds alone that enter its function, the core's first, at most `MOST`.
 """
@@ -26,7 +31,7 @@ import random
 import signal
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,29 +42,30 @@ API = "losses method optimizers recipes tasks/classification tasks/segmentation 
 FILES = {
     "engine": ENGINE.split(),
     "api": API.split(),
-    "pytorch": ["draws", "functions", "keyed", "operations", "sequences", "vision"],
-    **dict.fromkeys(("methods", "parts", "terms", "data/schemes"), ["*"]),
+    "pytorch": ["draws", "keyed"],
+    **{folder: ["*"] for folder in ("methods", "parts", "terms", "data/schemes")},
 }
-MOST, SECONDS = 60, 200
+MOST, SECONDS = 40, 200
 SWAPS: dict[type, type] = {
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult},
-    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt},
+    **{ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE},
     **{ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.FloorDiv: ast.Mult, ast.Pow: ast.Mult},
 }
+SPARING = ("nbytes", "Scratch.of", "sparing")
 SAID = ast.Raise | ast.Assert | ast.JoinedStr | ast.FunctionDef
 
 
 class Mutant(NamedTuple):
-    """A file of ``fl`` with one line changed, in a function that begins at a line."""
+    """A file of ``fl`` with one line changed, in a function."""
 
     file: str
-    function: int
+    function: str
     told: str
     tree: ast.Module
 
 
-def drawn(seed: int, count: int) -> list[Mutant]:
-    """Mutants, no two of one line."""
+def drawn(worlds: Container[str], seed: int, count: int) -> list[Mutant]:
+    """Mutants of functions that worlds enter, no two of one line."""
     draw, chosen = random.Random(seed), dict[tuple[str, int], Mutant]()
     files = [
         sorted(path for stem in stems for path in (ROOT / "fl" / folder).glob(f"{stem}.py"))
@@ -68,26 +74,39 @@ def drawn(seed: int, count: int) -> list[Mutant]:
     while len(chosen) < count:
         path = draw.choice(files[len(chosen) % len(files)])
         tree = ast.parse(path.read_text())
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         places = [
-            (min([f.lineno, *(decorator.lineno for decorator in f.decorator_list)]), place)
-            for f in functions
-            if "check" not in f.name
-            for place in _places(f.body)
+            (name, place)
+            for name, function in functions(tree)
+            if not name.endswith(SPARING)
+            and "check" not in name
+            and f"{path.relative_to(ROOT)}:{name}" in worlds
+            for place in _places(function.body)
         ]
         if places:
-            function, node = draw.choice(places)
+            name, node = draw.choice(places)
             before = ast.unparse(node)
             _mutate(node)
             file = path.relative_to(ROOT).as_posix()
             told = f"{file}:{node.lineno}: {before}  ->  {ast.unparse(node)}"
-            chosen.setdefault((file, node.lineno), Mutant(file, function, told, tree))
+            chosen.setdefault((file, node.lineno), Mutant(file, name, told, tree))
     return list(chosen.values())
+
+
+def functions(node: ast.AST, above: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """All functions, as ``Class.function`` or ``function.<locals>.inner``."""
+    for child in ast.iter_child_nodes(node):
+        below = above
+        if isinstance(child, ast.FunctionDef):
+            yield f"{above}{child.name}", child
+            below = f"{above}{child.name}.<locals>."
+        elif isinstance(child, ast.ClassDef):
+            below = f"{above}{child.name}."
+        yield from functions(child, below)
 
 
 def _places(nodes: list[Any]) -> Iterator[Any]:
     for node in nodes:
-        if isinstance(node, SAID) or (isinstance(node, ast.keyword) and node.arg == "strict"):
+        if isinstance(node, SAID) or _silent(node):
             continue
         if isinstance(node, ast.If) and any(isinstance(inner, ast.Raise) for inner in node.body):
             yield from _places(node.orelse)
@@ -96,6 +115,12 @@ def _places(nodes: list[Any]) -> Iterator[Any]:
             yield node
         annotation = getattr(node, "annotation", None)
         yield from _places([c for c in ast.iter_child_nodes(node) if c is not annotation])
+
+
+def _silent(node: ast.AST) -> bool:
+    """Whether it is a negative number, or a flag that changes no number."""
+    negative = isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)
+    return negative or (isinstance(node, ast.keyword) and node.arg in ("strict", "stable"))
 
 
 def _can_mutate(node: ast.AST) -> bool:
@@ -138,7 +163,7 @@ def apart(work: Callable[[], Any]) -> Any:
 
 
 def entered() -> dict[str, list[str]]:
-    """By function, as ``file:line``, the worlds that enter it."""
+    """By function, as ``file:name``, the worlds that enter it."""
     from golden import measure
 
     worlds: dict[str, list[str]] = {}
@@ -148,9 +173,9 @@ def entered() -> dict[str, list[str]]:
             sys.settrace(lambda frame, *_, codes=codes: codes.add(frame.f_code))
             measure.fingerprint(name)
             sys.settrace(None)
-            for file, line in {(code.co_filename, code.co_firstlineno) for code in codes}:
+            for file, function in {(code.co_filename, code.co_qualname) for code in codes}:
                 if file.startswith(str(ROOT / "fl")):
-                    worlds.setdefault(f"{Path(file).relative_to(ROOT)}:{line}", []).append(name)
+                    worlds.setdefault(f"{Path(file).relative_to(ROOT)}:{function}", []).append(name)
     return worlds
 
 
@@ -198,7 +223,7 @@ def main() -> int:
     if "worlds" not in known:
         known["worlds"] = apart(entered)
     missed = 0
-    for mutant in drawn(asked.seed, asked.count):
+    for mutant in drawn(known["worlds"], asked.seed, asked.count):
         worlds = known["worlds"].get(f"{mutant.file}:{mutant.function}", [])
         if mutant.told not in known:
             by = apart(lambda m=mutant, w=worlds: catching(m, w))

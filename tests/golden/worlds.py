@@ -257,6 +257,7 @@ SETTINGS: dict[str, World] = {
     "step": {"training": {"schedule": "step", "lr_decay": 0.5, "lr_decay_every": 2, "rounds": 4}},
     "drops": {"training": {"schedule": "drops", "lr_decay": 0.5, "rounds": 8, "local_epochs": 1}},
     "steps": {"training": {"local_epochs": None, "local_steps": 3}},
+    "neither epochs nor steps": {"training": {"local_epochs": None}},
     "drop last": {"training": {"drop_last": True}},
     "few": {"training": {"participation": 0.1}},
     "stragglers kept": {"training": {"stragglers": 0.6, "local_epochs": 4, "participation": 1.0}},
@@ -352,6 +353,9 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
         yield f"{about}: {number} images", {**short, **images}
         if name not in OF_IMAGES:
             yield f"{about}: {number} plain", {**short, **plain}
+    if name == "cfl":  # A cluster of two is split.
+        split = {"name": name, "after": 1, "eps1": 9.0, "eps2": 0.0}
+        yield f"{about}: two", {**common, **plain, "method": split, "sizes": (13, 5)}
     if name == "fedproto":  # One of two clients takes part; it has no sample of the third class.
         half = {**PLAIN, "participation": 0.5}
         yield f"{about}: half", {**common, **plain, "training": half, "sizes": (3, 2)}
