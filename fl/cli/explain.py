@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,8 @@ def _told(run: str, planned: Mapping[str, Run], records: Mapping[str, Run]) -> d
         told = {key: dict(record[key]) for key in ("spec", "code", "code_files")}
     else:
         record = planned[run]
-        spec, code = dict(record["spec"]), dict(record["code"])
+        # As JSON has it: a tuple of a plan is the list of a stored run.
+        spec, code = json.loads(json.dumps(record["spec"])), dict(record["code"])
         edited = any(not _is_version(name) for name in code.values())
         told = {"spec": spec, "code": code, "code_files": specs.code_files(spec) if edited else {}}
     start = record.get("start")

@@ -30,6 +30,8 @@ def names(path: Path, separator: str = ",") -> list[str]:
     end of lines makes an empty one.
     """
     allowed = "allowed: a CSV file with a header, or Parquet"
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file; {allowed}, or a folder of images")
     with reading(path, "cannot be read as a table", allowed):
         header = _parquet_names(path) if path.suffix in PARQUET else _csv_names(path, separator)
     for name in header:

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fl.base import files
+from fl.base.errors import DataError
 from fl.base.schema import UNSEEN
 from fl.plan import plan_files
 from fl.report import figures, latex, markdown, over_rounds, page, result_files, summaries
@@ -91,10 +92,14 @@ def load(
         unseen: Of the clients that were held out of training instead.
 
     Raises:
-        DataError: For a study that was not planned and for a file that cannot be read.
+        DataError: For a study that was not planned, a metric that no row has, and a file that
+            cannot be read.
     """
     plan, rows, runs = _tables(study, results, store)
     split = UNSEEN if unseen else "test"
+    known = sorted(rows["metric"].unique())
+    if metric is not None and known and metric not in known:
+        raise DataError(f"metric: is {metric!r}; allowed: {', '.join(known)}")
     summary = summaries.summarise(rows, runs, metric or plan["metric"], split)
     if unseen:
         summary = summary[summary["n_clients"] > 0]

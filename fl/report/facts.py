@@ -192,7 +192,7 @@ def read_plan(study: str, results: Path) -> dict[str, Any]:
         known = sorted(path.stem for path in folder.glob("*.json"))
         raise DataError(
             f"{folder / study}.json: not there; planned studies: {', '.join(known) or 'none'}; "
-            "`python -m fl plan` makes the plan"
+            "`python -m fl plan --write` makes the plan"
         )
     return plan_files.part(results / "plan", "studies", study)
 

@@ -288,7 +288,7 @@ def test_code_of_ones_own_is_the_identity_of_what_uses_it_and_of_nothing_else(la
     edit(method, "what it does, in a line.", "what it does, in other words.")
     edit(method, "def drift", "# Why not?\n\n\ndef drift")
     assert changed(before) == set()
-    edit(method, ".abs()", ".square()")
+    edit(method, "mean(dim=1)", "sum(dim=1)")
     assert changed(before) == {"my-anchor"}
 
 
@@ -387,13 +387,13 @@ def contract(lab: Path, chosen: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_contract_covers_methods_of_ones_own(lab: Path) -> None:
-    done = contract(lab, "my-anchor and says_what_it_is")
+    done = contract(lab, "my-anchor")
     assert done.returncode == 0, done.stdout
     assert re.search(r"\b[1-9]\d* passed", done.stdout), done.stdout
-    edit(lab / "methods/my_anchor.py", "Authors. Title. Venue 2026.", "")
-    done = contract(lab, "my-anchor and says_what_it_is")
-    assert done.returncode == 1, done.stdout
-    assert "test_every_file_says_what_it_is_and_whose" in done.stdout
+    edit(lab / "methods/my_anchor.py", '@declare("global")', '@declare("x")')
+    done = contract(lab, "my-anchor")
+    assert done.returncode == 1
+    assert "[my-anchor]" in done.stdout
 
 
 @pytest.mark.parametrize(

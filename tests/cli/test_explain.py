@@ -60,7 +60,9 @@ def test_the_key_that_differs_from_the_nearest_run_is_named_first(tmp_path: Path
     store = Store(tmp_path)
     finish(store, "far", member(lr=0.5, rounds=9))
     finish(store, "near", member(rounds=3))
-    first, second, *rest = lines("new", {"new1": member()}, store)
+    planned = member()
+    planned["spec"]["model"]["hidden"] = (8,)  # As a plan has it before it is written.
+    first, second, *rest = lines("new", {"new1": planned}, store)
     assert first == "training.rounds: 2, not 3"
     assert second == f"run new1: not trained; the nearest run in {tmp_path} is near"
     assert rest[3:] == [
