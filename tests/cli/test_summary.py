@@ -58,4 +58,5 @@ def test_a_run_that_lacks_weights_is_told_of_as_one_to_train(
     assert f"2 of    2 runs there (2 without {asked})" in said
     assert f"2 runs in 1 bundle; 2 to train, 2 of them again, for {asked}\n" in said
     assert f"{run}  seed 0      to train" in said
+    told("plan", "--write")
     assert f"run {run}: complete, without the {asked} now: it is trained" in told("explain", run)

@@ -21,7 +21,7 @@ from fl.store.store import Store
 
 pytestmark = pytest.mark.graph
 
-KILLS = 6
+KILLS = 20
 LONG = {"training": {**STUDY["training"], "rounds": 12, "momentum": 0.9}}
 OFTEN = {"execution": {**SETTINGS["execution"], "checkpoint_every": 1}}
 MADE = (TABLE, "results/metrics/small.json", "results/plots/small.csv")
