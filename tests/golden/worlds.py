@@ -257,6 +257,7 @@ SETTINGS: dict[str, World] = {
     "step": {"training": {"schedule": "step", "lr_decay": 0.5, "lr_decay_every": 2, "rounds": 4}},
     "drops": {"training": {"schedule": "drops", "lr_decay": 0.5, "rounds": 8, "local_epochs": 1}},
     "steps": {"training": {"local_epochs": None, "local_steps": 3}},
+    "no samples": {"training": {"local_epochs": None, "local_steps": 3}, "sizes": (13, 0, 9)},
     "neither epochs nor steps": {"training": {"local_epochs": None}},
     "drop last": {"training": {"drop_last": True}},
     "few": {"training": {"participation": 0.1}},
@@ -270,6 +271,7 @@ SETTINGS: dict[str, World] = {
         }
     },
     "stragglers dropped": {"training": {"stragglers": 0.5, "partial_work": "dropped"}},
+    "all but one dropped": {"training": {"stragglers": 0.9, "partial_work": "dropped"}},
     "seldom evaluated": {"training": {"evaluate_every": 2}},
     "another seed": {"seed": 6},
     "tested on all": {"test": "global"},
