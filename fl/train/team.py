@@ -126,7 +126,6 @@ class Team:
         """The other processes end."""
         with contextlib.suppress(Told, Lost):
             self.exchanged()
-            dist.destroy_process_group()
 
     # What the others do
 
@@ -185,13 +184,16 @@ def run(bundles: Sequence[Bundle], store: Store, lead: Callable[[Team], int]) ->
         lead: What the first process does.
     """
     team = Team()
-    if team.rank:
-        _serve(team, {bundle.bundle: bundle for bundle in bundles}, store)
-        return 0
-    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
-    status = lead(team)
-    team.close()
-    return status
+    try:
+        if team.rank:
+            _serve(team, {bundle.bundle: bundle for bundle in bundles}, store)
+            return 0
+        threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+        status = lead(team)
+        team.close()
+        return status
+    finally:  # A process that ends with a group may be aborted by its threads.
+        dist.destroy_process_group()
 
 
 def _serve(team: Team, bundles: Mapping[str, Bundle], store: Store) -> None:
