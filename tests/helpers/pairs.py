@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+import torch.distributed as dist
 from contract import test_modalities, worlds
 
 from fl.base import registry
@@ -103,6 +104,7 @@ def main(place: Path) -> None:
         except FedloomError as error:
             results[name] = str(error)
     place.write_text(json.dumps(results))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
