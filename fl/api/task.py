@@ -48,7 +48,6 @@ class Task:
         invent: (count, classes, shape) -> labels [count, ...] of samples that are made up to try a
             model whose inputs have that shape.
         counted: Whether each sample has one class, so that samples can be counted by class.
-        augmented: Whether labels stay right when an image is cropped and mirrored.
         mixes: Whether ``loss`` heeds labels that are mixed, see `fl.api.mixed_labels`.
     """
 
@@ -62,7 +61,6 @@ class Task:
     conclude: Callable[[Mapping[str, Tensor], int], dict[str, float]]
     invent: Callable[[int, int, tuple[int, ...]], Any]
     counted: bool = True
-    augmented: bool = True
     mixes: bool = False
     conclude_each: ConcludeEach | None = None
 

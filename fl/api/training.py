@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -47,7 +48,9 @@ class Training:
             `channels-last` makes most convolutions faster and changes results by rounding.
         normalisation: Of images, by the data set's `own` mean and deviation, or `half`: from -1 to
             1.
-        augmentation: Of training batches of images; see `fl.engine.augment`.
+        augmentation: Of training batches of images, and of masks with them: `none`, or steps with
+            dashes between them, in their order. `crop`, after padding by 4 zeros; `flip`, from left
+            to right; `turn`, by right angles; `rotate15`, by up to so many degrees.
         evaluate_every: Rounds between evaluations; the last round is always evaluated.
     """
 
@@ -69,7 +72,7 @@ class Training:
     precision: Literal["float32", "float64", "mixed"] = "float32"
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     normalisation: Literal["own", "half"] = "own"
-    augmentation: Literal["none", "crop-flip"] = "none"
+    augmentation: str = "none"
     evaluate_every: Count = 1
 
     @staticmethod
@@ -88,7 +91,18 @@ class Training:
         if values["local_steps"] is None and values["local_epochs"] is None:
             values["local_epochs"] = 1
         _check_stragglers(values, where)
+        try:
+            augmentation_steps(str(values["augmentation"]))
+        except ValueError as error:
+            problem = f"is {values['augmentation']!r}; {error}"
+            raise ConfigError(where / "augmentation", problem, AUGMENTATIONS) from None
         return values
+
+
+AUGMENTATIONS = (
+    "none, or some of crop, flip, turn and rotate1 to rotate180 with dashes between them, such as "
+    "crop-flip"
+)
 
 
 def _check_stragglers(values: dict[str, object], where: Where) -> None:
@@ -102,6 +116,24 @@ def _check_stragglers(values: dict[str, object], where: Where) -> None:
         problem = f"is {share!r} and {key} is 1, of which there is no part"
         allowed = "partial_work: dropped, or 2 or more local_epochs or local_steps"
         raise ConfigError(where / "stragglers", problem, allowed)
+
+
+def augmentation_steps(text: str) -> list[tuple[str, float]]:
+    """The steps that ``Training.augmentation`` names, in order, each with its degrees or 0.
+
+    Raises:
+        ValueError: For what is no step, and for one that comes twice.
+    """
+    steps: list[tuple[str, float]] = []
+    for step in [] if text == "none" else text.split("-"):
+        match = re.fullmatch(r"(crop|flip|turn)|rotate(\d{1,3})", step)
+        if not match or int(match[2] or 1) not in range(1, 181):
+            raise ValueError(f"{step!r} is no step")
+        name = match[1] or "rotate"
+        if name in dict(steps):
+            raise ValueError(f"{name} comes twice")
+        steps.append((name, float(match[2] or 0)))
+    return steps
 
 
 def learning_rate(training: Training, round_: int) -> float:

@@ -27,7 +27,8 @@ class Arrays:
     Args:
         x: Inputs; they may be a memory map, as labels may.
         y: Labels: a number for each sample, or a mask.
-        augmentation: What is done to training batches, see `fl.engine.augment`.
+        augmentation: What is done to training batches, and to masks with their images, see
+            `fl.engine.augment`.
         resident: Sets of up to so many bytes are copied to the device once; larger ones are
             gathered batch by batch.
     """
@@ -47,7 +48,7 @@ class Arrays:
         self._normalisation = normalisation
         if normalisation is not None:
             self._affine = _affine(normalisation, x.ndim - 2, self.device, dtype)
-        self._augment = augment.AUGMENTATIONS[augmentation]
+        self._augment = augment.augmentation(augmentation)
         # Masks stay as small as they are until a batch is made of them.
         kind = np.int64 if y.ndim == 1 else y.dtype
         self._y = torch.from_numpy(np.array(y, dtype=kind)).to(self.device)
@@ -120,9 +121,13 @@ class Arrays:
 
     def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> dict[str, Any]:
         """The batch at ``index`` [..., b], see `fl.api.term.Batch`."""
+        y = self.labels(index)
+        if self._augment is not None and key is not None and y.dim() > index.dim():
+            flat = y.reshape(-1, 1, *y.shape[index.dim() :])
+            y = self._augment(flat, key.reshape(-1)).reshape(y.shape)
         batch = {
             "x": self.inputs(index, key),
-            "y": self.labels(index),
+            "y": y,
             "weight": weight.to(self._dtype),
         }
         return batch if key is None else {**batch, "key": key}

@@ -38,6 +38,7 @@ from fl.api import (
 from fl.parts.clusters import bipartition
 from fl.parts.mixing import cosines, flat
 from fl.parts.payload import on_payload
+from fl.parts.trained import scoring_trained
 
 
 @declare("personal", tasks="any")
@@ -48,6 +49,7 @@ class CFL:
         and 1.6).
     after: rounds before the first split (the released code: 20).
     most: clusters at the end.
+    scored: the model of a client's `cluster`, or what it `trained` from that (pFedGraph's code).
     """
 
     eps1: NonNegative = 0.1
@@ -55,6 +57,7 @@ class CFL:
     bounds: Literal["relative", "absolute"] = "relative"
     after: Count = 20
     most: Count = 8
+    scored: Literal["cluster", "trained"] = "cluster"
 
     def build(self, setting: Setting) -> Method:
         """FedAvg inside each cluster; the server keeps the models and who is in which cluster."""
@@ -102,7 +105,7 @@ class CFL:
         def model_of(server: Tree, client: Tree | None) -> Tree:
             return payload(server, client or {})
 
-        return Method(
+        method = Method(
             init,
             (local,),
             aggregate,
@@ -111,6 +114,7 @@ class CFL:
             payload=payload,
             trace=clusters,
         )
+        return scoring_trained(method) if self.scored == "trained" else method
 
     def halves(
         self, update: Tensor, n: Tensor, scale: Tensor, round_: int, cluster: Tensor

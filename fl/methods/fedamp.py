@@ -5,8 +5,9 @@ AAAI 2021. arXiv:2007.03797.
 
 alpha_k and lambda are constants. The paper does not bound the weight of the others; where the
 client's own weight in its mixture would be negative, it is 0 here and the weights of the others add
-up to 1. `cosine` is HeurFedAMP. Only clients of a round are mixed, each for the next round in which
-it takes part. Running statistics of batch normalisation are not mixed.
+up to 1. `cosine` is HeurFedAMP; pFedGraph's code has it of moves with sigma 10 and own .3. Only
+clients of a round are mixed, each for the next round in which it takes part. Running statistics of
+batch normalisation are not mixed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from fl.api import (
     recipe,
     select,
     task_loss,
+    trees,
 )
 from fl.parts.mixing import cosines, mix, squared_distances
 from fl.parts.payload import on_payload
@@ -45,6 +47,7 @@ class FedAMP:
         softmax of sigma cos(w_i, w_j) over the others, who together weigh 1 - own.
     sigma: how fast attention falls with the distance, or rises with the cosine.
     own: weight of the client's own model with `cosine`.
+    of: what `cosine` compares, `models` or their `moves` from the initial model.
     """
 
     lam: NonNegative = 1.0
@@ -52,6 +55,7 @@ class FedAMP:
     sigma: Positive = 1.0
     attention: Literal["gaussian", "cosine"] = "gaussian"
     own: Share = 0.5
+    of: Literal["models", "moves"] = "models"
 
     def build(self, setting: Setting) -> Method:
         """Local training under a proximal term to what the server mixed for the client."""
@@ -61,6 +65,8 @@ class FedAMP:
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             server, client = base.init(variables)
+            if self.of == "moves":
+                server = {**server, "origin": variables["params"]}
             return server, {**client, PAYLOAD: {"params": variables["params"], "buffers": {}}}
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
@@ -68,13 +74,16 @@ class FedAMP:
             return kept, {"params": select(kept, everything)["params"]}
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
-            mixed = mix(self.weights(uploads["params"]), uploads["params"])
+            compared = uploads["params"]
+            if self.of == "moves":
+                compared = trees.apply(torch.sub, compared, server["origin"])
+            mixed = mix(self.weights(compared), uploads["params"])
             return dict(server), {**clients, PAYLOAD: {"params": mixed, "buffers": {}}}
 
         return Method(init, (replace(local, end=end),), aggregate, base.views)
 
     def weights(self, models: Tree) -> Tensor:
-        """xi, [K, K]: rows sum to 1."""
+        """xi, [K, K], from models or moves: rows sum to 1."""
         if self.attention == "cosine":
             return softmax_of_others(self.sigma * cosines(models), self.own)
         others = self.alpha / self.sigma * torch.exp(-squared_distances(models) / self.sigma)

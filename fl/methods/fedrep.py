@@ -34,10 +34,12 @@ from fl.api import (
 @declare("personal", modalities=True)
 class FedRep:
     """head_epochs: epochs of the head, with the body fixed, before the body is trained.
+    head_steps: steps of the head, in place of epochs (pFedGraph's code: 80); null: epochs.
     statistics: of batch normalisation, moved by the `body`'s pass or by `both`.
     """
 
     head_epochs: Count = 10
+    head_steps: Count | None = None
     statistics: Literal["body", "both"] = "body"
 
     def build(self, setting: Setting) -> Method:
@@ -45,9 +47,16 @@ class FedRep:
         head = setting.network.head
         passes = (Trains(within(head), self.head_epochs), Trains(without(head)))
         method = recipe(setting, local=within(head), passes=passes)
-        if self.statistics == "body":
-            return method
-        return replace(method, passes=_handing_over(*steps_of(method)))
+        first, second = steps_of(method)
+        if self.head_steps is not None:
+            first = replace(first, sampling=replace(first.sampling, steps=self.steps_of_round))
+        if self.statistics == "both":
+            first, second = _handing_over(first, second)
+        return replace(method, passes=(first, second))
+
+    def steps_of_round(self, round_: int) -> int:
+        """Steps of the head, in every round."""
+        return self.head_steps or 0
 
 
 def _handing_over(first: Pass, second: Pass) -> tuple[Pass, Pass]:

@@ -13,6 +13,7 @@ head is linear; the paper's variant with a hypernetwork is not built.)
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from torch import Tensor
 
@@ -28,15 +29,21 @@ from fl.api import (
     classification_loss,
     declare,
     only,
+    personal,
     recipe,
     shared,
+    within,
 )
 from fl.parts import heads
 
 
 @declare("global", "personal")
 class FedRoD:
-    """FedRoD (algorithm 1) has no hyper-parameters of its own."""
+    """head: of the balanced loss, `shared` as in algorithm 1, or `local`: it stays with the client
+    as the own head does, and only the body is averaged (pFedGraph's code).
+    """
+
+    head: Literal["shared", "local"] = "shared"
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with a balanced loss, and a head beside it that stays local."""
@@ -44,6 +51,7 @@ class FedRoD:
         base = recipe(
             setting,
             terms=(balanced, personalised),
+            local=within(network.head if self.head == "local" else ()),
             personal_params=lambda variables: heads.blank_head(network, variables["params"]),
         )
         local = only(base)
@@ -52,16 +60,15 @@ class FedRoD:
             return {**local.begin(server, client), COUNTS: client[COUNTS]}
 
         def both(server: Tree, client: Tree | None) -> Tree:
-            return {**shared(server, None), PERSONAL_PARAMS: dict((client or {})[PERSONAL_PARAMS])}
+            model = personal(server, client) if self.head == "local" else shared(server, None)
+            return {**model, PERSONAL_PARAMS: dict((client or {})[PERSONAL_PARAMS])}
 
         def predict(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             output = network.eval(variables["params"], variables["buffers"], x)
             return output.outputs + heads.outputs(variables[PERSONAL_PARAMS], output.features)
 
-        views: dict[str, View] = {
-            "global": shared,
-            "personal": Predictor(both, predict, everybody=True, by_sample=True),
-        }
+        views: dict[str, View] = {"global": shared} if self.head == "shared" else {}
+        views["personal"] = Predictor(both, predict, everybody=True, by_sample=True)
         return replace(base, passes=(replace(local, begin=begin),), views=views)
 
 

@@ -8,6 +8,7 @@ client remembers the features of its training samples and mixes what its neighbo
 the shared model says: lambda kNN + (1 - lambda) model, equation 10. As in the released code,
 distances are squared and divided by the number of features, and the search is exact. That code
 scores a grid of lambda on the test samples; here each client chooses by its validation samples.
+pFedGraph's code has lam .5, distances `summed` and votes by `softmax`.
 Clients held out of training are served too; one without a training sample has the shared model
 alone.
 """
@@ -15,6 +16,7 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -45,11 +47,16 @@ class KNNPer:
     scale: of distances in exp(-d / scale).
     lam: lambda for all, from 0 to 1; null: each client's own, the best of 0, .1, ..., 1 on its
         validation samples (the smallest of equals; .5 where it has none).
+    distances: squared ones between features, `mean` over the features or `summed`.
+    votes: exp(-d / scale) of neighbours, as `shares` of their sum, or added up by class, and the
+        `softmax` over classes of that.
     """
 
     k: Count = 10
     scale: Positive = 1.0
     lam: Share | None = None
+    distances: Literal["mean", "summed"] = "mean"
+    votes: Literal["shares", "softmax"] = "shares"
 
     def build(self, setting: Setting) -> Method:
         """The stored model as it is, with a view that remembers samples."""
@@ -94,11 +101,15 @@ class KNNPer:
 
     def neighbours(self, memory: Tree, features: Tensor, classes: int) -> Tensor:
         """Probabilities [b, C] by the k nearest samples that are remembered, equation 9."""
-        apart = torch.cdist(features, memory["features"]).square() / features.shape[1]
+        apart = torch.cdist(features, memory["features"]).square()
+        if self.distances == "mean":
+            apart = apart / features.shape[1]
         nearest = apart.topk(min(self.k, len(memory["y"])), largest=False)
-        weight = F.softmax(-nearest.values / self.scale, dim=-1)
+        near = -nearest.values / self.scale
+        weight = near.exp() if self.votes == "softmax" else F.softmax(near, dim=-1)
         votes = F.one_hot(memory["y"][nearest.indices], classes).to(weight.dtype)
-        return (weight[..., None] * votes).sum(1)
+        summed = (weight[..., None] * votes).sum(1)
+        return F.softmax(summed, dim=-1) if self.votes == "softmax" else summed
 
 
 def best_share(near: Tensor, model: Tensor, labels: Tensor) -> Tensor:

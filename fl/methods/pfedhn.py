@@ -14,6 +14,7 @@ client.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +38,7 @@ from fl.api import (
 )
 from fl.parts.layers import linear
 from fl.parts.payload import on_payload
+from fl.parts.trained import scoring_trained
 
 
 @declare("personal", title="pFedHN", tasks="any")
@@ -46,6 +48,8 @@ class PFedHN:
     layers: number of its hidden layers.
     embedding: how many numbers stand for a client; null: 1 + clients / 4 as in the released code.
     clip: largest norm of its gradient.
+    scored: the model that is `generated` for a client, or what it `trained` from that (pFedGraph's
+        code).
     """
 
     hyper_lr: Positive = 0.01
@@ -55,6 +59,7 @@ class PFedHN:
     layers: Count = 3
     embedding: Count | None = None
     clip: Positive = 50.0
+    scored: Literal["generated", "trained"] = "generated"
 
     def build(self, setting: Setting) -> Method:
         """Local training of generated weights; ``aggregate`` trains what generates them."""
@@ -91,7 +96,7 @@ class PFedHN:
             return {**payload(server, mine), "buffers": dict(mine["buffers"])}
 
         step = replace(local, end=end)
-        return Method(
+        method = Method(
             init,
             (step,),
             aggregate,
@@ -99,6 +104,7 @@ class PFedHN:
             send=lambda server: {},
             payload=payload,
         )
+        return scoring_trained(method) if self.scored == "trained" else method
 
     def gradient(self, server: Tree, ids: Tensor, moved: Tree) -> Tree:
         """The mean over clients of (d theta / d hyper)^T moved, no longer than ``clip``."""

@@ -7,13 +7,14 @@ Every batch is used K times in a row, in which the personal model minimises f(th
 ||theta - w||^2 by gradient steps; then w moves by eta lambda (w - theta). As in the released code,
 theta begins each round at the shared model and goes on from batch to batch, and clients' w are
 weighted by their samples. The run's weight decay acts on theta (there .001). Clients that are not
-drawn rest, where there all of them train. The personal model that is scored is theta; the released
-code overwrites theta and scores w_k.
+drawn rest, where there all of them train. The personal model is theta by default; the released code
+overwrites theta and scores w_k, as does pFedGraph's.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -48,12 +49,14 @@ class PFedMe:
     steps: K, how often a batch is used.
     inner_lr: rate of the personal model's steps; the run's own rate is eta, that of w.
     beta: how far the server moves to the mean.
+    scored: as the personal model, `theta`, or `w`, the client's copy of the shared one.
     """
 
     lam: NonNegative = 15.0
     steps: Count = 5
     inner_lr: Positive = 0.01
     beta: Positive = 1.0
+    scored: Literal["theta", "w"] = "theta"
 
     def build(self, setting: Setting) -> Method:
         """Local training on repeated batches, beside a copy of the shared model that is sent."""
@@ -84,7 +87,8 @@ class PFedMe:
 
         def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
             kept, trained = local.end(server, client, work)
-            return {**kept, **trained}, {**trained, "params": dict(work["centre"])}
+            upload = {**trained, "params": dict(work["centre"])}
+            return {**kept, **(trained if self.scored == "theta" else upload)}, upload
 
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             mean, kept = base.aggregate(server, clients, uploads, n)

@@ -179,10 +179,6 @@ class Entries:
             for spec in getattr(points[0], key):
                 there = at / key / spec["name"]
                 task_check.check(registry.find(kind, spec["name"], there), task, dataset, there)
-        for moved in {point.training["augmentation"] for point in points} - {"none"}:
-            if not task.augmented:
-                problem = f"is {moved}, but {dataset.text} has {task.given}, which would stay"
-                raise self._wrong(label, "augmentation", problem, "none")
 
     def _check_batch(self, label: str, batch: int, size: int | None, dataset: Choice) -> None:
         """Whether a batch is of no more samples than there are; the default one is, of any set."""

@@ -66,9 +66,8 @@ WRONG = {
         "metric: unknown metric 'accuracy'; allowed: dice, foreground_dice",
     ),
     "augmentation": (
-        {"methods": {"fedavg": {"augmentation": "crop-flip"}}},
-        r"methods\.fedavg\.augmentation: is crop-flip, but .* has masks, which would stay; "
-        "allowed: none",
+        {"training": {"augmentation": "crop-mirror"}},
+        r"\.augmentation: is 'crop-mirror'; 'mirror' is no step; allowed: none, or some of ",
     ),
     "two tasks": (
         {"datasets": ["digits", {"prostate-mri": {"complete": False}}]},

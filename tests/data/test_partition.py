@@ -145,6 +145,27 @@ def test_pathological_clients_hold_that_many_classes_in_even_shards(clients, eac
         assert made.attrs["notes"] == []
 
 
+def test_pathological_blocks_make_pairs_that_share_all_or_nothing():
+    """Ten clients of two classes: client i and client i + 5 hold classes 2i and 2i + 1."""
+    made = partition.pathological(LABELS, clients=10, classes_per_client=2, dealt="blocks")
+    holds = class_counts(made, LABELS) > 0
+    for client, row in enumerate(holds):
+        assert np.flatnonzero(row).tolist() == [2 * (client % 5), 2 * (client % 5) + 1]
+    assert sorted(made["sample"]) == list(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("clients", "each", "message"),
+    [
+        (10, 3, "classes_per_client is 3; allowed: a number that divides the 10 classes"),
+        (7, 2, "clients is 7; allowed: a multiple of 5"),
+    ],
+)
+def test_pathological_refuses_blocks_that_do_not_come_out(clients, each, message):
+    with pytest.raises(DataError, match=message):
+        partition.pathological(LABELS, clients=clients, classes_per_client=each, dealt="blocks")
+
+
 def test_pathological_notes_unused_classes():
     made = partition.pathological(LABELS, clients=3, classes_per_client=2)
     used = set(LABELS[made["sample"]])

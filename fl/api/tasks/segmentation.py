@@ -146,7 +146,6 @@ SEGMENTATION = Task(
     conclude_each=conclude_each,
     invent=invent,
     counted=False,
-    augmented=False,
     mixes=True,
 )
 

@@ -7,6 +7,7 @@ Deep Networks from Decentralized Data. AISTATS 2017.
 from __future__ import annotations
 
 import logging
+from typing import Literal
 
 import numpy as np
 
@@ -20,29 +21,43 @@ logger = logging.getLogger(__name__)
 
 @scheme
 def pathological(
-    labels: np.ndarray, *, clients: Count, classes_per_client: Count, seed: Index
+    labels: np.ndarray,
+    *,
+    clients: Count,
+    classes_per_client: Count,
+    dealt: Literal["random", "blocks"] = "random",
+    seed: Index,
 ) -> Holders:
     """Give each client ``classes_per_client`` classes; a class's holders share it evenly.
 
-    After McMahan et al. 2017 and pFedGraph; with all classes but m, the missing classes of FedFM
-    (Ye et al. 2023). Clients choose in turn, at random among the classes with the fewest holders so
-    far: the numbers of holders differ by one at most, and every class is held where ``clients *
+    After McMahan et al. 2017; with all classes but m, the missing classes of FedFM (Ye et al.
+    2023). Dealt at random, clients choose in turn among the classes with the fewest holders so far:
+    the numbers of holders differ by one at most, and every class is held where ``clients *
     classes_per_client`` allows. Samples of a class that nobody holds stay unused; a warning and
     ``attrs["notes"]`` say so.
 
+    Dealt in blocks, as in the code of pFedGraph (Ye et al. ICML 2023), which FedSaC follows,
+    classes are cut, in order, into blocks of ``classes_per_client``, and client i holds block i
+    modulo the number of blocks. Ten clients of two classes are five pairs: each client has one that
+    is alike, and eight with whom it has no class in common.
+
     clients: how many there are.
     classes_per_client: how many classes each of them holds.
+    dealt: the classes, at `random` or in `blocks`.
 
     ``labels`` ``[samples]`` whole numbers.
 
     Raises `DataError` if ``classes_per_client`` exceeds the classes there are, if a class has fewer
-    samples than holders, or if a client gets fewer than three samples.
+    samples than holders, if a client gets fewer than three samples, or if blocks do not come out.
     """
     check_clients("pathological", clients, len(labels))
     classes, sizes = np.unique(labels, return_counts=True)
-    rng = generator(seed, "pathological classes")
-    key = ("pathological", "classes_per_client")
-    holds = choose_classes(*key, rng, clients, len(classes), classes_per_client)
+    if dealt == "blocks":
+        holds = blocks(clients, len(classes), classes_per_client)
+    else:
+        rng = generator(seed, "pathological classes")
+        key = ("pathological", "classes_per_client")
+        holds = choose_classes(*key, rng, clients, len(classes), classes_per_client)
     counts = np.zeros((len(classes), clients), np.int64)
     for row, size, label, holders in zip(counts, sizes, classes, holds.T, strict=True):
         n = int(holders.sum())
@@ -52,6 +67,21 @@ def pathological(
             row[holders] = size // n + (np.arange(n) < size % n)
     notes = unused("pathological", classes, sizes, counts)
     return Holders(deal(labels, counts, generator(seed, "pathological samples")), notes)
+
+
+def blocks(clients: int, classes: int, width: int) -> np.ndarray:
+    """Which classes every client holds, [clients, classes]: client i the block i mod their number.
+
+    Raises `DataError` where the last block would be smaller, or blocks had unequal holders.
+    """
+    whole = width <= classes and classes % width == 0
+    allowed = f"a number that divides the {classes} classes, where they are dealt in blocks"
+    require(whole, "pathological", "classes_per_client", width, allowed)
+    number = classes // width
+    allowed = f"a multiple of {number}, the number of blocks of {width} classes"
+    require(clients % number == 0, "pathological", "clients", clients, allowed)
+    block = np.arange(clients)[:, None] % number
+    return np.asarray(np.arange(classes) // width == block)
 
 
 def unused(scheme: str, classes: np.ndarray, sizes: np.ndarray, counts: np.ndarray) -> list[str]:

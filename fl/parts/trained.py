@@ -1,0 +1,36 @@
+"""Scoring clients by the model that their latest training ended with.
+
+A round's mean is then for the next round's start alone. So do the released codes of pFedGraph and,
+for their baselines, of the papers that took them over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fl.api import Method, Tree, everything, only, select
+from fl.base.schema import PERSONAL
+
+TRAINED = "trained"
+
+
+def scoring_trained(method: Method) -> Method:
+    """The method, whose personal models are what clients trained last; before that, as begun.
+
+    For methods of one pass, which trains all parameters.
+    """
+    pass_ = only(method)
+
+    def init(variables: Tree) -> tuple[Tree, Tree]:
+        server, client = method.init(variables)
+        return server, {**client, TRAINED: select(variables, everything)}
+
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        kept, upload = pass_.end(server, client, work)
+        return {**kept, TRAINED: {"params": work["params"], "buffers": work["buffers"]}}, upload
+
+    def trained(server: Tree, client: Tree | None) -> Tree:
+        return dict((client or {})[TRAINED])
+
+    views = {**method.views, PERSONAL: trained}
+    return replace(method, init=init, passes=(replace(pass_, end=end),), views=views)
