@@ -14,6 +14,7 @@ from fl.base import files
 from fl.base.errors import FedloomError
 from fl.base.units import counted, size
 from fl.cli.printing import plain, say
+from fl.data import materials
 from fl.plan import config
 from fl.store import import_export, maintenance
 from fl.store.import_export import BUSY, CONFLICT, NEW, THERE, Moved
@@ -124,14 +125,28 @@ def _verify(parsed: argparse.Namespace) -> int:
     for problems in damaged.values():
         for line in problems:
             say(line)
+    other_data = list(_of_other_data(parsed.config, store, {*checked} - {*damaged}))
+    for line in other_data:
+        say(line)
     say(f"{counted(len(checked), 'run')} checked, {len(damaged)} damaged")
     if not parsed.remove:
         if damaged:
             say("--remove removes them, and the next snakemake trains them again")
-        return int(bool(damaged))
+        return int(bool(damaged or other_data))
     kept = _remove(store, damaged, recheck=True)
     _mark(parsed.config)
-    return int(kept)
+    return int(kept or bool(other_data))
+
+
+def _of_other_data(folder: Path, store: Store, runs: Iterable[str]) -> Iterator[str]:
+    """A line for each run that was trained on other data than lie where the config says."""
+    if not (folder / "config.yaml").exists():
+        return
+    settings = config.settings(folder)
+    for run in sorted(runs):
+        record = store.record(run)
+        if problem := materials.another(record, Path(settings.data), Path(settings.results)):
+            yield f"{store.place(run)}: {problem}"
 
 
 def _gc(parsed: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from fl.data.prepared import SPLIT
 
 ROWS = 50_000
 PARQUET = (".parquet", ".pq")
+LARGEST = float(np.finfo(np.float32).max)
 INDEX = re.compile(r"__index_level_[0-9]+__")
 """The columns in which pandas keeps the index of a table in Parquet."""
 
@@ -121,16 +122,17 @@ def _read(
 
 
 def numbers(path: Path, first: int, piece: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    """These columns as float32 ``[rows, columns]``; `DataError` for a cell that is no number."""
-    cells = np.empty((len(piece), len(columns)), np.float32)
+    """These columns as float64 ``[rows, columns]``; `DataError` for a cell that is no number, or
+    one that no float32 holds.
+    """
+    cells = np.empty((len(piece), len(columns)))
     for place, column in enumerate(columns):
         values = piece[column]
         if values.dtype.kind not in "biuf":
             parsed = pd.to_numeric(values.astype(str), errors="coerce").to_numpy(float)
             _no_number(path, first, column, values, ~np.isfinite(parsed))
-        with np.errstate(over="ignore"):
-            cells[:, place] = values.to_numpy(np.float64)
-        strange = ~np.isfinite(cells[:, place])
+        cells[:, place] = values.to_numpy(np.float64)
+        strange = ~(np.abs(cells[:, place]) <= LARGEST)
         if strange.any():
             _no_number(path, first, column, values, strange)
     return cells

@@ -134,6 +134,14 @@ def unseen(table: pd.DataFrame) -> np.ndarray:
     return np.unique(table.loc[table[UNSEEN].to_numpy(), "client"].to_numpy())
 
 
+def trained(table: pd.DataFrame) -> np.ndarray:
+    """The training samples of the clients that are not held out, in ascending order."""
+    rows = (table["split"] == "train").to_numpy(bool)
+    if UNSEEN in table:
+        rows &= ~table[UNSEEN].to_numpy(bool)
+    return np.sort(table["sample"].to_numpy()[rows])
+
+
 def brought(scheme: Mapping[str, Any]) -> pd.DataFrame:
     """The table of a user's own that a scheme names as its ``path``, see `read`."""
     return read(path_of(scheme["path"]))

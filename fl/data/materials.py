@@ -13,16 +13,17 @@ import pandas as pd
 from fl import data
 from fl.api.task import DEFAULT, Task
 from fl.base import identity, registry
-from fl.base.errors import Where
-from fl.base.files import write_json, write_table
+from fl.base.errors import DataError, Where
+from fl.base.files import damage, read_sealed, write_json, write_sealed, write_table
 from fl.base.registry import Entry, entry_of
 from fl.data import PUBLISHED, Supply, holdings, raw_name
 from fl.data.dealt import deal
 from fl.data.distance import domain_distances
 from fl.data.lock import Lock
 from fl.data.modality import MODALITY, Modality
-from fl.data.prepared import Prepared
+from fl.data.prepared import DESCRIPTION, Prepared
 
+TABLE, ABOUT = "partition.parquet", "partition.json"
 Spec = Mapping[str, Any]
 """``{"name": ..., key: value, ...}`` of a data set or a partition scheme.
 
@@ -109,13 +110,67 @@ def partition(
 
     Beside ``partition.parquet`` lie ``statistics.parquet``, where there are domains
     ``domains.parquet`` with the distances between them (`fl.data.distance`), and
-    ``partition.json``, which says how it was made and what had to be repaired.
+    ``partition.json``, which says how it was made and what had to be repaired, under a seal.
+
+    Raises:
+        DataError: If the table is another one than was made.
     """
     folder = results / "partitions" / partition_id(spec, dataset_id(dataset))
-    path = folder / "partition.parquet"
-    if not (folder / "partition.json").exists():
+    about = folder / ABOUT
+    # Before 0.2.0 no seal was written.
+    if not about.exists() or b'"seal"' not in about.read_bytes():
         _make_partition(spec, prepare(dataset, root, supply), folder)
-    return holdings.read(path)
+    _content(folder)
+    return holdings.read(folder / TABLE)
+
+
+def _content(folder: Path) -> str:
+    """The hash of what a partition holds; `DataError` where a file is not as it was written."""
+    remedy = f"delete the folder {folder}, and it is made again"
+    try:
+        record = read_sealed(folder / ABOUT)
+    except DataError as error:
+        raise DataError(f"{error}; {remedy}") from None
+    if problem := damage(folder / TABLE, record["files"][TABLE]):
+        raise DataError(f"{problem}; {remedy}")
+    return str(record["content"])
+
+
+def contents_of(code: Mapping[str, str], root: Path, results: Path) -> dict[str, str]:
+    """The hashes of the data set and of the partition that a run is trained on, as they are now.
+
+    Args:
+        code: The run's, which has the ids of both.
+
+    Returns:
+        By ``dataset`` and ``partition``; without what is not there.
+
+    Raises:
+        DataError: For a file that is not as it was written.
+    """
+    hashes = {}
+    prepared, partition = root / "prepared" / code["dataset"], results / "partitions"
+    if (prepared / DESCRIPTION).exists():
+        hashes["dataset"] = Prepared.open(prepared).verify()
+    if (partition / code["partition"] / ABOUT).exists():
+        hashes["partition"] = _content(partition / code["partition"])
+    return hashes
+
+
+def another(record: Mapping[str, Any], root: Path, results: Path) -> str | None:
+    """What is wrong with the data on which a finished run was trained, where they are there.
+
+    Args:
+        record: The run's ``run.json``.
+    """
+    try:
+        now = contents_of(record["code"], root, results)
+    except DataError as error:
+        return str(error)
+    for kind, content in now.items():
+        if record.get("data", {}).get(kind, content) != content:
+            return f"{record['code'][kind]}: is another {kind} than the run was trained on"
+    return None
 
 
 def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
@@ -123,7 +178,7 @@ def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
     values = {key: value for key, value in spec.items() if key != "name"}
     table = deal(entry.target, values, prepared, entry.name)
     folder.mkdir(parents=True, exist_ok=True)
-    holdings.write(table, folder / "partition.parquet")
+    holdings.write(table, folder / TABLE)
     # A sample whose label is a mask has no class to be counted by.
     counted = prepared.mask is None
     classes = list(prepared.classes) if counted else ["samples"]
@@ -138,10 +193,11 @@ def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
         "notes": table.attrs.get("notes", []),
         "unseen": holdings.unseen(table).tolist(),
         "classes": classes,
+        "content": holdings.content_hash(table),
     }
     if MODALITY in table:
         about["modality"] = table.groupby("client")[MODALITY].first().tolist()
-    write_json(folder / "partition.json", about)
+    write_sealed(folder / ABOUT, about, [TABLE])
 
 
 def _measure_domains(table: pd.DataFrame, prepared: Prepared, folder: Path) -> None:

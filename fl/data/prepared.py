@@ -18,13 +18,16 @@ import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fl.base.digest import digest
 from fl.base.errors import DataError
 from fl.base.files import damage, erase, move, read_sealed, sync_folder, write_sealed
+from fl.data.contents import stamp
 from fl.data.rows import Rows
 
 ARRAYS = ("x", "y", "client", "domain", "split", "mask", "text")
@@ -101,8 +104,9 @@ class Writer:
         Args:
             classes, domains: The names into which labels and domains index.
             normalisation: ``scale``, ``mean`` and ``sd``, each a number or a list with one number
-                per channel. None says that inputs are tokens, whole numbers that stay what they
-                are.
+                per channel. Where mean and sd are None, they are those of the samples that a
+                partition trains on, see `fl.data.normalisation`. None in place of the three says
+                that inputs are tokens, whole numbers that stay what they are.
             inputs: By array, how further inputs are normalised; those left out are tokens.
         """
         self.description = {
@@ -158,7 +162,8 @@ class Prepared:
         client, domain, split: ``[samples]`` each, see the module; None where the data set has none.
         mask: ``[samples, height, width]``, likewise.
         text: ``[samples, ...]``, likewise.
-        normalisation: ``scale``, ``mean`` and ``sd``, each one number or one for each channel.
+        normalisation: ``scale``, ``mean`` and ``sd``, each one number or one for each channel;
+            mean and sd are None where they are those of the samples that are trained on.
         inputs: Further inputs ``[samples, ...]``, by the name of their array.
         normalisations: Of those that are not tokens, likewise.
     """
@@ -222,11 +227,21 @@ class Prepared:
         """How an array of inputs is normalised; None for tokens."""
         return self.normalisation if name == "x" else self.normalisations.get(name)
 
-    def verify(self) -> None:
-        """Read every array and compare it with the SHA-256 in ``dataset.json``, or `DataError`."""
-        for name, described in _read_description(self.folder)["files"].items():
-            if problem := damage(self.folder / name, described):
-                raise DataError(f"{problem}; {_remedy(self.folder)}")
+    def verify(self) -> str:
+        """Read every array and compare it with the SHA-256 in ``dataset.json``; in a process that
+        has done so only after a change.
+
+        Returns:
+            A hash of the arrays and of their normalisations.
+
+        Raises:
+            DataError: For an array that is another one than was written.
+        """
+        described = _read_description(self.folder)
+        hashes = {name: entry["sha256"] for name, entry in described["files"].items()}
+        content = digest([hashes, described["normalisation"], described.get("inputs", {})])
+        _verify(self.folder, stamp([self.folder]))
+        return content
 
 
 def _description(
@@ -257,6 +272,14 @@ def _description(
         "natural_clients": None if client is None else len(np.unique(client)),
         "arrays": {n: {"dtype": str(a.dtype), "shape": list(a.shape)} for n, a in arrays.items()},
     }
+
+
+@lru_cache(maxsize=64)
+def _verify(folder: Path, stamped: str) -> None:
+    """See `Prepared.verify`."""
+    for name, described in _read_description(folder)["files"].items():
+        if problem := damage(folder / name, described):
+            raise DataError(f"{problem}; {_remedy(folder)}")
 
 
 def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:

@@ -21,8 +21,8 @@ class Arrays:
     """The samples of a data set, ready to be gathered into batches on a device.
 
     Inputs become ``(x * scale - mean) / sd`` in the run's precision; scale, mean and sd are one
-    number each, or one for each channel. Without a normalisation inputs are tokens, which stay
-    whole numbers (int64).
+    number each, or one for each channel. Inputs that are float64 stay so until they are
+    normalised. Without a normalisation inputs are tokens, which stay whole numbers (int64).
 
     Args:
         x: Inputs; they may be a memory map, as labels may.
@@ -47,7 +47,8 @@ class Arrays:
         self._affine: tuple[Tensor, Tensor] | None = None
         self._normalisation = normalisation
         if normalisation is not None:
-            self._affine = _affine(normalisation, x.ndim - 2, self.device, dtype)
+            exact = torch.float64 if x.dtype == np.float64 else dtype
+            self._affine = _affine(normalisation, x.ndim - 2, self.device, exact)
         self._augment = augment.augmentation(augmentation)
         # Masks stay as small as they are until a batch is made of them.
         kind = np.int64 if y.ndim == 1 else y.dtype
@@ -113,7 +114,7 @@ class Arrays:
         if self._affine is None:
             return x if x.is_floating_point() else x.long()
         factor, offset = self._affine
-        return x.to(self._dtype) * factor + offset
+        return (x.to(factor.dtype) * factor + offset).to(self._dtype)
 
     def labels(self, index: Tensor) -> Tensor:
         """Labels, int64: of the shape of ``index``, or masks [*index.shape, height, width]."""

@@ -18,7 +18,9 @@ from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
 from fl.api.training import Training
 from fl.base.errors import DataError, FedloomError
+from fl.data import holdings
 from fl.data.modality import Modality, groups, kinds_of, named
+from fl.data.normalisation import measured
 from fl.engine import modality, train_on
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
 from fl.engine.client_data import OWN, ClientData
@@ -61,7 +63,8 @@ def assemble(
     check_validated(parts.method.method, data)
     check_served(parts.method.method, data)
     classes = len(prepared.classes)
-    arrays_of = _Reader(prepared, _labels(prepared, parts.task), training, device)
+    labels = _labels(prepared, parts.task)
+    arrays_of = _Reader(prepared, labels, holdings.trained(table), training, device)
 
     def simulation(make: Make, arrays: Arrays, data: ClientData) -> Simulation:
         network = computing(make, training)
@@ -107,6 +110,7 @@ class _Reader:
 
     prepared: Prepared
     labels: np.ndarray
+    trained: np.ndarray
     training: Training
     device: torch.device
 
@@ -131,6 +135,9 @@ class _Reader:
         normalisation = self.prepared.normalisation_of(name)
         if self.training.normalisation == "half" and normalisation is not None:
             normalisation = {**normalisation, "mean": 0.5, "sd": 0.5}
+        if normalisation is not None and normalisation["mean"] is None:
+            x = self.prepared.array(name)
+            normalisation = measured(x, self.trained, normalisation["scale"])
         return Arrays(
             self.prepared.array(name),
             self.labels,

@@ -86,9 +86,10 @@ def domains_of(spec: Spec, folders: Folders) -> list[str]:
 
 
 def _dealt(spec: Spec, folders: Folders) -> tuple[Prepared, pd.DataFrame]:
-    """The data set and the partition of a run, made if they do not exist yet."""
+    """The data set and the partition of a run, made if they do not exist yet, else checked."""
     given = supply(spec["dataset"], folders.sources, folders.lock)
     prepared = prepare(spec["dataset"], folders.data, given)
+    prepared.verify()
     table = partition(spec["partition"], spec["dataset"], folders.data, folders.results)
     return prepared, table
 

@@ -84,6 +84,6 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
     final = simulation.final(last.state) if member.keep_weights else None
     if runs.costs is None:
         runs.costs = costs.recorded(simulation, last.state)
-    content = record(member, stack, last, runs.costs, runs.bundle.execution)
+    content = record(member, stack, last, runs.costs, runs.bundle)
     runs.workspaces[run].finish(content, stack.rows[run], final, stack.stacked_traces(run))
     runs.logs[run].ended("finished", state=content["state"], seconds=content["seconds"])

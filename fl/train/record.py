@@ -9,10 +9,10 @@ import torch
 
 from fl.base.errors import FedloomError
 from fl.base.version import VERSION
+from fl.data import materials
 from fl.engine.simulate import Round
 from fl.plan import specs
-from fl.plan.bundle import Member
-from fl.plan.config import Execution
+from fl.plan.bundle import Bundle, Member
 from fl.train.stack import Stack
 
 
@@ -28,16 +28,18 @@ def check_code(member: Member) -> None:
 
 
 def record(
-    member: Member, stack: Stack, last: Round, costs: dict[str, Any], execution: Execution
+    member: Member, stack: Stack, last: Round, costs: dict[str, Any], bundle: Bundle
 ) -> dict[str, Any]:
     """The record of a finished run: what it is, how it was computed, and what it cost."""
     device = stack.simulations[member.run].arrays.device
+    execution, folders = bundle.execution, bundle.folders
     return {
         "run": member.run,
         "state": "diverged" if last.diverged else "complete",
         "spec": member.spec,
         "code": member.code,
         "code_files": specs.code_files(member.spec),
+        "data": materials.contents_of(member.code, folders.data, folders.results),
         "start": member.start,
         "versions": {
             "fedloom": VERSION,

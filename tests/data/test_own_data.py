@@ -11,17 +11,20 @@ import numpy as np
 import pandas as pd
 import planning
 import pytest
+import torch
 import yaml
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from fl import data
-from fl.base import plugins, registry
+from fl.base import files, plugins, registry
 from fl.base.errors import DataError, Where
 from fl.cli import main
-from fl.data import columns, contents
+from fl.data import columns, contents, holdings
 from fl.data.prepared import Prepared
-from fl.plan import plan
+from fl.engine.simulation import Simulation
+from fl.plan import bundle as bundles
+from fl.plan import plan, specs
 
 READER = '''"""Measurements: rows of two numbers and a label.
 
@@ -139,6 +142,49 @@ def test_a_run_that_is_planned_is_trained_where_the_file_is_not(project: Path) -
     assert train(bundle) == 0
 
 
+def changed_x(dataset: Path, partition: Path) -> Path:
+    """The samples in reverse order."""
+    np.save(dataset / "x.npy", np.load(dataset / "x.npy")[::-1])
+    return dataset
+
+
+def changed_scale(dataset: Path, partition: Path) -> Path:
+    """Another normalisation, under a seal that fits."""
+    record = files.read_sealed(dataset / "dataset.json")
+    described = record.pop("files")
+    record["normalisation"]["scale"] = 2.0
+    files.write_described(dataset / "dataset.json", record, described)
+    return dataset
+
+
+def changed_clients(dataset: Path, partition: Path) -> Path:
+    """Everybody holds what was the next one's."""
+    table = holdings.read(partition / "partition.parquet")
+    table["client"] = np.roll(table["client"], 20)
+    holdings.write(table, partition / "partition.parquet")
+    return partition
+
+
+@pytest.mark.parametrize("change", [changed_x, changed_scale, changed_clients])
+def test_data_that_changed_after_they_were_made_are_not_trained_on(
+    project: Path, change: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["plan", "--write"]) == 0
+    [bundle], [dataset], [partition] = (names()[k] for k in ("bundles", "datasets", "partitions"))
+    assert train(bundle) == 0
+    assert main.main(["store", "verify"]) == 0
+    place = change(project / "data/prepared" / dataset, project / "results/partitions" / partition)
+    capsys.readouterr()
+    assert main.main(["store", "verify"]) == 1
+    said = capsys.readouterr().out
+    assert str(place.name) in said
+    assert "1 run checked, 0 damaged" in said
+    [run] = (project / "results" / "runs").glob("*/run.json")
+    run.unlink()
+    # A whole record with a fitting seal is another data set, which only the runs on it tell.
+    assert train(bundle) == (0 if change is changed_scale else 1)
+
+
 # What is remembered of a file
 
 
@@ -216,18 +262,13 @@ def test_a_table_comes_out_as_it_went_in(
     made = dataset("table", tmp_path / f"patients{suffix}", **OWN, split="split")
     assert (made.size, made.shape, made.classes, made.natural) == (60, (3,), 2, 3)
     found = prepared(made, tmp_path)
-    expected = table[["age", "height", "smokes"]].to_numpy(np.float32)
-    assert np.array_equal(found.x, expected)
+    assert np.array_equal(found.x, table[["age", "height", "smokes"]].to_numpy(float))
     assert found.classes == ("ill", "well")
     assert np.array_equal(found.y, table["diagnosis"] == "well")
     assert found.client is not None
     assert np.array_equal(found.client, table["hospital"] - 8), "10 comes after 8 and 9"
     assert found.split is not None
     assert np.array_equal(found.split, pd.Series(split).map({"train": 0, "test": 1, "val": 2}))
-    trained = expected[split == "train"].astype(float)
-    assert found.normalisation is not None
-    assert np.allclose(found.normalisation["mean"], trained.mean(0))
-    assert np.allclose(found.normalisation["sd"], trained.std(0))
 
 
 TABLES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -353,6 +394,32 @@ def test_a_study_on_a_table_needs_a_config_alone(
     assert "patients.csv: column 'age', row 2: '?' is no number" in error
 
 
+def assembled() -> tuple[Simulation, pd.DataFrame]:
+    """The simulation of the one run that is planned, and its partition."""
+    assert main.main(["plan", "--write"]) == 0
+    [name] = names()["bundles"]
+    bundle = bundles.read(Path(f"results/plan/bundles/{name}.json"))
+    simulation = specs.assemble(bundle.runs[0].spec, bundle.folders, torch.device("cpu"))
+    [table] = Path("results/partitions").glob("*/partition.parquet")
+    return simulation, holdings.read(table)
+
+
+def test_test_rows_do_not_decide_how_a_table_is_standardised(project: Path) -> None:
+    seconds = np.arange(60) % 2 + 1e8
+    seconds[45:] = 7e9
+    split = np.where(np.arange(60) < 45, "train", "test")
+    patients(project / "patients.csv", height=seconds, split=split)
+    entry = {"table": {"path": "patients.csv", **OWN, "split": "split"}}
+    write(project, [entry], partitions=[{"natural": {"test": "published", "unseen": 1}}])
+    simulation, table = assembled()
+    rows = table[(table["split"] == "train") & ~table["unseen"]]["sample"].to_numpy()
+    x = simulation.arrays.inputs(torch.from_numpy(rows.copy())).numpy()
+    assert x.dtype == np.float32
+    assert np.allclose(x.mean(0), 0, atol=1e-6)
+    assert np.allclose(x.std(0), 1, atol=1e-6)
+    assert len(np.unique(x[:, 1])) == 2, "1e8 and 1e8 + 1 are two numbers"
+
+
 # Images
 
 
@@ -386,10 +453,6 @@ def test_a_folder_of_classes_comes_out_as_it_went_in(
     assert np.array_equal(found.x, expected.transpose(0, 3, 1, 2))
     assert np.array_equal(found.y, [0, 0, 0, 1, 1, 1])
     assert found.classes == ("cat", "dog")
-    assert found.normalisation is not None
-    assert np.allclose(found.normalisation["mean"], expected.mean((0, 1, 2)) / 255)
-    sd = expected.std((0, 1, 2)) / 255
-    assert np.allclose(found.normalisation["sd"], np.where(sd > 0, sd, 1))
 
 
 def test_folders_named_as_splits_are_the_published_split(tmp_path: Path) -> None:
@@ -477,6 +540,20 @@ def test_images_that_a_table_names_wrongly_are_refused_by_row(tmp_path: Path) ->
         _ = dataset("images", tmp_path / "t.csv", client="site").shape
     with pytest.raises(DataError, match=r"none: there is no such file"):
         _ = dataset("images", tmp_path / "none").shape
+
+
+def test_test_images_do_not_decide_how_images_are_normalised(project: Path) -> None:
+    for n in range(30):
+        photo(project / "photos" / "train" / f"{'cd'[n % 2]}" / f"{n}.png", n, mode="RGB")
+    for n in range(6):
+        photo(project / "photos" / "test" / f"{'cd'[n % 2]}" / f"{n}.png", 200, mode="RGB")
+    scheme = {"homogeneous": {"clients": 2, "test": "published"}}
+    write(project, [{"images": {"path": "photos"}}], partitions=[scheme])
+    simulation, table = assembled()
+    rows = table[table["split"] == "train"]["sample"].to_numpy()
+    x = simulation.arrays.inputs(torch.from_numpy(rows.copy())).numpy()
+    assert np.allclose(x.mean((0, 2, 3)), 0, atol=1e-6)
+    assert np.allclose(x.std((0, 2, 3)), [1, 1, 0], atol=1e-6), "the third colour never changes"
 
 
 def test_a_study_on_a_folder_of_images_notices_a_new_one(project: Path) -> None:

@@ -313,6 +313,7 @@ SETTINGS: dict[str, World] = {
         "training": {"memory_format": "channels-last"},
     },
     "virtual images": {"model": CNN, "data": "images", "images": 1},
+    "normalised by training samples": {"data": "open", "away": True},
     "float32": {"training": {"precision": "float32"}},
     "mixed": {"training": {"precision": "mixed"}},
     "crop and flip of one of two inputs": {
@@ -518,6 +519,7 @@ def arrays(data: Any, table: pd.DataFrame) -> dict[str, Any]:
         return {"x": tokens, "y": y, "classes": classes, "normalisation": None}
     shapes = {
         "numbers": (6,),
+        "open": (6,),
         "images": (1, 4, 4),
         "wide": (1, 4, 6),
         "two": (1, 4, 4),
@@ -526,7 +528,9 @@ def arrays(data: Any, table: pd.DataFrame) -> dict[str, Any]:
     shape = shapes.get(data, data) if isinstance(data, str) else data
     low = (y - client / 2).reshape(-1, *[1] * len(shape))
     x = low + draw.normal(0, 1.5, (n, *shape))
-    normalisation = {"scale": 0.5, "mean": 0.25, "sd": 2.0}
+    normalisation: dict[str, Any] = {"scale": 0.5, "mean": 0.25, "sd": 2.0}
+    if data == "open":
+        normalisation = {"scale": 0.5, "mean": None, "sd": None}
     found = {"x": x, "y": y, "classes": classes, "normalisation": normalisation}
     if data == "two":
         kinds = (("image", "x", (1, 4, 4)), ("text", "text", (4,), TOKENS))

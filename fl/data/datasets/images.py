@@ -11,7 +11,8 @@ there are such columns its client and its split.
 Images are PNG, JPEG, BMP, GIF, TIFF or WebP files; hidden files and others are passed over. They
 stay grey where all of them are, and become colour ones otherwise. They must be of one size, or are
 resized to ``pixels``, bilinearly and without keeping their aspect. Inputs are scaled to 0..1 and
-normalised by mean and deviation of each colour over all images, or over those of the split train.
+normalised by mean and deviation of each colour over the images that a partition trains on: its
+split train, without clients that are held out.
 Images are in the order of their paths, or of the table; classes in order too: whole numbers by
 value, anything else by spelling.
 
@@ -34,6 +35,7 @@ from fl.data import columns
 from fl.data.contents import stamp
 from fl.data.download import Source
 from fl.data.images import decode, look
+from fl.data.normalisation import OPEN
 from fl.data.prepared import SPLIT, Writer
 
 ENDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
@@ -108,27 +110,18 @@ class Images:
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[images, colours, height, width]``; y int64, client int32, split int8."""
-        found, (colours, *sides) = self.listed, self.shape
+        listed, (colours, *sides) = self.listed, self.shape
         x = writer.create("x", (self.size, colours, *sides), np.uint8)
-        sums = np.zeros((2, colours))
-        trained = np.array(found.splits) == SPLIT.index("train") if found.splits else None
-        for row, file in enumerate(found.files):
+        for row, file in enumerate(listed.files):
             x[row] = _decoded(file, (sides[0], sides[1]), "L" if colours == 1 else "RGB")
-            if trained is None or trained[row]:
-                scaled = x[row].reshape(colours, -1) / 255
-                sums += scaled.mean(1), (scaled**2).mean(1)
-        classes = columns.in_order(found.labels)
-        writer.save("y", columns.numbered(found.labels, classes))
-        if found.clients:
-            order = columns.in_order(found.clients)
-            writer.save("client", columns.numbered(found.clients, order).astype(np.int32))
-        if found.splits:
-            writer.save("split", np.array(found.splits, np.int8))
-        mean, square = sums / max(1, self.size if trained is None else int(trained.sum()))
-        sd = np.sqrt(np.maximum(square - mean**2, 0))
-        sd[sd == 0] = 1.0
-        normalisation = {"scale": 1 / 255, "mean": mean.tolist(), "sd": sd.tolist()}
-        writer.describe(classes, normalisation=normalisation)
+        classes = columns.in_order(listed.labels)
+        writer.save("y", columns.numbered(listed.labels, classes))
+        if listed.clients:
+            order = columns.in_order(listed.clients)
+            writer.save("client", columns.numbered(listed.clients, order).astype(np.int32))
+        if listed.splits:
+            writer.save("split", np.array(listed.splits, np.int8))
+        writer.describe(classes, normalisation={**OPEN, "scale": 1 / 255})
 
 
 @lru_cache(maxsize=32)

@@ -6,6 +6,9 @@ Every column but those that the keys name is a feature and must hold numbers; an
 text is refused by column and row. The classes are the different values of the label column, in
 order: whole numbers by value, anything else by spelling.
 
+Features are kept as float64. Where they are standardised, it is by mean and deviation over the
+rows that a partition trains on: its split train, without clients that are held out.
+
 Memory: a piece of 50,000 rows at a time, and the labels.
 """
 
@@ -25,22 +28,18 @@ from fl.base.places import path_of
 from fl.data import columns
 from fl.data.contents import stamp
 from fl.data.download import Source
-from fl.data.prepared import SPLIT, Writer
+from fl.data.normalisation import OPEN
+from fl.data.prepared import IDENTITY, Writer
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a table is found to hold: its features, classes and clients, by name, and its samples.
-
-    mean, sd: of each feature, over the rows that are trained on.
-    """
+    """What a table holds: its features, classes and clients, by name, and how many rows."""
 
     features: tuple[str, ...]
     classes: tuple[str, ...]
     clients: tuple[str, ...]
     samples: int
-    mean: tuple[float, ...]
-    sd: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,8 @@ class Table:
 
     path: the file, ``.csv`` or ``.parquet``; label: the column of classes; client: the column that
     says whose row it is; split: the column of a published split, train, val or test; drop: columns
-    to leave out; standardise: bring each feature to mean 0 and deviation 1 over all rows, or over
-    those of the split train; separator: between the cells of a CSV file.
+    to leave out; standardise: bring each feature to mean 0 and deviation 1 over the rows that are
+    trained on; separator: between the cells of a CSV file.
     """
 
     path: str
@@ -89,22 +88,20 @@ class Table:
         return self.survey.samples
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x float32 ``[rows, features]``; y int64, client int32 and split int8 ``[rows]``."""
-        found = self.survey
-        for first, piece in self.pieces(found.features):
+        """Write x float64 ``[rows, features]``; y int64, client int32 and split int8 ``[rows]``."""
+        survey = self.survey
+        for first, piece in self.pieces(survey.features):
             path = path_of(self.path)
-            writer.append("x", columns.numbers(path, first, piece, found.features))
+            writer.append("x", columns.numbers(path, first, piece, survey.features))
             labels = columns.labels(path, first, piece[self.label])
-            writer.append("y", columns.numbered(labels, found.classes))
+            writer.append("y", columns.numbered(labels, survey.classes))
             if self.client is not None:
                 clients = columns.labels(path, first, piece[self.client])
-                place = columns.numbered(clients, found.clients)
+                place = columns.numbered(clients, survey.clients)
                 writer.append("client", place.astype(np.int32))
             if self.split is not None:
                 writer.append("split", columns.splits(path, first, piece[self.split]))
-        normalisation = {"scale": 1.0, "mean": list(found.mean), "sd": list(found.sd)}
-        plain = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
-        writer.describe(found.classes, normalisation=normalisation if self.standardise else plain)
+        writer.describe(survey.classes, normalisation=OPEN if self.standardise else IDENTITY)
 
     def pieces(self, features: Sequence[str]) -> Iterator[tuple[int, pd.DataFrame]]:
         """The columns of these features and those that keys name; see `columns.pieces`."""
@@ -122,27 +119,22 @@ def _survey(table: Table, stamped: str) -> Survey:
     path, features = path_of(table.path), _features(table)
     labels: list[str] = []
     clients: set[str] = set()
-    moments = _Moments(len(features))
     for first, piece in table.pieces(features):
-        x = columns.numbers(path, first, piece, features)
+        columns.numbers(path, first, piece, features)
         labels += columns.labels(path, first, piece[table.label])
         if table.client is not None:
             clients.update(columns.labels(path, first, piece[table.client]))
         if table.split is not None:
-            x = x[columns.splits(path, first, piece[table.split]) == SPLIT.index("train")]
-        moments.add(x)
+            columns.splits(path, first, piece[table.split])
     if not labels:
         raise DataError(f"{path}: has no rows; allowed: at least one below the header")
     classes = columns.in_order(labels)
     columns.check_classes(path, f"label {table.label!r}", classes, len(labels))
-    mean, sd = moments.found()
     return Survey(
         features=features,
         classes=tuple(classes),
         clients=tuple(columns.in_order(clients)),
         samples=len(labels),
-        mean=tuple(mean.tolist()),
-        sd=tuple(sd.tolist()),
     )
 
 
@@ -158,25 +150,3 @@ def _features(table: Table) -> tuple[str, ...]:
     if not features:
         raise DataError(f"{path}: has no column left for a feature; there are: {', '.join(there)}")
     return features
-
-
-class _Moments:
-    """Means and deviations of columns whose rows come in pieces (Chan, Golub and LeVeque 1983)."""
-
-    def __init__(self, width: int) -> None:
-        self._n, self._mean, self._squares = 0, np.zeros(width), np.zeros(width)
-
-    def add(self, x: np.ndarray) -> None:
-        """Take in rows ``[n, width]``."""
-        if not len(x):
-            return
-        mean, total = x.mean(0, dtype=np.float64), self._n + len(x)
-        shift = mean - self._mean
-        self._squares += ((x - mean) ** 2).sum(0) + shift**2 * (self._n * len(x) / total)
-        self._mean += shift * (len(x) / total)
-        self._n = total
-
-    def found(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means, and deviations; of a column that never changes 1, so that it becomes 0."""
-        sd = np.sqrt(self._squares / max(self._n, 1))
-        return self._mean, np.where(sd > 0, sd, 1.0)
