@@ -35,6 +35,7 @@ class Training:
             cos(pi (t-1)/R)) / 2; `drops`: times lr_decay after half of the rounds, and once more
             after three quarters.
         lr_decay, lr_decay_every: See `schedule`.
+        weighting: Of clients where the server averages: by their `samples`, or `uniform`.
         participation: Share of the clients drawn in each round; at least one is drawn.
         stragglers: Share of a round's clients that do only a part of its local work, a random
             number of its epochs (of its steps, where those are counted); see
@@ -66,6 +67,7 @@ class Training:
     schedule: Literal["constant", "cosine", "exponential", "step", "drops"] = "constant"
     lr_decay: Positive = 1.0
     lr_decay_every: Count = 1
+    weighting: Literal["samples", "uniform"] = "samples"
     participation: Annotated[float, Bound(above=0, high=1)] = 1.0
     stragglers: Share = 0.0
     partial_work: Literal["kept", "dropped"] = "kept"

@@ -100,7 +100,8 @@ def run_phase(
     averaging = isinstance(phase.aggregate, Averaging) and (deal is not None or len(groups) > 1)
     sent = [phase.send(state.server) if phase.send else state.server for state in states]
     servers = trees.stack(sent) if several else sent[0]
-    schedules, n = _together(mine), torch.cat([roster.n for roster in mine])
+    schedules = _together(mine)
+    n = plan.weights(torch.cat([roster.n for roster in mine]))
     answers = [Answers() for _ in states]
     for rows, runs in groups:
         cohort = _cohort(phase, states, mine, servers, plan, rows, runs)

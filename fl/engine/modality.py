@@ -186,7 +186,8 @@ def _together(
             means = _over_holders([upload[UPLOAD] for upload in sent], list(n), state.server)
             uploads, total = trees.apply(lambda leaf: leaf[None], means), n.sum(0, keepdim=True)
         else:
-            uploads, total = _in_one_stack([upload[UPLOAD] for upload in sent], places), plan.n
+            uploads = _in_one_stack([upload[UPLOAD] for upload in sent], places)
+            total = plan.weights(plan.n)
         clients: Tree = trees.to(states.take(plan.clients), total.device)
         server, clients = method.aggregate(state.server, clients, uploads, total)
         states = states.put(plan.clients, trees.to(clients, HOST))

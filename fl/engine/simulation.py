@@ -108,7 +108,10 @@ class Simulation:
 
     def _planned(self, round_: int, rosters: tuple[Roster | None, ...]) -> RoundPlan:
         lr = learning_rate(self.training, round_)
-        return RoundPlan(round_, rosters, self.arrays, lr, team=self.team, usual=self._usual)
+        uniform = self.training.weighting == "uniform"
+        return RoundPlan(
+            round_, rosters, self.arrays, lr, team=self.team, usual=self._usual, uniform=uniform
+        )
 
     def _rosters(self, clients: np.ndarray, work: Work, round_: int) -> tuple[Roster | None, ...]:
         """By phase; None for one that is not due."""

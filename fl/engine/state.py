@@ -106,7 +106,8 @@ class RoundPlan:
     one has the round's participants. by_modality: where clients differ in modality, the plan of
     each one's participants, None where there are none; they alone have schedules then. team: the
     processes that share the work; None: this one does all of it. usual: local steps in a round of
-    everybody who can take part, by their settings, int64; None: not known.
+    everybody who can take part, by their settings, int64; None: not known. uniform: whether all
+    participants count alike where the server averages.
     """
 
     round: int
@@ -116,6 +117,11 @@ class RoundPlan:
     by_modality: tuple[RoundPlan | None, ...] = ()
     team: Team | None = None
     usual: np.ndarray | None = None
+    uniform: bool = False
+
+    def weights(self, n: Tensor) -> Tensor:
+        """By numbers of training samples, what participants weigh in means."""
+        return (n > 0).to(n) if self.uniform else n
 
     @property
     def last(self) -> Roster:

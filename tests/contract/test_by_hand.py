@@ -44,6 +44,15 @@ def test_fedavg_is_the_mean_weighted_by_samples() -> None:
     assert is_pair(state.server["params"]["weight"], 0.25 / 3)
 
 
+def test_clients_can_count_alike() -> None:
+    """As above, (0.15 - 0.05) / 2; a client without samples counts nothing."""
+    held: list[Samples] = [[(2, 0), (4, 0)], [(1, 1)]]
+    simulation = of("fedavg", held, rounds=1, weighting="uniform")
+    assert is_pair(trained(simulation).server["params"]["weight"], 0.05)
+    weights = simulation.plan(1).weights(torch.tensor([5.0, 0.0, 1.0]))
+    assert weights.tolist() == [1, 0, 1]
+
+
 def test_fedavg_goes_on_from_the_mean_without_the_momentum_of_the_round_before() -> None:
     state = trained(of("fedavg", [[(2, 0), (4, 0)], [(1, 1)]], rounds=2, momentum=0.9))
     w = 0.25 / 3

@@ -301,6 +301,11 @@ SETTINGS: dict[str, World] = {
         "data": "images",
         "training": {"augmentation": "crop-flip"},
     },
+    "flip, turn and rotate": {
+        "model": CNN,
+        "data": "images",
+        "training": {"augmentation": "flip-turn-rotate30"},
+    },
     "crop and flip of wide images": {
         "model": CNN,
         "data": "wide",
@@ -312,6 +317,7 @@ SETTINGS: dict[str, World] = {
         "data": "images",
         "training": {"memory_format": "channels-last"},
     },
+    "uniform": {"training": {"weighting": "uniform"}},
     "virtual images": {"model": CNN, "data": "images", "images": 1},
     "normalised by training samples": {"data": "open", "away": True},
     "float32": {"training": {"precision": "float32"}},
