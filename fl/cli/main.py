@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import errno
 import logging
+import os
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -91,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         "specs", metavar="SPEC", nargs="+", type=Path, help="results/plan/bundles/<bundle>.json"
     )
     sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
+    sub.add_argument("--log", type=Path, help="the file that it prints to, kept for each attempt")
 
     command("status", _status, "how far the planned runs are: done, running, failed, time left")
 
@@ -154,32 +157,53 @@ def _train(parsed: argparse.Namespace) -> int:
     if launch.member():
         with loading():
             from fl.train import team
-        return team.run(bundles, store, partial(_trained, bundles, store))
+        return team.run(bundles, store, partial(_trained, bundles, store, parsed.log))
     lacking = [one for one in bundles if jobs.lacks(one, store)]
     if not lacking:
         for one in bundles:
             logging.info("%s: all %d runs are already there", one.title, len(one.runs))
         return 0
     check_writable(store.root)
+    log = _kept(parsed.log) if parsed.log else None
     processes = max(one.execution.processes for one in lacking)
     if processes > 1:
         words = ["-P", "-m", "fl", "train", *map(str, parsed.specs), "--store", str(store.root)]
-        return launch.launch(processes, words)
-    return _trained(bundles, store)
+        return launch.launch(processes, [*words, *(["--log", str(log)] if log else [])])
+    return _trained(bundles, store, log)
 
 
-def _trained(bundles: Sequence[Bundle], store: Store, team: Team | None = None) -> int:
+def _kept(log: Path) -> Path:
+    """Another name of a log, which it keeps when the next attempt has removed the first one."""
+    kept = log.with_name(f"{log.stem}.{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}{log.suffix}")
+    try:
+        kept.hardlink_to(log)
+    except OSError:  # The disk knows one name of a file.
+        return log
+    return kept
+
+
+def _trained(
+    bundles: Sequence[Bundle], store: Store, log: Path | None, team: Team | None = None
+) -> int:
     """Train what is lacking, and say what failed."""
     with loading():
         from fl.plan import jobs
+        from fl.train import slurm
         from fl.train.job import train_bundle  # imports torch, which takes seconds
         from fl.train.leaving import Interrupted
 
+    def lacking() -> int:
+        return sum(len(jobs.lacks(one, store)) for one in bundles)
+
+    before = lacking()
     try:
         turns = jobs.turns(bundles, store)
-        failed = [line for one in turns for line in train_bundle(one, store, team)]
+        failed = [line for one in turns for line in train_bundle(one, store, team, str(log or ""))]
     except Interrupted as error:
         say(f"stopped: {error}", file=sys.stderr)
+        # A job that gets nowhere is not put into the queue for ever.
+        if (error.rounds or lacking() < before) and slurm.requeue():
+            say("Slurm has the job in its queue again", file=sys.stderr)
         return LEFT
     for line in failed:
         say(f"failed: {line}", file=sys.stderr)
@@ -191,9 +215,9 @@ def _status(parsed: argparse.Namespace) -> None:
     from fl.plan.estimate import Rates
 
     settings = config.settings(parsed.config)
-    results, store = Path(settings.results), Store(Path(settings.store))
-    standings = status.look(status.bundles(results), store)
-    for line in status.lines(standings, results, Rates(store)):
+    store = Store(Path(settings.store))
+    standings = status.look(status.bundles(Path(settings.results)), store)
+    for line in status.lines(standings, Rates(store)):
         say(line)
 
 

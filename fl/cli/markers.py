@@ -15,6 +15,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from fl.plan.jobs import threads as threads
 from fl.report import result_files
 from fl.report.tables import read_plan_hash
 from fl.store.store import Store
+from fl.train import slurm
 
 
 def marker(results: Path, bundle: str) -> Path:
@@ -146,9 +148,20 @@ def _whole(bundle: Mapping[str, Any], store: Store) -> bool:
     )
 
 
-def memory(job: Mapping[str, Any], attempt: int) -> int:
-    """MiB that a job asks for: as much again with every attempt, up to what its nodes have."""
-    execution = job["execution"]
-    wanted: int = execution["processes"] * execution["memory_mb"] * attempt
+def memory(job: Mapping[str, Any]) -> int:
+    """MiB that a job asks for: as much again for each time that so much was too little for one of
+    its runs, up to what its nodes have.
+
+    What is killed by nobody knows whom is taken to have had too little.
+    """
+    execution, store = job["execution"], Store(Path(job["store"]))
+    each: int = execution["memory_mb"]
+    kills, why = 0, cache(slurm.ended)
+    for run in job["runs"]:
+        if store.partial(run).exists() and not store.holder(run):
+            slurm.last(store, run, why)
+            enough = (a for a in store.attempts(run) if a.memory_mb == each)
+            kills = max(kills, sum(a.ended in ("memory", "killed") for a in enough))
+    wanted: int = execution["processes"] * each * (1 + kills)
     most: int | None = job["most_mb"]
     return min(wanted, most or wanted)

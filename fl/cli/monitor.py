@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import signal
 import sys
@@ -76,13 +77,23 @@ class Watch(threading.Thread):
             self.join()
 
 
-def failures(settings: Mapping[str, Any]) -> list[str]:
-    """What to say of runs that failed: which, and why."""
-    store = Store(Path(settings["store"]))
-    try:
-        return list(status.failures(status.look(status.bundles(Path(settings["results"])), store)))
-    except (OSError, FedloomError) as error:
-        return [f"  {error}"]
+def say_at_the_end(settings: Mapping[str, Any], say: Callable[[str], None] = say) -> None:
+    """Say which runs are not done, and why: after all that Snakemake has to say."""
+    results, store = Path(settings["results"]), Store(Path(settings["store"]))
+
+    def summary() -> None:
+        say("Some jobs failed.")
+        try:
+            for line in status.unfinished(status.look(status.bundles(results), store)):
+                say(line)
+        except (OSError, FedloomError) as error:
+            say(f"  {error}")
+        say(
+            f"The reports in {results}/report show what is there; what is finished or in a "
+            "checkpoint is kept, and snakemake goes on from there."
+        )
+
+    atexit.register(summary)
 
 
 class Stop:

@@ -1,29 +1,44 @@
 """How far a plan is, read from its store alone: by anyone, on any host that sees the store.
 
 A run is *done* if it is in the store. Otherwise it is *running* if a live process holds it,
-*failed* if the last process that tried left an error, *interrupted* if there is a checkpoint to
-resume from, and *waiting* if there is nothing yet.
+*failed* if the last process that tried left an error, *interrupted* if it ended otherwise, and
+*waiting* if there was none yet.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fl.base.errors import DataError
-from fl.base.units import duration
+from fl.base.units import counted, duration
 from fl.plan import plan_files
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import Rates
+from fl.store.attempts import Attempt
 from fl.store.store import Store
+from fl.train import slurm
+
+Why = Callable[[Attempt], str]
 
 STATES = ("done", "running", "failed", "interrupted", "waiting")
 
-FEW = 5
-"""Failed runs that are named where something else was asked for."""
+MANY = 40
+"""Unfinished runs that are named where something else was asked for."""
+
+WHY = {
+    "time": "its time was nearly over",
+    "memory": "it exceeded its memory",
+    "node": "its node failed",
+    "cancelled": "it was cancelled",
+    "killed": "it was killed, by nobody knows whom; memory may have run out",
+    "": "its job goes on",
+}
+"""How an attempt ended, in words."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +47,7 @@ class Standing:
 
     Attributes:
         round: That of its newest checkpoint.
-        note: Its holder or its error.
+        note: Its holder, or how the last attempt ended: why, in which job, with which log.
         processes: That train it together.
     """
 
@@ -62,13 +77,16 @@ def bundles(results: Path) -> list[Bundle]:
 def look(planned: Sequence[Bundle], store: Store) -> list[Standing]:
     """The present state of every run of these bundles."""
     there = {path.name for path in store.root.iterdir()} if store.root.exists() else set()
-    return [one for bundle in planned for one in _bundle(bundle, store, there)]
+    why = cache(slurm.ended)  # Runs of one job ended for one reason.
+    return [one for bundle in planned for one in _bundle(bundle, store, there, why)]
 
 
-def _bundle(bundle: Bundle, store: Store, there: set[str]) -> Iterator[Standing]:
+def _bundle(bundle: Bundle, store: Store, there: set[str], why: Why) -> Iterator[Standing]:
     runs, processes = [member.run for member in bundle.runs], bundle.execution.processes
     begun = [run for run in runs if f"{run}.partial" in there]
-    rounds = {run: store.round(run) for run in begun}
+    rounds = {run: store.round(run) or 0 for run in begun}
+    # Runs of a stack have one checkpoint, with the first of them.
+    most = max(rounds.values(), default=0)
     for member in bundle.runs:
         run = member.run
         seed = f"{bundle.title}, seed {member.seed}"
@@ -77,18 +95,25 @@ def _bundle(bundle: Bundle, store: Store, there: set[str]) -> Iterator[Standing]
             yield Standing(run, seed, member.spec, "done")
             continue
         holder = store.holder(run) if run in begun else None
-        error = store.failure(run) if run in begun else None
         if holder is not None:
-            # Runs of a stack have one checkpoint, with the first of them.
-            done = rounds[run] or max(number or 0 for number in rounds.values())
+            done = rounds[run] or most
             yield Standing(run, seed, member.spec, "running", done, holder, processes)
-        elif error is not None:
-            yield Standing(run, seed, member.spec, "failed", rounds[run] or 0, error, processes)
+            continue
+        last = slurm.last(store, run, why) if run in begun else None
+        if last is None:
+            state = "interrupted" if rounds.get(run) else "waiting"
+            yield Standing(run, seed, member.spec, state, rounds.get(run, 0), processes=processes)
         else:
-            # Left in its first round, it has a checkpoint of round 0.
-            state = "waiting" if rounds.get(run) is None else "interrupted"
-            done = rounds.get(run) or 0
-            yield Standing(run, seed, member.spec, state, done, processes=processes)
+            state = "failed" if last.ended == "error" else "interrupted"
+            done = rounds[run] or (most if last.stacked else 0)
+            yield Standing(run, seed, member.spec, state, done, _note(last), processes)
+
+
+def _note(last: Attempt) -> str:
+    """How an attempt ended."""
+    job = f"{last.scheduler} job {last.job}" if last.job else ""
+    where = ", ".join(filter(None, [job, f"log {last.log}" if last.log else ""]))
+    return f"{last.error or WHY[last.ended]}{f' ({where})' if where else ''}"
 
 
 def line(standings: Sequence[Standing], rates: Rates) -> str:
@@ -115,23 +140,23 @@ def _time_left(standings: Sequence[Standing], rates: Rates) -> str:
     return f"about {duration(total / max(1, len(holders)))} left{by}"
 
 
-def lines(standings: Sequence[Standing], results: Path, rates: Rates) -> Iterator[str]:
+def lines(standings: Sequence[Standing], rates: Rates) -> Iterator[str]:
     """A line for every run that is running, failed or interrupted, and then `line`."""
     for state in STATES[1:4]:
         for one in standings:
             if one.state == state:
                 yield f"{state:12} {_told(one)}"
-                if state == "failed":
-                    yield f"{'':12} {results / 'logs' / 'runs' / one.run}.jsonl"
     yield line(standings, rates)
 
 
-def failures(standings: Sequence[Standing]) -> Iterator[str]:
-    """A line for each run that failed, of the first few."""
-    failed = [one for one in standings if one.state == "failed"]
-    yield from (f"  {_told(one)}" for one in failed[:FEW])
-    if len(failed) > FEW:
-        yield f"  and {len(failed) - FEW} more: python -m fl status"
+def unfinished(standings: Sequence[Standing]) -> Iterator[str]:
+    """A line for each run that was begun and is not done, and one for those that were not begun."""
+    begun = [one for one in standings if one.state in STATES[1:4]]
+    yield from (f"  {_told(one)}" for one in begun[:MANY])
+    if len(begun) > MANY:
+        yield f"  and {len(begun) - MANY} more: python -m fl status"
+    if waiting := sum(one.state == "waiting" for one in standings):
+        yield f"  {counted(waiting, 'run')} not begun"
 
 
 def _told(one: Standing) -> str:

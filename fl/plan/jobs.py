@@ -111,6 +111,7 @@ def form(
             "job": _name(group),
             "title": f"{members[0].title}{others}",
             "bundles": group,
+            "runs": [member.run for bundle in members for member in lacks(bundle, store)],
             "datasets": sorted({bundle.dataset for bundle in members}),
             "partitions": sorted({bundle.partition for bundle in members}),
             "after": sorted(waited - {_name(group)}),

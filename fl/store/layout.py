@@ -8,7 +8,7 @@ RECORD, METRICS, WEIGHTS = "run.json", "metrics.parquet", "final.safetensors"
 TRACES = "traces.safetensors"
 KEPT = (METRICS, WEIGHTS, TRACES)
 """The files that a finished run may have beside its record; the first of them it always has."""
-CHECKPOINTS, LEASE, FAILED = "checkpoint", "lease.json", "failed.json"
+CHECKPOINTS, LEASE = "checkpoint", "lease.json"
 
 
 def is_name(run: str) -> bool:

@@ -4,8 +4,8 @@
 
     root/<run>/           run.json (sealed), metrics.parquet, final.safetensors (if asked for),
                           traces.safetensors (if the method has traces)
-    root/<run>.partial/   checkpoint/, lease.json, and while it finishes result-*/;
-                          failed.json where the last attempt failed
+    root/<run>.partial/   checkpoint/, lease.json, attempt-N.json (see `fl.store.attempts`), and
+                          while it finishes result-*/
 
 A run is finished in ``<run>.partial/result-*/``, forced to the disk and renamed to ``<run>``; only
 then are the checkpoints removed, and after them the lease. A kill before the rename leaves the
@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fl.base import files, parquet
 from fl.base.errors import DataError, FedloomError
-from fl.store import lease
+from fl.store import attempts, lease
+from fl.store.attempts import Attempt
 from fl.store.layout import (
     CHECKPOINTS,
-    FAILED,
     LEASE,
     METRICS,
     RECORD,
@@ -103,12 +103,9 @@ class Store:
         """The live process that computes a run, in words; None where there is none."""
         return lease.living(self.partial(run) / LEASE, self.patience)
 
-    def failure(self, run: str) -> str | None:
-        """The error that ended the last attempt at an unfinished run; None if there was none."""
-        try:
-            return str(files.parse_json((self.partial(run) / FAILED).read_bytes())["error"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+    def attempts(self, run: str) -> list[Attempt]:
+        """The attempts at an unfinished run, oldest first."""
+        return attempts.read(self.partial(run))
 
     def record(self, run: str) -> dict[str, Any]:
         """The record given to `Workspace.finish`, with the sizes and hashes of the ``files``."""
@@ -291,7 +288,7 @@ def _clear(partial: Path) -> None:
     for path in partial.iterdir():
         if path.is_dir() and path.name != CHECKPOINTS:
             shutil.rmtree(path, ignore_errors=True)
-        elif path.name.endswith(".tmp") or path.name == FAILED:
+        elif path.name.endswith(".tmp"):
             path.unlink(missing_ok=True)
 
 

@@ -7,13 +7,15 @@ import logging
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
-from fl.store import lease
-from fl.store.layout import CHECKPOINTS, FAILED, LEASE, METRICS, RECORD, TRACES, WEIGHTS
+from fl.store import attempts, lease
+from fl.store.attempts import Attempt
+from fl.store.layout import CHECKPOINTS, LEASE, METRICS, RECORD, TRACES, WEIGHTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,16 +43,24 @@ class Workspace:
         self._store, self._run, self._lease = store, run, taken
         self.folder = taken.path.parent
         self.checkpoints = self.folder / CHECKPOINTS
+        self._number, self._attempt = 0, Attempt()
 
     @property
     def lost(self) -> bool:
         """Whether another process has taken the run over, as it may after a long suspension."""
         return self._lease.lost
 
-    def fail(self, error: str) -> None:
-        """Record what went wrong; the next attempt removes the record."""
-        with contextlib.suppress(OSError):
-            files.write_json(self.folder / FAILED, {"error": error})
+    def begin(self, attempt: Attempt) -> None:
+        """Say who trains the run from here on."""
+        self._number, self._attempt = attempts.begin(self.folder), attempt
+        attempts.write(self.folder, self._number, attempt)
+
+    def note(self, **known: Any) -> None:
+        """Say more of this attempt: how it ended, and the like."""
+        said = replace(self._attempt, **known)
+        if said != self._attempt:
+            self._attempt = said
+            attempts.write(self.folder, self._number, said)
 
     def finish(
         self,

@@ -33,10 +33,11 @@ def follow(runs: Runs, stack: Stack) -> None:
     rounds = next(iter(stack.simulations.values())).training.rounds
     progress = Progress(_title(runs, stack), rounds, stack.round)
     for run in mine:
+        runs.workspaces[run].note(stacked=len(mine) > 1)
         runs.logs[run].begun(stack.round, {"backend": stack.backend}, runs.curves(run))
     every = runs.bundle.execution.checkpoint_every
     for finished in runs.lockstep(stack.simulations, stack.states, stack.round, stack.backend):
-        leaving.begun = True
+        leaving.begun = leaving.rounds = True
         stack.add(finished)
         for run in set(mine) & set(finished):
             runs.logs[run].round(finished[run])
@@ -59,7 +60,7 @@ def _leave(runs: Runs, stack: Stack) -> NoReturn:
     for run in stack.states:
         if run in runs.workspaces:
             runs.logs[run].ended("left", round=stack.round, place=where)
-    raise Interrupted(f"{', '.join(stack.states)}: left {where}")
+    raise Interrupted(f"{', '.join(stack.states)}: left {where}", rounds=True)
 
 
 def _title(runs: Runs, stack: Stack) -> str:

@@ -23,9 +23,9 @@ from fl.plan.bundle import Bundle
 from fl.pytorch.devices import claim
 from fl.store import checkpoint
 from fl.store.store import Store
-from fl.train import auto, simulations
+from fl.train import auto, simulations, slurm
 from fl.train.following import follow
-from fl.train.leaving import asked_to_leave
+from fl.train.leaving import Interrupted, asked_to_leave
 from fl.train.record import check_code
 from fl.train.runs import Runs
 from fl.train.stack import Stack
@@ -36,11 +36,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def train_bundle(bundle: Bundle, store: Store, team: Team | None = None) -> list[str]:
+def train_bundle(
+    bundle: Bundle, store: Store, team: Team | None = None, log: str = ""
+) -> list[str]:
     """Train every run that the store lacks. A failing run does not stop the others.
 
     Args:
         team: The processes that train together, where they are several; this is the first of them.
+        log: The file that this process prints to.
 
     Returns:
         A line for each failed run: its id, the seed and the error. Tracebacks go to the log.
@@ -52,18 +55,27 @@ def train_bundle(bundle: Bundle, store: Store, team: Team | None = None) -> list
     simulations.settle(bundle, store)
     with asked_to_leave() as leaving, contextlib.ExitStack() as opened:
         runs = Runs(bundle, leaving, team.lockstep if team else simulate.lockstep)
-        # In one order in all processes, so that no two wait for each other.
-        for run, member in sorted(runs.members.items()):
-            with runs.failing(run):
-                workspace = opened.enter_context(store.open(run, member.keep_weights, leaving.now))
-                if workspace is None:
-                    logger.info("%s: already there", runs.name(run))
-                else:
-                    runs.workspaces[run] = workspace
-        if runs.workspaces:
-            size = team.size if team else 1
-            with claim(bundle.execution.device, leaving.now, size) as devices:
-                _Job(runs, store, team).train(devices)
+        attempt = slurm.attempt(log, bundle.execution.memory_mb)
+        try:
+            # In one order in all processes, so that no two wait for each other.
+            for run, member in sorted(runs.members.items()):
+                with runs.failing(run):
+                    place = store.open(run, member.keep_weights, leaving.now)
+                    workspace = opened.enter_context(place)
+                    if workspace is None:
+                        logger.info("%s: already there", runs.name(run))
+                    else:
+                        runs.workspaces[run] = workspace
+                        workspace.begin(attempt)
+            if runs.workspaces:
+                size = team.size if team else 1
+                with claim(bundle.execution.device, leaving.now, size) as devices:
+                    _Job(runs, store, team).train(devices)
+        except (Interrupted, KeyboardInterrupt):
+            asked_by = slurm.asked_by()
+            for workspace in runs.workspaces.values():
+                workspace.note(ended=asked_by)
+            raise
     return runs.failed
 
 

@@ -15,7 +15,14 @@ STOPPING = "stopping after this round, with the state saved; Ctrl-C again stops 
 class Interrupted(BaseException):
     """The job was asked to leave; its state is in a checkpoint. No error: nothing catches it that
     places or records these.
+
+    Attributes:
+        rounds: Whether a round was finished before.
     """
+
+    def __init__(self, where: str, rounds: bool) -> None:
+        super().__init__(where)
+        self.rounds = rounds
 
 
 @dataclass
@@ -25,15 +32,17 @@ class Leaving:
     Attributes:
         asked: Whether to leave.
         begun: Whether there are rounds that have to be saved.
+        rounds: Whether a round was finished.
     """
 
     asked: bool = False
     begun: bool = False
+    rounds: bool = False
 
     def now(self, where: str = "before the next run had begun") -> None:
         """Leave at once, if asked and nothing has to be saved: for waits, and between runs."""
         if self.asked:
-            raise Interrupted(where)
+            raise Interrupted(where, self.rounds)
 
 
 @contextlib.contextmanager

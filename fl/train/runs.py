@@ -66,7 +66,7 @@ class Runs:
                 self.failed.append(f"{self.name(run)}: {text}")
                 self.logs[run].ended("failed", error=text)
                 if run in self.workspaces:
-                    self.workspaces[run].fail(text)
+                    self.workspaces[run].note(ended="error", error=text)
             names = ", ".join(map(self.name, runs))
             if known:
                 logger.error("%s: %s", names, error)

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from planning import Planned, signalled, write_config
 
-from fl.cli import main, monitor, status
+from fl.cli import main, markers, monitor, status
 from fl.plan import plan
 from fl.plan.bundle import read as read_bundle
 from fl.plan.estimate import Rates
 from fl.pytorch import tensorboard
+from fl.store import attempts
+from fl.store.attempts import Attempt
 from fl.store.lease import take
 
 Plan = Callable[..., Planned]
@@ -99,15 +101,40 @@ def test_a_failed_run_is_told_until_it_is_tried_again(planned: Plan, capsys) -> 
     [found] = standings(study, "fedavg").values()
     assert found.state == "failed"
     assert "the code of its method changed after it was planned" in found.note
-    [line] = status.failures([found])
+    [line] = status.unfinished([found])
     assert line == f"  {run}  {found.title}: round 0 of 6, {found.note}"
-    *named, more = status.failures([found] * 8)
-    assert (named, more) == ([line] * 5, "  and 3 more: python -m fl status")
+    *named, more = status.unfinished([found] * 43)
+    assert (named, more) == ([line] * 40, "  and 3 more: python -m fl status")
     assert events(study, run)[-1]["event"] == "failed"
     assert events(study, run)[-1]["error"] == found.note
     with study.store().open(run):
         assert standings(study, "fedavg")[run].state == "running"
-    assert standings(study, "fedavg")[run].state == "waiting"
+
+
+def test_how_an_attempt_ended_is_told_of_all_runs_of_a_stack(planned: Plan) -> None:
+    """One that was killed says nothing; what that was is noted, and the next asks for memory."""
+    study = planned(seeds=[0, 1], execution={"backend": "stacked"})
+    runs, store = study.runs("fedavg"), study.store()
+    with signalled(after=3):
+        assert study.train("fedavg") == main.LEFT
+    job = {"runs": runs, "store": str(store.root), "most_mb": 7000}
+
+    def memory(each: int) -> int:
+        return markers.memory({**job, "execution": {"processes": 1, "memory_mb": each}})
+
+    told = standings(study, "fedavg").values()
+    assert {(one.state, one.round) for one in told} == {("interrupted", 3)}
+    assert {one.note for one in told} == {"it was cancelled"}
+    assert memory(4000) == 4000
+    for run in runs:
+        attempt = Attempt("PBS", "7.host", "train.log", memory_mb=4000)
+        attempts.write(store.partial(run), 2, attempt)
+    for one in standings(study, "fedavg").values():
+        assert one.note.endswith("memory may have run out (PBS job 7.host, log train.log)")
+    assert {store.attempts(run)[-1].ended for run in runs} == {"killed"}
+    assert (memory(3000), memory(4000), memory(5000)) == (3000, 7000, 5000)
+    (store.partial(runs[0]) / "attempt-3.json").write_text('{"ended": 5}')
+    assert len(store.attempts(runs[0])) == 2
 
 
 def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +152,7 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main.main(arguments) == 0
     one, line = capsys.readouterr().out.splitlines()
     assert one.startswith("interrupted  ")
-    assert one.endswith("seed 0: round 2 of 6")
+    assert one.endswith("seed 0: round 2 of 6, it was cancelled")
     assert line.startswith("1 of 2 runs done, 1 interrupted, about ")
     assert line.endswith(" s left")
 

@@ -69,13 +69,19 @@ def missing() -> list[str]:
 
 @dataclass(frozen=True)
 class Job:
-    """A job of Slurm; name: which job of the plan it is."""
+    """A job of Slurm.
+
+    Attributes:
+        restarts: How often Slurm put it back into its queue.
+        name: Which job of the plan it is.
+    """
 
     id: str
     state: str
     memory: str
     cpus: int
     gpus: str
+    restarts: int
     name: str
 
 
@@ -102,6 +108,7 @@ class Slurm:
             Job(
                 *(job["JobId"], job["JobState"], job["MinMemoryNode"], int(job["NumCPUs"])),
                 gpus=job.get("TresPerJob", ""),
+                restarts=int(job["Restarts"]),
                 name=job["Comment"].rpartition("_")[2],
             )
             for job in sorted(found, key=lambda job: int(job.get("JobId", 0)))

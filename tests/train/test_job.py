@@ -447,7 +447,8 @@ def test_one_cause_of_many_failures_is_traced_once(
     for run, line in zip(study.runs("fedavg")[1:], others, strict=True):
         assert line.startswith(run)
         assert line.endswith("failed likewise")
-        assert study.store().failure(run) == "ZeroDivisionError: in every run"
+        [attempt] = study.store().attempts(run)
+        assert attempt.error == "ZeroDivisionError: in every run"
 
 
 @pytest.mark.parametrize(
@@ -466,7 +467,8 @@ def test_memory_that_runs_out_is_said_with_the_run_and_what_to_lower(
     [run] = study.runs("fedavg")
     assert line.startswith(f"failed: {run} (FedAvg on synthetic(")
     assert "): memory ran out (" in line and "; lower batch_size, " in line
-    assert study.store().partial(run).joinpath("failed.json").exists()
+    [attempt] = study.store().attempts(run)
+    assert attempt.ended == "error" and "lower batch_size" in attempt.error
 
 
 def test_a_run_that_diverges_is_recorded_as_such(planned: Plan) -> None:

@@ -10,7 +10,7 @@ rule train:
     threads: lambda wildcards: markers.threads(job(wildcards)["execution"])
     resources:
         gpu=lambda wildcards: markers.gpus(job(wildcards)["execution"]),
-        mem_mb=lambda wildcards, attempt: markers.memory(job(wildcards), attempt),
+        mem_mb=lambda wildcards: markers.memory(job(wildcards)),
         runtime=lambda wildcards: job(wildcards)["execution"]["minutes"],
         slurm_partition=lambda wildcards: job(wildcards)["execution"]["partition"] or "",
     params:
@@ -24,4 +24,4 @@ rule train:
         "train {params.title}, log {log}, gpu={resources.gpu}"
     # In place of the shell, so that a signal to the job reaches the one that can save its state.
     shell:
-        "exec {params.fl:q} train {params.bundles:q} --store {params.store:q} > {log:q} 2>&1"
+        "exec {params.fl:q} train {params.bundles:q} --store {params.store:q} --log {log:q} > {log:q} 2>&1"
