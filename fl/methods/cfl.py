@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fl.api import (
     Count,
+    Index,
     Method,
     NonNegative,
     Setting,
@@ -47,7 +48,7 @@ class CFL:
         some client's update is above eps2.
     bounds: `relative`, as shares of the first round's largest, or `absolute` (the released code: .4
         and 1.6).
-    after: rounds before the first split (the released code: 20).
+    after: rounds before the first split (the released code: 20; pFedGraph's: 0, eps 2 and 2.5).
     most: clusters at the end.
     scored: the model of a client's `cluster`, or what it `trained` from that (pFedGraph's code).
     """
@@ -55,7 +56,7 @@ class CFL:
     eps1: NonNegative = 0.1
     eps2: NonNegative = 0.4
     bounds: Literal["relative", "absolute"] = "relative"
-    after: Count = 20
+    after: Index = 20
     most: Count = 8
     scored: Literal["cluster", "trained"] = "cluster"
 

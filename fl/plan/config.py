@@ -170,6 +170,8 @@ class Study:
         seeds: Training seeds, a run for each; a partition has a seed of its own.
         title: Stands above the report.
         question: Stands under the title.
+        departures: What is known to differ from the paper whose table or figure this is; the report
+            lists them. An empty list says that nothing is known to. Left out: it is no paper's.
         training: Training keys for every method; an entry may say otherwise.
         execution: As in ``config.yaml``, for this study.
         metric: By default the usual metric of the data sets' task (`fl.api.task`).
@@ -195,6 +197,7 @@ class Study:
     seeds: list[Seed]
     title: str = ""
     question: str = ""
+    departures: list[str] | None = None
     training: dict[str, Any] = field(default_factory=dict)
     execution: dict[str, Any] = field(default_factory=dict)
     metric: str | None = None

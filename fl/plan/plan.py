@@ -172,6 +172,7 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
         "study": expansion.name,
         "title": study.title or expansion.name,
         "question": study.question,
+        "departures": study.departures,
         "metric": study.metric,
         "test": study.test,
         "scored": study.scored,

@@ -14,6 +14,14 @@ def document(facts: Facts, tables: Sequence[Table]) -> str:
     lines = [f"# {literal(facts.plan['title'])}\n"]
     if facts.plan.get("question"):
         lines.append(f"{literal(facts.plan['question'])}\n")
+    departures = facts.plan.get("departures")
+    if departures is not None:
+        known = (
+            "Differs from the paper:"
+            if departures
+            else "Nothing is known to differ from the paper."
+        )
+        lines += [known, *(f"- {literal(departure)}" for departure in departures), ""]
     lines.append(f"{facts.status}\n")
     for state, runs in facts.absent.items():
         lines += [
