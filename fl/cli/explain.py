@@ -97,8 +97,10 @@ def _told(run: str, planned: Mapping[str, Run], records: Mapping[str, Run]) -> d
         edited = any(not _is_version(name) for name in code.values())
         told = {"spec": spec, "code": code, "code_files": specs.code_files(spec) if edited else {}}
     start = record.get("start")
-    if start is not None and (start in records or start in planned):
-        before = _told(start, planned, records)
+    # A record of others may say that its run starts from itself.
+    others = {name: known for name, known in records.items() if name != run}
+    if start is not None and (start in others or start in planned):
+        before = _told(start, planned, others)
         told["spec"]["start"] = before["spec"]
         told["code_files"] = before["code_files"] | told["code_files"]
     return told

@@ -76,8 +76,7 @@ class Rates:
         for run in store.runs():
             record = store.record(run)
             try:
-                run_check.check_record(record, Where(run))
-                run_check.check_spec(record.get("spec"), Where(run))
+                run_check.check_shape(record, Where(run))
                 processes = record["execution"].get("processes", 1)
                 rate = processes * record["seconds"] / client_steps(record["spec"])
             except (FedloomError, OSError, KeyError, TypeError, ArithmeticError):

@@ -123,8 +123,9 @@ def _record(store: Store, run: str) -> dict[str, Any] | None:
     """What ``run.json`` says, or nothing for a run that is not finished."""
     if not store.has(run):
         return None
-    record = store.record(run)
-    run_check.check_record(record, Where(str(store.place(run) / RECORD)))
+    record, place = store.record(run), str(store.place(run) / RECORD)
+    run_check.check_record(record, Where(place))
+    run_check.check_id(record, run, place)
     return record
 
 
@@ -160,11 +161,14 @@ def _computed(record: Mapping[str, Any]) -> dict[str, Any]:
 def _before(record: Mapping[str, Any], store: Store) -> dict[str, Any]:
     """What all earlier runs took, in the chain of runs that a run starts from."""
     rounds, seconds, total = 0, 0.0, 0.0
-    start = record.get("start")
+    passed, start = [record["run"]], record.get("start")
     while start is not None:
-        if not store.has(start):
+        if start in passed:
+            raise DataError(f"{store.place(start)}: starts, by what records say, from itself")
+        passed.append(start)
+        earlier = _record(store, start)
+        if earlier is None:
             return {}
-        earlier = store.record(start)
         rounds += earlier["rounds"]
         seconds += earlier["seconds"]
         costs = earlier.get("costs") or {}

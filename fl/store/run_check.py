@@ -8,13 +8,13 @@ broken machine, and no table may contain its numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
 
 from fl.base import fields, identity
 from fl.base.errors import ConfigError, DataError, Where
-from fl.base.fields import Count, Index, NonNegative, Positive, Seed
+from fl.base.fields import Bound, Count, Index, NonNegative, Seed
 from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
 from fl.store.layout import is_name
 
@@ -44,22 +44,21 @@ class _Named:
 @dataclass(frozen=True)
 class _Training:
     rounds: Count
-    lr: Positive
 
 
 @dataclass(frozen=True)
 class _Spec:
-    dataset: dict[str, Any]
-    partition: dict[str, Any]
-    model: dict[str, Any]
-    method: dict[str, Any]
-    training: dict[str, Any]
-    terms: list[dict[str, Any]]
+    dataset: _Named
+    partition: _Named
+    model: _Named
+    method: _Named
+    training: _Training
+    terms: list[_Named]
     seed: Seed
     start: str | None = None
     test: Literal["own", "global", "reweighted"] = "own"
     train_on: str | Count | None = None
-    alterations: list[dict[str, Any]] = field(default_factory=list)
+    alterations: list[_Named] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -67,78 +66,90 @@ class _Execution:
     backend: str
     device: str | None = None
     stack: list[str] | None = None
+    stretches: list[dict[str, Index]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class _Record:
+class _Costs:
+    participants: Index | None = None
+    traffic: list[list[NonNegative]] = field(default_factory=list)
+    bytes_down: NonNegative | None = None
+    bytes_up: NonNegative | None = None
+    flops: NonNegative | None = None
+    flops_server: NonNegative | None = None
+    state_client: Index | None = None
+    state_server: Index | None = None
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """What tables have of a record."""
+
+    run: str
     state: Literal["complete", "diverged"]
-    rounds: Index
+    rounds: Annotated[int, Bound(low=0, high=LARGEST)]
     seconds: NonNegative
-    execution: dict[str, Any]
+    execution: _Execution
     versions: dict[str, str] = field(default_factory=dict)
-    costs: dict[str, Any] = field(default_factory=dict)
+    costs: _Costs = field(default_factory=_Costs)
     start: str | None = None
 
 
 @dataclass(frozen=True)
-class _Whole:
-    run: str
-    spec: dict[str, Any]
-    code: dict[str, str]
+class _Whole(_Computed):
+    spec: _Spec = field(kw_only=True)
+    code: dict[str, str] = field(kw_only=True)
     code_files: dict[str, str] = field(default_factory=dict)
     note: str = ""
 
 
 _declared = cache(fields.fields)
-"""A plan has thousands of bundles, and their fields are asked for each time."""
 
 
-def shaped(target: type, given: Any, where: Where) -> dict[str, Any]:
-    """The declared fields of ``target``, checked as by `fl.base.fields.parse`; other keys are
-    ignored.
-
-    Another version of Fedloom may write more keys.
+def _known(hint: Any, given: Any) -> Any:
+    """What is given for a dataclass, without keys that it does not declare: another version of
+    Fedloom may write more.
     """
-    known = _declared(target)
-    values = fields.mapping(given, where)
-    return fields.parse(target, {key: values[key] for key in values if key in known}, where)
+    if is_dataclass(hint) and isinstance(given, Mapping):
+        declared = _declared(cast(type, hint))
+        return {k: _known(declared[k].hint, given[k]) for k in given if k in declared}
+    if get_origin(hint) is list and isinstance(given, list):
+        return [_known(get_args(hint)[0], item) for item in given]
+    return given
 
 
-def check_named(given: Any, where: Where) -> None:
-    """Refuse (`ConfigError`) what does not begin ``{"name": ...}``."""
-    shaped(_Named, given, where)
-
-
-def check_spec(given: Any, where: Where) -> None:
-    """Refuse (`ConfigError`) what is not the spec of a run; names in it need not be known."""
-    spec = shaped(_Spec, given, where)
-    for key in ("dataset", "partition", "model", "method"):
-        check_named(spec[key], where / key)
-    for key in ("terms", "alterations"):
-        for i, choice in enumerate(spec[key]):
-            check_named(choice, where / key / i)
-    shaped(_Training, spec["training"], where / "training")
+def check_shape(record: Mapping[str, Any], where: Where) -> None:
+    """Refuse (`ConfigError`) what does not have the keys of a run's record; names in its spec need
+    not be known.
+    """
+    fields.parse(_Whole, _known(_Whole, record), where)
 
 
 def check_record(record: Mapping[str, Any], where: Where) -> None:
     """Refuse (`ConfigError`) a record from which no table can be made."""
-    known = shaped(_Record, record, where)
-    shaped(_Execution, known["execution"], where / "execution")
-    if known["rounds"] > LARGEST:
-        raise ConfigError(where / "rounds", f"is {known['rounds']}", f"{LARGEST} at most")
-    start = known["start"]
-    if start is not None and (start == record.get("run") or not is_name(start)):
+    fields.parse(_Computed, _known(_Computed, record), where)
+    start = record.get("start")
+    if start is not None and (start == record["run"] or not is_name(start)):
         raise ConfigError(where / "start", f"is {start[:100]!r}", "the name of another run")
 
 
 def check_whole(record: Mapping[str, Any], where: Where) -> None:
-    """Refuse (`ConfigError`) a record that does not name its run, or that is incomplete."""
+    """Refuse (`ConfigError`) a record that is incomplete, or whose parts do not fit each other."""
     check_record(record, where)
-    known = shaped(_Whole, record, where)
-    check_spec(known["spec"], where / "spec")
-    planned, done = known["spec"]["training"]["rounds"], record["rounds"]
+    check_shape(record, where)
+    spec, done = record["spec"], record["rounds"]
+    planned = spec["training"]["rounds"]
     if done > planned or (done < planned and record["state"] == "complete"):
         raise ConfigError(where / "rounds", f"is {done}", f"{planned}, as the spec says")
+    trained_on = spec.get("train_on")
+    start = trained_on if isinstance(trained_on, str) else None
+    if spec.get("start") is not None:
+        start = identity.run(spec["start"], spec["seed"])
+    if record.get("start") != start:
+        # What is bound by hashes cannot go round in a circle.
+        raise ConfigError(
+            where / "start", f"is {record.get('start')!r}", f"{start}, as in the spec"
+        )
 
 
 def check_id(record: Mapping[str, Any], run: str, source: str) -> None:
@@ -148,7 +159,7 @@ def check_id(record: Mapping[str, Any], run: str, source: str) -> None:
     try:
         point = identity.point(record["spec"], record["code"])
         named = identity.run(point, record["spec"]["seed"])
-    except (ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as error:
         raise DataError(f"{source}: its record has what no spec has ({error})") from error
     if not named == run == record["run"]:
         raise DataError(f"{source}: is, by what its record says, run {named}")

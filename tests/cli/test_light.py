@@ -51,7 +51,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert main.main(["plan", "--write", "--config", "config"]) == 0
     [bundle] = (tmp_path / "results" / "plan" / "bundles").glob("*.json")
     member, _ = json.loads(bundle.read_text())["runs"]
-    write_run(tmp_path / "runs", member["run"], clients([0.5, 0.6]), spec=member["spec"])
+    known = {"spec": member["spec"], "code": member["code"]}
+    write_run(tmp_path / "runs", member["run"], clients([0.5, 0.6]), **known)
     return tmp_path
 
 

@@ -21,6 +21,7 @@ def shown(root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.usefixtures("any_name")
 def test_clients_held_out_of_training_have_lines_of_their_own(tmp_path: Path, capsys):
     runs = [entry(f"r{seed}", "fedavg", seed=seed, partition="natural") for seed in (0, 1)]
     runs += [entry("r2", "local", partition="natural"), entry("r3", "fedavg", partition="plain")]

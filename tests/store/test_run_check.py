@@ -15,6 +15,7 @@ from fl.base import files
 from fl.base.errors import FedloomError
 from fl.base.schema import METRIC_COLUMNS
 from fl.cli import store_commands
+from fl.cli.explain import explain
 from fl.engine.evaluate import as_rows
 from fl.report import tables
 from fl.store import maintenance, run_check
@@ -106,6 +107,9 @@ RECORDS: dict[str, tuple[dict[str, Any], str]] = {
     "seconds": ({"seconds": -1.0}, "seconds: is -1.0; allowed: a number >= 0"),
     "execution": ({"execution": [1]}, "execution: is [1]; allowed: a mapping"),
     "start": ({"start": "../../x"}, "start: is '../../x'; allowed: the name of another run"),
+    "start that is none of the spec": ({"start": "f" * 16}, "allowed: None, as in the spec"),
+    "stack": ({"execution": {"backend": "loop", "stack": 5}}, "execution.stack: is 5; allowed: a"),
+    "costs": ({"costs": {"participants": "x"}}, "costs.participants: is 'x' (str)"),
     "hollow spec": ({"spec": {}}, "spec.dataset: is missing"),
     "terms": ({"spec": {**SPEC, "terms": [3]}}, "spec.terms.0: is 3"),
     "rounds": ({"rounds": 49}, "rounds: is 49; allowed: 50, as the spec says"),
@@ -127,6 +131,29 @@ def test_records_that_no_run_writes(store: Store, name: str) -> None:
     assert run in said and problem in said
     # Listed nonetheless, so that it can be found and removed.
     assert run in "\n".join(store_commands._table(maintenance.entries(store)))
+
+
+def test_a_record_that_was_edited_or_goes_round_in_a_circle_is_in_no_table(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, other = shelving.add(store), shelving.add(store, seed=1)
+    study = make_results.plan([make_results.entry(run, "fedavg")])
+    assert len(tables.collect(study, store.root)[1]) == 1
+    faster = {**SPEC, "training": {"rounds": 50, "lr": 0.5}}
+    circle = {run: other, other: run}
+    for edits, problem in (
+        ({run: {"spec": faster}}, "is, by what its record says, run "),
+        ({run: {"start": run}}, "allowed: the name of another run"),
+        ({run: {"start": other} for run, other in circle.items()}, "from itself"),
+    ):
+        for name, edit in edits.items():
+            rewrite(store, name, **edit)
+        with pytest.raises(FedloomError, match=problem):
+            tables.collect(study, store.root)
+        assert maintenance.problems(store, run)
+        assert "seed 0" in "\n".join(explain(run, {}, store))
+        for name, seed in ((run, 0), (other, 1)):
+            rewrite(store, name, spec=shelving.spec_of(seed), start=None)
 
 
 def test_weights_that_cannot_be_read(store: Store) -> None:
