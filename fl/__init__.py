@@ -1,1 +1,36 @@
-"""Fedloom: federated-learning studies, from data to published tables, that anyone can run again."""
+"""Fedloom: federated-learning studies, from data to published tables, that anyone can run again.
+
+`run` trains a study that is written in Python, `load` reads one of ``config/studies``; both give a
+`Result`. A name is imported when it is asked for, so that ``import fl`` needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fl.base.errors import FedloomError as FedloomError
+    from fl.notebook.result import Result as Result
+    from fl.notebook.run import load as load
+    from fl.notebook.run import run as run
+
+PLACES = {
+    "run": "fl.notebook.run",
+    "load": "fl.notebook.run",
+    "Result": "fl.notebook.result",
+    "FedloomError": "fl.base.errors",
+}
+"""By name, the module that has it."""
+
+__all__ = ["FedloomError", "Result", "load", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *PLACES]

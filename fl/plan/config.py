@@ -308,14 +308,21 @@ def study(folder: Path, name: str, asked_at: Where) -> tuple[Study, Where]:
     if not path.exists():
         raise unknown(asked_at, "study", name, (p.stem for p in path.parent.glob("*.yaml")))
     where = Where(os.path.relpath(path))
-    read = Study(**fields.parse(Study, read_yaml(path), where))
+    return given_study(read_yaml(path), where), where
+
+
+def given_study(given: Mapping[str, Any], where: Where) -> Study:
+    """What the file of a study says, or a call in its place; `ConfigError` for what is wrong
+    with its keys.
+    """
+    read = Study(**fields.parse(Study, given, where))
     for key in ("datasets", "partitions", "models", "methods", "seeds"):
         if not getattr(read, key):
             raise ConfigError(where / key, "is empty", "at least one")
     i = second(read.seeds)
     if i is not None:
         raise ConfigError(where / "seeds" / i, f"{read.seeds[i]} stands twice", "each seed once")
-    return read, where
+    return read
 
 
 def check_methods(folder: Path) -> None:

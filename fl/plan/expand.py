@@ -18,7 +18,7 @@ from fl.base import identity
 from fl.base.errors import Where
 from fl.base.places import path_of
 from fl.data.contents import stamp
-from fl.plan import config, modal_check, partition_fit, specs, task_check
+from fl.plan import modal_check, partition_fit, specs, task_check
 from fl.plan.components import Choice, choices
 from fl.plan.config import Execution, Study
 from fl.plan.elsewhere import Site
@@ -95,7 +95,8 @@ class Expansion:
 def expand(
     folder: Path,
     name: str,
-    asked_at: Where,
+    study: Study,
+    where: Where,
     execution: Execution | None = None,
     own: Own | None = None,
     rehearsals: Rehearsals | None = None,
@@ -104,6 +105,7 @@ def expand(
     """All runs of a study.
 
     Args:
+        study, where: What the study says, and where it stands, as of `fl.plan.config.study`.
         execution: How runs are computed where the study says nothing else.
         own: Finds the user's own files behind data sets.
         rehearsals: Those of other studies, which are not repeated.
@@ -113,7 +115,6 @@ def expand(
     Raises:
         ConfigError: For anything in the study that is not understood.
     """
-    study, where = config.study(folder, name, asked_at)
     own = own or Own()
     entries = Entries(folder, study, where, execution or Execution(), own.settle)
     most = study.max_runs

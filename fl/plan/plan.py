@@ -20,7 +20,7 @@ from fl.data.lock import NAME as LOCK
 from fl.plan import config, fingerprint, plan_files, room
 from fl.plan.analyses import planned
 from fl.plan.captions import told
-from fl.plan.config import Settings
+from fl.plan.config import Settings, Study
 from fl.plan.published_cells import published_cells
 from fl.pytorch import allocator
 
@@ -67,17 +67,38 @@ def make(
     Raises:
         ConfigError: For anything in the config that is wrong.
     """
+    settings, wanted, where = asked_for(folder, studies)
+    given = {name: config.study(folder, name, where) for name in wanted}
+    return of(folder, settings, given, checked)
+
+
+def of(
+    folder: Path,
+    settings: Settings,
+    studies: Mapping[str, tuple[Study, Where]],
+    checked: bool = True,
+) -> Plan:
+    """The plan of studies that are given, wherever they were written.
+
+    Args:
+        folder: The config's, for all but the studies.
+        settings: What its ``config.yaml`` says.
+        studies: By name, what a study says and where it stands.
+        checked: See `make`.
+
+    Raises:
+        ConfigError: For anything in the studies that is wrong.
+    """
     from fl.plan.expand import expand  # They import torch, which takes seconds.
     from fl.plan.own_files import Own
     from fl.plan.rehearsal import Rehearsals
 
-    settings, wanted, where = asked_for(folder, studies)
     own = Own(Path(settings.data), settings.sources, folder / LOCK)
     rehearsals = Rehearsals()
     with allocator.kept():
         expansions = [
-            expand(folder, name, where, settings.execution, own, rehearsals, checked)
-            for name in wanted
+            expand(folder, name, study, where, settings.execution, own, rehearsals, checked)
+            for name, (study, where) in studies.items()
         ]
     runs = {run.id: run for e in expansions for run in e.runs}
     starts = {run.start for run in runs.values()}
@@ -275,10 +296,16 @@ def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, 
     # Taken before the plan is made: what is edited meanwhile makes it anew the next time.
     key = fingerprint.of(folder, wanted, settings)
     plan = make(folder, studies)
+    write_parts(plan)
+    return plan, dict(plan_files.write(home / "plan.json", _summary(plan, key)))
+
+
+def write_parts(plan: Plan) -> None:
+    """Write the files of a plan, but for the summary by which Snakemake goes."""
+    home = Path(plan.settings.results) / "plan"
     for kind, parts in plan.kinds.items():
         for name, content in parts.items():
             plan_files.write(home / kind / f"{name}.json", content)
-    return plan, dict(plan_files.write(home / "plan.json", _summary(plan, key)))
 
 
 def _whole(home: Path, known: Mapping[str, Any]) -> bool:

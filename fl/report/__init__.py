@@ -73,7 +73,7 @@ def texts(facts: Facts, sections: Sequence[Section]) -> dict[str, str]:
 
 
 def load(
-    study: str,
+    study: str | Mapping[str, Any],
     results: str | Path = "results",
     store: str | Path | None = None,
     metric: str | None = None,
@@ -85,6 +85,7 @@ def load(
     0.96 where the report says 96.0. Nothing is written.
 
     Args:
+        study: Its name, or its plan, see `fl.plan.plan.Plan`.
         results: The folder that `config.yaml` names so.
         store: The folder of runs, by default the planned one. It is read only if a table in
             ``results/tables`` is absent, incomplete or of another plan.
@@ -108,7 +109,7 @@ def load(
 
 
 def curves(
-    study: str,
+    study: str | Mapping[str, Any],
     results: str | Path = "results",
     store: str | Path | None = None,
     unseen: bool = False,
@@ -125,11 +126,11 @@ def curves(
 
 
 def _tables(
-    study: str, results: str | Path, store: str | Path | None
+    study: str | Mapping[str, Any], results: str | Path, store: str | Path | None
 ) -> tuple[Mapping[str, Any], pd.DataFrame, pd.DataFrame]:
     """A study's plan, its long table and its runs table."""
     results = Path(results)
-    plan = read_plan(study, results)
+    plan = read_plan(study, results) if isinstance(study, str) else study
     settings = plan_files.read(results / "plan" / "plan.json").get("settings", {})
     store = Path(store or settings.get("store", results / "runs"))
     return plan, *result_files.read(plan, store, results)

@@ -13,7 +13,6 @@ from fl.base.errors import FedloomError
 from fl.engine.simulate import Round
 from fl.train import costs
 from fl.train.leaving import Interrupted
-from fl.train.progress import Progress
 from fl.train.record import record
 from fl.train.runs import Runs
 from fl.train.stack import Stack
@@ -31,7 +30,7 @@ def follow(runs: Runs, stack: Stack) -> None:
     leaving.now()
     leaving.begun = False
     rounds = next(iter(stack.simulations.values())).training.rounds
-    progress = Progress(_title(runs, stack), rounds, stack.round)
+    progress = runs.showing(_title(runs, stack), rounds, stack.round)
     for run in mine:
         runs.workspaces[run].note(stacked=len(mine) > 1)
         runs.logs[run].begun(stack.round, {"backend": stack.backend}, runs.curves(run))
@@ -41,7 +40,7 @@ def follow(runs: Runs, stack: Stack) -> None:
         stack.add(finished)
         for run in set(mine) & set(finished):
             runs.logs[run].round(finished[run])
-        progress.show(stack.round, min(round_.loss for round_ in finished.values()))
+        progress.show(finished)
         ended = [run for run, round_ in finished.items() if round_.diverged]
         if stack.round == rounds:
             ended = list(finished)

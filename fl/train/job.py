@@ -26,6 +26,7 @@ from fl.store.store import Store
 from fl.train import auto, simulations, slurm
 from fl.train.following import follow
 from fl.train.leaving import Interrupted, asked_to_leave
+from fl.train.progress import Progress, Showing
 from fl.train.record import check_code
 from fl.train.runs import Runs
 from fl.train.stack import Stack
@@ -37,13 +38,18 @@ logger = logging.getLogger(__name__)
 
 
 def train_bundle(
-    bundle: Bundle, store: Store, team: Team | None = None, log: str = ""
+    bundle: Bundle,
+    store: Store,
+    team: Team | None = None,
+    log: str = "",
+    showing: Showing | None = None,
 ) -> list[str]:
     """Train every run that the store lacks. A failing run does not stop the others.
 
     Args:
         team: The processes that train together, where they are several; this is the first of them.
         log: The file that this process prints to.
+        showing: What shows progress; by default `Progress`.
 
     Returns:
         A line for each failed run: its id, the seed and the error. Tracebacks go to the log.
@@ -54,7 +60,8 @@ def train_bundle(
     """
     simulations.settle(bundle, store)
     with asked_to_leave() as leaving, contextlib.ExitStack() as opened:
-        runs = Runs(bundle, leaving, team.lockstep if team else simulate.lockstep)
+        lockstep = team.lockstep if team else simulate.lockstep
+        runs = Runs(bundle, leaving, lockstep, showing or Progress)
         attempt = slurm.attempt(log, bundle.execution.memory_mb)
         try:
             # In one order in all processes, so that no two wait for each other.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
@@ -53,6 +54,9 @@ def asked_to_leave() -> Iterator[Leaving]:
         KeyboardInterrupt: On Ctrl-C where nothing has to be saved, and on a second one.
     """
     leaving = Leaving()
+    if threading.current_thread() is not threading.main_thread():
+        yield leaving  # Python gives signals to the main thread alone.
+        return
 
     def note(number: int, frame: FrameType | None) -> None:
         # A compiler may be at work for minutes before there is anything to save.

@@ -7,10 +7,26 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from fl.engine.simulate import Round
 
 WIDTH = 24
 PATIENCE = 30.0
 """Seconds after which a log gets a line, where a tenth of the rounds takes longer."""
+
+
+class Shown(Protocol):
+    """What shows the progress of runs that are trained together."""
+
+    def show(self, finished: Mapping[str, Round]) -> None:
+        """After a round of some runs, by id."""
+
+
+Showing = Callable[[str, int, int], Shown]
+"""(title, rounds, rounds done) -> what shows the rest."""
 
 
 class Progress:
@@ -24,8 +40,10 @@ class Progress:
         self._title, self._total, self._first = title, total, done
         self._begun = self._told = time.monotonic()
 
-    def show(self, done: int, loss: float) -> None:
-        """After a round."""
+    def show(self, finished: Mapping[str, Round]) -> None:
+        """After a round of some runs, by id."""
+        done = next(iter(finished.values())).number
+        loss = min(round_.loss for round_ in finished.values())
         now = time.monotonic()
         rate = (done - self._first) / max(now - self._begun, 1e-9)
         text = f"round {done}/{self._total}  loss {loss:.4f}  {rate:.2f} rounds/s"

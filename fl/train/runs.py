@@ -19,6 +19,7 @@ from fl.store.workspace import Workspace
 from fl.train import memory
 from fl.train.event_log import EventLog
 from fl.train.leaving import Leaving
+from fl.train.progress import Showing
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class Runs:
 
     Attributes:
         lockstep: `fl.engine.simulate.lockstep`, or where processes are several, that of all.
+        showing: What shows progress.
         members: By id.
         workspaces: Of the runs that this process computes, by id.
         logs: By id.
@@ -37,8 +39,15 @@ class Runs:
         costs: The costs of a run, once one of them is finished; the runs differ only in their seed.
     """
 
-    def __init__(self, bundle: Bundle, leaving: Leaving, lockstep: Lockstep) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        leaving: Leaving,
+        lockstep: Lockstep,
+        showing: Showing,
+    ) -> None:
         self.bundle, self.leaving, self.lockstep = bundle, leaving, lockstep
+        self.showing = showing
         self.members: dict[str, Member] = {member.run: member for member in bundle.runs}
         self.workspaces: dict[str, Workspace] = {}
         self.logs = {run: EventLog(Path(bundle.results), run) for run in self.members}

@@ -17,6 +17,7 @@ import yaml
 from fl.base import identity
 from fl.base.files import write_json
 from fl.cli import main
+from fl.engine.simulate import Round
 from fl.plan import plan
 from fl.store.store import Store
 from fl.train import progress
@@ -130,15 +131,15 @@ def signalled(after: int, number: int = signal.SIGTERM) -> Iterator[None]:
     reached = False
 
     class Signalling(progress.Progress):
-        def show(self, done: int, loss: float) -> None:
+        def show(self, finished: Mapping[str, Round]) -> None:
             nonlocal reached
-            super().show(done, loss)
-            if done == after:
+            super().show(finished)
+            if next(iter(finished.values())).number == after:
                 reached = True
                 os.kill(os.getpid(), number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fl.train.following.Progress", Signalling)
+        patch.setattr("fl.train.job.Progress", Signalling)
         yield
     assert reached, f"no run came to round {after}: did the tests get a signal?"
 

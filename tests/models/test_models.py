@@ -33,6 +33,7 @@ from fl.models.swin_t import SwinT
 from fl.models.text_cnn import TextCNN
 from fl.models.text_transformer import TextTransformer
 from fl.models.vit import ViT
+from fl.plan import config
 from fl.plan.expand import expand
 
 SMALL, CIFAR = (3, 16, 16), (3, 32, 32)
@@ -334,7 +335,7 @@ def study(folder, **choices):
     (folder / "studies").mkdir()
     path = folder / "studies" / "tiny.yaml"
     path.write_text(yaml.safe_dump(written | choices, sort_keys=False))
-    return expand(folder, "tiny", Where("config.yaml"))
+    return expand(folder, "tiny", *config.study(folder, "tiny", Where("config.yaml")))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import yaml
 from fl.base.errors import ConfigError
 from fl.base.fields import Count, Field
 from fl.cli import main
+from fl.plan import config as config_files
 from fl.plan import fingerprint, plan, plan_files, specs
 from fl.plan.expand import expand
 from fl.plan.grids import grid
@@ -50,7 +51,8 @@ def study(folder: Path, name: str = "a", **changes: Any) -> None:
 
 def runs(folder: Path, name: str = "a", **changes: Any) -> list[Any]:
     study(folder, name, **changes)
-    return expand(folder, name, plan.asked_for(folder, [name])[2]).runs
+    where = plan.asked_for(folder, [name])[2]
+    return expand(folder, name, *config_files.study(folder, name, where)).runs
 
 
 def refused(folder: Path, **changes: Any) -> str:
@@ -661,10 +663,11 @@ def test_every_study_that_comes_along_can_be_planned(name: str):
     """But those that want ImageNet's weights, which say where to put them, are not tried."""
     where = plan.asked_for(CONFIG, [name])[2]
     try:
-        found = expand(CONFIG, name, where)
+        found = expand(CONFIG, name, *config_files.study(CONFIG, name, where))
     except ConfigError as error:
         assert "weights: " in str(error) and "is not there; fetch https://" in str(error)
-        found = expand(CONFIG, name, where, checked=False)
+        given = config_files.study(CONFIG, name, where)
+        found = expand(CONFIG, name, *given, checked=False)
     assert found.runs
     assert bool(published_cells(found, CONFIG)) == bool(found.study.published)
 

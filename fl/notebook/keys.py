@@ -1,0 +1,87 @@
+"""The keys of a call as a study says them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fl.api.training import Training
+from fl.base import fields
+from fl.base.errors import ConfigError, Where, unknown
+from fl.plan import config
+from fl.plan.config import Study
+
+CALL = Where("fl.run")
+"""Where errors say that a key stands."""
+
+ONE = {"dataset": "datasets", "partition": "partitions", "model": "models"}
+"""What a call may say of a single thing, and the study's key for several."""
+
+
+def study(given: Mapping[str, Any]) -> Study:
+    """The study that a call describes.
+
+    Beside the keys of a study, a call may say one ``dataset``, ``partition`` and ``model``, how many
+    ``seeds``, the keys of ``training``, and ``methods`` as a list.
+
+    Raises:
+        ConfigError: For what is wrong with its keys.
+    """
+    known, training = fields.fields(Study), fields.fields(Training)
+    said = {key: plain(value) for key, value in given.items()}
+    of_study: dict[str, Any] = {}
+    of_training = dict(fields.mapping(said.pop("training", None), CALL / "training"))
+    for key, value in said.items():
+        name = ONE.get(key, key)
+        if name in known:
+            _once(of_study, name, [value] if key in ONE else value, key)
+        elif key in training:
+            _once(of_training, key, value, key)
+        else:
+            raise unknown(CALL / key, "key", key, {*known, *training, *ONE})
+    if isinstance(of_study.get("seeds"), int):
+        of_study["seeds"] = list(range(of_study["seeds"]))
+    of_study["methods"] = _methods(of_study.get("methods"))
+    return config.given_study({**of_study, "training": of_training}, CALL)
+
+
+def _once(keys: dict[str, Any], name: str, value: Any, said: str) -> None:
+    if name in keys:
+        raise ConfigError(CALL / said, f"says {name} a second time", "each key once")
+    keys[name] = value
+
+
+def _methods(given: Any) -> Any:
+    """Entries by name, of a list of names and of mappings."""
+    if isinstance(given, str):
+        return {given: None}
+    if not isinstance(given, Sequence):
+        return given
+    entries: dict[str, Any] = {}
+    for i, item in enumerate(given):
+        at = CALL / "methods" / i
+        named = {item: None} if isinstance(item, str) else fields.mapping(item, at)
+        for name in named:
+            if name in entries:
+                raise ConfigError(at, f"{name!r} stands twice", "each entry once, by its own name")
+        entries |= named
+    return entries
+
+
+def plain(value: Any) -> Any:
+    """A value as a file would say it: lists for tuples and arrays, Python's numbers for NumPy's."""
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple | range):
+        return [plain(inner) for inner in value]
+    return value
+
+
+def settled(study: Study, kept: bool) -> Study:
+    """The study, with its final weights asked for or not."""
+    return replace(study, keep_weights=kept)
