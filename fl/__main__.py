@@ -17,7 +17,8 @@ def run() -> int:
         return INTERRUPTED
 
 
-if __name__ == "__main__":
+def command() -> None:
+    """The command ``fedloom``, and ``python -m fl``: `run`, and the end of the process."""
     status = run()
     if status in (LEFT, INTERRUPTED):
         sys.stdout.flush()
@@ -25,3 +26,7 @@ if __name__ == "__main__":
         # At once: PyTorch would first compile all that still waits to be compiled.
         os._exit(status)
     sys.exit(status)
+
+
+if __name__ == "__main__":
+    command()

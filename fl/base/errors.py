@@ -23,6 +23,10 @@ MANY, FEW = 100, 10
 class FedloomError(Exception):
     """Something the user can mend: a config, a file, a full disk."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class DataError(FedloomError):
     """A data file, partition table or store entry that cannot be used as it is."""

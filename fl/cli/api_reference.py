@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import fl
 import fl.api
 from fl.base import meanings
 
@@ -25,6 +26,21 @@ def blocks() -> Iterator[str]:
         for name in names:
             yield f"### {name}"
             yield from _about(name, getattr(fl.api, name))
+
+
+def python() -> Iterator[str]:
+    """A heading for each name that `fl` exports, and for each function of its results."""
+    for name in fl.PLACES:
+        thing = getattr(fl, name)
+        yield f"## {name}"
+        if name != fl.Result.__name__:
+            yield from _about(name, thing)
+            continue
+        yield _text(inspect.getdoc(thing) or "")
+        for key, member in vars(thing).items():
+            if inspect.isfunction(member) and not key.startswith("_"):
+                yield f"### {name}.{key}"
+                yield from _about(key, member)
 
 
 def _sections() -> Iterator[tuple[str, list[str]]]:

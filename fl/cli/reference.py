@@ -95,12 +95,23 @@ def api() -> str:
     return _page("fl.api", about, api_reference.blocks())
 
 
+def python() -> str:
+    """The page of what notebooks and scripts import."""
+    about = (
+        "`import fl`: studies written in Python. Keys "
+        "are [those of a study](config.md). Runs are too, so `python -m fl store gc` takes a run "
+        "away that only a notebook asked for."
+    )
+    return _page("fl", about, api_reference.python())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/methods.md": methods,
     "docs/datasets.md": datasets,
     "docs/library.md": library,
     "docs/config.md": config,
     "docs/api.md": api,
+    "docs/python.md": python,
 }
 """By path from the root of the repository, the function that gives a page's text."""
 

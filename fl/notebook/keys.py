@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,8 @@ ONE = {"dataset": "datasets", "partition": "partitions", "model": "models"}
 def study(given: Mapping[str, Any]) -> Study:
     """The study that a call describes.
 
-    Beside the keys of a study, a call may say one ``dataset``, ``partition`` and ``model``, how many
-    ``seeds``, the keys of ``training``, and ``methods`` as a list.
+    Beside the keys of a study, a call may say one ``dataset``, ``partition`` and ``model``, how
+    many ``seeds``, the keys of ``training``, and ``methods`` as a list.
 
     Raises:
         ConfigError: For what is wrong with its keys.
@@ -80,8 +79,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | range):
         return [plain(inner) for inner in value]
     return value
-
-
-def settled(study: Study, kept: bool) -> Study:
-    """The study, with its final weights asked for or not."""
-    return replace(study, keep_weights=kept)

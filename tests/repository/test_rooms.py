@@ -19,7 +19,7 @@ FLOORS = (
     {"engine", "methods", "models", "store", "terms"},
     {"analyses", "plan"},
     {"report", "train"},
-    {"cli"},
+    {"cli", "notebook"},
     {"__main__", "bench"},
 )
 """The rooms of every floor, the lowest first; docs/architecture.md has the same picture."""

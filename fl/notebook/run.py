@@ -1,0 +1,120 @@
+"""What `fl` exports: `run` a study that is written in Python, `load` one of ``config/studies``."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fl.base.errors import FedloomError, Where
+from fl.notebook import kernel, keys
+from fl.notebook.result import Result
+from fl.plan import config as config_files
+from fl.plan import plan
+from fl.plan.bundle import Bundle
+from fl.plan.config import Settings
+from fl.plan.plan import Plan
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+FOLDER = Path("config")
+"""The config folder of a call that names none, where there is one."""
+
+
+def plainly(function: Function) -> Function:
+    """The function, whose errors that a user can mend come without the calls below it."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **named: Any) -> Any:
+        try:
+            return function(*args, **named)
+        except FedloomError as error:
+            raise error.with_traceback(None) from None
+
+    return called  # type: ignore[return-value]
+
+
+@plainly
+def run(
+    *,
+    name: str = "notebook",
+    config: str | Path | None = None,
+    keep_weights: bool | None = None,
+    progress: bool = True,
+    **study: Any,
+) -> Result:
+    """Train a study that is written as a call, in this process, and return its results.
+
+    The keys are those of a file in ``config/studies`` (``docs/config.md``): ``datasets``,
+    ``partitions``, ``models``, ``methods``, ``seeds``, ``baseline`` and so on, each as a Python
+    value. One may also say ``dataset``, ``partition`` or ``model`` for a single one, ``seeds=3``
+    for 0, 1 and 2, ``methods`` as a list, and the keys of ``training`` themselves, as ``rounds=5``.
+
+    Runs have the names that a study's file would give them, and are kept in the same store: what is
+    there is not trained again, and an interrupted call goes on when it is made again. Paths are
+    relative to the working directory.
+
+    Args:
+        name: Of the study, for its report.
+        config: A config folder, whose ``config.yaml`` says where things are kept; by default
+            ``config`` in the working directory, and without one ``results`` and ``data`` there.
+        keep_weights: Whether final weights are kept, which `Result.model` and `Result.predictions`
+            read. By default those of runs that are trained now are; True also trains runs again
+            that are there without weights.
+        progress: Whether to show a progress bar.
+        study: The study's keys.
+
+    Raises:
+        FedloomError: For a key that is wrong, data that cannot be used, and if every run fails. If
+            only some fail, there is a warning that names them.
+        KeyboardInterrupt: When interrupted; what is done is kept.
+    """
+    from fl.notebook import training
+
+    folder, settings = _settings(config)
+    kernel.check_unedited()
+    given = keys.study({**study, "keep_weights": bool(keep_weights)})
+    planned = plan.of(folder, settings, {_checked(name): (given, keys.CALL)})
+    plan.write_parts(planned)
+    bundles = _bundles(planned)
+    failed = training.train(planned, bundles, keep_weights is not False, progress)
+    training.check(failed, planned)
+    for line in failed:
+        warnings.warn(f"failed: {line}", stacklevel=3)
+    return Result(planned.studies[name], bundles, settings)
+
+
+@plainly
+def load(study: str, config: str | Path | None = None) -> Result:
+    """The results of a study of ``config/studies``, of the runs that are there; nothing is trained.
+
+    Args:
+        study: Its name.
+        config: The config folder, by default ``config`` in the working directory.
+
+    Raises:
+        FedloomError: For a study that is not there, or that cannot be planned.
+    """
+    planned = plan.asked(Path(config or FOLDER), [study])
+    return Result(planned.studies[study], _bundles(planned), planned.settings)
+
+
+def _settings(given: str | Path | None) -> tuple[Path, Settings]:
+    """The config folder, and what its ``config.yaml`` says; without one, the defaults."""
+    folder = Path(given or FOLDER)
+    if given is None and not (folder / "config.yaml").exists():
+        return folder, Settings(studies=())
+    settings = config_files.settings(folder)
+    config_files.check_methods(folder)
+    return folder, settings
+
+
+def _checked(name: str) -> str:
+    config_files.check_name(name, keys.CALL / "name")
+    return name
+
+
+def _bundles(planned: Plan) -> dict[str, Bundle]:
+    return {name: Bundle.of(one, Where(name)) for name, one in planned.bundles.items()}

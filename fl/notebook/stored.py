@@ -1,0 +1,194 @@
+"""The models of a finished run, and what they predict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from fl.api import trees
+from fl.api.method import KINDS, Predictor, View
+from fl.api.trees import Tree
+from fl.base.errors import FedloomError, Where, unknown
+from fl.base.registry import entry_of
+from fl.base.schema import GLOBAL, PERSONAL
+from fl.data import materials
+from fl.engine.scored import Portion, Scored
+from fl.engine.simulation import DTYPES, Simulation
+from fl.engine.state import State
+from fl.plan.bundle import Bundle, Member
+from fl.store.store import Store
+from fl.train import simulations
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A finished run with its final weights.
+
+    Attributes:
+        classes: Their names.
+        weights: By stage, the variables of the shared model, and of the clients' own as a stack.
+    """
+
+    bundle: Bundle
+    member: Member
+    simulation: Simulation
+    classes: tuple[str, ...]
+    weights: Mapping[str, Tree]
+
+    @classmethod
+    def open(cls, bundle: Bundle, member: Member, store: Store, like: Stored | None) -> Stored:
+        """The run of that member.
+
+        Args:
+            like: Another run of the bundle, whose data it shares.
+
+        Raises:
+            FedloomError: If its weights were not kept, or are no weights of one network.
+        """
+        if not store.has_weights(member.run):
+            raise FedloomError(
+                f"{store.place(member.run)}: its final weights were not kept; with "
+                "`keep_weights=True` fl.run trains it again, and so does a study with "
+                "`keep_weights: true`"
+            )
+        same = like.simulation if like else None
+        simulation = simulations.made(bundle, member, same, store, CPU)
+        if simulation.by_modality:
+            raise FedloomError(
+                f"{bundle.title}: clients differ in modality, and have no model in common; "
+                "allowed: runs whose clients have the same inputs"
+            )
+        spec = member.spec["dataset"]
+        supply = materials.supply(spec, bundle.sources, bundle.lock)
+        classes = materials.prepare(spec, bundle.folders.data, supply).classes
+        return cls(bundle, member, simulation, classes, store.weights(member.run))
+
+    @property
+    def stage(self) -> str:
+        """The stage that tables show."""
+        return PERSONAL if PERSONAL in self.simulation.method.views else GLOBAL
+
+    def module(self, stage: str, client: int | None) -> nn.Module:
+        """The model of a stage, in evaluation mode; a client's own where the stage has these."""
+        spec, arrays = self.member.spec, self.simulation.arrays
+        variables = self._variables(stage, client)
+        module: nn.Module = entry_of("model", spec["model"])[1].build(
+            arrays.shapes or arrays.shape, self.simulation.classes
+        )
+        module.to(DTYPES[spec["training"]["precision"]])
+        there = dict(module.named_parameters()) | dict(module.named_buffers())
+        with torch.no_grad():
+            for kind in KINDS:
+                for name in self.simulation.network.names[kind]:
+                    there[name].copy_(variables[kind][name])
+        return module.eval()
+
+    def inputs(self, client: int, split: str) -> tuple[Any, Tensor]:
+        """Inputs and labels of a client's samples."""
+        index = torch.from_numpy(self._samples(split)[self._known(client)])
+        return self.simulation.arrays.inputs(index), self.simulation.arrays.labels(index)
+
+    def predictions(self, stage: str, split: str) -> pd.DataFrame:
+        """A row for each sample of a split: client, sample, label, predicted, and scores."""
+        simulation = self.simulation
+        if simulation.task.labels != "y":
+            raise FedloomError(
+                f"{self.bundle.title}: its samples have {simulation.task.given}; allowed: a data "
+                "set with class labels"
+            )
+        self._check(stage)
+        personal = stage == PERSONAL
+        state = State({}, self.weights[stage]) if personal else State(self.weights[stage], {})
+        models = Scored(
+            stored(simulation.method.views[stage], personal),
+            personal,
+            simulation.network,
+            state,
+            simulation.arrays,
+            simulation.client_data,
+            replace(simulation.task, look=_outputs),
+        )
+        portions = [
+            Portion(client, split, samples)
+            for client, samples in enumerate(self._samples(split))
+            if len(samples) and models.serves(client)
+        ]
+        tables: dict[int, pd.DataFrame] = {}
+        for places, seen in models.looked(portions):
+            sizes = [len(portions[place].samples) for place in places]
+            scores = seen["outputs"].softmax(-1).split(sizes)
+            labels = seen["label"].split(sizes)
+            for place, score, label in zip(places, scores, labels, strict=True):
+                tables[place] = _table(portions[place], score.numpy(), label.numpy())
+        empty = _table(Portion(0, split, np.zeros(0, int)), np.zeros((0, simulation.classes)), None)
+        return pd.concat([tables[place] for place in sorted(tables)] or [empty], ignore_index=True)
+
+    def _check(self, stage: str) -> None:
+        where, views = Where(self.bundle.title), self.simulation.method.views
+        if stage not in views:
+            raise unknown(where, "stage", stage, views)
+        if not all(kind in self.weights[stage] for kind in KINDS):
+            raise FedloomError(
+                f"{where}: the stage {stage!r} keeps no model; allowed: another method"
+            )
+
+    def _variables(self, stage: str, client: int | None) -> Tree:
+        self._check(stage)
+        weights = {kind: self.weights[stage][kind] for kind in KINDS}
+        if stage == GLOBAL:
+            return weights
+        if client is None:
+            last = self.simulation.client_data.clients - 1
+            raise FedloomError(
+                f"{self.bundle.title}: every client has a model of its own; allowed: client= one "
+                f"of 0 to {last}, or stage='global' where there is one"
+            )
+        return trees.take(weights, self._known(client))
+
+    def _known(self, client: int) -> int:
+        clients = self.simulation.client_data.clients
+        if not 0 <= client < clients:
+            raise FedloomError(
+                f"{self.bundle.title}: client is {client}; allowed: 0 to {clients - 1}"
+            )
+        return client
+
+    def _samples(self, split: str) -> list[np.ndarray]:
+        """By client, the numbers of its samples."""
+        samples = self.simulation.client_data.samples
+        if split not in samples:
+            raise unknown(Where(self.bundle.title), "split", split, samples)
+        return samples[split]
+
+
+def stored(view: View, personal: bool) -> View:
+    """A view of a state that has the stored variables themselves in place of the method's trees."""
+
+    def variables(server: Tree, client: Tree | None) -> Tree:
+        return dict(client or {}) if personal else dict(server)
+
+    return replace(view, variables=variables) if isinstance(view, Predictor) else variables
+
+
+def _outputs(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """What a model gives for each sample, in place of what a task makes of it."""
+    return {"outputs": outputs, "label": labels}
+
+
+def _table(portion: Portion, scores: np.ndarray, labels: np.ndarray | None) -> pd.DataFrame:
+    columns = {
+        "client": np.full(len(scores), portion.client),
+        "sample": portion.samples,
+        "label": np.zeros(0, int) if labels is None else labels,
+        "predicted": scores.argmax(-1),
+    }
+    named = {f"score_{number}": scores[:, number] for number in range(scores.shape[1])}
+    return pd.DataFrame({**columns, **named})

@@ -1,0 +1,213 @@
+"""`fl.run` and `fl.load`: a study written in Python is the study that a file would be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import planning
+import pytest
+
+import fl
+from fl.base.errors import FedloomError
+from fl.cli import main
+from fl.notebook import bar, kernel, training
+from fl.plan import plan
+from fl.store.store import Store
+
+CALL: dict[str, Any] = {
+    "dataset": {"synthetic": {"alpha": 1.0, "clients": 4, "samples": 40}},
+    "partition": {"dirichlet": {"alpha": 0.5, "clients": 4, "min_samples": 5}},
+    "model": {"mlp": {"hidden": (5,)}},
+    "seeds": 1,
+    "rounds": 6,
+    "batch_size": 8,
+    "lr": 0.05,
+    "momentum": 0.9,
+    "progress": False,
+}
+"""The study `planning.STUDY` as a call, without its methods."""
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a config folder."""
+    monkeypatch.chdir(tmp_path)
+    planning.write_config(tmp_path, {"methods": {"fedavg": None, "ditto": {"lam": [0.1, 1.0]}}})
+    return tmp_path
+
+
+def ids(result: fl.Result) -> set[str]:
+    return {run["run"] for run in result.study["runs"]}
+
+
+def test_a_call_and_a_file_name_the_same_runs_and_share_them(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = fl.run(methods=[{"ditto": {"lam": (0.1, 1.0)}}, "fedavg"], **CALL)
+    assert ids(called) == {run["run"] for run in plan.study(Path("config"), "tiny")["runs"]}
+    loaded = fl.load("tiny")
+    pd.testing.assert_frame_equal(loaded.table(), called.table())
+    pd.testing.assert_frame_equal(loaded.curves(), called.curves())
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "train_bundle", lambda *given, **named: pytest.fail("trained"))
+        assert ids(fl.run(methods=["fedavg"], **CALL)) < ids(called)
+    page = called.report()
+    assert page == lab / "results" / "report" / "notebook.html"
+    assert "ditto" in page.read_text()
+    assert repr(called) == "<fl.Result of notebook: 3 complete>"
+
+
+def test_what_a_command_trained_is_found_and_gets_weights_only_if_asked(lab: Path) -> None:
+    trained = planning.make(lab / "other")
+    assert trained.train("fedavg") == 0
+    config = lab / "other" / "config"
+    found = fl.run(methods="fedavg", config=config, **CALL)
+    assert ids(found) == set(trained.runs("fedavg"))
+    with pytest.raises(FedloomError, match=r"weights were not kept.*keep_weights=True"):
+        found.model("fedavg")
+    kept = fl.run(methods="fedavg", config=config, keep_weights=True, **CALL)
+    assert kept.model("fedavg").training is False
+
+
+def test_without_a_config_folder_results_lie_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    [run] = ids(fl.run(methods=["local"], **{**CALL, "rounds": 1}))
+    assert Store(Path("results/runs")).has_weights(run)
+
+
+def test_predictions_are_those_behind_the_recorded_metrics(lab: Path) -> None:
+    methods = ["local", "ditto", "fedbn", {"knn-per": {"start": "fedavg"}}, "fedavg"]
+    model = {"mlp": {"hidden": [5], "norm": "batch"}}
+    result = fl.run(methods=methods, **{**CALL, "model": model, "seeds": 2, "rounds": 2})
+    curves = result.curves().query("metric == 'accuracy'")
+    last = curves[curves["round"] == curves.groupby("method")["round"].transform("max")]
+    for method in ("local", "ditto", "fedbn", "knn-per", "fedavg"):
+        seen = result.predictions(method)
+        right = (seen["label"] == seen["predicted"]).groupby([seen["seed"], seen["client"]]).mean()
+        recorded = last[last["method"] == method].set_index(["seed", "client"])["value"]
+        assert right.to_dict() == recorded.to_dict(), method
+        scores = seen.filter(like="score_")
+        assert scores.sum(axis=1).to_numpy() == pytest.approx(1.0, abs=1e-5)
+        assert result.confusion(method).to_numpy().sum() == len(seen)
+    both = result.predictions("ditto", stage="global", seed=1, split="val")
+    assert set(both["seed"]) == {1}
+    x, y = result.inputs("ditto", client=3, seed=1)
+    seen = result.predictions("ditto", seed=1).query("client == 3")
+    assert result.model("ditto", client=3, seed=1)(x).argmax(1).tolist() == list(seen["predicted"])
+    assert y.tolist() == list(seen["label"])
+
+
+WRONG = {
+    "round": ({"round": 5}, "fl.run: round: unknown key 'round' (did you mean 'rounds'?)"),
+    "twice": ({"datasets": ["digits"]}, "datasets: says datasets a second time"),
+    "value": ({"lr": -1}, "fl.run: training.lr: is -1"),
+    "method": ({"methods": ["fedavgg"]}, "fl.run: methods.fedavgg: unknown method 'fedavgg'"),
+    "key": ({"methods": {"ditto": {"lamb": 1}}}, "fl.run: methods.ditto.lamb: unknown key 'lamb'"),
+    "none": ({"methods": []}, "fl.run: methods: is empty"),
+    "again": ({"methods": ["fedavg", "fedavg"]}, "methods.1: 'fedavg' stands twice"),
+    "name": ({"name": "a/b"}, "fl.run: name: 'a/b' is no name for a study"),
+    "processes": ({"execution": {"processes": 2}}, "execution.processes: is 2, and a call trains"),
+    "config": ({"config": "nowhere"}, "nowhere/config.yaml: does not exist"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said_as_of_a_study_and_without_our_calls(lab: Path, case: str) -> None:
+    changes, message = WRONG[case]
+    with pytest.raises(FedloomError) as caught:
+        fl.run(**{**CALL, "methods": ["fedavg"], **changes})
+    assert message in str(caught.value)
+    assert len(caught.traceback) == 2, "of ours only that which was called"
+    assert caught.value._render_traceback_() == [f"{caught.typename}: {caught.value}"]
+
+
+def test_what_a_result_does_not_have_is_said(lab: Path) -> None:
+    models = {"models": ["logistic", {"mlp": {"hidden": [5]}}]}
+    call = {key: value for key, value in CALL.items() if key != "model"}
+    result = fl.run(methods=["fedavg", "local"], **{**call, **models, "rounds": 1})
+    for wrong, message in (
+        (lambda: result.model("fedavgg"), "unknown method 'fedavgg'"),
+        (lambda: result.model("fedavg"), "several settings; allowed: model= one of"),
+        (lambda: result.model("fedavg", modell="logistic"), "unknown argument 'modell'"),
+        (lambda: result.model("fedavg", seed=7, model="logistic"), "its seeds: 0"),
+        (lambda: result.model("local", model="logistic"), "client= one of 0 to 3"),
+        (lambda: result.model("local", client=4, model="logistic"), "client is 4; allowed: 0 to 3"),
+        (lambda: result.model("local", stage="global", model="logistic"), "unknown stage 'global'"),
+        (lambda: result.predictions("local", split="tset", model="logistic"), "unknown split"),
+        (lambda: fl.load("nothing"), "unknown study 'nothing'"),
+    ):
+        with pytest.raises(FedloomError) as caught:
+            wrong()
+        assert message in str(caught.value)
+
+
+def test_an_interrupted_call_goes_on_with_the_same_bits(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = fl.run(methods=["fedavg"], **CALL)
+    [run] = ids(once)
+    store = Store(lab / "runs")
+    undisturbed = store.metrics(run)
+    store.remove(run)
+
+    class Interrupting(bar.Rounds):
+        def show(self, finished: Mapping[str, Any]) -> None:
+            super().show(finished)
+            if finished[run].number == 3:
+                os.kill(os.getpid(), 2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bar, "Rounds", Interrupting)
+        with pytest.raises(KeyboardInterrupt, match="the same call goes on"):
+            fl.run(methods=["fedavg"], **CALL)
+    assert store.round(run) == 3
+    fl.run(methods=["fedavg"], **CALL)
+    pd.testing.assert_frame_equal(store.metrics(run), undisturbed)
+
+
+def test_a_run_that_fails_stops_no_other(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = training.train_bundle
+
+    def failing(bundle: Any, *given: Any, **named: Any) -> list[str]:
+        broken = "Local" in bundle.title
+        return [f"{bundle.title}: broken"] if broken else train(bundle, *given, **named)
+
+    monkeypatch.setattr(training, "train_bundle", failing)
+    with pytest.warns(UserWarning, match="failed: Local on synthetic.*: broken"):
+        result = fl.run(methods=["fedavg", "local"], **CALL)
+    assert dict(result.runs().set_index("method")["state"]) == {
+        "fedavg": "complete",
+        "local": "missing",
+    }
+    with pytest.raises(FedloomError, match="no run came to its end:\nLocal"):
+        fl.run(methods=["local"], **CALL)
+
+
+def test_code_that_was_edited_after_its_import_is_not_trained(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = lab / "mylab"
+    assert main.main(["new", "method", "mine", "--in", str(mine)]) == 0
+    monkeypatch.setattr(kernel.plugins, "roots", lambda: {"mylab": mine})
+    kernel.check_unedited()
+    path = mine / "methods" / "mine.py"
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(FedloomError, match=r"mine.py: was edited.*restart"):
+        kernel.check_unedited()
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    script = "import fl, sys; fl.FedloomError; assert 'torch' not in sys.modules; print(dir(fl))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "'run'" in done.stdout
+    with pytest.raises(AttributeError, match="no attribute 'rum'"):
+        fl.rum  # noqa: B018
