@@ -40,7 +40,7 @@ def reading(name: object, wrong: str, remedy: str = "get the file again") -> Ite
     overflow or that no memory holds. A `FedloomError` passes, as it says more.
 
     Args:
-        wrong: What the message says of the file, ``is no complete picture``.
+        wrong: What the message says of the file, ``is no readable Excel workbook``.
     """
     try:
         yield

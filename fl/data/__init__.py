@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ __all__ = [
     "PUBLISHED",
     "Dataset",
     "Supply",
+    "check_complete",
     "gather",
     "own",
     "placed",
@@ -92,6 +94,15 @@ class Supply:
 
 PUBLISHED = Supply()
 """From their publishers, held to their checksums."""
+
+
+def check_complete(dataset: Dataset, name: str) -> None:
+    """Raise a `DataError` for a class that lacks what a data set has, see `Dataset`."""
+    absent = object()
+    for attribute in ("sources", "size", "shape", "classes", "natural", "read"):
+        if inspect.getattr_static(dataset, attribute, absent) is absent:
+            whole = "`python -m fl new dataset NAME` writes a whole one"
+            raise DataError(f"data set {name}: its class has no `{attribute}`; {whole}")
 
 
 def raw_name(spec: Mapping[str, Any]) -> str:

@@ -15,11 +15,13 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError, reading
+from fl.base.files import is_file
 from fl.data.prepared import SPLIT
 
 ROWS = 50_000
 PARQUET = (".parquet", ".pq")
 LARGEST = float(np.finfo(np.float32).max)
+DROP = "mend it, or name columns that are no features under `drop`"
 INDEX = re.compile(r"__index_level_[0-9]+__")
 """The columns in which pandas keeps the index of a table in Parquet."""
 
@@ -31,7 +33,7 @@ def names(path: Path, separator: str = ",") -> list[str]:
     end of lines makes an empty one.
     """
     allowed = "allowed: a CSV file with a header, or Parquet"
-    if not path.exists():
+    if not is_file(path):
         raise DataError(f"{path}: there is no such file; {allowed}, or a folder of images")
     with reading(path, "cannot be read as a table", allowed):
         header = _parquet_names(path) if path.suffix in PARQUET else _csv_names(path, separator)
@@ -86,7 +88,7 @@ def pieces(
         DataError: For a damaged file.
     """
     first = 1
-    read = _read(path, columns, texts, separator)
+    read = (_parquet if path.suffix in PARQUET else _csv)(path, columns, texts, separator)
     while True:
         with reading(path, f"cannot be read from row {first} on"):
             piece = next(read, None)
@@ -97,16 +99,35 @@ def pieces(
         first += len(piece)
 
 
-def _read(
+def _parquet(
     path: Path, columns: Sequence[str], texts: Sequence[str], separator: str
 ) -> Iterator[pd.DataFrame]:
-    if path.suffix in PARQUET:
-        import pyarrow.parquet as pq
+    import pyarrow.parquet as pq
 
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(ROWS, columns=list(columns)):
-                yield batch.to_pandas()
-        return
+    with pq.ParquetFile(path) as file:
+        for name in columns:
+            _check_type(path, name, file.schema_arrow.field(name).type, name in texts)
+        for batch in file.iter_batches(ROWS, columns=list(columns)):
+            yield batch.to_pandas(ignore_metadata=True)
+
+
+def _check_type(path: Path, name: str, type_: Any, text: bool) -> None:
+    """Raise a `DataError` for a column of Parquet that holds what no cell of a table is."""
+    from pyarrow import types
+
+    number = types.is_integer(type_) or types.is_floating(type_) or types.is_boolean(type_)
+    strange = types.is_nested(type_) or types.is_binary(type_) or types.is_large_binary(type_)
+    if strange if text else not number:
+        allowed = "text or whole numbers" if text else f"numbers; {DROP}"
+        raise DataError(
+            f"{path}: column {name!r} is of type {str(type_)[:100]}; allowed: {allowed}"
+        )
+
+
+def _csv(
+    path: Path, columns: Sequence[str], texts: Sequence[str], separator: str
+) -> Iterator[pd.DataFrame]:
+    truths: dict[str, bool] = {}
     with pd.read_csv(
         path,
         sep=separator,
@@ -117,6 +138,15 @@ def _read(
         encoding="utf-8-sig",
     ) as chunks:
         for chunk in chunks:
+            for name in columns:
+                # As within a piece, where both make a column of texts.
+                truth = chunk[name].dtype == bool
+                if truths.setdefault(name, truth) != truth:
+                    row = chunk.index[0] + 1
+                    raise DataError(
+                        f"{path}: column {name!r}: numbers and True or False, from row {row} on;"
+                        f" allowed: one of both; {DROP}"
+                    )
             # All were read: pandas passes over surplus cells where it is to read some columns.
             yield chunk[list(columns)]
 
@@ -142,10 +172,8 @@ def _no_number(
     path: Path, first: int, column: str, values: pd.Series[Any], strange: np.ndarray
 ) -> NoReturn:
     row = int(strange.argmax())
-    problem = (
-        f"{path}: column {column!r}, row {first + row}: {_shown(values.iloc[row])} is no number"
-    )
-    raise DataError(f"{problem}; mend it, or name columns that are no features under `drop`")
+    shown = _shown(values.iloc[row])
+    raise DataError(f"{path}: column {column!r}, row {first + row}: {shown} is no number; {DROP}")
 
 
 def _shown(value: Any) -> str:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl.base.errors import DataError
-from fl.base.files import sha256, write_json
+from fl.base.errors import DataError, reading
+from fl.base.files import is_folder, sha256, write_json
 
 NAME = "contents.json"
 YOUNG = 2.0
@@ -58,7 +58,7 @@ class Contents:
 
     def of(self, paths: Sequence[Path]) -> str:
         """See `content`. A disk that refuses to remember it is no error."""
-        key, now = json.dumps([str(path.resolve()) for path in paths]), stamp(paths)
+        key, now = json.dumps([str(path.absolute()) for path in paths]), stamp(paths)
         known = self._read()
         if known.get(key, {}).get("stamp") == now:
             return str(known[key]["sha256"])
@@ -81,15 +81,27 @@ class Contents:
 def _traces(paths: Iterable[Path]) -> Iterator[tuple[Path, tuple[int, int, int, int]]]:
     """Each file with its size, the later of its two times of change, modification and inode."""
     for path in paths:
-        for file in _below(path) if path.is_dir() else [path]:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                of = file.stat()
-                times = max(of.st_mtime_ns, of.st_ctime_ns), of.st_mtime_ns
-                yield file, (of.st_size, *times, of.st_ino)
+        with reading(path, "cannot be read", "mend its name or its permissions"):
+            for file in below(path) if is_folder(path) else [path]:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    of = file.stat()
+                    times = max(of.st_mtime_ns, of.st_ctime_ns), of.st_mtime_ns
+                    yield file, (of.st_size, *times, of.st_ino)
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """The files below a folder, sorted by path; hidden ones, which programs leave, are none."""
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(place, name) for name in sorted(names) if not name.startswith("."))
+def below(folder: Path, inside: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """The files below a folder and below links to folders, sorted by path; hidden ones, which
+    programs leave, are none.
+
+    inside: The folders around it, where they really lie: a link to one of them is passed over.
+    """
+    real = folder.resolve()
+    if real in inside:
+        return
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from below(path, (*inside, real))
+        else:
+            yield path

@@ -14,8 +14,12 @@ from fl.data.archives import name_of
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-BROKEN = ("is no complete picture", "get it again, or its archive")
+BROKEN = ("cannot be read as a picture", "get it again, or its archive")
 """What is wrong with what Pillow cannot read, and what to do."""
+
+EXIF, ORIENTATION, UPSIDE_DOWN = "exif", 0x0112, 4
+"""What Pillow calls EXIF data, the number of the orientation there, and the last of its values by
+which height and width stay what they are."""
 
 Box = tuple[int, int, int, int]
 """Left, upper, right, lower, in pixels."""
@@ -27,6 +31,7 @@ def decode(
     mode: Literal["RGB", "L"] = "RGB",
     crop: Box | Literal["centre"] | None = None,
     *,
+    upright: bool = False,
     converts: tuple[str, ...] = ("L",),
     resample: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear",
     name: str = "",
@@ -36,6 +41,7 @@ def decode(
     Args:
         size: (height, width) that it is brought to; None keeps its own.
         crop: What is cut out first: a box, or the largest square in the middle.
+        upright: Whether it is turned as its camera says (EXIF's orientation).
         converts: The modes that are converted where the picture has one of them in place of
             ``mode``, by Pillow's names (1, L, P, RGB, RGBA, CMYK, I;16, ...).
         name: What errors call the picture, where it is not a member of an archive.
@@ -46,13 +52,16 @@ def decode(
     Raises:
         DataError: If its mode is another one, or if it cannot be read.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     content = stream if isinstance(stream, bytes) else stream.read()
     name = name or ("a picture" if isinstance(stream, bytes) else name_of(stream))
     with reading(name, *BROKEN), Image.open(io.BytesIO(content)) as image:
+        turned = upright and EXIF in image.info
         image.load()
-        picture = _in_mode(image, mode, converts, name)
+        picture = _in_mode(
+            ImageOps.exif_transpose(image) if turned else image, mode, converts, name
+        )
     if crop is not None:
         picture = picture.crop(_middle(*picture.size) if crop == "centre" else crop)
     if size is not None and picture.size != size[::-1]:
@@ -62,7 +71,8 @@ def decode(
 
 
 def look(path: Path) -> tuple[str, tuple[int, int]]:
-    """The mode of a picture by Pillow's name, and (height, width); read from its first bytes alone.
+    """The mode of a picture by Pillow's name, and (height, width) when it is upright; read from its
+    first bytes alone.
 
     Raises:
         DataError: If it cannot be read.
@@ -70,7 +80,9 @@ def look(path: Path) -> tuple[str, tuple[int, int]]:
     from PIL import Image
 
     with reading(path, *BROKEN), Image.open(path) as image:
-        return image.mode, image.size[::-1]
+        width, height = image.size
+        on_its_side = EXIF in image.info and image.getexif().get(ORIENTATION, 1) > UPSIDE_DOWN
+        return image.mode, (width, height) if on_its_side else (height, width)
 
 
 def _in_mode(image: Image, mode: str, converts: tuple[str, ...], name: str) -> Image:

@@ -15,6 +15,7 @@ from pathlib import Path
 from fl import data
 from fl.base import registry
 from fl.base.errors import ConfigError, DataError
+from fl.base.files import is_folder
 from fl.base.places import path_of
 from fl.data import materials
 from fl.data.contents import Contents, stamp
@@ -48,6 +49,7 @@ class Own:
         _, dataset = registry.entry_of("data set", choice.spec)
         origin = self.origins.get(choice.entry.name)
         try:
+            data.check_complete(dataset, choice.entry.name)
             users = data.own(dataset, origin)
             self._watch(dataset, users)
             contents = Contents(self.root)
@@ -84,7 +86,7 @@ class Own:
     def _watch(self, dataset: data.Dataset, users: Mapping[str, list[Path]]) -> None:
         """Record the `stamp` of files; a folder, to which files may be added, counts as one."""
         path = getattr(dataset, "path", None)
-        folder = path_of(path) if isinstance(path, str) and path_of(path).is_dir() else None
+        folder = path_of(path) if isinstance(path, str) and is_folder(path_of(path)) else None
         files = [file for paths in users.values() for file in paths]
         outside = [file for file in files if not folder or not file.is_relative_to(folder)]
         for place in (folder, *outside):

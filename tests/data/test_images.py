@@ -59,5 +59,5 @@ def test_unreadable_picture_is_named(form, keep):
     content = whole.read()
     part = io.BytesIO(content[: keep if keep == 10 else len(content) // 2])
     part.name = whole.name
-    with pytest.raises(DataError, match=r"set\.zip: cat/1\.png: is no complete picture"):
+    with pytest.raises(DataError, match=r"set\.zip: cat/1\.png: cannot be read as a picture"):
         decode(part, (4, 6))

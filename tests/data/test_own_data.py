@@ -295,6 +295,8 @@ TABLES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {**OWN, "split": "split"},
         r"column 'split', row 2: is 'dev'; allowed: train, test, val",
     ),
+    "no separator": ({}, {**OWN, "separator": ""}, "cannot be read as a table"),
+    "a long separator": ({}, {**OWN, "separator": "ab"}, "cannot be read as a table"),
     "no feature": ({}, {**OWN, "drop": ["name", "age", "height", "smokes"]}, r"no column left"),
 }
 
@@ -327,12 +329,6 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str | bytes, message:
         _ = dataset("table", path, label="y").shape
 
 
-def test_a_separator_of_two_characters_is_refused(tmp_path: Path) -> None:
-    patients(tmp_path / "p.csv")
-    with pytest.raises(DataError, match=r"p\.csv: cannot be read as a table"):
-        _ = dataset("table", tmp_path / "p.csv", **OWN, separator="ab").shape
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"p{suffix}"
@@ -343,26 +339,58 @@ def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path, suffix: str) -
     assert prepared(made, tmp_path).x.shape == (60, 3)
 
 
-def test_labels_that_no_whole_number_can_tell_apart_are_refused(tmp_path: Path) -> None:
-    patients(tmp_path / "p.parquet", diagnosis=[0.0, 1e19] * 30)
-    with pytest.raises(DataError, match=r"column 'diagnosis', row 2: .* is no class"):
+CELLS: dict[str, tuple[str, list[Any], str]] = {
+    "labels above 2^53": ("diagnosis", [0.0, 1e19], r"'diagnosis', row 2: 1e\+19 is no class"),
+    "endless labels": ("diagnosis", [0.0, np.inf], r"'diagnosis', row 2: inf is no class"),
+    "broken labels": ("diagnosis", [2.0, 1.5], r"'diagnosis', row 2: 1\.5 is no class"),
+    "labels of bytes": ("diagnosis", [b"a", b"b"], r"'diagnosis' is of type binary"),
+    "clients that are lists": ("hospital", [[1], [2]], r"'hospital' is of type list"),
+    "times": ("age", [pd.Timestamp("2026-01-01")] * 2, r"'age' is of type timestamp"),
+    "texts": ("age", ["12"] * 2, r"'age' is of type (large_)?string; allowed: numbers"),
+    "lists": ("age", [[1, 2]] * 2, r"'age' is of type list"),
+    "pictures": ("age", [{"bytes": b"\x89PNG"}] * 2, r"'age' is of type struct<bytes: binary>"),
+}
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_cells_of_parquet_that_are_neither_classes_nor_numbers_are_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    column, cells, message = CELLS[kind]
+    patients(tmp_path / "p.parquet", **{column: cells * 30})
+    with pytest.raises(DataError, match=rf"p\.parquet: column {message}"):
         _ = dataset("table", tmp_path / "p.parquet", **OWN).shape
 
 
-def test_a_picture_that_its_reader_chokes_on_is_named(tmp_path: Path) -> None:
-    photos(tmp_path / "photos")
-    text = PngInfo()
-    text.add_text("a", "x" * 100_000_000, zip=True)
-    Image.fromarray(np.zeros((6, 5), np.uint8)).save(tmp_path / "photos/dog/9.png", pnginfo=text)
-    with pytest.raises(DataError, match=r"9\.png: is no complete picture"):
-        _ = prepared(dataset("images", tmp_path / "photos"), tmp_path)
+def test_numbers_and_truths_in_one_column_are_refused_wherever_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "ROWS", 20)
+    patients(tmp_path / "p.csv", age=["1"] * 40 + ["True"] * 20)
+    with pytest.raises(DataError, match=r"p\.csv: column 'age': numbers and True .* from row 41"):
+        _ = dataset("table", tmp_path / "p.csv", **OWN).shape
 
 
-@pytest.mark.parametrize("cell", [pd.Timestamp("2026-01-01"), "12", [1, 2]])
-def test_times_texts_and_lists_are_no_features(tmp_path: Path, cell: Any) -> None:
-    patients(tmp_path / "p.parquet", age=[cell] * 60)
-    with pytest.raises(DataError, match=r"column 'age', row 1: '.*' is no number"):
-        _ = dataset("table", tmp_path / "p.parquet", **OWN).shape
+@pytest.mark.parametrize("name", ["table", "images"])
+@pytest.mark.parametrize("place", ["x" * 300, "circle"])
+def test_what_no_system_reads_is_named(
+    project: Path, name: str, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "circle").symlink_to("circle")
+    write(project, [{name: {"path": place, "label": "y"}}])
+    assert main.main(["plan"]) == 1
+    assert f"datasets.0.{name}: {place}: cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lacking", ["size", "natural"])
+def test_a_class_that_lacks_what_a_data_set_has_is_refused(
+    project: Path, lacking: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [reader] = project.glob("lab_*/datasets/measured.py")
+    lines = READER.splitlines(keepends=True)
+    reader.write_text("".join(line for line in lines if f"    {lacking}:" not in line))
+    assert main.main(["plan"]) == 1
+    assert f"data set measured: its class has no `{lacking}`" in capsys.readouterr().err
 
 
 def test_classes_in_parquet_are_whole_numbers_in_order_of_their_values(tmp_path: Path) -> None:
@@ -370,9 +398,7 @@ def test_classes_in_parquet_are_whole_numbers_in_order_of_their_values(tmp_path:
     found = prepared(dataset("table", tmp_path / "p.parquet", **OWN), tmp_path)
     assert found.classes == ("-1", "2", "10")
     assert np.array_equal(found.y, [1, 2, 0] * 20)
-    patients(tmp_path / "p.parquet", diagnosis=[2.0, 1.5] * 30)
-    with pytest.raises(DataError, match=r"column 'diagnosis', row 2: 1\.5 is no class"):
-        _ = dataset("table", tmp_path / "p.parquet", **OWN).shape
+    assert columns.in_order(["2", "1" * 5000]) == ["1" * 5000, "2"], "too long for a number"
 
 
 def test_a_study_on_a_table_needs_a_config_alone(
@@ -512,7 +538,7 @@ PICTURES: dict[str, tuple[str, bytes | None, str]] = {
     "no folders": ("", None, r"photos: has no folders; allowed: one for each class"),
     "an image of no class": ("9.png", b"?", r"9\.png: lies in no folder of a class"),
     "an empty class": ("fox/a.txt", b"", r"fox: holds no image; allowed: files that end in \.bmp"),
-    "no picture": ("dog/9.png", b"?", r"dog/9\.png: is no complete picture"),
+    "no picture": ("dog/9.png", b"?", r"dog/9\.png: cannot be read as a picture"),
 }
 
 
@@ -530,7 +556,9 @@ def test_a_folder_of_which_no_data_set_can_be_made_is_refused(tmp_path: Path, fa
 
 def test_images_that_a_table_names_wrongly_are_refused_by_row(tmp_path: Path) -> None:
     photos(tmp_path)
-    for row, message in (("cat/9.png", "is not there"), ("cat/1.png", "stands twice")):
+    twice = "stands twice"
+    wrong = [("cat/9.png", "is not there"), ("cat/1.png", twice), ("dog/../cat/1.png", twice)]
+    for row, message in wrong:
         (tmp_path / "t.csv").write_text(
             f"path,label\ncat/1.png,a\n{row},b\ndog/1.png,a\ncat/2.png,b"
         )
@@ -540,6 +568,56 @@ def test_images_that_a_table_names_wrongly_are_refused_by_row(tmp_path: Path) ->
         _ = dataset("images", tmp_path / "t.csv", client="site").shape
     with pytest.raises(DataError, match=r"none: there is no such file"):
         _ = dataset("images", tmp_path / "none").shape
+
+
+def test_a_picture_that_its_reader_chokes_on_is_named(tmp_path: Path) -> None:
+    photos(tmp_path / "photos")
+    text = PngInfo()
+    text.add_text("a", "x" * 100_000_000, zip=True)
+    Image.fromarray(np.zeros((6, 5), np.uint8)).save(tmp_path / "photos/dog/9.png", pnginfo=text)
+    with pytest.raises(DataError, match=r"9\.png: cannot be read as a picture"):
+        _ = prepared(dataset("images", tmp_path / "photos"), tmp_path)
+
+
+def test_a_picture_is_turned_as_its_camera_says(tmp_path: Path) -> None:
+    photos(tmp_path / "photos")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # To the right.
+    for path in sorted((tmp_path / "photos").rglob("*.*")):
+        with Image.open(path) as image:
+            image.save(path.with_suffix(".jpg"), exif=exif, quality=100)
+        path.unlink()
+    made = dataset("images", tmp_path / "photos")
+    assert made.shape == (1, 5, 6)
+    x = prepared(made, tmp_path).x[0, 0].astype(int)
+    assert (np.diff(x[:, 0]) > 0).all(), "it gets lighter downwards"
+
+
+def test_links_to_folders_are_followed_and_no_image_counts_twice(tmp_path: Path) -> None:
+    photos(tmp_path / "photos")
+    photos(tmp_path / "elsewhere")
+    link = tmp_path / "photos" / "dog" / "more"
+    link.symlink_to(tmp_path / "elsewhere" / "cat")
+    made = dataset("images", tmp_path / "photos")
+    assert made.size == 9
+    before = data.content(made.files)
+    photo(tmp_path / "elsewhere" / "cat" / "1.png", 99)
+    assert data.content(made.files) != before
+    for place in ("photos", "photos/cat"):
+        link.unlink()
+        link.symlink_to(tmp_path / place)
+        with pytest.raises(DataError, match=r"1\.png: is in .*photos twice"):
+            _ = dataset("images", tmp_path / "photos").shape
+
+
+def test_a_table_may_name_images_by_their_whole_paths(tmp_path: Path) -> None:
+    expected = photos(tmp_path / "scans")
+    names = ["cat/1.png", "cat/2.png", "dog/1.png", "dog/2.bmp"]
+    (tmp_path / "tables").mkdir()
+    rows = "".join(f"{tmp_path}/scans/{name},{name[0]}\n" for name in names)
+    (tmp_path / "tables" / "t.csv").write_text(f"path,label\n{rows}")
+    made = dataset("images", tmp_path / "tables" / "t.csv")
+    assert np.array_equal(prepared(made, tmp_path).x[:, 0], [expected[i] for i in (0, 1, 3, 4)])
 
 
 def test_test_images_do_not_decide_how_images_are_normalised(project: Path) -> None:

@@ -8,10 +8,11 @@ are the published split, and the classes are in them: ``photos/train/cat/1.png``
 Parquet, has a row for each image: its path, from the folder where the table lies, its label, and if
 there are such columns its client and its split.
 
-Images are PNG, JPEG, BMP, GIF, TIFF or WebP files; hidden files and others are passed over. They
-stay grey where all of them are, and become colour ones otherwise. They must be of one size, or are
-resized to ``pixels``, bilinearly and without keeping their aspect. Inputs are scaled to 0..1 and
-normalised by mean and deviation of each colour over the images that a partition trains on: its
+Images are PNG, JPEG, BMP, GIF, TIFF or WebP files; hidden files and others are passed over. Links
+to folders are followed, and no image may be there twice. Images are turned as their EXIF data say.
+They stay grey where all of them are, and become colour ones otherwise. They must be of one size, or
+are resized to ``pixels``, bilinearly and without keeping their aspect. Inputs are scaled to 0..1
+and normalised by mean and deviation of each colour over the images that a partition trains on: its
 split train, without clients that are held out.
 Images are in the order of their paths, or of the table; classes in order too: whole numbers by
 value, anything else by spelling.
@@ -21,6 +22,7 @@ Memory: one image at a time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,13 +30,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, reading
 from fl.base.fields import Count
+from fl.base.files import is_file, is_folder
 from fl.base.places import path_of
 from fl.data import columns
-from fl.data.contents import stamp
+from fl.data.contents import below, stamp
 from fl.data.download import Source
-from fl.data.images import decode, look
+from fl.data.images import BROKEN, decode, look
 from fl.data.normalisation import OPEN
 from fl.data.prepared import SPLIT, Writer
 
@@ -79,14 +82,15 @@ class Images:
     @property
     def listed(self) -> Listed:
         """The images; `DataError` if there are none."""
-        path = path_of(self.path)
-        return (_folder if path.is_dir() else _table)(self, stamp([path]))
+        with reading(self.path, "cannot be read", "mend its name or its permissions"):
+            path = path_of(self.path)
+            return (_folder if is_folder(path) else _table)(self, stamp([path]))
 
     @property
     def files(self) -> list[Path]:
         """All that is read: the folder, or the table and its images."""
         path = path_of(self.path)
-        return [path] if path.is_dir() else [path, *self.listed.files]
+        return [path] if is_folder(path) else [path, *self.listed.files]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -137,13 +141,15 @@ def _folder(images: Images, stamped: str) -> Listed:
     splits: list[int] = []
     for parent in split_of or [top]:
         for folder in _folders(parent):
-            inside = sorted(file for file in folder.rglob("*") if _is_image(file, top))
+            inside = [file for file in below(folder) if _is_image(file)]
             if not inside:
                 raise DataError(f"{folder}: holds no image; allowed: {_allowed()}")
             files += inside
             labels += [folder.name] * len(inside)
             splits += [split_of[parent]] * len(inside) if split_of else []
     _check(top, labels)
+    for row in _again(files):
+        raise DataError(f"{files[row]}: is in {top} twice, by a link; allowed: each image once")
     return Listed(tuple(files), tuple(labels), splits=tuple(splits))
 
 
@@ -181,21 +187,31 @@ def _split_name(folder: Path) -> bool:
 
 def _folders(top: Path) -> list[Path]:
     """The folders in a folder, in which no image may lie beside them."""
-    found = sorted(path for path in top.iterdir() if not path.name.startswith("."))
-    for path in found:
-        if _is_image(path, top):
+    inside = sorted(path for path in top.iterdir() if not path.name.startswith("."))
+    for path in inside:
+        if _is_image(path):
             raise DataError(
                 f"{path}: lies in no folder of a class; allowed: {top}/CLASS/{path.name}"
             )
-    folders = [path for path in found if path.is_dir()]
+    folders = [path for path in inside if path.is_dir()]
     if not folders:
         raise DataError(f"{top}: has no folders; allowed: one for each class, with images in it")
     return folders
 
 
-def _is_image(path: Path, top: Path) -> bool:
-    hidden = any(part.startswith(".") for part in path.relative_to(top).parts)
-    return not hidden and path.suffix.lower() in ENDS and path.is_file()
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in ENDS and not path.is_dir()
+
+
+def _again(files: Sequence[Path]) -> Iterator[int]:
+    """The places of files that were there before, under whatever path."""
+    real = {folder: folder.resolve() for folder in {file.parent for file in files}}
+    seen: set[Path] = set()
+    for place, file in enumerate(files):
+        path = real[file.parent] / file.name
+        if path in seen:
+            yield place
+        seen.add(path)
 
 
 def _allowed() -> str:
@@ -220,12 +236,12 @@ def _table(images: Images, stamped: str) -> Listed:
         if images.split is not None:
             splits += columns.splits(path, first, piece[images.split]).tolist()
     files = [path.parent / text for text in texts["image"]]
-    seen: set[Path] = set()
-    for row, file in enumerate(files, 1):
-        if not file.is_file() or file in seen:
-            problem = "stands twice" if file in seen else "is not there"
-            raise DataError(f"{path}: column {images.image!r}, row {row}: {file} {problem}")
-        seen.add(file)
+    for row, file in enumerate(files):
+        if not is_file(file):
+            raise DataError(f"{path}: column {images.image!r}, row {row + 1}: {file} is not there")
+    for row in _again(files):
+        problem = f"{files[row]} stands twice"
+        raise DataError(f"{path}: column {images.image!r}, row {row + 1}: {problem}")
     _check(path, texts["label"])
     return Listed(
         files=tuple(files),
@@ -259,4 +275,6 @@ def _shape(images: Images, stamped: str) -> tuple[int, ...]:
 
 def _decoded(file: Path, size: tuple[int, int], mode: Literal["RGB", "L"]) -> np.ndarray:
     converts = tuple(kind for kind in KINDS if kind != mode)
-    return decode(file.read_bytes(), size, mode, converts=converts, name=str(file))
+    with reading(file, *BROKEN):
+        content = file.read_bytes()
+    return decode(content, size, mode, upright=True, converts=converts, name=str(file))

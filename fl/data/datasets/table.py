@@ -23,7 +23,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, reading
 from fl.base.places import path_of
 from fl.data import columns
 from fl.data.contents import stamp
@@ -65,7 +65,8 @@ class Table:
     @property
     def survey(self) -> Survey:
         """What is in the file; it is read once for each time that it has changed."""
-        return _survey(self, stamp([path_of(self.path)]))
+        with reading(self.path, "cannot be read as a table"):
+            return _survey(self, stamp([path_of(self.path)]))
 
     @property
     def shape(self) -> tuple[int, ...]:
