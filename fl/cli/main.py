@@ -20,6 +20,7 @@ from fl.base.version import VERSION
 from fl.cli import scaffold, store_commands
 from fl.cli.loading import loading
 from fl.cli.printing import say
+from fl.cli.store_commands import readable
 from fl.plan import config
 from fl.store.store import Store
 
@@ -37,6 +38,12 @@ KINDS = {
     "analyses": "analysis",
 }
 """The commands that list what there is, and the kinds of things that they list."""
+
+REFUSED = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
+    *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+)
+"""What a disk refuses wherever a path is first looked at; no fault of the program."""
 
 CHATTY = ("torch", "fontTools")
 """Packages that log what nobody asked for: a compiler's statistics, how a figure's font is cut."""
@@ -61,10 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
     except OSError as error:
-        # Of a name that was given: wherever it is first looked at, no such place can be.
-        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+        if error.errno not in REFUSED or error.filename is None:
             raise
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        say(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
     return 1
 
 
@@ -143,7 +149,7 @@ def _plan(parsed: argparse.Namespace) -> None:
         plan_now, _ = plan.written(parsed.config, parsed.studies)
     else:
         plan_now = plan.asked(parsed.config, config.asked(parsed.studies))
-    for line in summary.lines(plan_now, Store(Path(plan_now.settings.store)), parsed.runs):
+    for line in summary.lines(plan_now, readable(plan_now.settings.store), parsed.runs):
         say(line)
 
 
@@ -215,7 +221,7 @@ def _status(parsed: argparse.Namespace) -> None:
     from fl.plan.estimate import Rates
 
     settings = config.settings(parsed.config)
-    store = Store(Path(settings.store))
+    store = readable(settings.store)
     standings = status.look(status.bundles(Path(settings.results)), store)
     for line in status.lines(standings, Rates(store)):
         say(line)
@@ -243,7 +249,7 @@ def _explain(parsed: argparse.Namespace) -> None:
     from fl.cli.explain import explain, planned_runs
 
     settings = config.settings(parsed.config)
-    store, remarks = Store(Path(settings.store)), list[str]()
+    store, remarks = readable(settings.store), list[str]()
     planned = planned_runs(Path(settings.results) / "plan", parsed.wanted)
     if not any(run.startswith(parsed.wanted) for run in {*planned, *store.runs()}):
         from fl.plan import needed
@@ -269,7 +275,7 @@ def _show(parsed: argparse.Namespace) -> None:
     from fl.report import summaries, tables
 
     settings, study = _asked(parsed)
-    rows, runs = tables.collect(study, Path(settings.store))
+    rows, runs = tables.collect(study, readable(settings.store).root)
     seen = summaries.summarise(rows, runs, study["metric"])
     # To summarise nothing takes as long as to summarise what there is.
     unseen = seen[:0]
@@ -287,7 +293,7 @@ def _report(parsed: argparse.Namespace) -> None:
 
     settings, study = _asked(parsed)
     results, store = Path(settings.results), Path(settings.store)
-    say(summary.there(study, Store(store)))
+    say(summary.there(study, readable(store)))
     for path in report.build(parsed.study, results, store, study):
         say(path)
 

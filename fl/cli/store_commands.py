@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -58,7 +60,24 @@ def add(commands: Any) -> None:
 
 
 def _place(parsed: argparse.Namespace) -> Store:
-    return Store(parsed.store or Path(config.settings(parsed.config).store))
+    return readable(parsed.store or config.settings(parsed.config).store)
+
+
+def readable(place: str | Path) -> Store:
+    """The store of runs in a folder; runs in it that may not be read are named, and passed over.
+
+    Raises:
+        FedloomError: For a folder that may not be read itself.
+    """
+    store = Store(Path(place))
+    if not store.root.is_dir():
+        return store
+    if not os.access(store.root, os.R_OK | os.X_OK):
+        raise FedloomError(f"{place}: permission denied; allowed: a store that you may read")
+    for run in sorted(store.root.iterdir()):
+        if run.is_dir() and not os.access(run, os.R_OK | os.X_OK):
+            say(f"{run}: permission denied; passed over", file=sys.stderr)
+    return store
 
 
 def _ls(parsed: argparse.Namespace) -> None:
