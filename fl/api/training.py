@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fl.base.errors import ConfigError, Where
-from fl.base.fields import Bound, Count, NonNegative, Positive, Share
+from fl.base.fields import LARGEST, Bound, Count, NonNegative, Positive, Share
 
 WEIGHTS = {"float32": "float32", "float64": "float64", "mixed": "float32"}
 """By precision, the type of weights and inputs."""
@@ -98,6 +99,7 @@ class Training:
         except ValueError as error:
             problem = f"is {values['augmentation']!r}; {error}"
             raise ConfigError(where / "augmentation", problem, AUGMENTATIONS) from None
+        _check_decay(Training(**values), where)  # type: ignore[arg-type]  # Checked by now.
         return values
 
 
@@ -136,6 +138,15 @@ def augmentation_steps(text: str) -> list[tuple[str, float]]:
             raise ValueError(f"{name} comes twice")
         steps.append((name, float(match[2] or 0)))
     return steps
+
+
+def _check_decay(training: Training, where: Where) -> None:
+    """Refuse a schedule that ends at a rate which no weight can hold."""
+    with contextlib.suppress(OverflowError):
+        if learning_rate(training, training.rounds) <= LARGEST:
+            return
+    problem = f"is {training.lr_decay!r}, by which the rate grows without end"
+    raise ConfigError(where / "lr_decay", problem, "1 or less, or a little more for few rounds")
 
 
 def learning_rate(training: Training, round_: int) -> float:

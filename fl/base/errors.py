@@ -16,6 +16,36 @@ LEFT = 75
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as a shell gives it."""
 
+CALLED = {
+    "alpha_dirichlet": "alpha",
+    "batch": "batch_size",
+    "batchsize": "batch_size",
+    "comm_rounds": "rounds",
+    "decay": "weight_decay",
+    "e": "local_epochs",
+    "epochs": "local_epochs",
+    "eta": "lr",
+    "fraction": "participation",
+    "fraction_fit": "participation",
+    "gamma": "lr_decay",
+    "global_rounds": "rounds",
+    "join_ratio": "participation",
+    "l2": "weight_decay",
+    "learning_rate": "lr",
+    "local_learning_rate": "lr",
+    "n_clients": "clients",
+    "n_rounds": "rounds",
+    "num_clients": "clients",
+    "num_parties": "clients",
+    "num_rounds": "rounds",
+    "opt": "optimizer",
+    "sample_rate": "participation",
+    "seed": "seeds",
+    "steps": "local_steps",
+    "wd": "weight_decay",
+}
+"""What other programs call keys, and what they are called here."""
+
 MANY, FEW = 100, 10
 """Names that are too many for a message, and how many of them are named then."""
 
@@ -82,6 +112,8 @@ def unknown(where: Where, kind: str, name: object, names: Iterable[str]) -> Conf
     """
     known = sorted(names)
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    called = CALLED.get(str(name).lower().replace("-", "_"))
+    near = [called] if called in known else near
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     allowed = ", ".join(known) or "none"
     if len(known) > MANY:

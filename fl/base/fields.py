@@ -63,8 +63,10 @@ def _text(end: float) -> str:
     return str(end) if isinstance(end, int) else f"{end:g}"
 
 
-Positive = Annotated[float, Bound(above=0)]
-NonNegative = Annotated[float, Bound(low=0)]
+LARGEST = 3.4e38
+"""Of 32-bit floats: what is beyond becomes infinite beside a weight."""
+Positive = Annotated[float, Bound(above=0, limit=LARGEST)]
+NonNegative = Annotated[float, Bound(low=0, limit=LARGEST)]
 Share = Annotated[float, Bound(low=0, high=1)]
 """A fraction of a whole, both ends included."""
 Count = Annotated[int, Bound(low=1, limit=2**31 - 1)]

@@ -91,7 +91,7 @@ def find(kind: str, name: str, where: Where) -> Entry:
     module_name = _named(kind, name, where)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(where, module_name, error) from error
     return _found(kind, name, module, where)
 
@@ -155,7 +155,7 @@ def _said(kind: str, name: str, file: Path, docstring: str | None) -> Said:
     return Said(kind, name, file, " ".join(summary.split()), " ".join(citation.split()), notes)
 
 
-def _broken(where: Where, module: str, error: Exception) -> ConfigError:
+def _broken(where: Where, module: str, error: BaseException) -> ConfigError:
     problem = f"{module} cannot be imported ({faults.told(error)})"
     return ConfigError(where, problem)
 

@@ -10,7 +10,6 @@ from typing import Any
 from fl.base import identity
 from fl.base.errors import FedloomError
 from fl.base.files import parse_json
-from fl.plan import specs
 from fl.store.layout import RECORD
 from fl.store.store import Store
 
@@ -39,10 +38,12 @@ def explain(
     there = store.runs()
     matching = sorted(run for run in {*there, *planned} if run.startswith(wanted))
     if len(matching) != 1:
+        begins = f"{', '.join(matching)} begin so" if matching else "begins no run"
         raise FedloomError(
-            f"run {wanted!r}: {', '.join(matching) or 'none'} of the {len({*there, *planned})} runs"
-            f" planned or in {store.root} begins so; allowed: the beginning of one id (python -m fl"
-            " plan --runs)" + "".join(f"; {line}" for line in left_out)
+            f"run {wanted!r}: {begins} of the {len(there)} in {store.root} and the {len(planned)} "
+            "of the studies asked for; allowed: the beginning of one (python -m fl plan --runs), "
+            "and beside it the study of a run that is not stored"
+            + "".join(f"; {line}" for line in left_out)
         )
     [run] = matching
     records = dict(_records(store, there))
@@ -66,12 +67,12 @@ def explain(
 
 def planned_runs(plan: Path, wanted: str) -> dict[str, Run]:
     """The members of the bundles of a written plan in which ``wanted`` occurs, by run id."""
-    found: dict[str, Run] = {}
+    members: dict[str, Run] = {}
     for path in (plan / "bundles").glob("*.json"):
         content = path.read_bytes()
         if wanted.encode() in content:
-            found |= {member["run"]: member for member in parse_json(content)["runs"]}
-    return found
+            members |= {member["run"]: member for member in parse_json(content)["runs"]}
+    return members
 
 
 def _records(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Run]]:
@@ -95,7 +96,7 @@ def _told(run: str, planned: Mapping[str, Run], records: Mapping[str, Run]) -> d
         # As JSON has it: a tuple of a plan is the list of a stored run.
         spec, code = json.loads(json.dumps(record["spec"])), dict(record["code"])
         edited = any(not _is_version(name) for name in code.values())
-        told = {"spec": spec, "code": code, "code_files": specs.code_files(spec) if edited else {}}
+        told = {"spec": spec, "code": code, "code_files": _edited(spec) if edited else {}}
     start = record.get("start")
     # A record of others may say that its run starts from itself.
     others = {name: known for name, known in records.items() if name != run}
@@ -104,6 +105,12 @@ def _told(run: str, planned: Mapping[str, Run], records: Mapping[str, Run]) -> d
         told["spec"]["start"] = before["spec"]
         told["code_files"] = before["code_files"] | told["code_files"]
     return told
+
+
+def _edited(spec: Mapping[str, Any]) -> dict[str, str]:
+    from fl.plan import specs  # It imports pandas, which takes as long as all else.
+
+    return specs.code_files(spec)
 
 
 def _is_version(name: str) -> bool:

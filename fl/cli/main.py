@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fl.base import faults
 from fl.base.errors import LEFT, FedloomError, Where, unknown
 from fl.base.files import check_writable
 from fl.base.schema import UNSEEN
@@ -65,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FedloomError as error:
         for line in f"error: {error}".split("\n"):
             say(line, file=sys.stderr)
+    except SystemExit as error:  # Of a plugin: nothing of ours ends the process by it.
+        problem = f"{faults.told(error)}: a plugin ends the program; allowed: to raise an error"
+        say(f"error: {problem}", file=sys.stderr)
     except BrokenPipeError:
         sys.stderr.close()
     except OSError as error:
@@ -118,6 +122,9 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("explain", _explain, "a run's spec, and what sets it apart from the nearest one")
     sub.add_argument("wanted", metavar="RUN", help="a run's id, or its beginning")
+    sub.add_argument(
+        "studies", nargs="*", help="whose run it is, if it is not stored (default: config.yaml's)"
+    )
 
     for name, run, help in (
         ("show", _show, "the result table of a study, from what is there"),
@@ -254,8 +261,9 @@ def _explain(parsed: argparse.Namespace) -> None:
     if not any(run.startswith(parsed.wanted) for run in {*planned, *store.runs()}):
         from fl.plan import needed
 
-        found = needed.look(parsed.config, needed.every(parsed.config))
-        planned, remarks = dict(found.members), found.remarks
+        studies = config.asked(parsed.studies) or settings.studies
+        wanted = needed.look(parsed.config, studies)
+        planned, remarks = dict(wanted.members), wanted.remarks
     for line in explain(parsed.wanted, planned, store, remarks):
         say(line)
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import Around, Batch, Output, Setting, Tree, rng
+from fl.base.errors import FedloomError
 from fl.parts.metanets import BNNet, LRNet, Statistics, mixed_statistics, symmetric_kl
 from fl.pytorch import private
 
@@ -67,6 +68,13 @@ class Steering:
 
         around = {name: measure(name) for name in self.measured}
         self.network.eval(params, buffers, batch["x"], around=around)
+        passed_over = [name for name in self.measured if name not in seen["whole"]]
+        if passed_over:
+            raise FedloomError(
+                "FedL2P is told by what goes into layers, but a pass of this model does not call "
+                f"{', '.join(passed_over[:3])}; allowed: a model that calls all its convolutional, "
+                "normalising and linear layers, as attention does not"
+            )
         return seen
 
     def statistics(self, seen: Tree, buffers: Tree) -> dict[str, Tensor]:

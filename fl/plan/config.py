@@ -225,8 +225,8 @@ def settings(folder: Path) -> Settings:
     settled = _placed(Settings(**fields.parse(Settings, read_yaml(path), where)), where)
     _check_board(settled.execution.tensorboard, where / "execution")
     _check_processes(settled.execution, where / "execution")
-    # Where results and runs go is tried before anything is written there; data comes hours later.
-    _check_folder(settled.data, where / "data")
+    for key in ("results", "store", "data"):
+        _check_folder(getattr(settled, key), where / key)
     plugins.use(settled.plugins, where / "plugins")
     for name, origin in settled.sources.items():
         at, known = where / "sources" / name, registry.names("data set")

@@ -165,7 +165,7 @@ class Entries:
             ) from None
         except FedloomError as error:
             raise ConfigError(at, f"with {model.text}: {error}") from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problem = f"{point.entry.name} cannot train {model.text} on {dataset.text}"
             allowed = "a method, terms and training keys that fit this model and its inputs"
             told = f"{problem} ({faults.told(error)})"
@@ -202,7 +202,14 @@ class Entries:
         at, given, entry = self._where / "methods" / label, self._given[label], self._entry(label)
         start, wanted = given.get("start"), getattr(entry.target, "starts", False)
         if not wanted and start is not None:
-            raise ConfigError(at / "start", f"{entry.name} does not start from a stored model")
+            starting = [e.name for e in registry.entries("method") if declared(e.target).starts]
+            problem = f"is {start!r}, but {entry.name} does not start from a stored model"
+            raise ConfigError(
+                at / "start", problem, f"no start; or as method {', '.join(starting)}"
+            )
+        if wanted and start is None:
+            others = sorted(set(self._given) - {label})
+            raise ConfigError(at / "start", "is missing", ", ".join(others) or "an entry to be")
         if wanted and (not isinstance(start, str) or start not in self._given):
             raise unknown(at / "start", "entry of this study", start, set(self._given) - {label})
         return start
@@ -224,7 +231,7 @@ class Entries:
             raise ConfigError(at, problem, f"{allowed}virtual ones: {', '.join(makers) or 'none'}")
         if self.start(label) is not None:
             raise ConfigError(at, "stands beside start", "one of both")
-        if self.train_on(asked) is not None:
+        if self._given[asked].get("train_on") is not None:
             raise ConfigError(
                 at, f"{asked!r} does not train on all samples itself", "one that does"
             )

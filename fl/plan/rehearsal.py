@@ -9,6 +9,7 @@ computes no numbers; what asks for a number is taken again on the CPU.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import trees
-from fl.api.method import COUNTS, PAYLOAD, Method, Pass, Phase, Setting, declared
+from fl.api.method import COUNTS, PAYLOAD, Method, Pass, Phase, Sampling, Setting, Sweep, declared
 from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.training import Training
@@ -210,8 +211,9 @@ class _Stage:
         method = build(self._composed, self._setting)
         taken: list[tuple[Any, ...]] = []
         for phase in method.phases:
+            self._sweep(method, phase, size, device, stacked)
             for pass_ in phase.passes:
-                if not isinstance(pass_, Pass):
+                if isinstance(pass_, Sweep):
                     continue
                 functions = (phase.payload, phase.send, pass_.begin, pass_.loss, pass_.reference)
                 step = (*functions, pass_.sampling.per_class, pass_.sampling.keyed)
@@ -229,19 +231,9 @@ class _Stage:
         stacked: bool,
     ) -> None:
         """A loss of a pass and its gradient, for one client or for a stack of two."""
-
-        def mapped(function: Callable[..., Any], *dims: int | None) -> Callable[..., Any]:
-            return trees.vmap(function, dims) if stacked else function
-
-        batch = self._batch(pass_, size, device)
-        server, client = method.init(trees.to(self._variables, device))
-        counts = torch.ones(self._setting.classes, dtype=torch.int64)
-        client = {**client, "id": torch.tensor(0), COUNTS: counts}
-        if stacked:
-            batch, client = trees.repeat(batch, 2), trees.repeat(client, 2)
-        if phase.payload:
-            client[PAYLOAD] = mapped(phase.payload, None, 0)(server, client)
-        sent = phase.send(server) if phase.send else server
+        mapped = partial(_mapped, stacked)
+        sent, client = self._received(method, phase, device, stacked)
+        batch = self._batch(pass_.sampling, size, device, stacked)
         work = mapped(pass_.begin, None, 0)(sent, client)
         params = trees.apply(lambda w: w.detach().requires_grad_(), work["params"])
         work = {**work, "params": params}
@@ -249,6 +241,34 @@ class _Stage:
         batch = ask(reference, sent, work, batch)
         losses, _ = mapped(pass_.loss, None, 0, 0)(sent, work, batch)
         self._check(losses.sum(), params, device)
+
+    @torch.no_grad()
+    def _sweep(
+        self, method: Method, phase: Phase, size: int, device: torch.device, stacked: bool
+    ) -> None:
+        """A look of each sweep with which a phase begins; others need what a pass uploads."""
+        sweeps = [*itertools.takewhile(lambda pass_: isinstance(pass_, Sweep), phase.passes)]
+        if not sweeps:
+            return
+        sent, client = self._received(method, phase, device, stacked)
+        batch, upload = self._batch(Sampling(), size, device, stacked), dict[str, Any]()
+        for sweep in sweeps:
+            assert isinstance(sweep, Sweep)
+            seen = _mapped(stacked, sweep.look, None, 0, 0, 0)(sent, client, upload, batch)
+            client, upload = _mapped(stacked, sweep.end, None, 0, 0, 0)(sent, client, upload, seen)
+
+    def _received(
+        self, method: Method, phase: Phase, device: torch.device, stacked: bool
+    ) -> tuple[Tree, Tree]:
+        """What the server sends to all in a phase, and a client's tree, or that of two."""
+        server, client = method.init(trees.to(self._variables, device))
+        counts = torch.ones(self._setting.classes, dtype=torch.int64)
+        client = {**client, "id": torch.tensor(0), COUNTS: counts}
+        if stacked:
+            client = trees.repeat(client, 2)
+        if phase.payload:
+            client[PAYLOAD] = _mapped(stacked, phase.payload, None, 0)(server, client)
+        return phase.send(server) if phase.send else server, client
 
     def _check(self, loss: Tensor, params: Tree, device: torch.device) -> None:
         """Refuse a loss that no weight, or not every weight, has a part in, and one of a small
@@ -266,15 +286,18 @@ class _Stage:
         if few and device == CPU and not torch.isfinite(loss):
             raise FedloomError("the loss is not finite")
 
-    def _batch(self, pass_: Pass, size: int, device: torch.device) -> dict[str, Any]:
+    def _batch(
+        self, sampling: Sampling, size: int, device: torch.device, stacked: bool
+    ) -> dict[str, Any]:
         """Random samples with equal weights, as many of each class as the pass asks for."""
-        classes, per_class = self._setting.classes, pass_.sampling.per_class
+        classes, per_class = self._setting.classes, sampling.per_class
         count = classes if per_class else size
         arrays = self._samples(count, device)
         index = torch.arange(count).repeat_interleave(min(per_class or 1, ENOUGH))
-        keyed = self._setting.network.random or arrays.random or pass_.sampling.keyed
+        keyed = self._setting.network.random or arrays.random or sampling.keyed
         key = torch.arange(len(index)) if keyed else None
-        return arrays.batch(index, torch.ones(len(index)), key)
+        batch = arrays.batch(index, torch.ones(len(index)), key)
+        return trees.repeat(batch, 2) if stacked else batch
 
     def _samples(self, count: int, device: torch.device) -> Arrays:
         """Random inputs of the data set's shape; tokens where it has them."""
@@ -293,6 +316,10 @@ class _Stage:
 
         samples = data.tree(made)
         return SeveralArrays(samples) if data.parts else samples
+
+
+def _mapped(stacked: bool, function: Callable[..., Any], *dims: int | None) -> Callable[..., Any]:
+    return trees.vmap(function, dims) if stacked else function
 
 
 def _names(tree: Tree) -> Iterator[str]:
@@ -324,7 +351,7 @@ def _network(
         network.probe(x)
     except FedloomError as error:
         raise ConfigError(model.at, str(error)) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if exhausted(error):
             problem = f"{model.text} on {dataset.text} takes more memory than this machine gives"
             raise ConfigError(model.at, problem, "a smaller model") from None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from fl.base import identity
 from fl.base.files import sha256
@@ -26,6 +25,7 @@ from fl.data.materials import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
 
     from fl.api.method import Method, Setting
@@ -80,9 +80,9 @@ def domains_of(spec: Spec, folders: Folders) -> list[str]:
     if prepared.domain is None or not prepared.domains:
         return []
     train = table[(table["split"] == "train").to_numpy(bool)]
-    kinds = pd.Series(np.asarray(prepared.domain)[train["sample"].to_numpy()], train.index)
-    most = kinds.groupby(train["client"]).agg(lambda own: int(np.bincount(own).argmax()))
-    return [prepared.domains[kind] for kind in most.sort_index()]
+    kinds, clients = np.asarray(prepared.domain)[train["sample"]], train["client"].to_numpy()
+    most = [np.bincount(kinds[clients == client]).argmax() for client in np.unique(clients)]
+    return [prepared.domains[kind] for kind in most]
 
 
 def _dealt(spec: Spec, folders: Folders) -> tuple[Prepared, pd.DataFrame]:

@@ -22,7 +22,8 @@ def refusal(folder: Path, **changes: object) -> str:
     return str(caught.value)
 
 
-def test_data_that_can_be_in_no_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["data", "results", "store"])
+def test_what_can_be_no_folder(tmp_path: Path, key: str) -> None:
     folder = planning.write_config(tmp_path)
     file, loop, lost = tmp_path / "file", tmp_path / "loop", tmp_path / "lost"
     file.write_text("")
@@ -36,8 +37,8 @@ def test_data_that_can_be_in_no_folder(tmp_path: Path) -> None:
         (str(lost), "can be no folder (No such file or directory)"),
         ("x" * 300, "can be no folder (File name too long)"),
     ):
-        message = refusal(folder, data=text)
-        assert "config.yaml: data: " in message and problem in message, (text, message)
+        message = refusal(folder, **{key: text})
+        assert f"config.yaml: {key}: " in message and problem in message, (text, message)
         assert message.endswith("; allowed: a folder, or a name for one to be made")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from fl.base import plugins
 from fl.base.errors import ConfigError
+from fl.cli import main
 from fl.plan import plan
 
 MODEL = '''"""A model of one's own."""
@@ -83,6 +84,7 @@ def test_a_bundle_says_whether_its_clients_can_be_stacked(lab: Path, line: str, 
         ("x = x + torch.rand(1)", "draws random numbers that no key decides"),
         ("raise KeyError('gone')", "KeyError: 'gone'"),
         ("x = x[:, :1] if len(x) > 2 else x", "models/mine.py, line"),
+        ("import sys; sys.exit(0)", "SystemExit: 0"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(lab: Path, line: str, said: str) -> None:
@@ -90,3 +92,36 @@ def test_what_cannot_be_trained_is_refused(lab: Path, line: str, said: str) -> N
         reason(lab, line)
     assert said in str(caught.value)
     assert "config/studies/tiny.yaml: " in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["sys.exit(0)", "def leave(): sys.exit(0)"])
+def test_a_plugin_that_ends_the_program_is_an_error(
+    lab: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    """When it is imported, and when a method of it is built."""
+    (lab / "rehearsed" / "methods").mkdir()
+    text = (plugins.FL / "methods" / "fedavg.py").read_text()
+    built = "        leave()\n        return " if "def" in line else "        return "
+    text = text.replace("        return ", built).replace(
+        "\n\n\n", f"\nimport sys\n{line}\n\n\n", 1
+    )
+    (lab / "rehearsed" / "methods" / "gone.py").write_text(text)
+    planning.write_study(lab, {"methods": {"gone": None}})
+    assert main.main(["plan"]) == 1
+    assert "SystemExit: 0" in capsys.readouterr().err
+
+
+def test_a_sweep_is_tried_before_training(tmp_path: Path) -> None:
+    """FedL2P measures what goes into layers, and attention calls none of its projections."""
+    study = {
+        "datasets": ["digits"],
+        "partitions": [{"homogeneous": {"clients": 4}}],
+        "models": [{"vit": {"patch": 4, "depth": 1, "dim": 8, "heads": 2}}],
+        "methods": {
+            "fedavg": None,
+            "nets": {"method": "fedl2p", "start": "fedavg", "learns": "lr"},
+        },
+    }
+    config = planning.write_config(tmp_path, study)
+    with pytest.raises(ConfigError, match=r"methods.nets: .* call layers.0.self_attn.out_proj;"):
+        plan.make(config)
