@@ -1,12 +1,11 @@
 """What Snakemake must know about the store, before it looks at files and their times.
 
-The store is the truth about runs. A *marker* file says that all runs of a bundle are in it, so that
-Snakemake, which knows only files, can go by it. Whenever the workflow is parsed, markers are
-brought in line with the store, and tables of another plan are removed. What is there after that is
-right, and Snakemake need not compare times, which mean nothing after a clone or a pull.
+The store is the truth about runs. Whenever the workflow is parsed, missing runs are put into jobs
+(see `fl.plan.jobs`), and tables of another plan are removed. What is there after that is right, and
+Snakemake need not compare times, which mean nothing after a clone or a pull.
 
-Missing runs are put into jobs (see `fl.plan.jobs`). Each job has a file with all that it needs,
-so that neither an edit of the config nor another plan changes a queued job.
+Each job has a file with all that it needs, so that neither an edit of the config nor another plan
+changes a queued job. A *marker* file says that a job is done, as Snakemake knows only files.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from fl.store.store import Store
 from fl.train import slurm
 
 
-def marker(results: Path, bundle: str) -> Path:
-    """Where the marker of a bundle stands."""
-    return results / "markers" / bundle
+def marker(results: Path, job: str) -> Path:
+    """Where the marker of a job stands."""
+    return results / "markers" / job
 
 
 def settle(planned: Mapping[str, Any], merge: bool | jobs.Machine = False) -> dict[str, str]:
-    """Bring markers, jobs and tables in line with the store.
+    """Bring jobs and tables in line with the store.
 
     A bundle that lacks runs is trained by a job, alone or with others, as `fl.plan.jobs.form`
     merges them. Tables that do not hold all runs of this plan are removed, with the files made from
@@ -49,11 +48,12 @@ def settle(planned: Mapping[str, Any], merge: bool | jobs.Machine = False) -> di
         FedloomError: If the disk refuses.
     """
     results = Path(planned["settings"]["results"])
-    whole = mark(planned)
+    store = Store(Path(planned["settings"]["store"]))
+    whole = {name: _whole(bundle, store) for name, bundle in planned["bundles"].items()}
     _date_back(results, Path(planned["settings"]["data"]))
     _remove_stale_tables(planned, whole)
     home: dict[str, str] = {}
-    for job in _jobs(planned, [name for name in whole if not whole[name]], merge):
+    for job in _jobs(planned, [name for name in whole if not whole[name]], store, merge):
         home |= dict.fromkeys(job["bundles"], job["job"])
         with disk_errors(results / "markers"):
             marker(results, job["job"]).unlink(missing_ok=True)
@@ -61,40 +61,13 @@ def settle(planned: Mapping[str, Any], merge: bool | jobs.Machine = False) -> di
     return home
 
 
-def mark(planned: Mapping[str, Any]) -> dict[str, bool]:
-    """Bring the markers of a plan in line with the store.
-
-    A bundle whose runs are all there (with the weights that later stages need) gets its marker; any
-    other loses it.
-
-    Returns:
-        By bundle, whether it is complete.
-
-    Raises:
-        FedloomError: If the disk refuses.
-    """
-    settings = planned["settings"]
-    results, store = Path(settings["results"]), Store(Path(settings["store"]))
-    whole = {name: _whole(bundle, store) for name, bundle in planned["bundles"].items()}
-    with disk_errors(results / "markers"):
-        for name, there in whole.items():
-            path = marker(results, name)
-            if there and not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.touch()
-            elif not there:
-                path.unlink(missing_ok=True)
-    return whole
-
-
 def _jobs(
-    planned: Mapping[str, Any], lacking: Iterable[str], merge: bool | jobs.Machine
+    planned: Mapping[str, Any], lacking: Iterable[str], store: Store, merge: bool | jobs.Machine
 ) -> Iterator[dict[str, Any]]:
     settings = planned["settings"]
     home = Path(settings["results"]) / "plan"
     bundles = {name: plan_files.bundle(home, name) for name in lacking}
     nodes = [config.Node(**node) for node in settings["nodes"]]
-    store = Store(Path(settings["store"]))
     for job in jobs.form(bundles, store, merge, jobs.readers(planned["studies"])):
         partition = job["execution"]["partition"]
         room = [node.memory_mb for node in nodes if node.partition == partition and node.memory_mb]

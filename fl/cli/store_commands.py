@@ -153,7 +153,6 @@ def _verify(parsed: argparse.Namespace) -> int:
             say("--remove removes them, and the next snakemake trains them again")
         return int(bool(damaged or other_data))
     kept = _remove(store, damaged, recheck=True)
-    _mark(parsed.config)
     return int(kept or bool(other_data))
 
 
@@ -200,7 +199,6 @@ def _gc(parsed: argparse.Namespace) -> int:
     left = _remove(store, [entry.run for entry in surplus])
     for path in rubbish:
         files.erase(path)
-    _mark(parsed.config)
     return int(left)
 
 
@@ -229,18 +227,6 @@ def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
             say(f"kept: {error}")
     say(f"{counted(removed, 'run')} removed")
     return kept
-
-
-def _mark(folder: Path) -> None:
-    """Bring the markers in line with the runs that are left in the store."""
-    from fl.cli import markers
-
-    known = _plan(folder)
-    if not known:
-        return
-    markers.mark(known)
-    for path in maintenance.stale_markers(Path(known["settings"]["results"]), known["bundles"]):
-        path.unlink(missing_ok=True)
 
 
 def _export(parsed: argparse.Namespace) -> int:

@@ -31,6 +31,7 @@ class Execution:
         checkpoint_every: Rounds between checkpoints.
         memory_mb, minutes, gpus, partition: What a scheduler is asked for. Without `gpus` it is one
             GPU where the device is `cuda`, or where it is `auto` and this machine has any.
+        gpu_type, account, qos, constraint: What Slurm is asked for besides.
         merge_minutes: How long a cluster job of several bundles may become (see
             `fl.plan.jobs`); 0 merges none.
         run_minutes: The assumed length of a run, where none like it has been measured.
@@ -46,6 +47,10 @@ class Execution:
     minutes: Count = 240
     gpus: Index | None = None
     partition: str | None = None
+    gpu_type: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
     merge_minutes: Index = 30
     run_minutes: Positive | None = None
     tensorboard: bool = False

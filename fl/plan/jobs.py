@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -96,25 +97,27 @@ def form(
             same readers are merged, so that a run that fails is missed by those alone who read it.
 
     Returns:
-        By name; a job of one bundle has the bundle's name. ``after``: the jobs that it waits for.
+        What each trains and asks for. Its name says what it trains, as paths and schedulers may
+        have it. ``after``: the jobs that it waits for.
     """
     groups = [[name] for name in bundles]
     if merge:
         groups = list(_merged(bundles, store, merge, readers or {}))
-    home = {name: _name(group) for group in groups for name in group}
-    for group in groups:
+    titles = [_title([bundles[name].title for name in group]) for group in groups]
+    named = [_name(title, group) for title, group in zip(titles, groups, strict=True)]
+    home = {name: job for job, group in zip(named, groups, strict=True) for name in group}
+    for job, title, group in zip(named, titles, groups, strict=True):
         members = [bundles[name] for name in group]
         starts = {start for bundle in members for start in bundle.after}
         waited = {home[start] for start in starts if start in home}
-        others = f" and {len(group) - 1} more" if len(group) > 1 else ""
         yield {
-            "job": _name(group),
-            "title": f"{members[0].title}{others}",
+            "job": job,
+            "title": title,
             "bundles": group,
             "runs": [member.run for bundle in members for member in lacks(bundle, store)],
             "datasets": sorted({bundle.dataset for bundle in members}),
             "partitions": sorted({bundle.partition for bundle in members}),
-            "after": sorted(waited - {_name(group)}),
+            "after": sorted(waited - {job}),
             "execution": asdict(members[0].execution),
         }
 
@@ -128,8 +131,21 @@ def readers(studies: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     return by_bundle
 
 
-def _name(group: Sequence[str]) -> str:
-    return group[0] if len(group) == 1 else identity.digest(sorted(group))
+def _title(titles: Sequence[str]) -> str:
+    """What a job trains: ``FedAvg, Local on digits / ...``, by the titles of its bundles."""
+    parts = [title.rpartition(" on ") for title in titles]
+    listed = (list(dict.fromkeys(part[end] for part in parts)) for end in (0, 2))
+    return " on ".join(_few(names) for names in listed)
+
+
+def _few(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _name(title: str, group: Sequence[str]) -> str:
+    words = re.sub(r"[^a-z0-9]+", "-", title.lower())[:60].strip("-")
+    return f"{words or 'job'}-{identity.digest(sorted(group))}"
 
 
 Unit = list[str]
@@ -161,7 +177,8 @@ def _merged(
         for kind, names in by_kind.items()
     }
     alike: dict[tuple[Any, ...], list[Unit]] = defaultdict(list)
-    for family in _families(bundles):
+    families = _families(bundles)
+    for family in families:
         kind = kinds[family[0]]
         cost = sum(costs[name] for name in family)
         if {kinds[name] for name in family} == {kind} and cost <= lengths[kind]:
@@ -171,9 +188,11 @@ def _merged(
         for name in family:
             waits = f"for itself, {name}" if name in starts else tuple(bundles[name].after)
             alike[kinds[name], waits].append([name])
+    # A chain to its end before the next one, so that none waits for a slow neighbour.
+    chain = {name: (bundles[names[0]].dataset, names[0]) for names in families for name in names}
     for (kind, _), units in alike.items():
         for group in _dealt(units, costs, lengths[kind]):
-            yield sorted(group, key=lambda name: (depth[name], bundles[name].dataset, name))
+            yield sorted(group, key=lambda name: (*chain[name], depth[name], name))
 
 
 def _length(execution: Execution, work: float, merge: bool | Machine) -> float:

@@ -152,7 +152,7 @@ def _bundles(
     return {
         names[point]: {
             "bundle": names[point],
-            "title": f"{members[0].title} on {members[0].dataset.text}",
+            "title": _title(members[0]),
             "runs": [
                 {
                     "run": run.id,
@@ -176,6 +176,13 @@ def _bundles(
         }
         for point, members in sorted(points.items(), key=lambda item: names[item[0]])
     }
+
+
+def _title(run: Run) -> str:
+    """What sets a bundle apart from others: ``FedProx(mu=0.5) on digits / natural / cnn``."""
+    point = ", ".join(f"{key}={value}" for key, value in run.grid.items())
+    place = " / ".join(choice.text for choice in (run.dataset, run.partition, run.model))
+    return f"{run.title}{f'({point})' if point else ''} on {place}"
 
 
 def _partition(run: Run) -> dict[str, Any]:

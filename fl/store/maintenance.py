@@ -80,11 +80,6 @@ def leftovers(data: Path) -> list[Path]:
         return [path for path in partial if time.time() - _touched(path) > DAY]
 
 
-def stale_markers(results: Path, bundles: Collection[str]) -> list[Path]:
-    """Markers of bundles that are not among those planned."""
-    return sorted(p for p in (results / "markers").glob("*") if p.name not in bundles)
-
-
 def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in _files(folder))
 

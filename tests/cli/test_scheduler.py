@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,13 +14,19 @@ from fl.cli import scheduler
 
 def test_slurm_has_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    scheduler.check("local")
+    scheduler.check("local", None)
+    settings = SimpleNamespace(status_command="sacct")
     with pytest.raises(FedloomError, match=r"^Slurm does not answer here \(.*'sinfo'\); allowed: "):
-        scheduler.check("slurm")
+        scheduler.check("slurm", settings)
     sinfo = tmp_path / "sinfo"
     sinfo.write_text("#!/bin/sh\necho 'no controller\nat all' >&2\nexit 1\n")
     sinfo.chmod(0o755)
     with pytest.raises(FedloomError, match=r"does not answer here \(no controller\); allowed"):
-        scheduler.check("slurm")
+        scheduler.check("slurm", settings)
     sinfo.write_text("#!/bin/sh\necho short\n")
-    scheduler.check("slurm")
+    shutil.copy(sinfo, tmp_path / "sacct")
+    scheduler.check("slurm", settings)
+    assert settings.status_command == "sacct"
+    (tmp_path / "sacct").unlink()
+    scheduler.check("slurm", settings)
+    assert settings.status_command == "squeue", "Slurm keeps no accounts"

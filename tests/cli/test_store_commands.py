@@ -20,7 +20,6 @@ from planning import Planned
 
 from fl.base import files
 from fl.cli import main
-from fl.cli.markers import mark
 from fl.plan import plan
 from fl.store.store import Store
 
@@ -35,7 +34,7 @@ def place(planned: Callable[..., Planned]) -> Planned:
     study = planned(seeds=[0, 1], methods=methods, execution={"backend": "loop"})
     for label in ("fedavg", "fedprox"):
         assert study.train(label) == 0
-    mark(plan.current(study.root / "config"))
+    plan.current(study.root / "config")
     return study
 
 
@@ -57,10 +56,6 @@ def edit(place: Planned, **changes: object) -> None:
     """Change the study in its file."""
     path = place.root / "config" / "studies" / "tiny.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}))
-
-
-def markers(place: Planned) -> list[str]:
-    return sorted(path.name for path in (place.root / "results" / "markers").iterdir())
 
 
 def truncate(place: Planned, run: str) -> None:
@@ -136,15 +131,13 @@ def test_verify_finds_what_was_truncated_and_removes_it_if_asked(place: Planned,
     assert "4 runs checked, 0 damaged" in say("verify")
     damaged, whole = place.runs("fedavg")
     truncate(place, damaged)
-    before = markers(place)
     said = say("verify", exit_status=1)
     assert f"{damaged}/metrics.parquet: has" in said and "1 damaged" in said
-    assert place.store().has(damaged) and markers(place) == before
+    assert place.store().has(damaged)
     assert "1 run checked, 0 damaged" in say("verify", whole)
 
     assert "1 run removed" in say("verify", "--remove")
     assert place.store().runs() == sorted({whole, *place.runs("fedprox")})
-    assert markers(place) == [place.bundle("fedprox")["bundle"]]
     assert place.train("fedavg") == 0
     assert "4 runs checked, 0 damaged" in say("verify")
 
@@ -160,11 +153,9 @@ def test_gc_shows_what_no_study_needs_and_then_removes_it(place: Planned, say: S
     assert not any(run in said for run in place.runs("fedavg"))
     assert "2 runs that no study in" in said and "nothing was removed" in said
     assert len(place.store().runs()) == 4
-    assert len(markers(place)) == 2
 
     assert "2 runs removed" in say("gc", "--yes")
     assert place.store().runs() == sorted(place.runs("fedavg"))
-    assert markers(place) == [place.bundle("fedavg")["bundle"]]
     assert "0 runs that no study in" in say("gc", "--yes")
 
 

@@ -25,10 +25,10 @@ from project import ENVIRONMENT, Project
 
 LAB = Path(__file__).with_name("lab")
 SOON = (
-    *("--profile", "slurm", "--slurm-status-command", "squeue"),
+    *("--profile", "slurm"),
     *("--slurm-init-seconds-before-status-checks", "2", "--seconds-between-status-checks", "2"),
 )
-"""The profile, on a Slurm without accounting, and looked at more often than a real one."""
+"""The profile, on a Slurm that is looked at more often than a real one."""
 
 
 @pytest.fixture(scope="session")

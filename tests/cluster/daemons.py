@@ -54,7 +54,7 @@ GresTypes=gpu
 KillWait=20
 ReturnToService=2
 NodeName=DEFAULT CPUs=8 RealMemory=16000
-NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} Gres=gpu:6
+NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} Gres=gpu:a100:6 Feature=fast
 NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]}
 PartitionName=gpu Nodes=node1 MaxTime=60 Default=YES
 PartitionName=cpu Nodes=node2 MaxTime=60
@@ -82,6 +82,8 @@ class Job:
     cpus: int
     gpus: str
     restarts: int
+    account: str
+    features: str
     name: str
 
 
@@ -109,6 +111,8 @@ class Slurm:
                 *(job["JobId"], job["JobState"], job["MinMemoryNode"], int(job["NumCPUs"])),
                 gpus=job.get("TresPerJob", ""),
                 restarts=int(job["Restarts"]),
+                account=job["Account"],
+                features=job["Features"],
                 name=job["Comment"].rpartition("_")[2],
             )
             for job in sorted(found, key=lambda job: int(job.get("JobId", 0)))
@@ -154,7 +158,7 @@ def _write(root: Path) -> None:
     (root / "slurm.conf").write_text(conf)
     for index in range(6):
         (root / f"gpu{index}").symlink_to("/dev/null")
-    (root / "gres.conf").write_text(f"NodeName=node1 Name=gpu File={root}/gpu[0-5]\n")
+    (root / "gres.conf").write_text(f"NodeName=node1 Name=gpu Type=a100 File={root}/gpu[0-5]\n")
     # Snakemake's job step plugin forgets SLURM_CONF, so srun is told here where its Slurm is.
     srun = root / "bin" / "srun"
     real = shutil.which("srun")

@@ -31,6 +31,7 @@ def test_the_quickstart_is_the_same_as_without_and_an_edit_meanwhile_changes_not
     shutil.copy(study, clustered.root / "config" / "studies")
     clustered.edit("config/studies/quickstart.yaml", "rounds: 20", "rounds: 6")
     shared = {"backend": "stacked", "run_minutes": 1, "merge_minutes": 6}
+    shared |= {"gpu_type": "a100", "account": "lab", "qos": "high", "constraint": "fast"}
     settings = {"studies": ["quickstart"], "execution": {**EXECUTION, **shared}}
     clustered.settings(**settings)
     here = project.copy(clustered, clustered.root.with_name("here"))
@@ -43,7 +44,10 @@ def test_the_quickstart_is_the_same_as_without_and_an_edit_meanwhile_changes_not
     jobs = clustered.cluster.jobs(clustered.root)
     assert len(jobs) == 3, "two of two bundles each, then one that starts from them"
     assert {job.state for job in jobs} == {"COMPLETED"}
-    assert {job.gpus for job in jobs} == {"gres:gpu:1"}
+    assert {job.gpus for job in jobs} == {"gres:gpu:a100:1"}
+    [shown] = {(job.account, job.features) for job in jobs}
+    assert shown == ("lab", "fast")
+    assert any(job.name.startswith("fedavg-ft-on-digits-dirichlet-clients-8") for job in jobs)
     assert said.count(": train ") == 3
     assert "15 of 15 runs done" in said
 

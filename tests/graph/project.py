@@ -89,7 +89,7 @@ class Project:
 
     def started(self, output: str) -> set[str]:
         """The bundles of the jobs of which a Snakemake said that it starts them."""
-        names = re.findall(r": train .*, log \S*/(\w+)\.log,", output)
+        names = re.findall(r": train .*, log \S*/([\w-]+)\.log,", output)
         assert len(names) == output.count(": train "), output
         jobs = [json.loads((self._jobs / f"{name}.json").read_text()) for name in names]
         return {bundle for job in jobs for bundle in job["bundles"]}

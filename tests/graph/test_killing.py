@@ -15,8 +15,6 @@ import project
 import pytest
 from project import TABLE, Project, Real, until
 
-from fl.cli.markers import marker
-
 pytestmark = pytest.mark.graph
 
 LAB = Path(__file__).parent / "lab"
@@ -71,10 +69,8 @@ def started(place: Project) -> Iterator[tuple[Project, subprocess.Popen[str]]]:
 
 def forget(place: Project, *names: str) -> None:
     """Remove runs, with all that was made of them."""
-    results = place.root / "results"
     for name in names:
-        shutil.rmtree(results / "runs" / place.run(name))
-        marker(results, place.bundle(name)).unlink(missing_ok=True)
+        shutil.rmtree(place.root / "results" / "runs" / place.run(name))
     (place.root / TABLE).unlink(missing_ok=True)
 
 

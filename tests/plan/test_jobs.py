@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -42,7 +43,7 @@ def bundle(
 ) -> Bundle:
     return Bundle(
         bundle=name,
-        title=f"Bundle {name}",
+        title=f"{name} on here",
         runs=[Member(f"{name}{seed}", spec, {}, None, False) for seed in range(runs)],
         dataset=data,
         partition=f"{data}-partition",
@@ -106,11 +107,13 @@ def test_a_job_of_a_cluster_waits_for_whole_jobs(spec, store):
     found = {tuple(job["bundles"]): job for job in jobs.form(bundles, store, True)}
     assert {*found} == {("a",), ("b",), ("c",), ("e", "f"), ("d",)}
     last = found["e", "f"]
-    assert last["after"] == ["c"], "a bundle alone gives its name"
-    assert found["d",]["after"] == ["a", "b"], "what is whole is not waited for"
+    assert last["after"] == [found["c",]["job"]]
+    whole = sorted(found[name,]["job"] for name in "ab")
+    assert found["d",]["after"] == whole, "what is there is not waited for"
     assert last["datasets"] == ["one", "two"]
     assert last["partitions"] == ["one-partition", "two-partition"]
-    assert last["title"] == "Bundle e and 1 more"
+    assert last["title"] == "e, f on here"
+    assert re.fullmatch("e-f-on-here-[0-9a-f]{16}", last["job"])
 
 
 def test_a_job_does_not_outgrow_its_command(spec, store):
@@ -184,17 +187,17 @@ def test_what_starts_from_a_bundle_is_trained_by_the_same_job(spec, store):
         for name in job["bundles"]:
             if name.startswith("f"):
                 order = job["bundles"]
-                assert order.index("a" + name[1:]) < order.index(name)
+                assert order.index("a" + name[1:]) + 1 == order.index(name), "chain by chain"
 
 
 def test_what_many_start_from_is_a_job_alone(spec, store):
     bundles = {name: bundle(name, spec, run_minutes=1) for name in ("a", "b", "c")}
     bundles |= {f"f{i}": bundle(f"f{i}", spec, ["a"], run_minutes=0.4) for i in range(40)}
-    found = {job["job"]: job for job in jobs.form(bundles, store, TWO)}
-    assert found["a"]["bundles"] == ["a"]
-    waiting = [job for job in found.values() if job["after"]]
+    found = list(jobs.form(bundles, store, TWO))
+    [alone] = [job["job"] for job in found if job["bundles"] == ["a"]]
+    waiting = [job for job in found if job["after"]]
     assert len(waiting) > 1
-    assert all(job["after"] == ["a"] for job in waiting)
+    assert all(job["after"] == [alone] for job in waiting)
     assert sorted(name for job in waiting for name in job["bundles"]) == sorted(
         name for name in bundles if name.startswith("f")
     )

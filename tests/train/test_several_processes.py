@@ -110,8 +110,8 @@ def test_a_job_asks_for_what_each_process_needs() -> None:
     assert markers.threads(execution) == 8
     assert markers.gpus(execution) == 4
     assert markers.gpus({**execution, "gpus": 0}) == 0
-    job = {"execution": execution, "most_mb": 3000}
-    assert [markers.memory(job, attempt) for attempt in (1, 2)] == [2000, 3000]
+    job = {"execution": execution, "runs": [], "store": "runs", "most_mb": None}
+    assert markers.memory(job) == 2000
     node = Node(cpus=7, memory_mb=1999, gpus=3)
     lacking = ["8 cpus (7 there)", "2000 memory_mb (1999 there)", "4 gpus (3 there)"]
     assert node.lacks(replace(Execution(**execution), gpus=1)) == lacking

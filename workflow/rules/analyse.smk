@@ -10,10 +10,10 @@ rule analyse:
         "../envs/fedloom.yaml"
     threads: lambda wildcards: analysing(wildcards)["threads"]
     resources:
+        **slurm_resources(analysing),
         gpu=lambda wildcards: markers.gpus(analysing(wildcards)),
         mem_mb=lambda wildcards, attempt: attempt * analysing(wildcards)["memory_mb"],
         runtime=lambda wildcards: analysing(wildcards)["minutes"],
-        slurm_partition=lambda wildcards: analysing(wildcards)["partition"] or "",
     params:
         fl=FL,
         config=CONFIG,

@@ -86,7 +86,7 @@ resource_scopes:
 
 
 wildcard_constraints:
-    job="[0-9a-f]{16}",
+    job="[a-z0-9-]+",
     study=r"((?!\.runs)[\w.-])+",
     partition=r"[\w-]+-[0-9a-f]{16}",
     dataset=r"[\w-]+-[0-9a-f]{16}",
@@ -122,8 +122,24 @@ def job(wildcards):
     return planned("jobs", wildcards.job)
 
 
+def slurm_resources(execution):
+    """What Slurm is asked for besides, as its plugin calls it; nothing where the config is silent."""
+    names = {
+        "partition": "slurm_partition",
+        "account": "slurm_account",
+        "gpu_type": "gpu_model",
+        "qos": "qos",
+        "constraint": "constraint",
+    }
+
+    def asked(key):
+        return lambda wildcards: execution(wildcards)[key]
+
+    return {name: asked(key) for key, name in names.items()}
+
+
 def marker(name):
-    """What says that a job, or a bundle, is trained."""
+    """What says that a job is done."""
     return str(markers.marker(Path(RESULTS), name))
 
 

@@ -9,10 +9,10 @@ rule train:
         "../envs/fedloom.yaml"
     threads: lambda wildcards: markers.threads(job(wildcards)["execution"])
     resources:
+        **slurm_resources(lambda wildcards: job(wildcards)["execution"]),
         gpu=lambda wildcards: markers.gpus(job(wildcards)["execution"]),
         mem_mb=lambda wildcards: markers.memory(job(wildcards)),
         runtime=lambda wildcards: job(wildcards)["execution"]["minutes"],
-        slurm_partition=lambda wildcards: job(wildcards)["execution"]["partition"] or "",
     params:
         fl=FL,
         title=lambda wildcards: job(wildcards)["title"],
