@@ -1,7 +1,8 @@
 """Fedloom: federated-learning studies, from data to published tables, that anyone can run again.
 
-`run` trains a study that is written in Python, `load` reads one of ``config/studies``; both give a
-`Result`. A name is imported when it is asked for, so that ``import fl`` needs no torch.
+`run` trains a study that is written in Python, on `arrays` of one's own too; `load` reads one of
+``config/studies``. Both give a `Result`. A name is imported when it is asked for, so that
+``import fl`` needs no torch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl.base.errors import FedloomError as FedloomError
+    from fl.notebook.arrays import arrays as arrays
     from fl.notebook.result import Result as Result
     from fl.notebook.run import load as load
     from fl.notebook.run import run as run
@@ -18,12 +20,13 @@ if TYPE_CHECKING:
 PLACES = {
     "run": "fl.notebook.run",
     "load": "fl.notebook.run",
+    "arrays": "fl.notebook.arrays",
     "Result": "fl.notebook.result",
     "FedloomError": "fl.base.errors",
 }
 """By name, the module that has it."""
 
-__all__ = ["FedloomError", "Result", "load", "run"]
+__all__ = ["FedloomError", "Result", "arrays", "load", "run"]
 
 
 def __getattr__(name: str) -> Any:

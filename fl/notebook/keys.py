@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import numpy as np
 from fl.api.training import Training
 from fl.base import fields
 from fl.base.errors import ConfigError, Where, unknown
+from fl.notebook.arrays import Given
 from fl.plan import config
-from fl.plan.config import Study
+from fl.plan.config import Settings, Study
 
 CALL = Where("fl.run")
 """Where errors say that a key stands."""
@@ -20,17 +22,25 @@ ONE = {"dataset": "datasets", "partition": "partitions", "model": "models"}
 """What a call may say of a single thing, and the study's key for several."""
 
 
-def study(given: Mapping[str, Any]) -> Study:
+ARRAYS = "arrays"
+"""The folder of files of `fl.arrays`, in that of data."""
+
+
+def study(given: Mapping[str, Any], settings: Settings) -> Study:
     """The study that a call describes.
 
     Beside the keys of a study, a call may say one ``dataset``, ``partition`` and ``model``, how
     many ``seeds``, the keys of ``training``, and ``methods`` as a list.
 
+    Args:
+        settings: Where data lie that the call brings.
+
     Raises:
         ConfigError: For what is wrong with its keys.
     """
+    folder = Path(settings.data) / ARRAYS
     known, training = fields.fields(Study), fields.fields(Training)
-    said = {key: plain(value) for key, value in given.items()}
+    said = {key: plain(value, folder) for key, value in given.items()}
     of_study: dict[str, Any] = {}
     of_training = dict(fields.mapping(said.pop("training", None), CALL / "training"))
     for key, value in said.items():
@@ -41,8 +51,9 @@ def study(given: Mapping[str, Any]) -> Study:
             _once(of_training, key, value, key)
         else:
             raise unknown(CALL / key, "key", key, {*known, *training, *ONE})
-    if isinstance(of_study.get("seeds"), int):
-        of_study["seeds"] = list(range(of_study["seeds"]))
+    seeds = of_study.setdefault("seeds", 1)
+    if type(seeds) is int:
+        of_study["seeds"] = list(range(seeds))
     of_study["methods"] = _methods(of_study.get("methods"))
     return config.given_study({**of_study, "training": of_training}, CALL)
 
@@ -70,12 +81,18 @@ def _methods(given: Any) -> Any:
     return entries
 
 
-def plain(value: Any) -> Any:
-    """A value as a file would say it: lists for tuples and arrays, Python's numbers for NumPy's."""
+def plain(value: Any, folder: Path) -> Any:
+    """A value as a file would say it: lists for tuples and arrays, Python's numbers for NumPy's.
+
+    Args:
+        folder: For data that the call brings.
+    """
+    if isinstance(value, Given):
+        return value.item(folder)
     if isinstance(value, Mapping):
-        return {key: plain(inner) for key, inner in value.items()}
+        return {key: plain(inner, folder) for key, inner in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
+        return plain(value.tolist(), folder)
     if isinstance(value, list | tuple | range):
-        return [plain(inner) for inner in value]
+        return [plain(inner, folder) for inner in value]
     return value

@@ -12,6 +12,7 @@ import pandas as pd
 from fl import report
 from fl.base.errors import FedloomError, Where, unknown
 from fl.base.schema import COMPLETE, SETTING
+from fl.notebook.plainly import plainly
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings
 from fl.report import result_files
@@ -42,23 +43,28 @@ class Result:
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
         return f"<fl.Result of {self.study['study']}: {states}>"
 
+    @plainly
     def table(self, metric: str | None = None, unseen: bool = False) -> pd.DataFrame:
         """The main table, see `fl.report.load`: a row for each setting and method."""
         return report.load(self.study, self._results, self._store.root, metric, unseen)
 
+    @plainly
     def curves(self, unseen: bool = False) -> pd.DataFrame:
         """A row for each method, seed, round, client and metric, see `fl.report.curves`."""
         return report.curves(self.study, self._results, self._store.root, unseen)
 
+    @plainly
     def runs(self) -> pd.DataFrame:
         """A row for each planned run: its id, state, seconds and costs (`fl.report.tables`)."""
         return result_files.read(self.study, self._store.root, self._results)[1]
 
+    @plainly
     def report(self) -> Path:
         """Write the report, as ``python -m fl report`` does; the path of its page."""
         page, *_ = report.build(self.study["study"], self._results, self._store.root, self.study)
         return page
 
+    @plainly
     def model(
         self,
         method: str,
@@ -84,6 +90,7 @@ class Result:
         stored = self._chosen(method, seed, setting)[0]
         return stored.module(stage or stored.stage, client)
 
+    @plainly
     def inputs(
         self,
         method: str,
@@ -102,6 +109,7 @@ class Result:
         """
         return self._chosen(method, seed, setting)[0].inputs(client, split)
 
+    @plainly
     def predictions(
         self,
         method: str,
@@ -129,6 +137,7 @@ class Result:
             tables.append(table)
         return pd.concat(tables, ignore_index=True)
 
+    @plainly
     def confusion(
         self,
         method: str,

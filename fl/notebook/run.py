@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from fl.base.errors import FedloomError, Where
+from fl.base.errors import Where
 from fl.notebook import kernel, keys
+from fl.notebook.plainly import plainly
 from fl.notebook.result import Result
 from fl.plan import config as config_files
 from fl.plan import plan
@@ -17,23 +16,8 @@ from fl.plan.bundle import Bundle
 from fl.plan.config import Settings
 from fl.plan.plan import Plan
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 FOLDER = Path("config")
 """The config folder of a call that names none, where there is one."""
-
-
-def plainly(function: Function) -> Function:
-    """The function, whose errors that a user can mend come without the calls below it."""
-
-    @functools.wraps(function)
-    def called(*args: Any, **named: Any) -> Any:
-        try:
-            return function(*args, **named)
-        except FedloomError as error:
-            raise error.with_traceback(None) from None
-
-    return called  # type: ignore[return-value]
 
 
 @plainly
@@ -50,7 +34,8 @@ def run(
     The keys are those of a file in ``config/studies`` (``docs/config.md``): ``datasets``,
     ``partitions``, ``models``, ``methods``, ``seeds``, ``baseline`` and so on, each as a Python
     value. One may also say ``dataset``, ``partition`` or ``model`` for a single one, ``seeds=3``
-    for 0, 1 and 2, ``methods`` as a list, and the keys of ``training`` themselves, as ``rounds=5``.
+    for 0, 1 and 2 (without ``seeds`` it is 0), ``methods`` as a list, and the keys of ``training``
+    themselves, as ``rounds=5``. A data set may be one of your own, see `arrays`.
 
     Runs have the names that a study's file would give them, and are kept in the same store: what is
     there is not trained again, and an interrupted call goes on when it is made again. Paths are
@@ -75,7 +60,7 @@ def run(
 
     folder, settings = _settings(config)
     kernel.check_unedited()
-    given = keys.study({**study, "keep_weights": bool(keep_weights)})
+    given = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
     planned = plan.of(folder, settings, {_checked(name): (given, keys.CALL)})
     plan.write_parts(planned)
     bundles = _bundles(planned)

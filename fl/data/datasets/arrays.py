@@ -1,0 +1,172 @@
+"""Arrays of your own: a NumPy file with inputs and labels.
+
+No publication: it is yours. What is in the file is part of what a run is.
+
+The file is an archive such as ``numpy.savez("mine.npz", x=x, y=y)`` writes: ``x`` [samples, ...]
+are inputs and ``y`` [samples] labels, numbers or texts; if they are there, ``client`` says whose a
+sample is, ``domain`` where it is from, and ``split`` is its published split, train, val or test.
+The classes are the different labels, in order: whole numbers by value, anything else by spelling.
+
+Inputs that are floating-point numbers are normalised by mean and deviation of each channel (the
+first dimension of an input) over the samples that a partition trains on; those of 8 bits are
+images, scaled to 0..1 first. Other whole numbers are tokens. A study in Python writes such files
+itself, see `fl.arrays`.
+
+Memory: all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fl.base.errors import DataError, reading
+from fl.base.places import path_of
+from fl.data import columns
+from fl.data.contents import stamp
+from fl.data.download import Source
+from fl.data.normalisation import OPEN
+from fl.data.prepared import IDENTITY, SPLIT, Writer
+
+NAMED = ("y", "client", "domain", "split")
+"""The arrays beside ``x``."""
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Inputs and labels.
+
+    path: the file, ``.npz``; standardise: bring each channel of inputs that are no tokens to mean 0
+    and deviation 1 over the samples that are trained on.
+    """
+
+    path: str
+    standardise: bool = True
+
+    sources: ClassVar[tuple[Source, ...]] = ()
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What is in the file, checked; it is read once for each time that it has changed."""
+        return _read(self.path, stamp([path_of(self.path)]))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of an input."""
+        return self.arrays["x"].shape[1:]
+
+    @property
+    def tokens(self) -> int:
+        """One more than the largest, where inputs are tokens; else 0."""
+        x = self.arrays["x"]
+        return int(x.max()) + 1 if _has_tokens(x) else 0
+
+    @property
+    def classes(self) -> int:
+        """How many different labels there are."""
+        return len(_order(self.arrays["y"]))
+
+    @property
+    def natural(self) -> int | None:
+        """How many different clients there are, if the file says whose samples are."""
+        return len(_order(self.arrays["client"])) if "client" in self.arrays else None
+
+    @property
+    def size(self) -> int:
+        """How many samples there are."""
+        return len(self.arrays["x"])
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x as it is; y int64, client and domain int32, split int8 ``[samples]``."""
+        arrays, domains = self.arrays, list[str]()
+        writer.save("x", arrays["x"])
+        classes = _order(arrays["y"])
+        writer.save("y", columns.numbered(map(str, arrays["y"].tolist()), classes))
+        if "client" in arrays:
+            order = _order(arrays["client"])
+            numbers = columns.numbered(map(str, arrays["client"].tolist()), order)
+            writer.save("client", numbers.astype(np.int32))
+        if "domain" in arrays:
+            domains = _order(arrays["domain"])
+            numbers = columns.numbered(map(str, arrays["domain"].tolist()), domains)
+            writer.save("domain", numbers.astype(np.int32))
+        if "split" in arrays:
+            writer.save("split", columns.numbered(arrays["split"].tolist(), SPLIT).astype(np.int8))
+        scale = 1 / 255 if arrays["x"].dtype == np.uint8 else 1.0
+        normalisation: dict[str, Any] | None
+        normalisation = {**(OPEN if self.standardise else IDENTITY), "scale": scale}
+        if _has_tokens(arrays["x"]):
+            normalisation = None
+        writer.describe(classes, normalisation=normalisation, domains=domains)
+
+
+@lru_cache(maxsize=4)
+def _read(path: str, stamped: str) -> dict[str, np.ndarray]:
+    place = path_of(path)
+    with (
+        reading(place, "is no archive of NumPy's arrays", "numpy.savez writes one"),
+        np.load(place, allow_pickle=False) as archive,
+    ):
+        arrays = {name: archive[name] for name in archive.files}
+    check(arrays, str(place))
+    return arrays
+
+
+def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
+    """Refuse (`DataError`) arrays of which no data set can be made.
+
+    Args:
+        name: What errors call it.
+    """
+    for key in ("x", "y"):
+        if key not in arrays:
+            raise DataError(f"{name}: has no {key}; allowed: x and y, and {', '.join(NAMED[1:])}")
+    for key in arrays:
+        if key not in ("x", *NAMED):
+            raise DataError(f"{name}: has {key!r}; allowed: x, {', '.join(NAMED)}")
+    x = arrays["x"]
+    if x.ndim < 2 or x.dtype.kind not in "uif" or not x.size:
+        problem = f"{name}: x is {x.dtype} {list(x.shape)}"
+        raise DataError(
+            f"{problem}; allowed: numbers [samples, ...] of one dimension more or several"
+        )
+    wrong = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+    if wrong.any():
+        problem = f"x of sample {int(wrong.argmax())} and of {int(wrong.sum()) - 1} others"
+        raise DataError(
+            f"{name}: {problem} has numbers that are not finite; leave these samples out"
+        )
+    if _has_tokens(x) and x.min() < 0:
+        raise DataError(
+            f"{name}: x has whole numbers below 0; allowed: tokens from 0 on, or floats"
+        )
+    for key in NAMED:
+        if key in arrays:
+            _check_names(key, arrays[key], len(x), name)
+    columns.check_classes(Path(name), "y", _order(arrays["y"]), len(x))
+
+
+def _check_names(key: str, values: np.ndarray, samples: int, name: str) -> None:
+    if values.shape != (samples,):
+        problem = f"{name}: {key} is {list(values.shape)}, and there are {samples} inputs"
+        raise DataError(f"{problem}; allowed: one for each, [{samples}]")
+    if values.dtype.kind not in "uiU":
+        problem = f"{name}: {key} is {values.dtype}"
+        raise DataError(f"{problem}; allowed: whole numbers or texts")
+    others = set(values.tolist()) - set(SPLIT)
+    if key == "split" and others:
+        raise DataError(f"{name}: split has {min(map(str, others))!r}; allowed: {', '.join(SPLIT)}")
+
+
+def _has_tokens(x: np.ndarray) -> bool:
+    return x.dtype.kind in "ui" and x.dtype != np.uint8
+
+
+def _order(values: np.ndarray) -> list[str]:
+    """The different values as texts, in order."""
+    return columns.in_order(map(str, np.unique(values).tolist()))

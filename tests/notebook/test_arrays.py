@@ -1,0 +1,138 @@
+"""Data from memory: `fl.arrays` is the data set `arrays`, of a call and of a file alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import planning
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import fl
+from fl.base.errors import FedloomError
+from fl.data.prepared import Prepared
+from fl.plan import plan
+
+X = np.random.default_rng(0).normal(3.0, 2.0, (60, 4)).astype(np.float32)
+Y = np.arange(60) % 3
+WHOSE = np.repeat(["north", "south", "west"], 20)
+CALL: dict[str, Any] = {
+    "partition": "natural",
+    "model": "logistic",
+    "methods": ["fedavg"],
+    "rounds": 2,
+    "progress": False,
+}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def ids(result: fl.Result) -> list[str]:
+    return sorted(run["run"] for run in result.study["runs"])
+
+
+def test_arrays_are_named_by_content_and_a_study_can_name_them(tmp_path: Path) -> None:
+    first = fl.run(dataset=fl.arrays(X, Y, client=WHOSE), **CALL, seeds=2)
+    [file] = Path("data/arrays").glob("arrays-*.npz")
+    again = fl.run(dataset=fl.arrays(torch.tensor(X), list(Y), client=WHOSE), **CALL, seeds=2)
+    assert ids(again) == ids(first)
+    config = planning.write_config(
+        tmp_path,
+        {
+            "datasets": [{"arrays": {"path": str(file)}}],
+            **{"partitions": ["natural"], "models": ["logistic"], "seeds": [0, 1]},
+            "training": {"rounds": 2},
+        },
+    )
+    assert ids(first) == sorted(r["run"] for r in plan.make(config).studies["tiny"]["runs"])
+    X2 = X.copy()  # noqa: N806
+    X2[7, 2] += 1
+    other = fl.run(dataset=fl.arrays(X2, Y, client=WHOSE, name="other"), **CALL, seeds=2)
+    assert not {*ids(other)} & {*ids(first)}
+    x, y = first.inputs("fedavg", client=1)
+    assert set(first.predictions("fedavg")["client"]) == {0, 1, 2}
+    assert len(x) == len(y)
+    assert (
+        abs(
+            float(torch.cat([first.inputs("fedavg", k, split="train")[0] for k in range(3)]).mean())
+        )
+        < 1e-5
+    )
+
+
+def test_what_arrays_become(tmp_path: Path) -> None:
+    images = (np.arange(60 * 8 * 8) % 256).astype(np.uint8).reshape(60, 1, 8, 8)
+    split = pd.Series(["train"] * 40 + ["test"] * 20)
+    made = fl.arrays(images, [f"class {y}" for y in Y], domain=WHOSE, split=split, name="photos")
+    call = {**CALL, "partition": {"homogeneous": {"clients": 2, "test": "published"}}}
+    result = fl.run(dataset=made, **{**call, "model": "cnn", "rounds": 1})
+    prepared = Prepared.open(next(Path("data/prepared").iterdir()))
+    assert prepared.classes == ("class 0", "class 1", "class 2")
+    assert prepared.domains == ("north", "south", "west")
+    assert (prepared.normalisation or {})["scale"] == 1 / 255
+    assert np.array_equal(prepared.x, images)
+    assert list(result.confusion("fedavg").index) == ["class 0", "class 1", "class 2"]
+    assert result.predictions("fedavg")["sample"].min() == 40
+
+
+def test_a_data_set_of_pytorch_is_read_sample_by_sample() -> None:
+    pairs = TensorDataset(torch.tensor(X), torch.tensor(Y))
+    assert fl.arrays(pairs).item(Path("data")) == fl.arrays(X, Y).item(Path("data"))
+    tokens = fl.arrays(np.arange(240).reshape(60, 4) % 9, Y)
+    model = {"lstm": {"embedding": 4, "hidden": 4}}
+    call = {**CALL, "partition": {"homogeneous": {"clients": 2}}, "model": model}
+    assert fl.run(dataset=tokens, **{**call, "rounds": 1}).table()["mean"].notna().all()
+
+
+class Ragged:
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(i + 1), i
+
+
+WRONG = {
+    "nan": (
+        lambda: fl.arrays(np.where(X[5, 0] == X, np.nan, X), Y),
+        "x of sample 5 and of 0 others",
+    ),
+    "lengths": (lambda: fl.arrays(X, Y[:-1]), "y is [59], and there are 60 inputs"),
+    "labels": (lambda: fl.arrays(X, Y / 2), "y is float64; allowed: whole numbers or texts"),
+    "one": (lambda: fl.arrays(X, Y * 0), "y has one value only, '0'"),
+    "many": (lambda: fl.arrays(X, np.arange(60)), "y has 60 different values in 60 rows"),
+    "flat": (lambda: fl.arrays(Y, Y), "x is int64 [60]"),
+    "text": (lambda: fl.arrays(WHOSE[:, None], Y), "x is <U5 [60, 1]"),
+    "split": (lambda: fl.arrays(X, Y, split=WHOSE), "split has 'north'; allowed: train, test, val"),
+    "below": (lambda: fl.arrays(np.full((60, 2), -1), Y), "whole numbers below 0"),
+    "no y": (lambda: fl.arrays(X), "y is missing"),
+    "ragged": (
+        lambda: fl.arrays(Ragged()),
+        "float32 [2] in sample 1, and float32 [1] in the first",
+    ),
+    "name": (lambda: fl.arrays(X, Y, name="a/b"), "fl.arrays: name: is 'a/b'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_arrays_that_are_no_data_set_are_refused(case: str) -> None:
+    make, message = WRONG[case]
+    with pytest.raises(FedloomError) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
+    Path("mine.npz").write_bytes(b"no archive")
+    with pytest.raises(FedloomError, match=r"datasets.0.arrays: mine.npz: is no archive"):
+        fl.run(dataset={"arrays": {"path": "mine.npz"}}, **CALL)
+    np.savez("mine.npz", x=X, labels=Y)
+    with pytest.raises(FedloomError, match=r"mine.npz: has no y; allowed"):
+        fl.run(dataset={"arrays": {"path": "mine.npz"}}, **CALL)
