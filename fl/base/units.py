@@ -1,6 +1,17 @@
-"""Quantities in words."""
+"""Quantities and values in words."""
 
 from __future__ import annotations
+
+from typing import Any
+
+
+def written(value: Any) -> str:
+    """A value as a config writes it: ``true``, ``null``, ``0.1``, ``[16, 32]``, ``[a, b]``."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(written, value))}]"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
 
 
 def counted(count: int, what: str) -> str:
@@ -9,7 +20,9 @@ def counted(count: int, what: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``95 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
+    """``0.42 s``, ``95 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
+    if seconds < 9.95:
+        return f"{seconds:.2g} s"
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 100 * 60:

@@ -25,9 +25,10 @@ def listing(kind: str) -> Iterator[str]:
     entries = registry.described(kind)
     width = max(len(said.name) for said in entries)
     for said in entries:
-        yield f"{said.name:{width}}  {said.summary}"
-        if said.citation:
-            yield f"{'':{width}}  {said.citation}"
+        indent = " " * (width + 2)
+        [first, *more] = _filled(said.summary, indent)
+        yield from [f"{said.name:{width}}  {first.lstrip()}", *more]
+        yield from _filled(said.citation, indent)
 
 
 def details(kind: str, name: str) -> Iterator[str]:

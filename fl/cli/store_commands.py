@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from fl.base import files
-from fl.base.errors import FedloomError
-from fl.base.units import counted, size
+from fl.base import fields, files, registry
+from fl.base.errors import FedloomError, Where
+from fl.base.units import counted, size, written
 from fl.cli.printing import plain, say
 from fl.data import materials
 from fl.plan import config
@@ -102,36 +103,57 @@ def _described(entry: StoredRun) -> dict[str, Any]:
     return {"run": entry.run, "state": entry.state, "size": entry.size, **entry.record}
 
 
-def _table(found: Iterable[StoredRun]) -> Iterator[str]:
-    """Lines with columns as wide as their widest cell."""
-    head = ("run", "state", "seed", "method", "lr", "rounds", "dataset", "partition", "model")
-    cells = [(*head, "size"), *(tuple(map(plain, _row(entry))) for entry in found)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+def _table(runs: Iterable[StoredRun]) -> Iterator[str]:
+    """Lines with columns as wide as their widest cell, in a terminal no wider than that."""
+    head = ("run", "state", "seed", "rounds", "lr", "size", "method", "dataset / partition / model")
+    cells = [head, *(tuple(map(plain, _row(entry))) for entry in runs)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for row in cells:
-        yield "  ".join(f"{cell:{n}}" for cell, n in zip(row, widths, strict=True)).rstrip()
+        line = "  ".join(f"{cell:{n}}" for cell, n in zip(row, widths, strict=True)).rstrip()
+        yield line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def _row(entry: StoredRun) -> tuple[str, ...]:
     spec = entry.record.get("spec")
     if spec is None:
-        return (entry.run, entry.state, *("" for _ in range(7)), size(entry.size))
+        return (entry.run, entry.state, "", "", "", size(entry.size), "", "")
+    split = ("seed", "val", "test")
+    place = [
+        _text("data set", spec["dataset"]),
+        _text("partition scheme", spec["partition"], split),
+    ]
     return (
         entry.run,
         entry.state,
         str(spec["seed"]),
-        " + ".join([maintenance.text(spec["method"]), *_added(spec)]),
-        str(spec["training"]["lr"]),
         str(spec["training"]["rounds"]),
-        str(spec["dataset"]["name"]),
-        maintenance.text(spec["partition"], ("seed", "val", "test")),
-        maintenance.text(spec["model"]),
+        str(spec["training"]["lr"]),
         size(entry.size),
+        " + ".join([_text("method", spec["method"]), *_added(spec)]),
+        " / ".join([*place, _text("model", spec["model"])]),
     )
+
+
+def _text(kind: str, choice: Mapping[str, Any], hidden: Iterable[str] = ()) -> str:
+    """A choice of a spec without keys at their defaults, where its kind is known here."""
+    usual = _defaults(kind, str(choice["name"]))
+    same = [key for key in usual if written(choice.get(key)) == usual[key]]
+    return maintenance.text(choice, [*hidden, *same])
+
+
+@cache
+def _defaults(kind: str, name: str) -> dict[str, str]:
+    try:
+        declared = fields.fields(registry.declared(kind, name, Where(name)).target)
+    except FedloomError:
+        return {}
+    return {key: written(field.default) for key, field in declared.items()}
 
 
 def _added(spec: Mapping[str, Any]) -> list[str]:
     """The names of what a study added to a method."""
-    return [one["name"] for one in (*spec["terms"], *spec.get("alterations", ()))]
+    return [added["name"] for added in (*spec["terms"], *spec.get("alterations", ()))]
 
 
 def _verify(parsed: argparse.Namespace) -> int:
@@ -202,8 +224,8 @@ def _gc(parsed: argparse.Namespace) -> int:
     return int(left)
 
 
-def _sum(found: Iterable[StoredRun]) -> str:
-    return size(sum(entry.size for entry in found))
+def _sum(runs: Iterable[StoredRun]) -> str:
+    return size(sum(entry.size for entry in runs))
 
 
 def _on(entry: StoredRun) -> str | None:

@@ -11,12 +11,15 @@ from typing import Any
 import pandas as pd
 
 from fl.base.errors import Where
+from fl.base.schema import SETTING
 from fl.base.units import counted, duration
 from fl.plan import analyses, jobs
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import Rates, client_steps
 from fl.plan.plan import Plan
-from fl.report.summaries import gaps
+from fl.report.cells import number, unit
+from fl.report.summaries import KEY, gaps
+from fl.report.tables import point_text
 from fl.store.store import Store
 
 KEPT = "final weights that are asked for"
@@ -28,8 +31,8 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
 
     A run that two studies ask for is counted once in the totals.
     """
-    members = {one["run"] for bundle in plan.bundles.values() for one in bundle["runs"]}
-    bundles = {name: Bundle.of(one, Where(name)) for name, one in plan.bundles.items()}
+    members = {member["run"] for bundle in plan.bundles.values() for member in bundle["runs"]}
+    bundles = {name: Bundle.of(bundle, Where(name)) for name, bundle in plan.bundles.items()}
     lacking = {name: bundle for name, bundle in bundles.items() if jobs.lacks(bundle, store)}
     missing = [m for bundle in lacking.values() for m in jobs.lacks(bundle, store)]
     again = {member.run for member in missing if store.has(member.run)}
@@ -46,10 +49,11 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             yield f"  {method:16} {there:4} of {len(runs):4} runs there{note}   {' / '.join(place)}"
             if every_run:
                 yield from (f"    {_run_line(run, store, again)}" for run in runs)
-        for one in study.get("analyses", ()):
-            made = analyses.there(Path(plan.settings.results), one["analysis"])
+        for analysis in study.get("analyses", ()):
+            made = analyses.there(Path(plan.settings.results), analysis["analysis"])
             state = "there" if made else "to be made"
-            yield f"  analysis {one['title'] or one['text']}: {state}   {one['analysis']}"
+            title = analysis["title"] or analysis["text"]
+            yield f"  analysis {title}: {state}   {analysis['analysis']}"
     note = f", {len(again)} of them again, for {KEPT}" if again else ""
     counts = f"{counted(len(members), 'run')} in {counted(len(plan.bundles), 'bundle')}"
     yield f"{counts}; {len(missing)} to train{note}"
@@ -72,7 +76,7 @@ def _starts(plan: Plan, lacking: dict[str, Bundle], store: Store) -> str:
 
 
 def _run_line(run: dict[str, Any], store: Store, again: Collection[str]) -> str:
-    point = ", ".join(f"{key}={value}" for key, value in run["point"].items())
+    point = point_text(run["point"])
     state = "there" if store.has(run["run"]) and run["run"] not in again else "to train"
     return f"{run['run']}  seed {run['seed']:<6} {state:9} {point}".rstrip()
 
@@ -96,35 +100,36 @@ def there(study: dict[str, Any], store: Store) -> str:
 def results(
     study: dict[str, Any], seen: pd.DataFrame, unseen: pd.DataFrame, runs: pd.DataFrame
 ) -> Iterator[str]:
-    """The summaries of a study (see `fl.report.summaries.summarise`) in %, by method and setting.
+    """The summaries of a study (see `fl.report.summaries.summarise`) by method and setting.
 
-    Beside a method stand its missing and diverged runs and the missing points of its grid, whose
-    best point may yet change; at the end, all missing and diverged runs.
+    Beside a method stand the chosen point of its grid, its missing and diverged runs and the
+    missing points of its grid, whose best point may yet change; at the end, all missing and
+    diverged runs.
 
     Args:
         seen: Of the clients that are trained on.
         unseen: Of the clients held out; left out if there are none.
     """
     titles = {run["method"]: run["title"] for run in study["runs"]}
-    metric = study["metric"].replace("_", " ")
+    chosen = runs[runs["selected"]].groupby(KEY)["point"].first().to_dict()
+    metric = study["metric"]
     yield study["title"]
-    for summary, whose in ((seen, ""), (unseen, " of clients held out of training")):
-        for setting, rows in summary.groupby(["dataset", "partition", "model"], sort=False):
+    for summary, whose in ((seen, ""), (unseen, ", clients held out of training")):
+        for setting, rows in summary.groupby(SETTING, sort=False):
             if rows["n_clients"].any() or not whose:
-                yield f"{' / '.join(map(str, setting))}: test {metric}{whose} in %"
-                yield from _table(rows, titles)
+                yield f"{' / '.join(map(str, setting))}: test {unit(metric)}{whose}"
+                yield from _table(rows, metric, titles, chosen)
     counts = runs.drop_duplicates("run")["state"].value_counts()
     if set(counts.index) != {"complete"}:
         yield ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
-def _table(rows: pd.DataFrame, titles: dict[str, str]) -> Iterator[str]:
+def _table(
+    rows: pd.DataFrame, metric: str, titles: dict[str, str], chosen: dict[Any, str]
+) -> Iterator[str]:
     yield f"  {'method':20} {'mean':>6} {'sd over seeds':>14} {'worst client':>13}  seeds"
     for row in rows.to_dict("records"):
-        mean, spread, worst = (_percent(row[key]) for key in ("mean", "sd_seeds", "worst"))
+        mean, spread, worst = (number(row[key], metric) for key in ("mean", "sd_seeds", "worst"))
         line = f"  {titles[row['method']]:20} {mean:>6} {spread:>14} {worst:>13}"
-        yield f"{line}  {row['n_seeds']:5}  {gaps(row)}".rstrip()
-
-
-def _percent(share: float) -> str:
-    return "-" if math.isnan(share) else f"{100 * share:.1f}"
+        notes = [chosen[(*(row[key] for key in KEY),)], gaps(row)]
+        yield f"{line}  {row['n_seeds']:5}  {', '.join(filter(None, notes))}".rstrip()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fl.api.training import Training
+from fl.base.units import written
 from fl.report.cells import NOTHING, Cell, Row, Table, columns
 from fl.report.facts import Facts
 
@@ -129,14 +130,4 @@ def _methods_table(
 
 
 def _list(values: Iterable[Any]) -> str:
-    return ", ".join(map(_word, values))
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list | tuple):
-        return f"[{_list(value)}]"
-    return "none" if value is None else str(value)
+    return ", ".join(f"{v:g}" if isinstance(v, float) else written(v) for v in values)

@@ -1,4 +1,4 @@
-"""What may not be read or written is one message, and a run that may not be read stops no command."""
+"""What may not be read or written is one message; a run that may not be read is passed over."""
 
 from __future__ import annotations
 

@@ -71,6 +71,8 @@ def test_ls_filters_by_method_and_by_study(place: Planned, say: Say):
     assert other in say("ls")
     of_method = say("ls", "--method", "fedprox")
     assert all(run in of_method for run in place.runs("fedprox"))
+    plain = " / dirichlet(clients=4, alpha=0.5, min_samples=5) / mlp(hidden=[5])\n"
+    assert of_method.count("  fedprox(mu=0.5)  synthetic(") == of_method.count(plain) == 2
     assert "2 runs" in of_method
     of_study = say("ls", "tiny")
     assert other not in of_study and "4 runs" in of_study

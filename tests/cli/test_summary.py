@@ -11,6 +11,7 @@ from make_results import clients, entry, plan, write_plan, write_run
 from planning import Planned
 
 from fl.cli import main
+from fl.report.cells import NOTHING
 
 
 def shown(root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -31,12 +32,26 @@ def test_clients_held_out_of_training_have_lines_of_their_own(tmp_path: Path, ca
         write_run(tmp_path / "runs", run, clients([0.5, 0.7]) + unseen)
     write_run(tmp_path / "runs", "r3", clients([0.1]))
     lines = shown(tmp_path, capsys)
-    assert lines[1] == "digits / natural / mlp: test accuracy in %"
-    assert lines[3:5] == ["fedavg 60.0 0.0 50.0 2", "local - - - 0 1 missing"]
-    unseen = "digits / natural / mlp: test accuracy of clients held out of training in %"
+    assert lines[1] == "digits / natural / mlp: test accuracy (%)"
+    assert lines[3:5] == [
+        "fedavg 60.0 0.0 50.0 2",
+        f"local {NOTHING} {NOTHING} {NOTHING} 0 1 missing",
+    ]
+    unseen = "digits / natural / mlp: test accuracy (%), clients held out of training"
     start = lines.index(unseen)
-    assert lines[start + 2 :][:2] == ["fedavg 40.0 14.1 30.0 2", "local - - - 0 1 missing"]
+    assert lines[start + 2 :][:2] == ["fedavg 40.0 14.1 30.0 2", lines[4]]
     assert sum("held out" in line for line in lines) == 1, "of the plain partition there are none"
+
+
+def test_the_chosen_point_of_a_grid_and_a_metric_that_is_no_share(tmp_path: Path, capsys):
+    runs = [entry(f"r{mu}", "prox", point={"mu": mu, "adapt": True}) for mu in (1, 2)]
+    write_plan(tmp_path / "results", plan(runs, metric="loss"))
+    for run, loss in (("r1", 0.75), ("r2", 0.5)):
+        rows = [r for split in ("val", "test") for r in clients([loss], 2, split, metric="loss")]
+        write_run(tmp_path / "runs", run, rows)
+    lines = shown(tmp_path, capsys)
+    assert lines[1].endswith(": test loss")
+    assert lines[3] == f"prox 0.500 {NOTHING} 0.500 1 mu=2, adapt=true"
 
 
 def test_a_run_that_lacks_weights_is_told_of_as_one_to_train(

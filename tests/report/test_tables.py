@@ -140,7 +140,7 @@ def test_both_tables_say_the_point_of_every_row_and_whether_it_was_selected(tmp_
         back = table.drop_duplicates("run").set_index("run")
         assert back["point"].to_dict() == {
             **{"a": "", "p": "mu=0.1", "q": "mu=1"},
-            "d": "mk-mmd.mu=1, n=3, seed=True, x=[2]",
+            "d": "mk-mmd.mu=1, n=3, seed=true, x=[2]",
         }
         assert back["selected"].to_dict() == {"a": True, "p": False, "q": True, "d": True}
         hyper = back[[c for c in back if str(c).startswith("hp.")]]
