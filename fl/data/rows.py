@@ -1,15 +1,10 @@
-"""Arrays row by row: one on disk that grows, and one that is read as it comes."""
+"""An array on disk that grows row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
-
-from fl.base.errors import DataError, reading
-from fl.data.archives import name_of
 
 
 class Rows:
@@ -52,33 +47,3 @@ class Rows:
             "shape": (self._count, *self._shape),
         }
         np.lib.format.write_array_header_1_0(self._file, described)
-
-
-def pieces(stream: BinaryIO, rows: int) -> Iterator[tuple[int, int, np.ndarray]]:
-    """A ``.npy`` stream, up to ``rows`` rows at a time.
-
-    Yields:
-        The number of the first row, how many rows there are in all, and the piece.
-
-    Raises:
-        DataError: If the stream is no such array, holds objects, or ends early; it names the
-            stream.
-    """
-    name = name_of(stream)
-    with reading(name, "is no array of numpy's"):
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0
-        if version != (1, 0):
-            read = np.lib.format.read_array_header_2_0
-        shape, by_columns, dtype = read(stream)
-    if by_columns or dtype.hasobject or not shape:
-        raise DataError(f"{name}: is an array of {dtype} {shape}; allowed: numbers, row by row")
-    width = dtype.itemsize * int(np.prod(shape[1:]))
-    for first in range(0, shape[0], rows):
-        count = min(rows, shape[0] - first)
-        content = stream.read(count * width)
-        if len(content) != count * width:
-            raise DataError(
-                f"{name}: ends early, in row {first + len(content) // width:,}; fetch it again"
-            )
-        yield first, shape[0], np.frombuffer(content, dtype).reshape(count, *shape[1:])

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from fl.base.errors import DataError
-from fl.data import pickles
 from fl.data.pickles import load
 
 PLAIN = {
@@ -43,13 +42,6 @@ def test_arrays_and_plain_containers(tmp_path, protocol):
     assert list(found) == list(PLAIN)
     assert found["objects"] == [b"x", [1, 2]]
     assert all(same(found[key], PLAIN[key]) for key in PLAIN if key != "objects")
-
-
-def test_an_array_in_two_places():
-    array = np.arange(3)
-    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        one, two = load(io.BytesIO(pickle.dumps([array, array], protocol)))
-        assert one is two and one.tolist() == [0, 1, 2]
 
 
 def test_names_of_both_numpys():
@@ -109,7 +101,7 @@ OUTSIDE = [
     (collections.OrderedDict(a=1), r"collections\.OrderedDict"),
     (np.array([Evil(os.system, "touch hacked")], dtype=object), r"(posix|os)\.system"),
     # An array of dtype O made from bytes: numpy takes them for addresses.
-    (Evil(np.ndarray, (1,), "O8", b"AAAAAAAA"), r"a call of numpy\.ndarray"),
+    (Evil(np.ndarray, (1,), "O8", b"AAAAAAAA"), r"a value that is no data \(Named\)"),
     (np.zeros(2, [("a", "i4"), ("b", "O")]), r"an array of type 'V12'"),
     (np.zeros(2, bool), r"an array of type 'b1'"),
     (np.zeros(2, "M8[s]"), r"an array of type 'M8'"),
@@ -154,12 +146,12 @@ def state(shape, code, content):
         (BLANK + b".", "asks for a value that is no data"),
         (b"cnumpy\nndarray\n.", "asks for a value that is no data"),
         # What is named is handed a state, by which a class or a function could be changed.
-        (b"cnumpy\nndarray\nN}(X\x05\0\0\0_makeNu\x86b.", "asks for a state of numpy.ndarray"),
-        (b"]q\x00h\x00a.", "values deeper than 16"),
-        (b"}(" + b"(t" + b"Nd.", "is no complete pickle|asks for a key"),
+        (b"cnumpy\nndarray\nN}(X\x05\0\0\0_makeNu\x86b.", "is no complete pickle .*__setstate__"),
+        (b"]q\x00h\x00a.", "values deeper than 8"),
+        (b"}(" + b"(t" + b"Nd.", "asks for a value that is no data"),
         (b"Nr\xff\xff\xff\xff.", "it numbers a value 4,294,967,295"),
         (b"\x8e" + struct.pack("<Q", 2**62), "is no complete pickle"),
-        (b"cnumpy\nndarray\n)\x81.", "asks for the instruction NEWOBJ"),
+        (b"cnumpy\nndarray\n)\x81.", "asks for a value that is no data"),
     ],
 )
 def test_what_would_crash_or_fill_the_memory_is_an_error(text, problem):
@@ -177,7 +169,7 @@ def test_damaged_pickle_is_named(tmp_path, keep):
         load(tmp_path / "a.pkl")
 
 
-CODES = [ord(code.code) for code in pickletools.opcodes if code.name not in pickles.CALLS]
+CODES = [ord(code.code) for code in pickletools.opcodes]
 
 
 def mutated(text, draw):

@@ -13,8 +13,8 @@ from test_real_datasets import WHERE, make, prepared, written
 from fl.base import registry
 from fl.base.errors import ConfigError, DataError
 from fl.base.fields import parse
-from fl.data import prepare, sound
-from fl.data.datasets import abide, prostate_mri, shakespeare
+from fl.data import prepare
+from fl.data.datasets import abide, prostate_mri, shakespeare, speech_commands
 from fl.data.datasets.cifar10_c import CORRUPTIONS
 from fl.data.datasets.prostate_mri import ProstateMri
 from fl.data.datasets.sent140 import WORD
@@ -162,7 +162,9 @@ def test_silence_is_noise_at_a_random_volume(tmp_path):
     quiet = (data := read("speech-commands", tmp_path, silence=1.0)).x[data.y == 0, 0]
     assert len(np.unique(quiet[:, 20, 50])) == len(quiet) > 10
     # White noise of up to 9,000 of 32,768: flat over time, and never louder than at full volume.
-    full = sound.log_mel(next(iter(speech_made.noises().values()))[:16_000] / 32_768).mean()
+    full = speech_commands.log_mel(
+        next(iter(speech_made.noises().values()))[:16_000] / 32_768
+    ).mean()
     volumes = np.exp((quiet.mean(axis=(1, 2)) - full) / 2)
     assert volumes.max() < 1.05
     assert np.ptp(volumes) > 0.5

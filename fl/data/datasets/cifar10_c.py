@@ -17,19 +17,19 @@ preparing holds some 11 MB at most, of 95,000 images as of 19,000.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, ClassVar, Literal
 
 import numpy as np
 
-from fl.base.errors import ConfigError, DataError, Where
+from fl.base.errors import ConfigError, DataError, Where, reading
 from fl.data.archives import entries, name_of
 from fl.data.counts import hold, lacking
 from fl.data.datasets.cifar10 import CLASSES, NORMALISATION, SHAPE
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.rows import pieces
 from fl.data.whole import whole
 
 Corruption = Literal[
@@ -162,3 +162,33 @@ def _check_piece(part: np.ndarray, total: int, images: int, stream: BinaryIO) ->
         raise DataError(
             f"{name_of(stream)}: {problem}: as many in each corruption, at 5 severities"
         )
+
+
+def pieces(stream: BinaryIO, rows: int) -> Iterator[tuple[int, int, np.ndarray]]:
+    """A ``.npy`` stream, up to ``rows`` rows at a time.
+
+    Yields:
+        The number of the first row, how many rows there are in all, and the piece.
+
+    Raises:
+        DataError: If the stream is no such array, holds objects, or ends early; it names the
+            stream.
+    """
+    name = name_of(stream)
+    with reading(name, "is no array of numpy's"):
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0
+        if version != (1, 0):
+            read = np.lib.format.read_array_header_2_0
+        shape, by_columns, dtype = read(stream)
+    if by_columns or dtype.hasobject or not shape:
+        raise DataError(f"{name}: is an array of {dtype} {shape}; allowed: numbers, row by row")
+    width = dtype.itemsize * int(np.prod(shape[1:]))
+    for first in range(0, shape[0], rows):
+        count = min(rows, shape[0] - first)
+        content = stream.read(count * width)
+        if len(content) != count * width:
+            raise DataError(
+                f"{name}: ends early, in row {first + len(content) // width:,}; fetch it again"
+            )
+        yield first, shape[0], np.frombuffer(content, dtype).reshape(count, *shape[1:])

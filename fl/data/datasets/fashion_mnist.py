@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from fl.data.counts import hold
+from fl.data.datasets.mnist import PUBLISHED, SIDE, read_parts
 from fl.data.download import Source
-from fl.data.idx import PUBLISHED, SIDE, read_parts
 from fl.data.prepared import Writer
 
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"

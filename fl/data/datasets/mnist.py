@@ -6,6 +6,9 @@ Recognition. Proceedings of the IEEE 86(11), 1998. doi:10.1109/5.726791
 Licence: none is stated at http://yann.lecun.com/exdb/mnist/; commonly given as CC BY-SA 3.0. The
 files come from the copy that PyTorch keeps, as their home asks for a password.
 
+The files are IDX ("The IDX file format" on that page): 0, 0, the type (8: unsigned byte), the
+number of dimensions; the size of each, big-endian; the bytes.
+
 Images and labels are taken as they are, the training set before the test set; ``split`` says which
 is which.
 
@@ -14,15 +17,24 @@ Beside the arrays, preparing files of the full size holds some 20 MB at most.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
 
+import numpy as np
+
+from fl.base.errors import DataError
+from fl.data.archives import decompressed, name_of
 from fl.data.counts import hold
 from fl.data.download import Source
-from fl.data.idx import PUBLISHED, SIDE, read_parts
 from fl.data.prepared import Writer
+from fl.data.whole import whole
 
+SIDE, CHUNK = 28, 10_000
+PUBLISHED = {"train": 60_000, "test": 10_000}
+PARTS = {"train": "train", "test": "t10k"}
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 CHECKSUMS = {
     "train-images-idx3-ubyte.gz": (
@@ -70,3 +82,59 @@ class MNIST:
         if self.complete:
             hold(counts, PUBLISHED, "mnist", "LeCun et al. 1998")
         writer.describe([str(d) for d in range(self.classes)], normalisation=NORMALISATION)
+
+
+def read_parts(raw: Path, writer: Writer) -> dict[str, int]:
+    """Write x uint8 ``[n, 1, 28, 28]``, y int64 and split int8 ``[n]``; the images of each part."""
+    counts = {}
+    for split, (part, prefix) in enumerate(PARTS.items()):
+        labels = read_labels(raw / f"{prefix}-labels-idx1-ubyte.gz")
+        counts[part] = 0
+        for images in read_images(raw / f"{prefix}-images-idx3-ubyte.gz"):
+            writer.append("x", images[:, None])
+            counts[part] += len(images)
+        if counts[part] != len(labels):
+            raise DataError(
+                f"{raw}/{prefix}-labels-idx1-ubyte.gz: {len(labels)} labels for"
+                f" {counts[part]} images of the other file"
+            )
+        writer.append("y", labels)
+        writer.append("split", np.full(len(labels), split, np.int8))
+    return counts
+
+
+def read_images(path: Path) -> Iterator[np.ndarray]:
+    """The images of an IDX file, uint8 ``[n, 28, 28]``, up to 10,000 at a time."""
+    with decompressed(path) as stream:
+        n, *sides = _sizes(stream, 3)
+        if sides != [SIDE, SIDE]:
+            raise DataError(f"{path}: images of {sides[0]} x {sides[1]} pixels; allowed: 28 x 28")
+        for first in range(0, n, CHUNK):
+            rows = min(CHUNK, n - first)
+            yield _bytes(stream, rows * SIDE * SIDE).reshape(rows, SIDE, SIDE)
+
+
+def read_labels(path: Path) -> np.ndarray:
+    """The labels in an IDX file, int64 ``[n]``."""
+    with decompressed(path) as stream:
+        (n,) = _sizes(stream, 1)
+        labels = _bytes(stream, n)
+    return whole(labels, 0, 9, str(path), "labels").astype(np.int64)
+
+
+def _sizes(stream: BinaryIO, dimensions: int) -> tuple[int, ...]:
+    """The sizes in the head of an IDX file of unsigned bytes."""
+    head = _bytes(stream, 4)
+    if head.tolist() != [0, 0, 8, dimensions]:
+        raise DataError(
+            f"{name_of(stream)}: begins with {head.tolist()}; allowed: 0, 0, 8, {dimensions}, an"
+            f" IDX file of unsigned bytes in {dimensions} dimensions"
+        )
+    return struct.unpack(f">{dimensions}I", _bytes(stream, 4 * dimensions).tobytes())
+
+
+def _bytes(stream: BinaryIO, n: int) -> np.ndarray:
+    content = stream.read(n)
+    if len(content) != n:
+        raise DataError(f"{name_of(stream)}: ends {n - len(content)} bytes early; fetch it again")
+    return np.frombuffer(content, np.uint8)

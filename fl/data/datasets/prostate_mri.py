@@ -32,18 +32,19 @@ Memory: one volume as numbers of eight bytes, three times over: 101 MB for 24 sl
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import BinaryIO, ClassVar, Literal
 
 import numpy as np
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, reading
 from fl.base.fields import Index
 from fl.base.rng import generator
-from fl.data import counts, nifti, per_domain
+from fl.data import counts, per_domain
 from fl.data.archives import entries, name_of
 from fl.data.download import Source
 from fl.data.placing import TEST, TRAIN, VAL, label
@@ -181,7 +182,7 @@ def _volumes(archive: Path, masks: bool = False) -> Iterator[tuple[Case, bool, n
     for path, stream in entries(archive, wanted):
         match = FILE.search(path)
         assert match
-        volume = nifti.read(stream)
+        volume = read_volume(stream)
         if volume.shape[1:] != (SIDE, SIDE) or len(volume) < 3:
             raise DataError(
                 f"{name_of(stream)}: has the shape {list(volume.shape)}; allowed:"
@@ -196,3 +197,31 @@ def scaled(volume: np.ndarray) -> np.ndarray:
     if high <= low:
         return np.zeros(volume.shape, np.uint8)
     return ((np.minimum(volume, high) - low) / (high - low) * 255).astype(np.uint8)
+
+
+def read_volume(stream: BinaryIO) -> np.ndarray:
+    """The volume in a ``.nii`` or ``.nii.gz`` stream (R. W. Cox et al. NIfTI-1. 2004).
+
+    Axes are in the file's own order, the slowest first, as SimpleITK gives them; no orientation is
+    applied.
+
+    Returns:
+        An array ``[slices, rows, columns]``: of the file's type where its header asks for no
+        scaling, else float64.
+
+    Raises:
+        DataError: For a file of another kind and for a damaged one, which it names.
+    """
+    from nibabel import imageglobals
+    from nibabel.nifti1 import Nifti1Image
+
+    name, content = name_of(stream), stream.read()
+    # Its remarks on orientation and voxel sizes concern no array.
+    imageglobals.logger.disabled = True
+    with reading(name, "is no NIfTI-1 volume", "get the archive again"):
+        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        values = np.asanyarray(Nifti1Image.from_bytes(content).dataobj)
+        values = values.reshape(values.shape[:3]).transpose(2, 1, 0)
+    if values.dtype.kind not in "iuf":
+        raise DataError(f"{name}: has values of type {values.dtype}; allowed: numbers")
+    return np.ascontiguousarray(values, values.dtype.newbyteorder("="))

@@ -30,17 +30,20 @@ Memory: one image at a time; 3 MB with small ones.
 
 from __future__ import annotations
 
+import io
 import re
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
+from xml.etree import ElementTree
 
 import numpy as np
 
-from fl.base.errors import DataError
-from fl.data import counts, sheets
-from fl.data.archives import entries
+from fl.base.errors import DataError, reading
+from fl.data import counts
+from fl.data.archives import entries, name_of
 from fl.data.download import Source
 from fl.data.placing import TEST, TRAIN, label, place
 from fl.data.prepared import Writer
@@ -49,6 +52,8 @@ SIDE = 96
 CLASSES = ("normal", "glaucoma")
 PUBLISHED = {"Drishti": (31, 70), "Acrima": (309, 396), "Rim": (313, 172), "Refuge": (360, 40)}
 """Images of each class."""
+SPACE = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+SHEET, STRINGS = "xl/worksheets/sheet1.xml", "xl/sharedStrings.xml"
 
 Found = dict[str, tuple[int, int]]
 """Class and split of the image at each path of an archive."""
@@ -132,7 +137,7 @@ def drishti(archive: Path) -> Found:
         if re.search(r"(Training|Test)/Images/.*drishtiGS_\d+\.png$", path):
             paths.append(path)
         elif path.endswith("Drishti-GS1_diagnosis.xlsx"):
-            labels = _diagnoses(sheets.rows(stream), f"{archive}: {path}")
+            labels = _diagnoses(read_sheet(stream), f"{archive}: {path}")
     if not labels:
         counts.lacking(archive, ["Drishti-GS1_diagnosis.xlsx"])
     found = {}
@@ -206,3 +211,38 @@ def _matching(
 def _visible(path: str) -> bool:
     """Not so are a Mac's notes about files, which have the files' endings."""
     return not PurePosixPath(path).name.startswith("._")
+
+
+def read_sheet(stream: BinaryIO) -> list[dict[str, str]]:
+    """The rows of a workbook's first sheet that have cells: the texts by their column's letters.
+
+    ECMA-376, Office Open XML: a workbook is a zip of XML files, and text cells refer to a table of
+    strings that all sheets share.
+
+    Raises:
+        DataError: For a file that is no workbook; it names the file.
+    """
+    with reading(name_of(stream), "is no readable Excel workbook"):
+        with zipfile.ZipFile(io.BytesIO(stream.read())) as book:
+            sheet = ElementTree.fromstring(book.read(SHEET))
+            shared = book.read(STRINGS) if STRINGS in book.namelist() else b"<none/>"
+        strings = [_text(item) for item in ElementTree.fromstring(shared)]
+        return [
+            {_letters(cell): _content(cell, strings) for cell in row.iter(f"{SPACE}c")}
+            for row in sheet.iter(f"{SPACE}row")
+        ]
+
+
+def _letters(cell: ElementTree.Element) -> str:
+    return cell.get("r", "").rstrip("0123456789")
+
+
+def _content(cell: ElementTree.Element, strings: list[str]) -> str:
+    if cell.get("t") == "inlineStr":
+        return _text(cell)
+    value = cell.findtext(f"{SPACE}v", "")
+    return strings[int(value)] if cell.get("t") == "s" else value
+
+
+def _text(element: ElementTree.Element) -> str:
+    return "".join(part.text or "" for part in element.iter(f"{SPACE}t"))

@@ -14,9 +14,15 @@ The twelve classes are Warden's: ten words, any other word ("unknown"; all of th
 TensorFlow's reader draws a tenth as many as of the ten) and silence. As in TensorFlow's reader
 silence is noise: cuts of one second from the recordings of it, at a random place and at a random
 volume from 0 to 1. Every speaker gets ``silence`` times as many as recordings of the ten words,
-rounded. Recordings are filled up with zeros to one second. Features are those of `fl.data.sound`,
-40 mel bands at 98 places, normalised by mean and standard deviation over the training list; no
-paper prints its own.
+rounded. Recordings are filled up with zeros to one second. Features are 40 mel bands at 98 places,
+normalised by mean and standard deviation over the training list; no paper prints its own.
+
+A signal x of 16,000 values a second is cut into frames of 400 (25 ms) every 160 (10 ms). Each is
+weighted by the periodic Hann window w_n = (1 - cos(2 pi n / 400)) / 2 and filled up with zeros to
+512; its power at bin k, of k * 31.25 Hz, is P_k = |sum_n w_n x_n exp(-2 pi i k n / 512)|^2. The
+features are log(10^-6 + sum_k F_mk P_k), with 40 triangular filters F_m that rise from 0 at the
+frequency f_m to 1 at f_{m+1} and fall to 0 at f_{m+2}. f_0 .. f_41 lie evenly from 0 to 8,000 Hz
+on the mel scale, 2595 log10(1 + f / 700) (O'Shaughnessy 1987).
 
 A speaker is the hash in a file's name and a client; the published split (train, val, test) is the
 lists', which share no speaker. FedL2P trains with the 250 speakers of the training list that have
@@ -33,19 +39,21 @@ Beside the arrays that it maps, preparing files of the full size holds some 30 M
 
 from __future__ import annotations
 
+import io
 import re
+import wave
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, reading
 from fl.base.fields import Count, Share
 from fl.base.rng import generator
-from fl.data import sound
-from fl.data.archives import entries
+from fl.data.archives import entries, name_of
 from fl.data.counts import enough, hold, lacking
 from fl.data.download import Source
 from fl.data.prepared import Writer
@@ -60,7 +68,12 @@ RECORDING = re.compile(r"([a-z]+)/([0-9a-f]+)_nohash_\d+\.wav")
 SILENCE = "silence/"
 RECORDINGS = 105_829
 SPEAKERS = {"training": 2_112, "validation": 256, "testing": 250}
-FEATURES = (1, sound.MELS, sound.frames(sound.RATE))
+RATE = 16_000
+"""Samples a second."""
+FRAME, HOP, BINS, MELS = 400, 160, 512, 40
+FLOOR = 1e-6
+"""Added to a filter's power, so that its logarithm exists in silence."""
+FEATURES = (1, MELS, (RATE - FRAME) // HOP + 1)
 
 
 @dataclass
@@ -170,13 +183,13 @@ def read_content(path: Path) -> Content:
         if name in LISTS:
             content.lists[name] = stream.read().decode("utf-8", "replace").split()
         elif name.startswith(NOISE) and name.endswith(".wav"):
-            content.noise.append(sound.read_wav(stream))
+            content.noise.append(read_wav(stream))
         elif RECORDING.fullmatch(name):
             content.recordings.append(name)
     words = {name.partition("/")[0] for name in content.recordings}
     missing = [f"recordings in {word}/" for word in WORDS if word not in words]
     missing += [name for name in LISTS if name not in content.lists]
-    if not any(len(noise) >= sound.RATE for noise in content.noise):
+    if not any(len(noise) >= RATE for noise in content.noise):
         missing.append(f"noise of a second in {NOISE}")
     lacking(path, missing)
     return content
@@ -223,26 +236,26 @@ def _fill(x: np.ndarray, path: Path, noise: list[np.ndarray], names: list[str]) 
     """Features into ``x``, a row for each name: recordings as they come, then silence."""
     row = {name: i for i, name in enumerate(names)}
     for name, stream in entries(path, row.__contains__):
-        x[row[name], 0] = sound.log_mel(_second(sound.read_wav(stream)))
+        x[row[name], 0] = log_mel(_second(read_wav(stream)))
     for name, i in row.items():
         if name.startswith(SILENCE):
-            x[i, 0] = sound.log_mel(silence(noise, name))
+            x[i, 0] = log_mel(silence(noise, name))
 
 
 def _second(samples: np.ndarray) -> np.ndarray:
     """A second of 16-bit samples as a signal from -1 to 1, cut off or filled up with zeros."""
-    signal = np.zeros(sound.RATE)
-    signal[: len(samples)] = samples[: sound.RATE] / 2**15
+    signal = np.zeros(RATE)
+    signal[: len(samples)] = samples[:RATE] / 2**15
     return signal
 
 
 def silence(noise: list[np.ndarray], name: str) -> np.ndarray:
     """A second of noise, at a place and a volume that are drawn for that name."""
     draw = generator(0, "speech-commands silence", name)
-    long = [samples for samples in noise if len(samples) >= sound.RATE]
+    long = [samples for samples in noise if len(samples) >= RATE]
     samples = long[draw.integers(len(long))]
-    first = int(draw.integers(len(samples) - sound.RATE + 1))
-    return _second(samples[first : first + sound.RATE]) * draw.random()
+    first = int(draw.integers(len(samples) - RATE + 1))
+    return _second(samples[first : first + RATE]) * draw.random()
 
 
 def _measured(x: np.ndarray, rows: np.ndarray) -> dict[str, float]:
@@ -255,3 +268,40 @@ def _measured(x: np.ndarray, rows: np.ndarray) -> dict[str, float]:
     values = len(rows) * x[0].size
     mean = total / values
     return {"scale": 1.0, "mean": mean, "sd": float(np.sqrt(square / values - mean**2))}
+
+
+def read_wav(stream: BinaryIO) -> np.ndarray:
+    """A signal, int16 ``[samples]``; `DataError` that names it unless 16 kHz, mono, 16 bit.
+
+    No library: torchaudio's latest (2.11) does not load beside torch 2.13, and soundfile takes a
+    file that is cut off for a shorter one.
+    """
+    name = name_of(stream)
+    with reading(name, "is no WAVE file"), wave.open(io.BytesIO(stream.read())) as file:
+        rate, channels, bits = file.getframerate(), file.getnchannels(), 8 * file.getsampwidth()
+        stated, samples = file.getnframes(), file.readframes(file.getnframes())
+    if (rate, channels, bits) != (RATE, 1, 16):
+        problem = f"is of {rate} Hz, {channels} channel(s), {bits} bit"
+        raise DataError(f"{name}: {problem}; allowed: {RATE} Hz, 1 channel, 16 bit")
+    if len(samples) != 2 * stated:
+        raise DataError(f"{name}: is cut off after {len(samples) // 2} of {stated} samples")
+    return np.frombuffer(samples, "<i2")
+
+
+def log_mel(signal: np.ndarray) -> np.ndarray:
+    """Features, float32 ``[40, frames]``, of a signal ``[samples]`` on the scale from -1 to 1."""
+    cut = np.lib.stride_tricks.sliding_window_view(signal, FRAME)[::HOP]
+    window = (1 - np.cos(2 * np.pi * np.arange(FRAME) / FRAME)) / 2
+    power = np.abs(np.fft.rfft(cut * window, BINS)) ** 2
+    return np.log(FLOOR + filters() @ power.T).astype(np.float32)
+
+
+@cache
+def filters() -> np.ndarray:
+    """The mel filters F, ``[40, 257]``."""
+    mel = np.linspace(0, 2595 * np.log10(1 + RATE / 2 / 700), MELS + 2)
+    edges = 700 * (10 ** (mel / 2595) - 1)
+    low, middle, high = (edges[i : i + MELS, None] for i in range(3))
+    at = np.arange(BINS // 2 + 1) * RATE / BINS
+    rising, falling = (at - low) / (middle - low), (high - at) / (high - middle)
+    return np.maximum(0, np.minimum(rising, falling))

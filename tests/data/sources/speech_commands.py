@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fl.data.sound import log_mel
+from fl.data.datasets.speech_commands import log_mel
 from sources import Made
 from sources.packing import pack
 
