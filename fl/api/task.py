@@ -23,9 +23,6 @@ ANY = ("any",)
 """The ``tasks`` of what never looks at labels itself, and so serves every task."""
 
 
-ConcludeEach = Callable[["Mapping[str, Tensor]", "np.ndarray", int], "dict[str, np.ndarray]"]
-
-
 @dataclass(frozen=True)
 class Task:
     """A task: what labels are, what training minimises, what a model is scored by.
@@ -40,11 +37,9 @@ class Task:
             has ``y`` and ``weight`` [b], where 0 leaves a sample out.
         look: (outputs, labels) -> a tree of [b, ...], what must be known of each sample to score a
             model on it.
-        conclude: (seen, classes) -> values by metric, among them ``loss``, from what `look` found
-            for all samples of a client.
-        conclude_each: (seen, sizes, classes) -> the same for several clients at once, by metric an
-            array [clients]; ``seen`` has their samples one client after another, ``sizes`` says how
-            many each has, one at least. None: `conclude` is called for each, which takes longer.
+        conclude: (seen, sizes, classes) -> by metric, among them ``loss``, an array [clients], from
+            what `look` found; ``seen`` has the samples of one client after another, ``sizes`` says
+            how many each has, one at least.
         invent: (count, classes, shape) -> labels [count, ...] of samples that are made up to try a
             model whose inputs have that shape.
         counted: Whether each sample has one class, so that samples can be counted by class.
@@ -58,11 +53,10 @@ class Task:
     chunk: int
     loss: Callable[[Tensor, Mapping[str, Any]], Tensor]
     look: Callable[[Tensor, Tensor], dict[str, Tensor]]
-    conclude: Callable[[Mapping[str, Tensor], int], dict[str, float]]
+    conclude: Callable[[Mapping[str, Tensor], np.ndarray, int], dict[str, np.ndarray]]
     invent: Callable[[int, int, tuple[int, ...]], Any]
     counted: bool = True
     mixes: bool = False
-    conclude_each: ConcludeEach | None = None
 
 
 def weighted_mean(values: Tensor, batch: Mapping[str, Any]) -> Tensor:
@@ -87,15 +81,6 @@ def means(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
     sums = np.add.reduceat(values, np.cumsum(sizes) - sizes, axis=0, dtype=np.float64)
     return np.asarray(sums / sizes.reshape(-1, *[1] * (values.ndim - 1)))
-
-
-def of_one(each: ConcludeEach, seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
-    """What `Task.conclude` gives, by `Task.conclude_each`."""
-    import numpy as np
-
-    size = len(next(iter(seen.values())))
-    values_by_name = each(seen, np.array([size]), classes)
-    return {name: float(values[0]) for name, values in values_by_name.items()}
 
 
 def tasks_of(target: Any) -> tuple[str, ...]:

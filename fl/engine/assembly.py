@@ -85,12 +85,12 @@ def assemble(
     def whole() -> Any:
         return parts.model.build(shapes, classes)
 
-    def part(group: Sequence[Modality]) -> nn.Module:
+    def module_of(group: Sequence[Modality]) -> nn.Module:
         module: nn.Module = whole() if len(group) > 1 else whole().of(group[0].name)
         return module
 
     by_modality = tuple(
-        simulation(partial(part, group), arrays_of.group(group), data.of_modality(number))
+        simulation(partial(module_of, group), arrays_of.group(group), data.of_modality(number))
         for number, group in enumerate(_groups(parts, data))
     )
     network = computing(whole, training)

@@ -124,7 +124,8 @@ def schedule(
         ]
     if sampling.repeat > 1:
         drawn = [
-            tuple(np.repeat(part, sampling.repeat, axis=0) for part in batches) for batches in drawn
+            tuple(np.repeat(array, sampling.repeat, axis=0) for array in batches)
+            for batches in drawn
         ]
     steps = np.array([len(index) for index, _ in drawn])
     shape = (len(drawn), int(steps.max()), drawn[0][0].shape[1])

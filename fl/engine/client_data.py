@@ -107,9 +107,9 @@ class ClientData:
         return np.setdiff1d(np.arange(self.clients), self.away)
 
 
-def _by_client(part: pd.DataFrame, clients: int) -> list[np.ndarray]:
+def _by_client(rows: pd.DataFrame, clients: int) -> list[np.ndarray]:
     """The samples of each client, in ascending order; no loop over the table for each of them."""
-    client, sample = part["client"].to_numpy(np.int64), part["sample"].to_numpy(np.int64)
+    client, sample = rows["client"].to_numpy(np.int64), rows["sample"].to_numpy(np.int64)
     order = np.lexsort((sample, client))
     ends = np.searchsorted(client[order], np.arange(clients - 1), side="right")
     return np.split(sample[order], ends)

@@ -70,7 +70,7 @@ class ClientStates(Mapping[str, Any]):
         facts = sum(fact[:1].numel() * fact.element_size() for fact in self.facts.values())
         return trees.nbytes(self.initial) + facts
 
-    def one(self, client: int) -> dict[str, Any]:
+    def client(self, client: int) -> dict[str, Any]:
         """One client's tree. It shares memory with this: nothing may be written into it."""
         return {**self._tree(client), **{key: fact[client] for key, fact in self.facts.items()}}
 

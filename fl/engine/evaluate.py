@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fl.api import trees
 from fl.api.method import Method
 from fl.api.network import Network
 from fl.api.task import Task
@@ -52,6 +51,10 @@ def evaluate(
     Each view of the method is one ``stage``. A split without samples of a client gives no row, and
     neither does the personal stage of a client that never takes part, because it has no model.
     """
+
+    def conclude(seen: Tree, sizes: np.ndarray) -> Values:
+        return task.conclude(seen, sizes, classes)
+
     tables = []
     for stage, view in method.views.items():
         models = Scored(view, stage == PERSONAL, network, state, arrays, data, task)
@@ -62,7 +65,7 @@ def evaluate(
             if len(samples) and models.serves(client)
         ]
         if portions:
-            values = scored(models, portions, partial(concluded, task, classes=classes))
+            values = scored(models, portions, conclude)
             if data.everywhere is not None and "test" in splits:
                 values[REWEIGHTED] = _reweighted(models, portions, arrays, data, classes)
             tables.append(_table(round_, stage, portions, values, data))
@@ -95,18 +98,6 @@ def _counted(seen: Tree, sizes: np.ndarray, classes: int) -> Values:
     correct, label = (seen[key].cpu().numpy() for key in ("correct", "label"))
     right, there = by_class(correct, label, sizes, classes)
     return {"right": right, "there": there}
-
-
-def concluded(task: Task, seen: Tree, sizes: np.ndarray, classes: int) -> Values:
-    """The task's metrics of each portion, [portions]; see `Task.conclude_each`."""
-    if task.conclude_each is not None:
-        return task.conclude_each(seen, sizes, classes)
-    bounds = np.cumsum(sizes)
-    each = [
-        task.conclude(trees.take(seen, slice(int(end - size), int(end))), classes)
-        for size, end in zip(sizes, bounds, strict=True)
-    ]
-    return {name: np.array([metrics[name] for metrics in each]) for name in each[0]}
 
 
 def _table(

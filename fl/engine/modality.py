@@ -133,9 +133,9 @@ Taking = Sequence[tuple[int, ModalityMethod, RoundPlan]]
 
 def _taking(methods: Sequence[Method], plans: Sequence[RoundPlan], number: int) -> Taking:
     return [
-        (run, method.by_modality[number], own)
+        (run, method.by_modality[number], its)
         for run, (method, plan) in enumerate(zip(methods, plans, strict=True))
-        if (own := plan.by_modality[number]) is not None
+        if (its := plan.by_modality[number]) is not None
     ]
 
 

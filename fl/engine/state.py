@@ -42,7 +42,7 @@ class State:
 
     def client(self, number: int, device: torch.device) -> Tree:
         """One client's tree, on the device."""
-        return trees.to(self.client_states.one(number), device)
+        return trees.to(self.client_states.client(number), device)
 
     def some(self, numbers: Sequence[int] | Tensor, device: torch.device) -> Tree:
         """A stack of some clients, on the device."""

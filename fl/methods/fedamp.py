@@ -93,10 +93,10 @@ class FedAMP:
         return others + torch.diag((1 - total).clamp(min=0))
 
 
-def softmax_of_others(scores: Tensor, own: float) -> Tensor:
-    """Rows that give ``own`` to the client itself, and the rest to the others by softmax."""
+def softmax_of_others(scores: Tensor, kept: float) -> Tensor:
+    """Rows that give ``kept`` to the client itself, and the rest to the others by softmax."""
     alone = torch.eye(len(scores), dtype=scores.dtype, device=scores.device)
     if len(scores) == 1:
         return alone
     others = torch.softmax(scores.masked_fill(alone.bool(), -torch.inf), dim=-1)
-    return own * alone + (1 - own) * others
+    return kept * alone + (1 - kept) * others

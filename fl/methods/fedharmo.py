@@ -13,7 +13,9 @@ amplitude, and replaces the mean of an image only: ``spectrum: mean``.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fl.api import (
@@ -33,10 +35,12 @@ from fl.api import (
     shared,
     trees,
 )
-from fl.parts.amplitude import Spectrum, amplitude, with_amplitude
 from fl.parts.sharpness import at_worst
 
 AMPLITUDE = "amplitude"
+
+Spectrum = Literal["whole", "mean"]
+"""Which amplitudes are replaced: all, or only that of frequency 0, an image's mean."""
 
 
 @declare("global", tasks="any", one_input=True)
@@ -99,3 +103,19 @@ class FedHarmo:
             passes=(at_worst(replace(local, loss=loss), self.alpha),),
             views={"global": Predictor(view, predict, by_sample=True)},
         )
+
+
+def amplitude(images: Tensor) -> Tensor:
+    """|F(x)| of each channel, [b, c, h, w], for images [b, c, h, w]."""
+    return torch.fft.fft2(images).abs()
+
+
+def with_amplitude(images: Tensor, given: Tensor, spectrum: Spectrum = "whole") -> Tensor:
+    """Images [b, c, h, w] that keep their phases and get the amplitudes ``given``, [c, h, w]."""
+    frequencies = torch.fft.fft2(images)
+    there = given.expand(images.shape)
+    if spectrum == "mean":
+        at_zero = torch.zeros_like(given)
+        at_zero[..., 0, 0] = 1
+        there = torch.where(at_zero.bool(), there, frequencies.abs())
+    return torch.fft.ifft2(torch.polar(there, frequencies.angle())).real

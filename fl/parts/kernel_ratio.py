@@ -71,7 +71,7 @@ def ratio(inputs: Inputs) -> tuple[Tensor, Slopes]:
     parts = [_evaluated(Inputs._make((*group, shift, product))) for group in groups]
     value = torch.cat([value for value, _ in parts]).unflatten(0, lead)
     slopes = zip(*(slopes for _, slopes in parts), strict=True)
-    return value, Slopes._make(torch.cat(found).unflatten(0, lead) for found in slopes)
+    return value, Slopes._make(torch.cat(slope).unflatten(0, lead) for slope in slopes)
 
 
 def _two_kernels(

@@ -1,6 +1,6 @@
 """Functions of PyTorch as models call them, replaced while a model is trained.
 
-What modules draw by these functions (dropout in all its forms, RReLU, attention) is drawn by keys
+What modules draw by these functions (dropout, attention) is drawn by keys
 instead, see `fl.pytorch.keyed`. Where gradients are nested, operations for which PyTorch is wrong
 or has no derivative are computed in another way. The names in PyTorch's own modules are replaced,
 so that every caller gets the replacement: `nn.Dropout`, `nn.MultiheadAttention`, a forward that
@@ -24,9 +24,6 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from fl.pytorch.draws import Draws
 
-SELU = -1.7580993408473766
-"""What alpha dropout sets elements to: -scale alpha of SELU (Klambauer et al. NeurIPS 2017)."""
-
 
 def _checked(p: float) -> None:
     if not 0 <= p <= 1:
@@ -34,8 +31,8 @@ def _checked(p: float) -> None:
 
 
 def _dropout(
-    draws: Draws,
     batched: int | None,
+    draws: Draws,
     input: Tensor,
     p: float = 0.5,
     training: bool = True,
@@ -49,40 +46,6 @@ def _dropout(
         return input
     dims = None if batched is None else 2 if input.dim() >= batched else 1
     return draws.drop(input, p, inplace, dims)
-
-
-def _alpha_dropout(
-    draws: Draws,
-    dims: int | None,
-    input: Tensor,
-    p: float = 0.5,
-    training: bool = False,
-    inplace: bool = False,
-) -> Tensor:
-    """a (x keep + SELU (1 - keep)) + b, with a and b such that mean and variance stay."""
-    _checked(p)
-    if not training or not p:
-        return input
-    keep = draws.kept(input, p, dims)
-    scale = 0.0 if p == 1 else ((1 - p) * (1 + p * SELU**2)) ** -0.5
-    after = scale * (input * keep + SELU * (1 - keep)) - scale * SELU * p
-    return input.copy_(after) if inplace else after
-
-
-def _rrelu(
-    draws: Draws,
-    input: Tensor,
-    lower: float = 1 / 8,
-    upper: float = 1 / 3,
-    training: bool = False,
-    inplace: bool = False,
-) -> Tensor:
-    slope: Any = (lower + upper) / 2
-    if training:
-        drawn = draws.uniform(tuple(input.shape)).to(input.dtype)
-        slope = lower + (upper - lower) * drawn
-    after = torch.where(input >= 0, input, slope * input)
-    return input.copy_(after) if inplace else after
 
 
 _fused = F.scaled_dot_product_attention
@@ -152,43 +115,34 @@ def _stochastic_depth(
     return draws.drop(input, p, dims=1 if mode == "row" else 0)
 
 
-_batch, _layer, _instance = F.batch_norm, F.layer_norm, F.instance_norm
+_layer = F.layer_norm
 
 
-def _batch_norm(
-    draws: Draws,
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    *rest: Any,
-    **given: Any,
-) -> Tensor:
-    """In two steps, normalising and scaling, where gradients are nested: the derivative of a
-    derivative of both in one is wrong under vmap (torch 2.13, found by the contract that stacked
-    equals loop); in two steps it is right. So it is with the next two.
+def _normalised(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A normalisation of channels in two steps, normalising and scaling, where gradients are
+    nested: the derivative of a derivative of both in one is wrong under vmap (torch 2.13, found by
+    the contract that stacked equals loop); in two steps it is right. So it is with layers.
     """
-    if not draws.nested or weight is None:
-        return _batch(input, running_mean, running_var, weight, bias, *rest, **given)
-    x = _batch(input.to(weight.dtype), running_mean, running_var, None, None, *rest, **given)
-    return _scaled(x, weight, bias)
 
+    def call(
+        draws: Draws,
+        input: Tensor,
+        running_mean: Tensor | None = None,
+        running_var: Tensor | None = None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *rest: Any,
+        **given: Any,
+    ) -> Tensor:
+        if not draws.nested or weight is None:
+            return function(input, running_mean, running_var, weight, bias, *rest, **given)
+        shape = (-1, *[1] * (input.dim() - 2))
+        x = input.to(weight.dtype)
+        x = function(x, running_mean, running_var, None, None, *rest, **given)
+        x = x * weight.reshape(shape)
+        return x if bias is None else x + bias.reshape(shape)
 
-def _instance_norm(
-    draws: Draws,
-    input: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    *rest: Any,
-    **given: Any,
-) -> Tensor:
-    if not draws.nested or weight is None:
-        return _instance(input, running_mean, running_var, weight, bias, *rest, **given)
-    x = _instance(input.to(weight.dtype), running_mean, running_var, None, None, *rest, **given)
-    return _scaled(x, weight, bias)
+    return call
 
 
 def _layer_norm(
@@ -205,28 +159,16 @@ def _layer_norm(
     return x if bias is None else x + bias
 
 
-def _scaled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """By channel, the second dimension."""
-    shape = (-1, *[1] * (x.dim() - 2))
-    x = x * weight.reshape(shape)
-    return x if bias is None else x + bias.reshape(shape)
-
-
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "dropout": lambda draws, *args, **kwargs: _dropout(draws, None, *args, **kwargs),
-    "dropout1d": lambda draws, *args, **kwargs: _dropout(draws, 3, *args, **kwargs),
-    "dropout2d": lambda draws, *args, **kwargs: _dropout(draws, 3, *args, **kwargs),
-    "dropout3d": lambda draws, *args, **kwargs: _dropout(draws, 5, *args, **kwargs),
-    "alpha_dropout": lambda draws, *args, **kwargs: _alpha_dropout(draws, None, *args, **kwargs),
-    "feature_alpha_dropout": lambda draws, *args, **kwargs: _alpha_dropout(
-        draws, 2, *args, **kwargs
-    ),
-    "rrelu": _rrelu,
+    "dropout": partial(_dropout, None),
+    "dropout1d": partial(_dropout, 3),
+    "dropout2d": partial(_dropout, 3),
+    "dropout3d": partial(_dropout, 5),
     "scaled_dot_product_attention": _attention,
     "multi_head_attention_forward": _heads,
-    "batch_norm": _batch_norm,
+    "batch_norm": _normalised(F.batch_norm),
     "layer_norm": _layer_norm,
-    "instance_norm": _instance_norm,
+    "instance_norm": _normalised(F.instance_norm),
     "stochastic_depth": _stochastic_depth,
 }
 
@@ -257,14 +199,14 @@ def replaced(draws: Draws) -> Iterator[None]:
 
 def calls(layer: nn.Module) -> bool:
     """Whether a module draws by one of the replaced functions, or computes attention."""
-    return isinstance(layer, (_DropoutNd, nn.RReLU, nn.MultiheadAttention, *_depths()))
+    return isinstance(layer, (_DropoutNd, nn.MultiheadAttention, *_depths()))
 
 
 def draws_numbers(layer: nn.Module) -> bool:
     """Whether a module draws random numbers in training mode."""
     if isinstance(layer, nn.MultiheadAttention):
         return bool(layer.dropout)
-    return isinstance(layer, nn.RReLU) or bool(calls(layer) and layer.p)
+    return bool(calls(layer) and layer.p)
 
 
 def _depths() -> tuple[type[nn.Module], ...]:

@@ -66,7 +66,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     if processes[0].poll() is None:
         processes[0].terminate()
     deadline = time.monotonic() + GRACE
-    while None in [one.poll() for one in processes] and time.monotonic() < deadline:
+    while None in [process.poll() for process in processes] and time.monotonic() < deadline:
         time.sleep(PAUSE)
     for process in processes:
         process.kill()

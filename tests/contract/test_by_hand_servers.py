@@ -22,9 +22,9 @@ from contract.numbers import (
 from fl.api import trees
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.engine import simulate
+from fl.methods.cfl import bipartition
 from fl.methods.fedamp import FedAMP, softmax_of_others
 from fl.parts import decoder
-from fl.parts.clusters import bipartition
 from fl.parts.path import started, stepped
 
 ONE: list[Samples] = [[(1, 0)]]

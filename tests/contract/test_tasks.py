@@ -109,7 +109,7 @@ def test_the_loss_and_dice_are_those_of_the_formula() -> None:
     loss, dice = by_hand(outputs.softmax(1).numpy(), masks.numpy())
     batch = {"y": masks, "weight": torch.ones(5, dtype=torch.float64)}
     assert float(SEGMENTATION.loss(outputs, batch)) == pytest.approx(loss, abs=1e-12)
-    scores = SEGMENTATION.conclude(SEGMENTATION.look(outputs, masks), 3)
+    scores = SEGMENTATION.conclude(SEGMENTATION.look(outputs, masks), np.array([5]), 3)
     assert scores["loss"] == pytest.approx(loss, abs=1e-12)
     assert scores["dice"] == pytest.approx(dice, abs=1e-5)
 
@@ -147,8 +147,11 @@ def test_images_without_weight_do_not_count() -> None:
 def test_a_class_that_is_nowhere_is_found() -> None:
     masks = torch.zeros(1, 2, 2, dtype=torch.int64)
     right = torch.stack([torch.ones(1, 2, 2), -torch.ones(1, 2, 2)], dim=1)
-    assert SEGMENTATION.conclude(SEGMENTATION.look(right, masks), 2)["foreground_dice"] == 1.0
-    wrong = SEGMENTATION.conclude(SEGMENTATION.look(-right, masks), 2)
+    scores, wrong = (
+        SEGMENTATION.conclude(SEGMENTATION.look(outputs, masks), np.array([1]), 2)
+        for outputs in (right, -right)
+    )
+    assert scores["foreground_dice"] == 1.0
     assert wrong["dice"] == pytest.approx(0, abs=1e-5)
 
 

@@ -49,8 +49,8 @@ def test_whatever_is_put_it_reads_as_the_full_stack() -> None:
         full = trees.put(full, index, values(ids, start))
     assert worlds.same(clients, full)
     assert worlds.same(clients.take([5, 3, 1]), trees.take(full, torch.tensor([5, 3, 1])))
-    assert worlds.same(clients.one(2), trees.take(full, 2))
-    assert worlds.same(clients.one(3), trees.take(full, 3))
+    assert worlds.same(clients.client(2), trees.take(full, 2))
+    assert worlds.same(clients.client(3), trees.take(full, 3))
     assert clients.nbytes == trees.nbytes(full) // COUNT
     assert [leaf.is_contiguous() for leaf in trees.leaves(clients)] == [True] * 5
 

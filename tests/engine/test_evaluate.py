@@ -337,8 +337,3 @@ def test_a_view_is_given_several_clients_samples_where_it_says_so() -> None:
     joined, _ = noted({GLOBAL: replace(view, by_sample=True)})
     assert sizes == [36, 25]
     assert agree(apart, joined)
-
-
-def test_a_task_that_concludes_client_by_client_gives_the_same() -> None:
-    rows, _ = noted(BOTH_VIEWS)
-    assert agree(rows, noted(BOTH_VIEWS, task=replace(CLASSIFICATION, conclude_each=None))[0])

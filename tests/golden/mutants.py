@@ -62,7 +62,7 @@ SWAPS: dict[type, type] = {
     **{ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE},
     **{ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.FloorDiv: ast.Mult, ast.Pow: ast.Mult},
 }
-SPARING = ("nbytes", "Scratch.of", "sparing", "unused")
+SPARING = ("nbytes", "Scratch.of", "sparing", "unused", "steps_of")
 SAID = ast.Raise | ast.Assert | ast.JoinedStr | ast.FunctionDef
 
 
@@ -135,7 +135,7 @@ def _silent(node: ast.AST) -> bool:
     return (
         negative
         or call.startswith(("require", "check"))
-        or (isinstance(node, ast.keyword) and node.arg in ("strict", "stable"))
+        or (isinstance(node, ast.keyword) and node.arg in ("strict", "stable", "ignore_index"))
     )
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api.mixed_labels import MIXED, mixed_labels
-from fl.api.task import DEFAULT, Task, means, of_one, weighted_mean
+from fl.api.task import DEFAULT, Task, means, weighted_mean
 from fl.pytorch.folding import whole
 
 
@@ -54,14 +54,7 @@ def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
     return {"loss": losses, "correct": outputs.argmax(-1) == labels, "label": labels}
 
 
-def conclude(seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
-    """Mean loss, accuracy and balanced accuracy."""
-    return of_one(conclude_each, seen, classes)
-
-
-def conclude_each(
-    seen: Mapping[str, Tensor], sizes: np.ndarray, classes: int
-) -> dict[str, np.ndarray]:
+def conclude(seen: Mapping[str, Tensor], sizes: np.ndarray, classes: int) -> dict[str, np.ndarray]:
     """Mean loss, accuracy and balanced accuracy of each client, [clients]."""
     loss, correct, label = (seen[key].cpu().numpy() for key in ("loss", "correct", "label"))
     return {
@@ -71,18 +64,12 @@ def conclude_each(
     }
 
 
-def balanced_accuracy(correct: np.ndarray, labels: np.ndarray, classes: int) -> float:
-    """The share of right samples of each class, averaged over the classes that occur.
+def _balanced(right: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The share of right samples of each class, averaged over the classes that occur, [clients].
 
     Args:
-        correct: 0 or 1 per sample, [n].
-        labels: [n].
+        right, counts: Right samples and all of them by class, [clients, classes].
     """
-    return float(_balanced(*by_class(correct, labels, np.array([len(labels)]), classes))[0])
-
-
-def _balanced(right: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """`balanced_accuracy` of each client, from counts by class, [clients, classes] each."""
     return np.asarray((right / counts.clip(min=1)).sum(1) / (counts > 0).sum(1))
 
 
@@ -117,7 +104,6 @@ CLASSIFICATION = Task(
     loss=loss,
     look=look,
     conclude=conclude,
-    conclude_each=conclude_each,
     invent=invent,
     mixes=True,
 )

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.api.mixed_labels import MIXED, Mix, mixed
-from fl.api.task import Task, means, of_one, weighted_mean
+from fl.api.task import Task, means, weighted_mean
 
 SMOOTH = 1e-5
 """Pixels added to both sides of a Dice coefficient, so that 0 / 0 is 1."""
@@ -105,14 +105,7 @@ def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
     return {"entropy": entropy, "overlap": overlap, "volume": volume, "dice": dice}
 
 
-def conclude(seen: Mapping[str, Tensor], classes: int) -> dict[str, float]:
-    """The loss over all images as one batch, and the means of Dice over images."""
-    return of_one(conclude_each, seen, classes)
-
-
-def conclude_each(
-    seen: Mapping[str, Tensor], sizes: np.ndarray, classes: int
-) -> dict[str, np.ndarray]:
+def conclude(seen: Mapping[str, Tensor], sizes: np.ndarray, classes: int) -> dict[str, np.ndarray]:
     """Of each client the loss over all of its images as one batch, and the means of Dice over
     images, [clients].
     """
@@ -143,7 +136,6 @@ SEGMENTATION = Task(
     loss=loss,
     look=look,
     conclude=conclude,
-    conclude_each=conclude_each,
     invent=invent,
     counted=False,
     mixes=True,
