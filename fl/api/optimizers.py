@@ -51,13 +51,24 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
     return Optimizer(init, step)
 
 
+def adam(weight_decay: float = 0.0) -> Optimizer:
+    """Adam (Kingma and Ba, ICLR 2015) as `torch.optim.Adam` does it.
+
+    g <- g + weight_decay w;  then as `adamw` without decay.
+    """
+    return adamw(weight_decay, decoupled=False)
+
+
 def adamw(
-    weight_decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    weight_decay: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    decoupled: bool = True,
 ) -> Optimizer:
     """AdamW (Loshchilov and Hutter, ICLR 2019) as `torch.optim.AdamW` does it.
 
     w <- w - lr weight_decay w;  m, v: moving averages of g and g^2;
-    w <- w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps).
+    w <- w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps). Not ``decoupled``, it is `adam`.
     """
     first, second = betas
 
@@ -72,6 +83,8 @@ def adamw(
     def step(params: Tree, grads: Tree, state: Tree, lr: Rate) -> tuple[Tree, Tree]:
         steps = state["steps"] + 1
         weights, gradients = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
+        if weight_decay and not decoupled:
+            gradients = _sum(gradients, weights, weight_decay, _free(grads))
         mean = private.lerp_each(trees.leaves(state["mean"]), gradients, 1 - first)
         # In place where memory is fresh, which costs as much as the arithmetic.
         square = private.multiply_each(trees.leaves(state["square"]), second)
@@ -83,7 +96,7 @@ def adamw(
             root.mul_(trees.align(scale, root)).add_(trees.align(least, root))
             for root in private.sqrt_each(square)
         )
-        if weight_decay:
+        if weight_decay and decoupled:
             weights = private.multiply_each(weights, 1 - lr * weight_decay)
         return trees.unflatten(params, _down(weights, mean, lr, below, _free(grads))), {
             "mean": trees.unflatten(params, mean),
@@ -144,4 +157,6 @@ def optimizer(training: Training) -> Optimizer:
     """The optimizer that a run's training settings ask for."""
     if training.optimizer == "adamw":
         return adamw(training.weight_decay)
+    if training.optimizer == "adam":
+        return adam(training.weight_decay)
     return sgd(training.momentum, training.weight_decay)

@@ -90,7 +90,8 @@ def recipe(
     passes: one after another; what a pass trains of the shared weights only its own upload holds,
         so all but the last must train local ones.
     keep_optimizer: the optimizer's state stays with the client from round to round; otherwise each
-        round starts afresh. For methods of one pass.
+        round starts afresh. For methods of one pass. A study may say otherwise
+        (`Training.keep_optimizer`).
     personal_params: from the first variables, parameters that are trained with the network's in
         every pass and never leave the client; terms find them in ``forward.personal_params``, views
         in the client's tree under `PERSONAL_PARAMS`.
@@ -98,6 +99,12 @@ def recipe(
     Trees may carry more than this knows of: what another function put into the server's, a client's
     or the work tree stays there, and whatever is uploaded is averaged.
     """
+    keep = setting.training.keep_optimizer
+    if keep and len(passes) > 1:
+        allowed = "false, or a method whose clients train in one pass"
+        raise FedloomError(
+            f"keep_optimizer: is true, and clients train in several; allowed: {allowed}"
+        )
     alterations = Alterations(setting.alterations)
     setting.network.alter(alterations.layers)
     parts = _Parts(
@@ -108,7 +115,7 @@ def recipe(
         tuple(term for term in (*terms, *setting.terms) if isinstance(term, Adaptive)),
         local,
         passes,
-        keep_optimizer,
+        keep_optimizer if keep is None else keep,
         personal_params,
         setting.task,
     )
@@ -139,18 +146,21 @@ class _Parts:
         return compared + [term.reference for term in self.adaptive if term.reference]
 
     def init(self, variables: Tree) -> tuple[Tree, Tree]:
+        server = select(variables, lambda name: not self.local(name))
         client = select(variables, self.local)
         personal_params = (
             {PERSONAL_PARAMS: self.personal_params(variables)} if self.personal_params else {}
         )
         client |= personal_params
         if self.keep_optimizer:
-            trained = {**_trained(variables, self.passes[0])[0], **personal_params}
+            # In the order in which `begin` puts the weights together.
+            merged = merge(server, client)
+            trained = {**_trained(merged, self.passes[0])[0], **personal_params}
             client["optimizer"] = self.optimizer.init(trained)
         if self.adaptive:
             client["terms"] = {term.name: term.start(variables) for term in self.adaptive}
         client |= self.alterations.start(variables)
-        return select(variables, lambda name: not self.local(name)), client
+        return server, client
 
     def make(self, trains: Trains) -> Pass:
         def begin(server: Tree, client: Tree) -> Tree:

@@ -26,11 +26,14 @@ class Training:
         batch_size: Samples in a step. The last batch of an epoch is filled up with other samples of
             the client, which count for batch statistics but not for the loss.
         drop_last: Whether that last batch is left out instead (unless it is the only one).
-        optimizer: `sgd` as in PyTorch (weight decay is added to the gradient), or `adamw`
-            (decoupled weight decay, betas 0.9 and 0.999; momentum is not used).
+        optimizer: `sgd` or `adam` as in PyTorch (weight decay is added to the gradient), or `adamw`
+            (decoupled weight decay). Adam has betas 0.9 and 0.999; momentum is SGD's alone.
         lr: The learning rate of local steps.
         momentum: Of SGD.
         weight_decay: The factor of the weights.
+        keep_optimizer: Whether momentum and the like stay with a client from round to round, or
+            begin afresh. By default as the method has it: they stay where a client's own model goes
+            on (Local, Ditto, MR-MTL, fine-tuning).
         schedule: Of the learning rate over rounds t = 1 .. R. `constant`; `exponential`: lr *
             lr_decay^(t-1); `step`: lr * lr_decay^floor((t-1)/lr_decay_every); `cosine`: lr * (1 +
             cos(pi (t-1)/R)) / 2; `drops`: times lr_decay after half of the rounds, and once more
@@ -61,10 +64,11 @@ class Training:
     local_steps: Count | None = None
     batch_size: Count = 32
     drop_last: bool = False
-    optimizer: Literal["sgd", "adamw"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: Positive = 0.01
     momentum: Share = 0.0
     weight_decay: NonNegative = 0.0
+    keep_optimizer: bool | None = None
     schedule: Literal["constant", "cosine", "exponential", "step", "drops"] = "constant"
     lr_decay: Positive = 1.0
     lr_decay_every: Count = 1

@@ -138,7 +138,7 @@ def trained(table: pd.DataFrame) -> np.ndarray:
     """The training samples of the clients that are not held out, in ascending order."""
     rows = (table["split"] == "train").to_numpy(bool)
     if UNSEEN in table:
-        rows &= ~table[UNSEEN].to_numpy(bool)
+        rows = rows & ~table[UNSEEN].to_numpy(bool)
     return np.sort(table["sample"].to_numpy()[rows])
 
 

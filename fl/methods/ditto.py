@@ -18,17 +18,14 @@ from fl.parts.proximal import proximal
 
 @declare("global", "personal", tasks="any", modalities=True)
 class Ditto:
-    """lam: lambda of (lambda/2) ||v_k - w||^2, equation 2; 0 is Local.
-    keep_optimizer: whether momentum and the like outlive a round.
-    """
+    """lam: lambda of (lambda/2) ||v_k - w||^2, equation 2; 0 is Local."""
 
     lam: NonNegative = 0.1
-    keep_optimizer: bool = True
 
     def build(self, setting: Setting) -> Method:
         """FedAvg paired with Local under a proximal term."""
         terms = (task_loss, proximal(self.lam)) if self.lam else (task_loss,)
         return pair(
-            recipe(replace(setting, terms=()), keep_optimizer=self.keep_optimizer),
-            recipe(setting, terms=terms, local=everything, keep_optimizer=self.keep_optimizer),
+            recipe(replace(setting, terms=()), keep_optimizer=True),
+            recipe(setting, terms=terms, local=everything, keep_optimizer=True),
         )

@@ -11,7 +11,8 @@ channel's statistics are moved alike), FedFA^h (``augment: none, histograms: tru
 A variance over clients is that of each channel, as in the papers; the released code takes one
 variance over clients and channels together, so that every channel weighs 1. As in that code and not
 in the papers, variances over space and batch are unbiased, and running means move only when a batch
-is augmented. Here models are averaged by samples; in the code every client counts alike.
+is augmented. Here models are averaged by samples; in the code every client counts alike
+(`weighting: uniform`).
 
 Of the histograms no code is released, and we had slides of the paper: what they leave open is
 decided here. Features are what goes into the classifier; of a model without one, such as U-Net,

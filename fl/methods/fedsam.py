@@ -3,15 +3,16 @@
 Qu, Li, Duan, Liu, Tang, Lu. Generalized Federated Learning via Sharpness Aware Minimization. ICML
 2022. arXiv:2206.02618.
 
-Clients are weighted by their samples, where the paper's algorithm counts them alike, and the
-server's rate is 1. As in the released code of Caldarola, Caputo and Ciccone (ECCV 2022), running
-statistics of batch normalisation move in both looks at a batch. The reported training loss is that
-of the perturbed weights.
+Clients are weighted by their samples, where the paper's algorithm counts them alike (`weighting:
+uniform`), and the server's rate is 1. As in the released code of Caldarola, Caputo and Ciccone
+(ECCV 2022), running statistics of batch normalisation move in both looks at a batch. The reported
+training loss is that of the perturbed weights.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from fl.api import Method, NonNegative, Setting, declare, only, recipe
 from fl.parts.sharpness import at_worst
@@ -19,11 +20,15 @@ from fl.parts.sharpness import at_worst
 
 @declare("global", tasks="any")
 class FedSAM:
-    """rho: how far away the gradient is taken; 0 is FedAvg."""
+    """rho: how far away the gradient is taken; 0 is FedAvg.
+    statistics: of batch normalisation, moved by `both` looks at a batch, or by the `first` (FedFA's
+        code).
+    """
 
     rho: NonNegative = 0.05
+    statistics: Literal["both", "first"] = "both"
 
     def build(self, setting: Setting) -> Method:
         """FedAvg on max f(w + e) over ||e|| <= rho, to first order."""
         base = recipe(setting)
-        return replace(base, passes=(at_worst(only(base), self.rho),))
+        return replace(base, passes=(at_worst(only(base), self.rho, self.statistics == "both"),))

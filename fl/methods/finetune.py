@@ -23,10 +23,8 @@ from fl.api import Method, Setting, declare, everything, recipe
     training={"rounds": 5, "local_epochs": 1},
 )
 class FineTune:
-    """keep_optimizer: whether momentum and the like outlive a round."""
-
-    keep_optimizer: bool = True
+    """Fine-tuning has no hyper-parameters of its own."""
 
     def build(self, setting: Setting) -> Method:
         """Every weight is the client's own from the start."""
-        return recipe(setting, local=everything, keep_optimizer=self.keep_optimizer)
+        return recipe(setting, local=everything, keep_optimizer=True)

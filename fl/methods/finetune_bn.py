@@ -54,13 +54,11 @@ class FineTuneBN:
     scored: samples in a batch when the model is scored with BN I.
     samples: `all` trains on validation samples too, as in the paper, after which scores on them say
         nothing; `train` leaves them out.
-    keep_optimizer: whether momentum and the like outlive a round.
     """
 
     statistics: Literal["client", "stored", "batch"] = "client"
     scored: Count = 50
     samples: Literal["all", "train"] = "train"
-    keep_optimizer: bool = True
 
     def build(self, setting: Setting) -> Method:
         """Local training, with another loss or another way to be scored."""
@@ -71,7 +69,7 @@ class FineTuneBN:
                 f"finetune-bn: statistics is {self.statistics}, but the model has no batch "
                 "normalisation; allowed: client, or a model that has"
             )
-        base = recipe(setting, local=everything, keep_optimizer=self.keep_optimizer)
+        base = recipe(setting, local=everything, keep_optimizer=True)
         tuning = replace(only(base), sampling=Sampling(SAMPLES[self.samples]))
 
         def unmoved(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:

@@ -13,10 +13,8 @@ from fl.api import Method, Setting, declare, everything, recipe
 
 @declare("personal", tasks="any", alone=True, modalities=True)
 class Local:
-    """keep_optimizer: whether momentum and the like outlive a round."""
-
-    keep_optimizer: bool = True
+    """Local has no hyper-parameters."""
 
     def build(self, setting: Setting) -> Method:
         """Every weight stays local."""
-        return recipe(setting, local=everything, keep_optimizer=self.keep_optimizer)
+        return recipe(setting, local=everything, keep_optimizer=True)

@@ -33,17 +33,14 @@ from fl.parts.proximal import proximal
 
 @declare("global", "personal", title="MR-MTL", tasks="any")
 class MRMTL:
-    """lam: lambda of (lambda/2) ||w_k - mean_j w_j||^2 (equation 4); 0 is Local.
-    keep_optimizer: whether momentum and the like outlive a round.
-    """
+    """lam: lambda of (lambda/2) ||w_k - mean_j w_j||^2 (equation 4); 0 is Local."""
 
     lam: NonNegative = 0.1
-    keep_optimizer: bool = True
 
     def build(self, setting: Setting) -> Method:
         """Local under a proximal term to the server's tree, which is the mean of what is sent."""
         terms = (task_loss, proximal(self.lam))
-        base = recipe(setting, terms=terms, local=everything, keep_optimizer=self.keep_optimizer)
+        base = recipe(setting, terms=terms, local=everything, keep_optimizer=True)
         local = only(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:

@@ -18,11 +18,14 @@ LEAST = 1e-12
 """The least norm of a gradient, so that one can divide by it."""
 
 
-def at_worst(pass_: Pass, radius: float) -> Pass:
+def at_worst(pass_: Pass, radius: float, both: bool = True) -> Pass:
     """The pass, with the loss and the gradient at w + radius g/||g||, where g is the gradient at w.
 
-    No gradient is taken through g. The batch is looked at twice; both looks move running
-    statistics, one after the other, and draw the same random numbers.
+    No gradient is taken through g. The batch is looked at twice, and both looks draw the same
+    random numbers.
+
+    Args:
+        both: Whether both looks move running statistics, one after the other, or the first alone.
     """
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
@@ -34,7 +37,10 @@ def at_worst(pass_: Pass, radius: float) -> Pass:
         uphill = trees.apply(Tensor.detach, uphill)
         scale = radius / norm(uphill).clamp(min=LEAST)
         worst = trees.apply(lambda w, g: w + scale * g, work["params"], uphill)
-        return pass_.loss(server, {**work, "params": worst, "buffers": first["buffers"]}, batch)
+        value, aux = pass_.loss(
+            server, {**work, "params": worst, "buffers": first["buffers"]}, batch
+        )
+        return value, aux if both else {**aux, "buffers": first["buffers"]}
 
     return replace(pass_, loss=loss)
 

@@ -61,6 +61,17 @@ def test_fedavg_goes_on_from_the_mean_without_the_momentum_of_the_round_before()
     assert is_pair(state.server["params"]["weight"], (2 * first + second) / 3)
 
 
+def test_fedavgs_clients_can_keep_their_momentum() -> None:
+    """As above with momentum .9: a client's first step of round 2 adds .9 of its velocity."""
+    held: list[Samples] = [[(2, 0), (4, 0)], [(1, 1)]]
+    simulation = of("fedavg", held, rounds=2, momentum=0.9, keep_optimizer=True)
+    w, ends = 0.25 / 3, []
+    for samples in held:
+        v = 0.9 * mean_g(0.0, samples) + mean_g(w, samples)
+        ends.append(w - 0.1 * v)
+    assert is_pair(trained(simulation).server["params"]["weight"], (2 * ends[0] + ends[1]) / 3)
+
+
 @pytest.mark.parametrize(("rounds", "pull"), [(1, 0.5 * (0.05 - 0)), (2, 0.0)])
 def test_fedprox_pulls_towards_the_newest_shared_weights(rounds: int, pull: float) -> None:
     """One sample (1, 0), two steps, mu = 0.5, from w = 0: in one round, or in a round each.
@@ -82,8 +93,8 @@ def test_who_trains_alone_goes_on_from_where_all_begin(
 
     v = g(w), w <- w - 0.1 v; v = carried * v + g(w).
     """
-    values = {"keep_optimizer": keep}
-    simulation = of(method, [[(1, 0)], [(2, 1)]], values, rounds=2, momentum=0.5)
+    held: list[Samples] = [[(1, 0)], [(2, 1)]]
+    simulation = of(method, held, rounds=2, momentum=0.5, keep_optimizer=keep)
     weights = trained(simulation, begin).clients["params"]["weight"]
     for weight, (x, y) in zip(weights, [(1, 0), (2, 1)], strict=True):
         v = g(begin, x, y)
@@ -385,8 +396,7 @@ def test_ditto_and_mrmtl_hold_each_model_near_what_is_shared(
     gradient is g(v) + lambda (v - w), with w what round 1 ended with: in Ditto FedAvg's model, of
     which the server goes on; in MR-MTL (equation 4) the plain mean of the own ones.
     """
-    values = {"lam": 2.0, "keep_optimizer": keep}
-    simulation = of(method, HELD, values, rounds=2, momentum=0.5)
+    simulation = of(method, HELD, {"lam": 2.0}, rounds=2, momentum=0.5, keep_optimizer=keep)
     first = [mean_g(0.2, samples) for samples in HELD]
     before = [0.2 - 0.1 * v for v in first]
     share = (2 / 3, 1 / 3) if method == "ditto" else (1 / 2, 1 / 2)

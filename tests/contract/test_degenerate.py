@@ -60,16 +60,16 @@ def test_the_shared_model_is_that_of_fedavg(
 
 
 def test_the_shared_model_of_ditto_is_that_of_fedavg_whatever_holds_the_own_ones() -> None:
-    values = {"lam": 3.0, "keep_optimizer": False}
-    assert worlds.same(shared(*ends("ditto", "cnn", values)), shared(*ends("fedavg", "cnn")))
+    ditto = ends("ditto", "cnn", {"lam": 3.0}, keep_optimizer=False)
+    assert worlds.same(shared(*ditto), shared(*ends("fedavg", "cnn")))
 
 
 @keeping
 @pytest.mark.parametrize("method", ["ditto", "mrmtl"])
 def test_own_models_that_nothing_holds_are_those_of_local(method: str, keep: bool) -> None:
-    alone = personal(*ends("local", "cnn", {"keep_optimizer": keep}))
-    free = personal(*ends(method, "cnn", {"keep_optimizer": keep, "lam": 0.0}))
-    pulled = personal(*ends(method, "cnn", {"keep_optimizer": keep, "lam": 0.5}))
+    alone = personal(*ends("local", "cnn", keep_optimizer=keep))
+    free = personal(*ends(method, "cnn", {"lam": 0.0}, keep_optimizer=keep))
+    pulled = personal(*ends(method, "cnn", {"lam": 0.5}, keep_optimizer=keep))
     for model, same, other in zip(alone, free, pulled, strict=True):
         assert worlds.same(model, same)
         assert worlds.distance(model, other) > 1e-4
@@ -144,7 +144,7 @@ def test_pfedgraph_of_a_large_lambda_mixes_as_fedavg_does() -> None:
 def test_pfedgraph_of_a_small_lambda_is_local() -> None:
     """As long as no two models have moved alike, likeness to oneself outweighs all else."""
     mixed = personal(*ends("pfedgraph", "mlp", {"lam": 1e-3, "mu": 0.0}))
-    alone = personal(*ends("local", "mlp", {"keep_optimizer": False}))
+    alone = personal(*ends("local", "mlp", keep_optimizer=False))
     assert all(map(worlds.same, mixed, alone))
 
 

@@ -39,7 +39,7 @@ DECLARED = {name: declared(worlds.entry(name).target) for name in METHODS}
 TRAINED = [name for name in METHODS if world(name).method.passes]
 """Those that train anything: a method may also only look at a stored model."""
 ALONE = [name for name in TRAINED if DECLARED[name].alone]
-CENTRAL = [name for name in ALONE if "keep_optimizer" in fields.fields(worlds.entry(name).target)]
+CENTRAL = ("finetune", "finetune-bn", "local")
 """Those that do what a loop of PyTorch does, with the run's optimizer."""
 
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -330,8 +330,7 @@ def test_fedavg_with_one_client_is_central_training(training: dict[str, Any]) ->
 @pytest.mark.parametrize("method", CENTRAL)
 def test_training_alone_is_as_many_central_trainings(method: str, training: dict[str, Any]) -> None:
     for keep in (True, False):
-        values = {"keep_optimizer": keep}
-        simulation = world(method, "cnn", values, participation=1.0, **training)
+        simulation = world(method, "cnn", participation=1.0, **training, keep_optimizer=keep)
         state, _ = worlds.run(simulation, "stacked")
         for client in range(len(worlds.SIZES)):
             personal = simulation.method.views[PERSONAL](
@@ -339,6 +338,15 @@ def test_training_alone_is_as_many_central_trainings(method: str, training: dict
             )
             expected = central(simulation, client, afresh=not keep)
             assert worlds.distance(flat(personal), expected) < 1e-10
+
+
+@pytest.mark.parametrize("method", ["fedbn", "fedrod", "scaffold"])
+def test_any_method_of_one_pass_can_keep_its_momentum(method: str) -> None:
+    kept = world(method, "cnn", momentum=0.9, keep_optimizer=True)
+    loop, stacked = worlds.run(kept, "loop")[0], worlds.run(kept, "stacked")[0]
+    assert worlds.distance(worlds.tree(loop), worlds.tree(stacked)) < 1e-10
+    afresh = worlds.run(world(method, "cnn", momentum=0.9), "stacked")[0]
+    assert worlds.distance(stacked.server, afresh.server) > 1e-6
 
 
 def test_fine_tuning_begins_with_what_fedavg_ended_with(planned: Callable[..., Planned]) -> None:

@@ -131,7 +131,7 @@ METHODS: dict[str, list[World]] = {
         {"regulariser": "released", "principal_angles": "greedy", "samples": 4, "until": 0.3},
         {"collaborators": 2, "alike": 0.3, "alpha": 0.5, "beta": 0.5},
     ],
-    "fedsam": [{}],
+    "fedsam": [{}, {"statistics": "first"}],
     "fedsr": [{"alpha_l2r": 0.1, "alpha_cmi": 0.1}],
     "finetune": [{}, {"keep_optimizer": False}],
     "finetune-bn": [
@@ -318,6 +318,8 @@ SETTINGS: dict[str, World] = {
         "training": {"memory_format": "channels-last"},
     },
     "uniform": {"training": {"weighting": "uniform"}},
+    "kept optimizer": {"training": {"keep_optimizer": True}},
+    "adam": {"training": {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.1}},
     "virtual images": {"model": CNN, "data": "images", "images": 1},
     "normalised by training samples": {"data": "open", "away": True},
     "float32": {"training": {"precision": "float32"}},
@@ -333,6 +335,10 @@ SETTINGS: dict[str, World] = {
 
 BEYOND = ("adamw", "steps", "stragglers kept", "drop last")
 """Settings in which every method is looked at."""
+
+
+SETTINGS_OF_TRAINING = ("keep_optimizer",)
+"""Keys of a method's worlds that are not its own."""
 
 
 def runs() -> Iterator[tuple[str, World]]:
@@ -372,10 +378,12 @@ def _of_method(name: str, several: list[World]) -> Iterator[tuple[str, World]]:
     late = {**PLAIN, "local_epochs": 3, "stragglers": 0.5}
     yield f"{about}: stragglers", {**common, **normed, "training": late}
     for number, values in enumerate(several[1:], 1):
+        settings = {key: value for key, value in values.items() if key in SETTINGS_OF_TRAINING}
+        keys = {key: value for key, value in values.items() if key not in settings}
         short = {
             **common,
-            "method": {"name": method, **values},
-            "training": {**TRAINING, "rounds": 2},
+            "method": {"name": method, **keys},
+            "training": {**TRAINING, "rounds": 2, **settings},
         }
         yield f"{about}: {number} images", {**short, **images}
         if name not in OF_IMAGES:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.optimizers import Optimizer, adamw, sgd
+from fl.api.optimizers import Optimizer, adam, adamw, sgd
 
 STEPS = 20
 CASES: dict[str, tuple[Optimizer, Any]] = {
@@ -18,6 +18,7 @@ CASES: dict[str, tuple[Optimizer, Any]] = {
         sgd(0.9, 0.2),
         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.2),
     ),
+    "adam": (adam(0.2), lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.2)),
     "adamw": (adamw(0.0), lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.0)),
     "adamw decay": (adamw(0.2), lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.2)),
 }
