@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fl.api.training import Training
 from fl.base import fields
 from fl.base.errors import ConfigError, Where, unknown
 from fl.notebook.arrays import Given
+from fl.notebook.classes import Classes, is_own, label
 from fl.plan import config
 from fl.plan.config import Settings, Study
 
@@ -26,21 +28,24 @@ ARRAYS = "arrays"
 """The folder of files of `fl.arrays`, in that of data."""
 
 
-def study(given: Mapping[str, Any], settings: Settings) -> Study:
+def study(given: Mapping[str, Any], settings: Settings) -> tuple[Study, Settings]:
     """The study that a call describes.
 
     Beside the keys of a study, a call may say one ``dataset``, ``partition`` and ``model``, how
     many ``seeds``, the keys of ``training``, and ``methods`` as a list.
 
     Args:
-        settings: Where data lie that the call brings.
+        settings: Where what the call brings is written: data, and the source of classes.
+
+    Returns:
+        The study; and the settings, with the classes as plugins.
 
     Raises:
         ConfigError: For what is wrong with its keys.
     """
     folder = Path(settings.data) / ARRAYS
     known, training = fields.fields(Study), fields.fields(Training)
-    said = {key: plain(value, folder) for key, value in given.items()}
+    said, classes = dict(given), Classes(Path(settings.results))
     of_study: dict[str, Any] = {}
     of_training = dict(fields.mapping(said.pop("training", None), CALL / "training"))
     for key, value in said.items():
@@ -51,11 +56,15 @@ def study(given: Mapping[str, Any], settings: Settings) -> Study:
             _once(of_training, key, value, key)
         else:
             raise unknown(CALL / key, "key", key, {*known, *training, *ONE})
+    entries = _methods(plain(of_study.get("methods"), folder))
+    of_study["methods"] = classes.methods(entries, CALL / "methods")
+    of_study["models"] = classes.models(of_study.get("models"), CALL / "models")
+    of_study, of_training = plain(of_study, folder), plain(of_training, folder)
     seeds = of_study.setdefault("seeds", 1)
     if type(seeds) is int:
         of_study["seeds"] = list(range(seeds))
-    of_study["methods"] = _methods(of_study.get("methods"))
-    return config.given_study({**of_study, "training": of_training}, CALL)
+    brought = replace(settings, plugins=(*settings.plugins, *classes.plugins))
+    return config.given_study({**of_study, "training": of_training}, CALL), brought
 
 
 def _once(keys: dict[str, Any], name: str, value: Any, said: str) -> None:
@@ -68,12 +77,15 @@ def _methods(given: Any) -> Any:
     """Entries by name, of a list of names and of mappings."""
     if isinstance(given, str):
         return {given: None}
+    if is_own(given):
+        return {label(given): given}
     if not isinstance(given, Sequence):
         return given
     entries: dict[str, Any] = {}
     for i, item in enumerate(given):
         at = CALL / "methods" / i
-        named = {item: None} if isinstance(item, str) else fields.mapping(item, at)
+        named = {label(item): item} if is_own(item) else item
+        named = {item: None} if isinstance(item, str) else fields.mapping(named, at)
         for name in named:
             if name in entries:
                 raise ConfigError(at, f"{name!r} stands twice", "each entry once, by its own name")

@@ -37,6 +37,12 @@ def run(
     for 0, 1 and 2 (without ``seeds`` it is 0), ``methods`` as a list, and the keys of ``training``
     themselves, as ``rounds=5``. A data set may be one of your own, see `arrays`.
 
+    A method, a model, a term or an alteration may be a class of the notebook's, or an instance:
+    ``methods={"mine": Mine(strength=0.1)}``, for a grid ``{"mine": {"method": Mine, "strength":
+    [0.1, 1.0]}}``. It is one as in a plugin, see ``docs/tutorial.md``. Its source, with the
+    functions, classes and constants of the notebook that it reads, becomes a plugin below
+    ``results/classes``, and decides the names of its runs.
+
     Runs have the names that a study's file would give them, and are kept in the same store: what is
     there is not trained again, and an interrupted call goes on when it is made again. Paths are
     relative to the working directory.
@@ -60,7 +66,7 @@ def run(
 
     folder, settings = _settings(config)
     kernel.check_unedited()
-    given = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
+    given, settings = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
     planned = plan.of(folder, settings, {_checked(name): (given, keys.CALL)})
     plan.write_parts(planned)
     bundles = _bundles(planned)

@@ -1,0 +1,172 @@
+"""Classes of a notebook: named by their source, written down as plugins, or refused."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import planning
+import pytest
+from test_run import CALL
+
+import fl
+from fl.base import plugins
+from fl.base.errors import FedloomError
+from fl.notebook import source
+from fl.plan import plan
+
+CELLS = (
+    """
+import math
+import torch.nn as layers
+from torch import Tensor
+from fl.api import Compared, Count, Forward, NonNegative, Setting, cross_entropy, declare, recipe
+from fl.api import weighted_mean as over_samples
+from dataclasses import dataclass
+""",
+    """
+HALF = 0.5
+
+def size(outputs):
+    return HALF * outputs.square().mean(dim=1)
+""",
+    """
+@declare("global", tasks="any")
+class ShortOutputs:
+    \"""strength: weight of the penalty.\"""
+
+    strength: NonNegative = 0.1
+
+    def build(self, setting: Setting):
+        return recipe(setting, terms=(cross_entropy, penalty(self.strength)))
+
+def penalty(strength):
+    def term(forward: Forward) -> Tensor:
+        return strength * over_samples(size(forward.output.outputs), forward.batch)
+    return term
+""",
+    """
+@dataclass(frozen=True)
+class Net:
+    \"""width: of the hidden layer.\"""
+
+    width: Count = 5
+
+    def build(self, shape, classes):
+        hidden = layers.Linear(math.prod(shape), self.width)
+        last = layers.Linear(self.width, classes)
+        return layers.Sequential(layers.Flatten(), hidden, layers.ReLU(), last)
+
+@dataclass(frozen=True)
+class Short:
+    \"""mu: its weight.\"""
+
+    mu: NonNegative = 0.1
+
+    def build(self, setting: Setting):
+        return penalty(self.mu)
+""",
+)
+
+
+@pytest.fixture
+def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """The names that a notebook has after its cells, which it keeps as IPython does."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
+    notebook = types.ModuleType("notebook_of_a_test")
+    monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
+    for text in CELLS:
+        cell(notebook, text)
+    return notebook
+
+
+def cell(notebook: types.ModuleType, text: str) -> None:
+    name = f"/tmp/ipykernel_1/{hash(text)}.py"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    exec(compile(text, name, "exec", dont_inherit=True), vars(notebook))
+
+
+def test_a_class_is_a_plugin_that_a_study_can_name(cells: Any, tmp_path: Path) -> None:
+    model = {**CALL, "model": {"mlp": {"hidden": [5]}}}
+    own = fl.run(methods=[cells.ShortOutputs(strength=0.0), "fedavg"], **model)
+    table = own.table().set_index("method")
+    assert table["mean"]["short-outputs"] == table["mean"]["fedavg"]
+    assert fl.run(methods={"mine": cells.ShortOutputs}, **model).table()["mean"][0] > 0
+    [package] = Path("results/classes").iterdir()
+    name = package.name.replace("_", "-")
+    entries = {"a": {"method": name, "strength": 0.0}, "fedavg": None}
+    config = planning.write_config(
+        tmp_path, {"methods": entries}, {"plugins": [str(package.absolute())]}
+    )
+    again = plan.make(config).studies["tiny"]["runs"]
+    assert {run["run"] for run in again} == {run["run"] for run in own.study["runs"]}
+
+
+def test_models_terms_and_grids_may_be_classes_too(cells: Any) -> None:
+    methods = {
+        "swept": {"method": cells.ShortOutputs, "strength": [0.0, 0.5]},
+        "short": {"method": "fedavg", "terms": {"short": cells.Short(mu=0.5)}},
+    }
+    call = {**CALL, "rounds": 2}
+    own = fl.run(methods=methods, **{**call, "model": cells.Net(width=5)})
+    plain = fl.run(methods=methods, **{**call, "model": {"mlp": {"hidden": [5]}}})
+    assert own.table()["mean"].tolist() == plain.table()["mean"].tolist()
+    assert {run["method"]: len(run["point"]) for run in own.study["runs"]} == {
+        "swept": 1,
+        "short": 0,
+    }
+    assert str(own.model("short")).count("Linear") == 2
+
+
+def test_the_source_holds_all_that_decides_and_nothing_else(cells: Any) -> None:
+    text = source.module(cells.ShortOutputs, "Mine.")
+    assert "HALF = 0.5\n\n\ndef size(outputs):" in text
+    assert "from fl.api import weighted_mean as over_samples\n" in text
+    assert "Net" not in text
+    assert "math" not in text
+    cell(cells, "unrelated = 3\nHALF = 0.5")
+    assert source.module(cells.ShortOutputs, "Mine.") == text
+    cell(cells, "HALF = 0.25")
+    assert source.module(cells.ShortOutputs, "Mine.") == text.replace("0.5", "0.25")
+
+
+REFUSED = {
+    "array": ("import numpy as np\ndata = np.zeros(3)", "return data", "reads 'data', a ndarray"),
+    "own module": ("import helpers", "return helpers", "reads 'helpers', a module of your own"),
+    "lambda": ("f = lambda: 1", "return f", "its source cannot be found"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_name_is_refused(
+    cells: Any, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "helpers.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    before, does, message = REFUSED[case]
+    cell(cells, before)
+    cell(cells, f"@declare('global')\nclass Mine:\n    def build(self, setting):\n        {does}\n")
+    with pytest.raises(FedloomError, match=rf"fl.run: methods.mine: .*{message}"):
+        fl.run(methods=[cells.Mine()], **CALL)
+
+
+def test_what_is_no_class_of_a_study_is_refused(cells: Any) -> None:
+    @dataclass(frozen=True)
+    class Inner:
+        def build(self, shape: tuple[int, ...], classes: int) -> Any: ...
+
+    cell(cells, "class Plain(layers.Module):\n    pass")
+    for changes, message in (
+        ({"model": Inner()}, "models.0: .*Inner: is defined inside of a function"),
+        ({"model": cells.Plain}, "models.0: is of the class Plain, which is no model; allowed"),
+        ({"methods": [np.float64]}, "methods.float64: is of the class float64, which is no method"),
+        ({"methods": {"a": cells.ShortOutputs(strength=-1.0)}}, "methods.a.strength: is -1.0"),
+    ):
+        with pytest.raises(FedloomError, match=message):
+            fl.run(**{**CALL, "methods": ["fedavg"], **changes})
