@@ -68,7 +68,8 @@ def adamw(
     """AdamW (Loshchilov and Hutter, ICLR 2019) as `torch.optim.AdamW` does it.
 
     w <- w - lr weight_decay w;  m, v: moving averages of g and g^2;
-    w <- w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps). Not ``decoupled``, it is `adam`.
+    w <- w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps).
+    Not ``decoupled``, it is `adam`.
     """
     first, second = betas
 
