@@ -17,6 +17,8 @@ from fl.base.errors import ConfigError, Where
 from fl.base.files import is_folder
 
 FL = Path(__file__).resolve().parents[1]
+SNAPSHOT = FL.parent / "snapshot.json"
+"""There if this code is a copy for jobs; the plugins that it was planned with lie beside it."""
 
 _roots: dict[str, Path] = {FL.name: FL}
 
@@ -34,6 +36,8 @@ def use(folders: Iterable[str], where: Where) -> None:
             folder = Path(text).resolve(strict=True)
         except (OSError, ValueError, RuntimeError):
             folder = Path(text)
+        if SNAPSHOT.is_file():
+            folder = SNAPSHOT.with_name(folder.name)
         if "\0" in text or not is_folder(folder):
             raise ConfigError(at, f"{text!r} is not a folder", "the folder of a Python package")
         if not folder.name.isidentifier():

@@ -26,7 +26,8 @@ TABLE = "results/tables/quickstart.parquet"
 def test_the_quickstart_is_the_same_as_without_and_an_edit_meanwhile_changes_nothing(
     clustered: Clustered,
 ) -> None:
-    """Few jobs with GPUs, queued while the config is edited; the table is that of a local run."""
+    """Few jobs with GPUs, queued while config and code are edited; the table is that of a local
+    run."""
     study = REPOSITORY / "config" / "studies" / "quickstart.yaml"
     shutil.copy(study, clustered.root / "config" / "studies")
     clustered.edit("config/studies/quickstart.yaml", "rounds: 20", "rounds: 6")
@@ -40,6 +41,8 @@ def test_the_quickstart_is_the_same_as_without_and_an_edit_meanwhile_changes_not
     clustered.until(lambda: clustered.cluster.jobs(clustered.root))
     clustered.edit("config/studies/quickstart.yaml", "lr: 0.05", "lr: 0.5")
     clustered.edit("config/studies/quickstart.yaml", "rounds: 6", "rounds: 3")
+    clustered.edit("fl/methods/fedprox.py", "proximal(self.mu)", "proximal(1.5 * self.mu)")
+    clustered.append("fl/engine/simulate.py", "\nNONSENSE = ")
     said = clustered.end(process)
     jobs = clustered.cluster.jobs(clustered.root)
     assert len(jobs) == 3, "two of two bundles each, then one that starts from them"
@@ -47,7 +50,7 @@ def test_the_quickstart_is_the_same_as_without_and_an_edit_meanwhile_changes_not
     assert {job.gpus for job in jobs} == {"gres:gpu:a100:1"}
     [shown] = {(job.account, job.features) for job in jobs}
     assert shown == ("lab", "fast")
-    assert any(job.name.startswith("fedavg-ft-on-digits-dirichlet-clients-8") for job in jobs)
+    assert all("-on-digits-dirichlet-clients-8" in job.name for job in jobs)
     assert said.count(": train ") == 3
     assert "15 of 15 runs done" in said
 

@@ -17,9 +17,9 @@ def program():
     """
     apart = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
     words = ["python" if apart else sys.executable, "-P", "-m", "fl"]
-    if not LOCAL:
+    if not CODE:
         return words
-    found = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    found = [CODE, *filter(None, [os.environ.get("PYTHONPATH")])]
     return ["env", f"PYTHONPATH={os.pathsep.join(found)}", *words]
 
 
@@ -62,6 +62,8 @@ def read_plan():
     try:
         found = plan.current(Path(CONFIG), STUDIES)
         home = markers.settle(found, merge=merging())
+        if home and merging() is True:
+            os.environ["FEDLOOM_CODE"] = str(snapshot.take(Path(found["settings"]["results"])))
     except FedloomError as error:
         sys.exit(f"error: {error}")
     os.environ[PLANNED] = f"{found['settings']['results']}/plan/plan.json"
