@@ -17,7 +17,6 @@ from fl.base import faults
 from fl.base.errors import LEFT, FedloomError, Where, unknown
 from fl.base.files import check_writable
 from fl.base.schema import UNSEEN
-from fl.base.version import VERSION
 from fl.cli import scaffold, store_commands
 from fl.cli.loading import loading
 from fl.cli.printing import say
@@ -78,9 +77,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1
 
 
+class _Version(argparse.Action):
+    """Prints the version and ends; git is asked only then."""
+
+    def __call__(self, *_: Any) -> None:
+        from fl.train import environment
+
+        print(f"fedloom {environment.version()}")
+        raise SystemExit(0)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fl", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"fedloom {VERSION}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="this code's version")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:

@@ -105,7 +105,7 @@ def _described(entry: StoredRun) -> dict[str, Any]:
 
 def _table(runs: Iterable[StoredRun]) -> Iterator[str]:
     """Lines with columns as wide as their widest cell, in a terminal no wider than that."""
-    head = ("run", "state", "seed", "rounds", "lr", "size", "method", "dataset / partition / model")
+    head = ("run", "state", "seed", "rounds", "lr", "size", "date", "version", "method", "place")
     cells = [head, *(tuple(map(plain, _row(entry))) for entry in runs)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     most = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
@@ -117,7 +117,7 @@ def _table(runs: Iterable[StoredRun]) -> Iterator[str]:
 def _row(entry: StoredRun) -> tuple[str, ...]:
     spec = entry.record.get("spec")
     if spec is None:
-        return (entry.run, entry.state, "", "", "", size(entry.size), "", "")
+        return (entry.run, entry.state, "", "", "", size(entry.size), "", "", "", "")
     split = ("seed", "val", "test")
     place = [
         _text("data set", spec["dataset"]),
@@ -128,8 +128,10 @@ def _row(entry: StoredRun) -> tuple[str, ...]:
         entry.state,
         str(spec["seed"]),
         str(spec["training"]["rounds"]),
-        str(spec["training"]["lr"]),
+        str(spec["training"].get("lr", "")),
         size(entry.size),
+        str(entry.record.get("date", ""))[:10],
+        entry.record.get("versions", {}).get("fedloom", ""),
         " + ".join([_text("method", spec["method"]), *_added(spec)]),
         " / ".join([*place, _text("model", spec["model"])]),
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from fl.base.digest import digest
 from fl.base.errors import Where
 from fl.base.schema import SETTING
 from fl.base.units import counted, duration
@@ -58,13 +59,20 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     counts = f"{counted(len(members), 'run')} in {counted(len(plan.bundles), 'bundle')}"
     yield f"{counts}; {len(missing)} to train{note}"
     if missing:
-        yield _cost([member.spec for member in missing], store)
-        yield _starts(plan, lacking, store)
+        rates = Rates(store)
+        others = sum(m.run not in again and digest(m.spec) in rates.specs for m in missing)
+        if others:
+            yield (
+                f"{counted(others, 'run')} of the same spec with other numbers (another version of"
+                " code or data) in the store: python -m fl explain RUN"
+            )
+        yield _cost([member.spec for member in missing], rates)
+        yield _starts(plan, lacking, store, rates)
 
 
-def _starts(plan: Plan, lacking: dict[str, Bundle], store: Store) -> str:
+def _starts(plan: Plan, lacking: dict[str, Bundle], store: Store, rates: Rates) -> str:
     """How many jobs are started, on this machine and on a cluster."""
-    cores, rates = len(os.sched_getaffinity(0)), Rates(store)
+    cores = len(os.sched_getaffinity(0))
     readers = jobs.readers(plan.studies)
     here = list(jobs.form(lacking, store, jobs.Machine(cores, 1), readers))
     count = len(list(jobs.form(lacking, store, merge=True)))
@@ -81,9 +89,9 @@ def _run_line(run: dict[str, Any], store: Store, again: Collection[str]) -> str:
     return f"{run['run']}  seed {run['seed']:<6} {state:9} {point}".rstrip()
 
 
-def _cost(specs: list[dict[str, Any]], store: Store) -> str:
+def _cost(specs: list[dict[str, Any]], rates: Rates) -> str:
     steps = sum(client_steps(spec) for spec in specs)
-    seconds = Rates(store).seconds(specs)
+    seconds = rates.seconds(specs)
     if seconds is None:
         time = "time unknown until a run like each of them is in the store"
     else:

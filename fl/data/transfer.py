@@ -20,7 +20,6 @@ from typing import Any
 
 from fl.base.errors import DataError
 from fl.base.files import disk_errors
-from fl.base.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class Download:
         return self._partial.stat().st_size if self._partial.exists() else 0
 
     def _attempt(self) -> None:
-        headers = {"User-Agent": f"fedloom/{VERSION}", "Accept-Encoding": "identity"}
+        headers = {"User-Agent": "fedloom", "Accept-Encoding": "identity"}
         if self._size and (self._version or self._resume):
             headers["Range"] = f"bytes={self._size}-"
             if self._version:

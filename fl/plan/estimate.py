@@ -11,6 +11,7 @@ from typing import Any
 
 from fl.api.training import Training
 from fl.base import registry
+from fl.base.digest import digest
 from fl.base.errors import DataError, FedloomError, Where
 from fl.base.places import path_of
 from fl.data import holdings
@@ -69,14 +70,20 @@ def _counted(path: Path, changed: int) -> tuple[int, int, float]:
 
 
 class Rates:
-    """Seconds of a process per client step, measured by the runs in a store."""
+    """Seconds of a process per client step, measured by the runs in a store.
+
+    Attributes:
+        specs: Digests of the specs of all these runs.
+    """
 
     def __init__(self, store: Store) -> None:
         seen: dict[str, list[float]] = {}
+        self.specs: set[str] = set()
         for run in store.runs():
             record = store.record(run)
             try:
                 run_check.check_shape(record, Where(run))
+                self.specs.add(digest(record["spec"]))
                 processes = record["execution"].get("processes", 1)
                 rate = processes * record["seconds"] / client_steps(record["spec"])
             except (FedloomError, OSError, KeyError, TypeError, ArithmeticError):

@@ -18,7 +18,6 @@ from fl.report import analysis_section, result_files, summaries
 from fl.report.analysis_section import Analysis
 from fl.report.partitions import Partition, read
 from fl.report.summaries import arguments
-from fl.store.store import Store
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ def gather(study: str, results: Path, store: Path, plan: Mapping[str, Any] | Non
         if partition is not None:
             partitions[row["partition_id"]] = partition
     analyses = tuple(analysis_section.read(results, each) for each in plan.get("analyses", ()))
-    versions, shown = _versions(runs, Store(store)), _shown(results, store)
+    versions, shown = _versions(runs), _shown(results, store)
     return Facts(plan, rows, runs, partitions, versions, shown, analyses)
 
 
@@ -197,15 +196,17 @@ def read_plan(study: str, results: Path) -> dict[str, Any]:
     return plan_files.part(results / "plan", "studies", study)
 
 
-def _versions(runs: pd.DataFrame, store: Store) -> tuple[str, ...]:
-    """The distinct stacks that the runs were computed with."""
-    stacks = set()
-    # Tables may be brought without the store; the report then names no versions.
-    for run in filter(store.has, runs["run"].unique()):
-        versions = store.record(run).get("versions", {})
-        named = [n for n in ("fedloom", "torch", "python") if n in versions]
-        stacks.add(", ".join(f"{name} {versions[name]}" for name in named))
-    return tuple(sorted(stacks - {""}))
+ENVIRONMENT = ("fedloom", "python", "torch", "numpy", "cuda", "processor", "device")
+"""The columns that say what a run was computed with."""
+
+
+def _versions(runs: pd.DataFrame) -> tuple[str, ...]:
+    """The distinct environments that the runs were computed in."""
+    texts = set()
+    for row in runs[[*ENVIRONMENT]].drop_duplicates().to_dict("records"):
+        told = (f"{name} {value}" for name, value in row.items() if isinstance(value, str))
+        texts.add(", ".join(told))
+    return tuple(sorted(texts - {""}))
 
 
 def _shown(results: Path, store: Path) -> str:

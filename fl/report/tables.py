@@ -53,6 +53,13 @@ RUN_COLUMNS = {
     "stack": "string",
     "backend": "string",
     "device": "string",
+    "fedloom": "string",
+    "python": "string",
+    "torch": "string",
+    "numpy": "string",
+    "cuda": "string",
+    "processor": "string",
+    "numbers": "string",
     "selected": "bool",
     "participants": "Int64",
     "traffic": "string",
@@ -152,11 +159,21 @@ def _computed(record: Mapping[str, Any]) -> dict[str, Any]:
         "stack": ", ".join(execution.get("stack") or [record["run"]]),
         "backend": execution.get("backend"),
         "device": execution.get("device"),
+        "processor": record.get("environment", {}).get("processor"),
+        "numbers": _numbers(record.get("code", {})),
     }
+    row |= {name: text for name, text in record.get("versions", {}).items() if name in RUN_COLUMNS}
     if "traffic" not in costs:
         return row
     told = {column: costs[column] for column in RUN_COLUMNS if column in costs}
     return row | told | {"traffic": json.dumps(costs["traffic"])}
+
+
+def _numbers(code: Mapping[str, str]) -> str:
+    """The versions of a run's numbers, ``core 1, data 1, method 2``; hashes of code that is not
+    certified.
+    """
+    return ", ".join(f"{k} {v}" for k, v in code.items() if k not in ("dataset", "partition"))
 
 
 def _before(record: Mapping[str, Any], store: Store) -> dict[str, Any]:

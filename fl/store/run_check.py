@@ -91,6 +91,7 @@ class _Computed:
     seconds: NonNegative
     execution: _Execution
     versions: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str | bool | None] = field(default_factory=dict)
     costs: _Costs = field(default_factory=_Costs)
     start: str | None = None
 

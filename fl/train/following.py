@@ -35,6 +35,8 @@ def follow(runs: Runs, stack: Stack) -> None:
         runs.workspaces[run].note(stacked=len(mine) > 1)
         runs.logs[run].begun(stack.round, {"backend": stack.backend}, runs.curves(run))
     every = runs.bundle.execution.checkpoint_every
+    stretch = {"after": stack.round, "processes": runs.bundle.execution.processes}
+    stack.stretches.append(stretch)
     for finished in runs.lockstep(stack.simulations, stack.states, stack.round, stack.backend):
         leaving.begun = leaving.rounds = True
         stack.add(finished)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import platform
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
 
 from fl.base.errors import FedloomError
-from fl.base.version import VERSION
 from fl.data import materials
 from fl.engine.simulate import Round
 from fl.plan import specs
 from fl.plan.bundle import Bundle, Member
+from fl.train import environment
 from fl.train.stack import Stack
 
 
@@ -41,16 +41,15 @@ def record(
         "code_files": specs.code_files(member.spec),
         "data": materials.contents_of(member.code, folders.data, folders.results),
         "start": member.start,
-        "versions": {
-            "fedloom": VERSION,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
+        "versions": environment.versions(),
+        "environment": environment.environment(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "execution": {
             "backend": stack.backend,
             "stack": stack.members,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "processes": execution.processes,
+            "stretches": stack.stretches,
             "threads": execution.threads,
         },
         "rounds": stack.round,

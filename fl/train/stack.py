@@ -43,6 +43,8 @@ class Stack:
         spent: Seconds of work before ``since``.
         since: When this process began or went on.
         traces: By run and round, what the run's method records.
+        stretches: By uninterrupted piece of training, the round ``after`` which it began and its
+            ``processes``.
     """
 
     simulations: dict[str, Simulation]
@@ -54,6 +56,7 @@ class Stack:
     spent: float = 0.0
     since: float = field(default_factory=time.monotonic)
     traces: dict[str, dict[int, dict[str, Tensor]]] = field(default_factory=dict)
+    stretches: list[dict[str, int]] = field(default_factory=list)
 
     @classmethod
     def begin(
@@ -91,6 +94,7 @@ class Stack:
             saved.round,
             saved.extra["seconds"],
             traces=traces,
+            stretches=saved.extra.get("stretches", []),
         )
 
     @property
@@ -131,7 +135,12 @@ class Stack:
             }
         rows = pd.concat([self.rows[run].assign(run=run) for run in self.states])
         seconds = self.seconds * len(self.members)
-        extra = {"members": self.members, "backend": self.backend, "seconds": seconds}
+        extra = {
+            "members": self.members,
+            "backend": self.backend,
+            "seconds": seconds,
+            "stretches": self.stretches,
+        }
         with disk_errors(folder):
             checkpoint.save(folder, self.round, saved, extra, rows.reset_index(drop=True))
 

@@ -9,6 +9,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import killing
@@ -22,6 +23,7 @@ from fl.base import files
 from fl.cli import main
 from fl.plan import plan
 from fl.store.store import Store
+from fl.train import environment
 
 Say = Callable[..., str]
 
@@ -73,6 +75,8 @@ def test_ls_filters_by_method_and_by_study(place: Planned, say: Say):
     assert all(run in of_method for run in place.runs("fedprox"))
     plain = " / dirichlet(clients=4, alpha=0.5, min_samples=5) / mlp(hidden=[5])\n"
     assert of_method.count("  fedprox(mu=0.5)  synthetic(") == of_method.count(plain) == 2
+    for column in (f"{datetime.now(UTC):%Y-%m-}", environment.version()):
+        assert of_method.count(column) == 2
     assert "2 runs" in of_method
     of_study = say("ls", "tiny")
     assert other not in of_study and "4 runs" in of_study

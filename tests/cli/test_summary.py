@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,5 +75,13 @@ def test_a_run_that_lacks_weights_is_told_of_as_one_to_train(
     assert f"2 of    2 runs there (2 without {asked})" in said
     assert f"2 runs in 1 bundle; 2 to train, 2 of them again, for {asked}\n" in said
     assert f"{run}  seed 0      to train" in said
+    other = study.root / "elsewhere"
+    (study.root / "runs").rename(other)
+    [*members] = study.bundle("fedavg")["runs"]
+    for code in ({}, {"core": "0"}):
+        write_run(study.root / "runs", f"r{len(code)}", [], spec=members[0]["spec"], code=code)
+    assert "\n1 run of the same spec with other numbers" in told("plan")
+    shutil.rmtree(study.root / "runs")
+    other.rename(study.root / "runs")
     told("plan", "--write")
     assert f"run {run}: complete, without the {asked} now: it is trained" in told("explain", run)

@@ -197,6 +197,15 @@ def test_before_after_and_gain_are_those_worked_out_by_hand(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("versions", [("2.13.0", "2.13.0"), ("2.12.0", "2.13.0")])
+def test_a_report_says_that_its_runs_are_of_several_environments(tmp_path, versions):
+    for seed, version in enumerate(versions):
+        write_run(tmp_path / "runs", f"r{seed}", clients([0.5]), versions={"torch": version})
+    small(tmp_path, *(entry(f"r{seed}", "fedavg", seed=seed) for seed in (0, 1)))
+    page, *_ = made(tmp_path)
+    assert ("These are 2 environments" in page.text) == (len({*versions}) == 2)
+
+
 def test_measured_beside_published_in_percent_or_as_a_fraction(tmp_path):
     write_run(tmp_path / "runs", "a", clients([0.5, 0.7]))
     cell = {"source": "A", "table": "1", "row": "r", "column": "c", "note": "", "sd": None}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from planning import Planned
 from fl import __main__
 from fl.data import partition
 from fl.engine.simulation import Simulation
+from fl.train import environment
 
 Plan = Callable[..., Planned]
 
@@ -311,7 +313,9 @@ def test_the_backend_of_the_checkpoint_is_the_one_that_goes_on(planned: Plan) ->
         assert study.train("fedavg") == 75
     study.change("fedavg", lambda b: b["execution"].update(backend="stacked"))
     assert study.train("fedavg") == 0
-    assert study.store().record(run)["execution"]["backend"] == "loop"
+    execution = study.store().record(run)["execution"]
+    assert execution["backend"] == "loop"
+    assert execution["stretches"] == [{"after": after, "processes": 1} for after in (0, 3)]
     assert study.files(run) == study.files(run, "whole")
 
 
@@ -542,9 +546,35 @@ def test_the_record_says_by_what_and_on_what(planned: Plan) -> None:
     }
     assert record["start"] == start
     assert record["execution"]["device"] == "cpu"
+    assert (
+        record["versions"].items() >= {"torch": torch.__version__, "numpy": np.__version__}.items()
+    )
+    assert record["environment"]["lock"] and record["environment"]["processor"]
+    assert datetime.now(UTC) - datetime.fromisoformat(record["date"]) < timedelta(hours=1)
     assert json.dumps(record)
     assert study.store().has_weights(start)
     assert not study.store().has_weights(run)
+
+
+def test_the_version_names_the_commit_and_edits_of_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    version, git = environment.version, environment._git
+    environment.commit.cache_clear()
+    assert version() == environment.VERSION, "of an archive no commit is known"
+    (tmp_path / "fl").mkdir()
+    (tmp_path / "fl" / "a.py").write_text("")
+    git("init")
+    git("add", "fl")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--message", "first")
+    environment.commit.cache_clear()
+    clean = version()
+    assert clean == f"{environment.VERSION}+g{git('rev-parse', 'HEAD')[:9]}"
+    (tmp_path / "fl" / "b.py").write_text("")
+    environment.commit.cache_clear()
+    assert version() == f"{clean}.dirty"
+    environment.commit.cache_clear()
 
 
 def test_kept_weights_are_those_of_every_stage(planned: Callable[..., Planned]) -> None:

@@ -1,3 +1,0 @@
-"""The version, kept apart from code that decides numbers."""
-
-VERSION = "0.1.0"
