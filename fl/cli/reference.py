@@ -98,7 +98,7 @@ def api() -> str:
 def python() -> str:
     """The page of what notebooks and scripts import."""
     about = (
-        "`import fl`: studies written in Python. Keys "
+        "`import fl`: studies written in Python, as [a notebook](notebook.ipynb) shows. Keys "
         "are [those of a study](config.md). Runs are too, so `python -m fl store gc` takes a run "
         "away that only a notebook asked for."
     )
