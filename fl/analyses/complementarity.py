@@ -58,9 +58,9 @@ class Complementarity:
                 models, features = (traces[name][place].double().numpy() for name in TRACES)
                 there = models.diagonal() > 0
                 networks = self.networks(counts.sum(1), models, features, there)
-                own = [float(network.diagonal()[there].mean()) for network in networks]
+                on_self = [float(network.diagonal()[there].mean()) for network in networks]
                 told = [_follows(matrix, alike, there) for matrix in (models, features)]
-                values = dict(zip(COLUMNS, [*told, *own], strict=True))
+                values = dict(zip(COLUMNS, [*told, *on_self], strict=True))
                 rows.append({**keys(run), "round": number, **values})
                 matrices = dict(zip(NETWORKS, networks, strict=True))
                 matrices = {"models": models, "features": features, **matrices}

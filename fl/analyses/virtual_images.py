@@ -66,11 +66,11 @@ class VirtualImages:
         whose: list[tuple[str, list[Tensor]]] = [("global", list(images))]
         if kind == "local":
             count = min(self.clients, images[0].shape[0])
-            whose = [(f"client {k}", [one[k] for one in images]) for k in range(count)]
+            whose = [(f"client {k}", [sent[k] for sent in images]) for k in range(count)]
         panels = []
         for title, pair in whose:
             step = max(1, len(pair[0]) // self.images)
-            lines = [np.asarray(one[::step][: self.images]) for one in pair]
+            lines = [np.asarray(stack[::step][: self.images]) for stack in pair]
             alt = f"{len(lines[0])} virtual images, {title}, after rounds {rounds[0]} and "
             picture = side_by_side(lines)
             panels.append(Panel(run.setting, run.method, title, f"{alt}{rounds[1]}.", picture))

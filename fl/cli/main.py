@@ -180,14 +180,14 @@ def _train(parsed: argparse.Namespace) -> int:
         with loading():
             from fl.train import team
         return team.run(bundles, store, partial(_trained, bundles, store, parsed.log))
-    lacking = [one for one in bundles if jobs.lacks(one, store)]
+    lacking = [planned for planned in bundles if jobs.lacks(planned, store)]
     if not lacking:
-        for one in bundles:
-            logging.info("%s: all %d runs are already there", one.title, len(one.runs))
+        for planned in bundles:
+            logging.info("%s: all %d runs are already there", planned.title, len(planned.runs))
         return 0
     check_writable(store.root)
     log = _kept(parsed.log) if parsed.log else None
-    processes = max(one.execution.processes for one in lacking)
+    processes = max(planned.execution.processes for planned in lacking)
     if processes > 1:
         words = ["-P", "-m", "fl", "train", *map(str, parsed.specs), "--store", str(store.root)]
         return launch.launch(processes, [*words, *(["--log", str(log)] if log else [])])
@@ -215,12 +215,15 @@ def _trained(
         from fl.train.leaving import Interrupted
 
     def lacking() -> int:
-        return sum(len(jobs.lacks(one, store)) for one in bundles)
+        return sum(len(jobs.lacks(bundle, store)) for bundle in bundles)
 
     before = lacking()
     try:
-        turns = jobs.turns(bundles, store)
-        failed = [line for one in turns for line in train_bundle(one, store, team, str(log or ""))]
+        failed = [
+            line
+            for bundle in jobs.turns(bundles, store)
+            for line in train_bundle(bundle, store, team, str(log or ""))
+        ]
     except Interrupted as error:
         say(f"stopped: {error}", file=sys.stderr)
         # A job that gets nowhere is not put into the queue for ever.
@@ -346,10 +349,10 @@ def _partition(parsed: argparse.Namespace) -> None:
     from fl.data import materials
 
     settings = config.settings(parsed.config)
-    found = _planned(Path(settings.results), "partitions", parsed.name)
-    supply = _supply(parsed, settings, found["spec"])
+    planned = _planned(Path(settings.results), "partitions", parsed.name)
+    supply = _supply(parsed, settings, planned["spec"])
     root, results = Path(settings.data), Path(settings.results)
-    materials.partition(found["scheme"], found["spec"], root, results, supply)
+    materials.partition(planned["scheme"], planned["spec"], root, results, supply)
 
 
 def _analyse(parsed: argparse.Namespace) -> None:

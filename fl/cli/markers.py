@@ -85,7 +85,7 @@ def _remove_stale_tables(planned: Mapping[str, Any], whole: Mapping[str, bool]) 
             read_plan_hash(path) != wanted for path in made[:2]
         ):
             stale = [*made, *pages]
-        elif not all(analyses.there(results, one) for one in study["analyses"]):
+        elif not all(analyses.there(results, analysis) for analysis in study["analyses"]):
             stale = pages
         with disk_errors(results):
             for path in stale:

@@ -35,7 +35,7 @@ def write(kind: str, name: str, folder: Path) -> Path:
         raise FedloomError(
             f"name {name!r}; allowed: small letters, digits and dashes between them, a letter first"
         )
-    cls = "".join(part.capitalize() for part in name.split("-"))
+    cls = "".join(word.capitalize() for word in name.split("-"))
     function = name.replace("-", "_")
     template = (TEMPLATES / f"{kind}.txt").read_text(encoding="utf-8")
     defined = function if "$function" in template else cls

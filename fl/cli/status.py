@@ -78,7 +78,7 @@ def look(planned: Sequence[Bundle], store: Store) -> list[Standing]:
     """The present state of every run of these bundles."""
     there = {path.name for path in store.root.iterdir()} if store.root.exists() else set()
     why = cache(slurm.ended)  # Runs of one job ended for one reason.
-    return [one for bundle in planned for one in _bundle(bundle, store, there, why)]
+    return [standing for bundle in planned for standing in _bundle(bundle, store, there, why)]
 
 
 def _bundle(bundle: Bundle, store: Store, there: set[str], why: Why) -> Iterator[Standing]:
@@ -143,22 +143,23 @@ def _time_left(standings: Sequence[Standing], rates: Rates) -> str:
 def lines(standings: Sequence[Standing], rates: Rates) -> Iterator[str]:
     """A line for every run that is running, failed or interrupted, and then `line`."""
     for state in STATES[1:4]:
-        for one in standings:
-            if one.state == state:
-                yield f"{state:12} {_told(one)}"
+        for standing in standings:
+            if standing.state == state:
+                yield f"{state:12} {_told(standing)}"
     yield line(standings, rates)
 
 
 def unfinished(standings: Sequence[Standing]) -> Iterator[str]:
     """A line for each run that was begun and is not done, and one for those that were not begun."""
-    begun = [one for one in standings if one.state in STATES[1:4]]
-    yield from (f"  {_told(one)}" for one in begun[:MANY])
+    begun = [standing for standing in standings if standing.state in STATES[1:4]]
+    yield from (f"  {_told(standing)}" for standing in begun[:MANY])
     if len(begun) > MANY:
         yield f"  and {len(begun) - MANY} more: python -m fl status"
-    if waiting := sum(one.state == "waiting" for one in standings):
+    if waiting := sum(standing.state == "waiting" for standing in standings):
         yield f"  {counted(waiting, 'run')} not begun"
 
 
-def _told(one: Standing) -> str:
-    rounds = f"round {one.round} of {one.spec['training']['rounds']}"
-    return f"{one.run}  {one.title}: {rounds}{f', {one.note}' if one.note else ''}"
+def _told(standing: Standing) -> str:
+    rounds = f"round {standing.round} of {standing.spec['training']['rounds']}"
+    note = f", {standing.note}" if standing.note else ""
+    return f"{standing.run}  {standing.title}: {rounds}{note}"

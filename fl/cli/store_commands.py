@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shutil
 import sys
@@ -164,6 +165,7 @@ def _verify(parsed: argparse.Namespace) -> int:
     if absent := sorted({*parsed.runs} - {*there}):
         raise FedloomError(f"{store.root}: {absent[0]!r} is no finished run of `fl store ls`")
     checked = parsed.runs or there
+    logging.info("checking every file of %s", counted(len(checked), "run"))
     damaged = {run: problems for run in checked if (problems := maintenance.problems(store, run))}
     for problems in damaged.values():
         for line in problems:
@@ -197,24 +199,19 @@ def _gc(parsed: argparse.Namespace) -> int:
     store, settings = _place(parsed), config.settings(parsed.config)
     # Where there are no runs it does not matter which are needed.
     there = list(maintenance.entries(store))
-    every = needed.every(parsed.config) if there else []
-    wanted = needed.look(parsed.config, every)
-    doubtful = needed.datasets(parsed.config, wanted)
+    studies = needed.every(parsed.config) if there else []
+    logging.info("planning all %d studies in %s", len(studies), parsed.config / "studies")
+    wanted = needed.look(parsed.config, studies)
+    if wanted.remarks:
+        raise FedloomError(f"{'; '.join(wanted.remarks)}; nothing is removed, as it may need runs")
     # Those of the plan as it was written too: a pipeline may be at them while config is edited.
     runs = {*wanted.members} | _planned(parsed.config)
-    unclaimed = [entry for entry in there if entry.run not in runs]
-    kept = [entry for entry in unclaimed if doubtful and _on(entry) in {*doubtful, None}]
-    surplus = [entry for entry in unclaimed if entry not in kept]
+    surplus = [entry for entry in there if entry.run not in runs]
     rubbish = maintenance.leftovers(Path(settings.data))
     for line in _table(surplus) if surplus else ():
         say(line)
     for path in rubbish:
         say(f"{path}: begun and left")
-    for line in wanted.remarks:
-        say(line)
-    if kept:
-        those = f"{counted(len(kept), 'run')} on {', '.join(sorted(doubtful))}"
-        say(f"{those} kept, {_sum(kept)}: what cannot be planned may need them")
     no_study = f"that no study in {parsed.config / 'studies'} needs"
     say(f"{counted(len(surplus), 'run')} {no_study}, {_sum(surplus)}")
     if not parsed.yes:
@@ -228,12 +225,6 @@ def _gc(parsed: argparse.Namespace) -> int:
 
 def _sum(runs: Iterable[StoredRun]) -> str:
     return size(sum(entry.size for entry in runs))
-
-
-def _on(entry: StoredRun) -> str | None:
-    """The data set of a run; None if its record does not say."""
-    name = entry.record.get("spec", {}).get("dataset", {}).get("name")
-    return None if name is None else str(name)
 
 
 def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:

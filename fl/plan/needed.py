@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,31 +53,3 @@ def look(folder: Path, studies: Iterable[str]) -> Needed:
 def every(folder: Path) -> list[str]:
     """The names of all studies of a config folder."""
     return sorted(path.stem for path in (folder / "studies").glob("*.yaml"))
-
-
-def datasets(folder: Path, needed: Needed) -> dict[str, str]:
-    """By data set of a study that cannot be planned, that study.
-
-    Raises:
-        FedloomError: That study's error, if its file does not tell its data sets: then any run may
-            be one of the study's.
-    """
-    by_dataset: dict[str, str] = {}
-    for study, why in needed.unplanned.items():
-        try:
-            items = config.read_yaml(folder / "studies" / f"{study}.yaml").get("datasets")
-            if not isinstance(items, list) or not items:
-                raise ValueError(items)
-            by_dataset |= {_name(item): study for item in items}
-        except (FedloomError, ValueError):
-            raise why from None
-    return by_dataset
-
-
-def _name(item: Any) -> str:
-    """The data set's name in ``name`` or ``{name: keys}``; `ValueError` for what is neither."""
-    if isinstance(item, Mapping):
-        (item,) = item
-    if not isinstance(item, str):
-        raise ValueError(item)
-    return item

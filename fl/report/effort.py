@@ -27,10 +27,9 @@ def pace_table(facts: Facts) -> Table | None:
     percents = ", ".join(f"{100 * share:g}" for share in SHARES)
     caption = (
         f"Rounds until the mean over clients is {percents} % of the method's own final value, the "
-        f"time to {timed} of it, and rounds to {timed} of the best final value of the setting. "
-        "First evaluated round, mean ± standard deviation over seeds; time is taken to pass evenly "
-        "over a run's rounds. A method that starts from a stored model counts the rounds and the "
-        "time of that model too."
+        f"time to {timed} of it, and rounds to {timed} of the best final value of the setting; "
+        "mean ± standard deviation over seeds. Rounds and time behind a stored model that a method "
+        "starts from count."
     )
     shown: dict[str, Show] = {
         f"rounds to\n{100 * share:g} %": partial(_rounds, str(share)) for share in SHARES
@@ -54,22 +53,18 @@ def costs_table(facts: Facts) -> Table | None:
         f"in total\nto {percent}": lambda row: _mean(row["bytes"], size),
         "operations a client\nand round": lambda row: _mean(row["flops"], operations),
     }
-    works = ""
     if (runs["flops_server"] > 0).any():
-        works = "; the server's are those of distillation and the like, not of means"
         shown["operations of\nthe server\na round"] = lambda row: _mean(
             row["flops_server"], operations
         )
     shown["state of\na client"] = lambda row: _mean(row["state_client"], size)
     shown["state of\nthe server"] = lambda row: _mean(row["state_server"], size)
     caption = (
-        "What it costs. Bytes that a participant receives and sends in a round, and operations of "
-        "its work in it: means over rounds and clients. In total: bytes down and up of all "
-        f"participants until the mean over clients is {percent} of the method's own final value; a "
-        "method that starts from a stored model counts the bytes of that model's training too. "
-        "Bytes are those of weights and whatever else goes out and comes back, uncompressed; "
-        f"operations those of matrix products and convolutions, forward and backward{works}. "
-        "State: what a client keeps between rounds, and what the server keeps. Means over seeds."
+        "What a participant receives, sends and computes in a round, what is kept between rounds, "
+        f"and bytes down and up of all participants until the mean over clients is {percent} of "
+        "the method's own final value, those behind a stored model that a method starts from "
+        "included. Bytes are uncompressed; operations are those of matrix products and "
+        "convolutions. Means over seeds."
     )
     return by_setting(facts, "costs", caption, _nested(runs), shown)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -202,45 +203,32 @@ def noise(facts: Facts) -> str:
 
 
 def clients_table(facts: Facts) -> Table:
-    """How unevenly methods serve clients."""
+    """How unevenly methods serve clients, and other means than the plain one."""
     metric = facts.metric
 
     def references(setting: StudySetting) -> list[Row]:
         shares = facts.majority(setting)
         if metric != "accuracy" or shares.empty:
             return []
-        values = (shares.mean(), shares.std(), float(shares.quantile(0.1)), shares.min())
-        texts = [number(value, metric) for value in values]
+        values = (shares.mean(), math.nan, shares.std(), math.nan, shares.quantile(0.1))
+        texts = [number(float(value), metric) for value in (*values, shares.min())]
         return [reference("Majority class of each client", *texts, str(len(shares)))]
 
     caption = (
-        f"Final test {unit(metric)} over clients, each client by its mean over seeds: mean, "
-        "standard deviation over clients, tenth percentile from the worse end, worst client."
+        f"Final test {unit(metric)} over clients, each by its mean over seeds. Weighted: by test "
+        "samples, ± standard deviation over seeds. Worst tenth: the mean over it, at least one "
+        "client. 10th percentile: from the worse end."
     )
     shown: dict[str, Show] = {
         "mean": _number("mean", metric),
-        "sd over clients": _number("sd_clients", metric),
-        "10th percentile": _number("p10", metric),
-        "worst client": _number("worst", metric),
+        "weighted\nby samples": _spread("weighted", "weighted_sd_seeds", metric),
+        "sd over\nclients": _number("sd_clients", metric),
+        "worst\ntenth": _number("worst_tenth", metric),
+        "10th\npercentile": _number("p10", metric),
+        "worst\nclient": _number("worst", metric),
         "clients": _count("n_clients"),
     }
     return by_setting(facts, "clients", caption, facts.summary, shown, references=references)
-
-
-def means_table(facts: Facts) -> Table:
-    """The plain mean beside that weighted by samples and that of the worst tenth of clients."""
-    metric = facts.metric
-    caption = (
-        f"Final test {unit(metric)} in other means: over clients; over clients weighted by their "
-        "test samples, which is that of all samples together; over the worst tenth of the "
-        "clients (at least one), each by its mean over seeds. ± standard deviation over seeds."
-    )
-    shown: dict[str, Show] = {
-        "mean over\nclients": _spread("mean", "sd_seeds", metric),
-        "weighted\nby samples": _spread("weighted", "weighted_sd_seeds", metric),
-        "worst 10 %\nof clients": _number("worst_tenth", metric),
-    }
-    return by_setting(facts, "means", caption, facts.summary, shown)
 
 
 def paired_table(facts: Facts) -> Table | None:
@@ -250,10 +238,9 @@ def paired_table(facts: Facts) -> Table | None:
     if baseline is None or frame.empty:
         return None
     caption = (
-        f"Against {facts.methods[baseline]} on the same partition and seeds. Difference: final "
-        f"test {unit(metric)}, mean ± standard deviation over paired seeds. Better, equal, "
-        "worse: share of clients (%), each by its mean difference over seeds. p: two-sided exact "
-        f"sign test over clients, equal ones left out."
+        f"Against {facts.methods[baseline]} on the same partition and seeds: final test "
+        f"{unit(metric)}, mean ± standard deviation over seeds. Better, equal, worse: share of "
+        "clients (%), each by its mean over seeds. p: exact sign test over clients, two-sided."
     )
     shown: dict[str, Show] = {
         "difference": _spread("difference", "difference_sd_seeds", metric, signed=True),
@@ -274,9 +261,9 @@ def personal_table(facts: Facts) -> Table | None:
     if frame.empty:
         return None
     caption = (
-        f"Test {unit(metric)} of the shared model before personalisation and of the "
-        "clients' own models after it: mean over clients, then mean ± standard deviation over "
-        "seeds; the gain is paired by seed. Better: share of clients (%) whose own model is better."
+        f"Test {unit(metric)} of the shared model before and of the clients' own models after "
+        "personalisation: mean over clients, then mean ± standard deviation over seeds. Better: "
+        "share of clients (%) whose own model is better."
     )
     shown: dict[str, Show] = {
         "before": _spread("before", "before_sd_seeds", metric),
@@ -297,9 +284,8 @@ def draws_table(facts: Facts) -> Table | None:
         return None
     caption = (
         "Over data sets or partitions that are drawn anew with a seed of their own: final test "
-        f"{unit(metric)}, mean ± standard deviation over draws, each by its mean over "
-        "clients and training seeds. Draws with a missing or diverged run of the method, or with "
-        "a point of its grid missing, are left out."
+        f"{unit(metric)}, mean ± standard deviation over draws, each by its mean over clients and "
+        "training seeds. A draw with a missing or diverged run of the method is left out."
     )
     shown: dict[str, Show] = {
         "mean": _spread("mean", "sd_draws", metric),
@@ -320,10 +306,9 @@ def grid_table(facts: Facts) -> Table | None:
     if frame.empty:
         return None
     caption = (
-        f"Hyper-parameter grids: {unit(metric)}, mean ± standard deviation over the seeds "
-        "that finished. The point with the best validation mean is selected; test values are "
-        "shown for completeness and take no part in the choice. A point with a diverged run is "
-        "passed over unless all have one."
+        f"Hyper-parameter grids: {unit(metric)}, mean ± standard deviation over seeds. The best "
+        "validation mean is selected; test values take no part in the choice. A point with a "
+        "diverged run is passed over unless all have one."
     )
     shown: dict[str, Show] = {
         "point": lambda row: row["point"] or "no grid values",

@@ -91,8 +91,6 @@ def _sections(facts: Facts) -> list[Section]:
     others = tuple(method_tables.other_metrics(facts))
     if others:
         main.append(Fold("Other metrics", others))
-    means = method_tables.means_table(facts)
-    main.append(Fold("Weighted by samples, and the clients served worst", (means,)))
     lead = f"{facts.everywhere} Follow a number to the runs behind it.".strip()
     sections = [
         Section("results", "Results", tuple(main), lead=lead),

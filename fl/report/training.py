@@ -10,20 +10,9 @@ from fl.base.units import written
 from fl.report.cells import NOTHING, Cell, Row, Table, columns
 from fl.report.facts import Facts
 
-Values = Mapping[str, list[Any]]
-"""The keys of an entry's training, each with its values over the points of a grid."""
-
-FINER = {
-    "Stragglers of a round's clients": "stragglers",
-    "Stragglers' work": "partial_work",
-    "Last batch left out": "drop_last",
-    "Precision": "precision",
-    "Memory format": "memory_format",
-    "Normalisation": "normalisation",
-    "Augmentation": "augmentation",
-    "Rounds between evaluations": "evaluate_every",
-}
-"""Shown only where a study does not leave it at the default."""
+USUAL = ("rounds", "local_epochs", "local_steps", "batch_size", "optimizer", "lr", "schedule")
+"""Keys that are told whatever they are; the others only where a study does not leave them at their
+default."""
 
 
 def training_tables(facts: Facts) -> tuple[Table, ...]:
@@ -31,65 +20,29 @@ def training_tables(facts: Facts) -> tuple[Table, ...]:
     entries = {m: e for m, e in (facts.plan.get("entries") or {}).items() if m in facts.methods}
     if not entries:
         return ()
-    told = [_told(entry["training"]) for entry in entries.values()]
-    for name, key in FINER.items():
-        default = [getattr(Training(), key)]
-        given = [entry["training"][key] for entry in entries.values()]
-        if any(values != default for values in given):
-            for texts, values in zip(told, given, strict=True):
-                texts[name] = _list(f"{100 * v:g} %" if key == "stragglers" else v for v in values)
-    differing = [name for name in told[0] if len({texts[name] for texts in told}) > 1]
-    shared = {name: text for name, text in told[0].items() if name not in differing}
-    rows = [Row(name, (Cell(text),)) for name, text in [*shared.items(), *_named(facts)]]
-    heads = columns("Setting", "value", text=("value",))
-    table = Table("training", "How all methods were trained.", heads, tuple(rows))
-    differences = [{name.lower(): texts[name] for name in differing} for texts in told]
+    default = {key: _list([value]) for key, value in vars(Training()).items()}
+    # A grid has several values; of epochs and steps, one is none.
+    told = [
+        {key: _list(v for v in values if v is not None) for key, values in e["training"].items()}
+        for e in entries.values()
+    ]
+    keys = [
+        key
+        for key in told[0]
+        if any(texts[key] and (key in USUAL or texts[key] != default[key]) for texts in told)
+    ]
+    differing = [key for key in keys if len({texts[key] for texts in told}) > 1]
+    shared = [(_name(key), told[0][key]) for key in keys if key not in differing]
+    rows = [Row(name, (Cell(text),)) for name, text in [*shared, *_named(facts)]]
+    heads = columns("Key", "value", text=("value",))
+    caption = "How all methods were trained. A key of training that is not here has its default."
+    table = Table("training", caption, heads, tuple(rows))
+    differences = [{_name(key): texts[key] or NOTHING for key in differing} for texts in told]
     return table, _methods_table(facts, entries, differences)
 
 
-def _told(values: Values) -> dict[str, str]:
-    """An entry's training in words."""
-    return {
-        "Rounds": _list(values["rounds"]),
-        "Local work in a round": _work(values),
-        "Batch size": _list(values["batch_size"]),
-        "Optimizer": _optimizer(values),
-        "Learning rate": _list(values["lr"]),
-        "Schedule": _schedule(values),
-        "Participation": _participation(values["participation"]),
-    }
-
-
-def _work(values: Values) -> str:
-    """``2 epochs``, ``50 steps``, or a grid of them."""
-    texts = []
-    for key, word in (("local_epochs", "epoch"), ("local_steps", "step")):
-        given = [value for value in values[key] if value is not None]
-        if given:
-            texts.append(f"{_list(given)} {word}{'' if given == [1] else 's'}")
-    return " or ".join(texts)
-
-
-def _optimizer(values: Values) -> str:
-    names = {"sgd": "SGD", "adamw": "AdamW"}
-    text = _list(names.get(name, name) for name in values["optimizer"])
-    if values["optimizer"] != ["adamw"]:
-        text += f", momentum {_list(values['momentum'])}"
-    return f"{text}, weight decay {_list(values['weight_decay'])}"
-
-
-def _schedule(values: Values) -> str:
-    text = _list(values["schedule"])
-    if {"exponential", "step"} & set(values["schedule"]):
-        text += f", decay {_list(values['lr_decay'])}"
-    if "step" in values["schedule"]:
-        text += f" every {_list(values['lr_decay_every'])} rounds"
-    return text
-
-
-def _participation(shares: Iterable[float]) -> str:
-    texts = [f"{100 * share:g} %" for share in shares]
-    return "all clients" if texts == ["100 %"] else f"{_list(texts)} of the clients"
+def _name(key: str) -> str:
+    return key.replace("_", " ")
 
 
 def _named(facts: Facts) -> Iterator[tuple[str, str]]:

@@ -26,8 +26,8 @@ Plan = Callable[..., Planned]
 
 def standings(study: Planned, *labels: str) -> dict[str, status.Standing]:
     """By run."""
-    found = status.look([read_bundle(study.spec(label)) for label in labels], study.store())
-    return {one.run: one for one in found}
+    told = status.look([read_bundle(study.spec(label)) for label in labels], study.store())
+    return {standing.run: standing for standing in told}
 
 
 def events(study: Planned, run: str) -> list[dict[str, Any]]:
@@ -38,16 +38,16 @@ def test_a_run_is_waiting_then_interrupted_then_done(planned: Plan) -> None:
     study = planned()
     [run] = study.runs("fedavg")
     rates = Rates(study.store())
-    assert [one.state for one in standings(study, "fedavg").values()] == ["waiting"]
+    assert [each.state for each in standings(study, "fedavg").values()] == ["waiting"]
     with signalled(after=3):
         assert study.train("fedavg") == main.LEFT
-    [found] = standings(study, "fedavg").values()
-    assert (found.state, found.round, found.left) == ("interrupted", 3, 0.5)
-    assert "0 of 1 runs done, 1 interrupted, time left unknown" in status.line([found], rates)
+    [standing] = standings(study, "fedavg").values()
+    assert (standing.state, standing.round, standing.left) == ("interrupted", 3, 0.5)
+    assert "0 of 1 runs done, 1 interrupted, time left unknown" in status.line([standing], rates)
     assert study.train("fedavg") == 0
-    [found] = standings(study, "fedavg").values()
-    assert (found.state, found.left) == ("done", 0.0)
-    assert status.line([found], rates) == "1 of 1 runs done"
+    [standing] = standings(study, "fedavg").values()
+    assert (standing.state, standing.left) == ("done", 0.0)
+    assert status.line([standing], rates) == "1 of 1 runs done"
 
     told = events(study, run)
     kinds = [(line["event"], line.get("round")) for line in told]
@@ -75,10 +75,10 @@ def test_who_holds_a_run_is_told_and_one_that_is_gone_is_not(planned: Plan) -> N
         assert workspace is not None
         (workspace.checkpoints / "round-000004").mkdir(parents=True)
         with store.open(second):
-            found = standings(study, "fedavg")
-            assert {one.state for one in found.values()} == {"running"}
-            assert {one.round for one in found.values()} == {4}, "a stack has one checkpoint"
-            assert f"process {os.getpid()} on" in found[first].note
+            by_run = standings(study, "fedavg")
+            assert {each.state for each in by_run.values()} == {"running"}
+            assert {each.round for each in by_run.values()} == {4}, "a stack has one checkpoint"
+            assert f"process {os.getpid()} on" in by_run[first].note
         assert standings(study, "fedavg")[second].state == "waiting"
         path = store.partial(first) / "lease.json"
         os.utime(path, (time.time() - 600,) * 2)
@@ -98,15 +98,15 @@ def test_a_failed_run_is_told_until_it_is_tried_again(planned: Plan, capsys) -> 
     study.change("fedavg", lambda b: b["runs"][0]["code"].update(method="another"))
     [run] = study.runs("fedavg")
     assert study.train("fedavg") == 1
-    [found] = standings(study, "fedavg").values()
-    assert found.state == "failed"
-    assert "the code of its method changed after it was planned" in found.note
-    [line] = status.unfinished([found])
-    assert line == f"  {run}  {found.title}: round 0 of 6, {found.note}"
-    *named, more = status.unfinished([found] * 43)
+    [standing] = standings(study, "fedavg").values()
+    assert standing.state == "failed"
+    assert "the code of its method changed after it was planned" in standing.note
+    [line] = status.unfinished([standing])
+    assert line == f"  {run}  {standing.title}: round 0 of 6, {standing.note}"
+    *named, more = status.unfinished([standing] * 43)
     assert (named, more) == ([line] * 40, "  and 3 more: python -m fl status")
     assert events(study, run)[-1]["event"] == "failed"
-    assert events(study, run)[-1]["error"] == found.note
+    assert events(study, run)[-1]["error"] == standing.note
     with study.store().open(run):
         assert standings(study, "fedavg")[run].state == "running"
 
@@ -123,14 +123,14 @@ def test_how_an_attempt_ended_is_told_of_all_runs_of_a_stack(planned: Plan) -> N
         return markers.memory({**job, "execution": {"processes": 1, "memory_mb": each}})
 
     told = standings(study, "fedavg").values()
-    assert {(one.state, one.round) for one in told} == {("interrupted", 3)}
-    assert {one.note for one in told} == {"it was cancelled"}
+    assert {(each.state, each.round) for each in told} == {("interrupted", 3)}
+    assert {each.note for each in told} == {"it was cancelled"}
     assert memory(4000) == 4000
     for run in runs:
         attempt = Attempt("PBS", "7.host", "train.log", memory_mb=4000)
         attempts.write(store.partial(run), 2, attempt)
-    for one in standings(study, "fedavg").values():
-        assert one.note.endswith("memory may have run out (PBS job 7.host, log train.log)")
+    for each in standings(study, "fedavg").values():
+        assert each.note.endswith("memory may have run out (PBS job 7.host, log train.log)")
     assert {store.attempts(run)[-1].ended for run in runs} == {"killed"}
     assert (memory(3000), memory(4000), memory(5000)) == (3000, 7000, 5000)
     (store.partial(runs[0]) / "attempt-3.json").write_text('{"ended": 5}')
@@ -150,9 +150,9 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
         main.main(["train", str(specs[1]), *store])
     capsys.readouterr()
     assert main.main(arguments) == 0
-    one, line = capsys.readouterr().out.splitlines()
-    assert one.startswith("interrupted  ")
-    assert one.endswith("seed 0: round 2 of 6, it was cancelled")
+    first, line = capsys.readouterr().out.splitlines()
+    assert first.startswith("interrupted  ")
+    assert first.endswith("seed 0: round 2 of 6, it was cancelled")
     assert line.startswith("1 of 2 runs done, 1 interrupted, about ")
     assert line.endswith(" s left")
 
@@ -192,8 +192,8 @@ def test_tensorboard_gets_the_curves_over_a_resume(planned: Plan) -> None:
         study.train("fedavg")
     assert study.train("fedavg") == 0
     [folder] = (study.root / "results" / "logs" / "tensorboard").glob("*/seed-0-*")
-    found = EventAccumulator(str(folder)).Reload()
-    curve = found.Scalars("accuracy/test, global")
+    written = EventAccumulator(str(folder)).Reload()
+    curve = written.Scalars("accuracy/test, global")
     assert [point.step for point in curve] == [1, 2, 3, 4, 5, 6]
     rows = study.store().metrics(run)
     chosen = rows[(rows["metric"] == "accuracy") & (rows["split"] == "test")]

@@ -47,14 +47,14 @@ def mutual_information(a: np.ndarray, b: np.ndarray) -> float:
 
 def silhouette(x: np.ndarray, y: np.ndarray) -> float:
     """Mean of (b - a) / max(a, b): a, b the mean distances to the own and to the nearest class."""
-    found = []
+    scores = []
     for i in range(len(x)):
         far = np.linalg.norm(x - x[i], axis=1)
-        own = (y == y[i]) & (np.arange(len(x)) != i)
-        a = far[own].mean()
+        alike = (y == y[i]) & (np.arange(len(x)) != i)
+        a = far[alike].mean()
         b = min(far[y == other].mean() for other in set(y) - {y[i]})
-        found.append((b - a) / max(a, b))
-    return float(np.mean(found))
+        scores.append((b - a) / max(a, b))
+    return float(np.mean(scores))
 
 
 def test_quality_of_features_is_as_counted_by_hand() -> None:
@@ -78,19 +78,19 @@ def small_world(n: int = 24) -> tuple[Any, torch.Tensor, np.ndarray]:
     network = Network(lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 3)))
     arrays = Arrays(x.numpy(), y, None, torch.device("cpu"), torch.float32)
     halves = [np.arange(0, n, 2), np.arange(1, n, 2)]
-    held = ClientData({"train": halves, "test": halves})
-    return SimpleNamespace(network=network, arrays=arrays, client_data=held, classes=3), x, y
+    data = ClientData({"train": halves, "test": halves})
+    return SimpleNamespace(network=network, arrays=arrays, client_data=data, classes=3), x, y
 
 
 def test_features_are_what_goes_into_the_classifier_of_each_model() -> None:
     simulation, x, y = small_world()
     first, second = simulation.network.init(1), simulation.network.init(2)
-    own = {
+    personal = {
         kind: {name: torch.stack([first[kind][name], second[kind][name]]) for name in first[kind]}
         for kind in ("params", "buffers")
     }
     shared = source(run="a", method="fedavg", simulation=simulation, weights={"global": first})
-    apart = source(run="b", method="local", simulation=simulation, weights={"personal": own})
+    apart = source(run="b", method="local", simulation=simulation, weights={"personal": personal})
     result = features.Features(samples=24).read([shared, apart])
 
     def by_hand(variables: Mapping[str, Any]) -> np.ndarray:
@@ -98,13 +98,13 @@ def test_features_are_what_goes_into_the_classifier_of_each_model() -> None:
         return np.asarray(torch.tanh(x @ weight.T + bias).double())
 
     rows = result.table.set_index("method")
-    expected = [features.quality(by_hand(one), y, 0) for one in (first, second)]
+    expected = [features.quality(by_hand(weights), y, 0) for weights in (first, second)]
     assert rows.loc["fedavg", ["nmi", "silhouette"]].tolist() == pytest.approx(expected[0])
     assert rows.loc["local", ["nmi", "silhouette"]].tolist() == pytest.approx(
         np.mean(expected, axis=0)
     )
     assert rows["stage"].to_dict() == {"fedavg": "global", "local": "personal"}
-    assert [(one.method, one.title) for one in result.panels] == [
+    assert [(panel.method, panel.title) for panel in result.panels] == [
         ("fedavg", ""),
         ("local", "client 0"),
     ]
@@ -148,9 +148,9 @@ def test_cooperation_is_correlated_over_pairs_of_who_took_part() -> None:
     for matrix, round_, present in ((everyone, 5, (0, 1, 2, 3)), (some, 10, (0, 2, 3))):
         pairs = [(i, j) for i in present for j in present if i != j]
         ours, theirs = [matrix[p] for p in pairs], [alike[p] for p in pairs]
-        found = result.table.loc[result.table["round"] == round_, "correlation"]
-        assert found.tolist() == pytest.approx([np.corrcoef(ours, theirs)[0, 1]] * 2)
-    assert [one.title for one in result.panels] == ["round 5", "round 10", "similarity of data"]
+        correlations = result.table.loc[result.table["round"] == round_, "correlation"]
+        assert correlations.tolist() == pytest.approx([np.corrcoef(ours, theirs)[0, 1]] * 2)
+    assert [panel.title for panel in result.panels] == ["round 5", "round 10", "similarity of data"]
     assert result.notes == ("no trace cooperation: fedavg",)
     assert math.isnan(cooperation.correlation(np.eye(3), np.eye(3))), "nobody learns from others"
 
@@ -169,8 +169,8 @@ def test_a_key_of_an_analysis_renames_it_and_no_run(tmp_path: Path) -> None:
     def planned(name: str, **study: Any) -> plan.Plan:
         return planned_with(tmp_path / name, **study)
 
-    def named(found: plan.Plan) -> list[str]:
-        return [one["analysis"] for one in found.studies["tiny"]["analyses"]]
+    def named(made: plan.Plan) -> list[str]:
+        return [analysis["analysis"] for analysis in made.studies["tiny"]["analyses"]]
 
     first = planned("a", analyses=ANALYSES)
     other = planned("b", analyses=[{"features": {"samples": 30}}, "cooperation"])
@@ -206,7 +206,7 @@ def test_an_analysis_is_made_once_and_shown(
     lab: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (
-        one["analysis"] for one in json.loads(
+        analysis["analysis"] for analysis in json.loads(
             (lab / "results/plan/studies/tiny.json").read_text()
         )["analyses"]
     )  # fmt: skip
@@ -219,8 +219,8 @@ def test_an_analysis_is_made_once_and_shown(
 
     bundles = sorted(map(str, (lab / "results/plan/bundles").glob("*.json")))
     assert main.main(["train", *bundles]) == 0
-    for one in (first, second):
-        assert main.main(["analyse", one]) == 0
+    for name in (first, second):
+        assert main.main(["analyse", name]) == 0
     home = lab / "results" / "analyses"
     table = pd.read_parquet(home / first / "table.parquet")
     assert table["method"].tolist() == ["fedavg", "pfedgraph"]
@@ -306,16 +306,16 @@ def test_complementarity_is_read_from_traces_and_drawn() -> None:
         "complementarity": torch.from_numpy(np.stack([alike, 1 - alike + np.eye(3)])),
     }
     runs = [source(traces=traces, counts=counts), source(run="r1", method="o", traces={})]
-    found = complementarity.Complementarity().read(runs)
-    assert found.notes == ("no traces similarity, complementarity: o",)
-    assert found.table["round"].tolist() == [2, 4]
-    assert found.table["models"].tolist() == pytest.approx([1, 1])
-    assert found.table["features"].tolist() == pytest.approx([1, -1])
-    assert [panel.title for panel in found.panels] == [
+    result = complementarity.Complementarity().read(runs)
+    assert result.notes == ("no traces similarity, complementarity: o",)
+    assert result.table["round"].tolist() == [2, 4]
+    assert result.table["models"].tolist() == pytest.approx([1, 1])
+    assert result.table["features"].tolist() == pytest.approx([1, -1])
+    assert [panel.title for panel in result.panels] == [
         *("data", "models", "features"),
         *complementarity.NETWORKS,
     ]
-    assert found.panels[1].picture.svg.startswith("<svg")
+    assert result.panels[1].picture.svg.startswith("<svg")
 
 
 # Strategies
@@ -330,12 +330,12 @@ def grouped(spread: float) -> tuple[np.ndarray, list[str]]:
 
 def test_distances_between_domains_by_hand() -> None:
     points = np.array([[0.0], [1.0], [10.0], [14.0], [7.0]])
-    names, found = strategies.distances(points, ["a", "a", "b", "b", "c"])
+    names, distances = strategies.distances(points, ["a", "a", "b", "b", "c"])
     assert names == ["a", "b", "c"]
     # Own distances 1 and 4; between a and b 10, 14, 9 and 13.
-    assert found[0, 1] == pytest.approx(math.log(11.5 / 2)) == found[1, 0]
-    assert found[0, 0] == pytest.approx(0) == found[1, 1]
-    assert np.isnan(found[2]).all(), "one client has nobody to be near to"
+    assert distances[0, 1] == pytest.approx(math.log(11.5 / 2)) == distances[1, 0]
+    assert distances[0, 0] == pytest.approx(0) == distances[1, 1]
+    assert np.isnan(distances[2]).all(), "one client has nobody to be near to"
 
 
 def test_strategies_read_the_last_round_of_who_took_part() -> None:
@@ -353,16 +353,16 @@ def test_strategies_read_the_last_round_of_who_took_part() -> None:
         source(traces=traces, domains=[*domains, "c"]),
         source(run="r1", method="other", traces={}, domains=[]),
     ]
-    found = strategies.Strategies().read(runs)
-    [row] = found.table.to_dict("records")
+    result = strategies.Strategies().read(runs)
+    [row] = result.table.to_dict("records")
     assert row["sparsity"] == pytest.approx(6 / 18)
     assert row["beta"] == pytest.approx(float(points.mean()) + 0.5)
     assert row["ari_rates"] == 1.0
-    assert found.notes == ("no traces xi, beta, inputs, rates: other",)
-    assert [panel.title for panel in found.panels] == [
+    assert result.notes == ("no traces xi, beta, inputs, rates: other",)
+    assert [panel.title for panel in result.panels] == [
         "share of own statistics, beta",
         "domains by share of own statistics, beta",
         "learning rate, eta",
     ], "rates of a domain are the same, so that nothing is to be divided by"
-    for panel in found.panels:
+    for panel in result.panels:
         assert panel.picture.svg.startswith("<svg")

@@ -40,8 +40,8 @@ def small_world(n: int = 60) -> Any:
     )
     arrays = Arrays(x, y, NORMALISATION, torch.device("cpu"), torch.float32)
     quarters = np.split(np.arange(2 * n), 4)
-    held = ClientData({"train": quarters[:2], "test": quarters[2:]})
-    return SimpleNamespace(network=network, arrays=arrays, client_data=held, classes=2)
+    data = ClientData({"train": quarters[:2], "test": quarters[2:]})
+    return SimpleNamespace(network=network, arrays=arrays, client_data=data, classes=2)
 
 
 def learnt_by_heart(simulation: Any, steps: int = 300) -> dict[str, Any]:
@@ -84,8 +84,8 @@ def test_what_is_known_of_a_sample_is_its_own_gradient_or_loss() -> None:
     variables = simulation.network.init(1)
     samples = np.array([3, 70, 9])
     for gradient in (True, False):
-        found = membership.known(variables, simulation, samples, gradient)
-        for sample, value in zip(samples, found, strict=True):
+        distances = membership.known(variables, simulation, samples, gradient)
+        for sample, value in zip(samples, distances, strict=True):
             index = torch.tensor([sample])
             params = {name: p.clone().requires_grad_() for name, p in variables["params"].items()}
             output = simulation.network.eval(params, {}, simulation.arrays.inputs(index)).outputs
@@ -101,15 +101,15 @@ def test_who_was_learnt_by_heart_is_found_and_who_was_not_is_not(by: Any) -> Non
     simulation = small_world(200)
     weights = {"heart": learnt_by_heart(simulation), "fresh": simulation.network.init(3)}
     runs = [
-        source(run=name, method=name, simulation=simulation, weights={"global": found}, traces={})
-        for name, found in weights.items()
+        source(run=name, method=name, simulation=simulation, weights={"global": tree}, traces={})
+        for name, tree in weights.items()
     ]
     result = Membership(by=by, shown=1).read(runs)
     rows = result.table.set_index("method")
     assert rows.loc["heart", "area"] > 0.8
     assert rows.loc["heart", "tpr"] > membership.FALSE
     assert rows.loc["fresh", "area"] == pytest.approx(0.5, abs=0.12)
-    assert [(one.method, one.title) for one in result.panels] == [
+    assert [(panel.method, panel.title) for panel in result.panels] == [
         ("heart", "client 0"),
         ("fresh", "client 0"),
     ]
@@ -121,14 +121,14 @@ def test_clients_own_models_are_attacked_one_by_one_and_small_clients_left_out()
     simulation = small_world()
     simulation.client_data.samples["test"][1] = simulation.client_data.samples["test"][1][:2]
     first = simulation.network.init(1)["params"]
-    own = {"params": {n: torch.stack([p, 2 * p]) for n, p in first.items()}, "buffers": {}}
-    run = source(simulation=simulation, weights={"personal": own}, traces={})
+    personal = {"params": {n: torch.stack([p, 2 * p]) for n, p in first.items()}, "buffers": {}}
+    run = source(simulation=simulation, weights={"personal": personal}, traces={})
     result = Membership().read([run])
     assert result.table["stage"].tolist() == ["personal"]
     assert result.notes == ("client 1 has fewer than 4 training or test samples",)
-    found = list(membership.models({"personal": own}, simulation, 5))
-    assert [client for _, client, _ in found] == [0, 1]
-    assert found[1][2]["params"]["0.bias"].equal(2 * first["0.bias"])
+    views = list(membership.models({"personal": personal}, simulation, 5))
+    assert [client for _, client, _ in views] == [0, 1]
+    assert views[1][2]["params"]["0.bias"].equal(2 * first["0.bias"])
 
 
 # Inversion
@@ -157,9 +157,9 @@ def test_images_are_found_in_their_gradient() -> None:
     index = torch.tensor([4])
     x, y = simulation.arrays.inputs(index), simulation.arrays.labels(index)
     pixels = simulation.arrays.pixels
-    found = inversion.inverted(Inversion(steps=250, tv=0.0), variables, simulation, x, y)
+    rebuilt = inversion.inverted(Inversion(steps=250, tv=0.0), variables, simulation, x, y)
     none = inversion.inverted(Inversion(steps=1, tv=0.0), variables, simulation, x, y)
-    better, worse = (inversion.psnr(pixels(x), pixels(one)) for one in (found, none))
+    better, worse = (inversion.psnr(pixels(x), pixels(images)) for images in (rebuilt, none))
     assert better > worse + 6
     assert pixels(x).min() >= 0
     assert pixels(x).max() <= 1
@@ -182,7 +182,7 @@ def test_real_and_virtual_batches_are_attacked_and_shown() -> None:
     result = attack.read([plain, virtual])
     rows = result.table[["method", "data"]].to_numpy().tolist()
     assert rows == [["fedavg", "real"], ["fedlgd", "real"], ["fedlgd", "virtual"]]
-    assert [one.title for one in result.panels] == [
+    assert [panel.title for panel in result.panels] == [
         f"{data} data, client 1" for data in ("real", "real", "virtual")
     ]
     assert "<svg" in result.panels[0].picture.svg

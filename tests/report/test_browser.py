@@ -26,12 +26,12 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_nothing_is_wider_than_the_page_but_in_a_box_that_shows_itself(measured):
-    assert [one["width"] for one in measured] == [390, 1400]
-    for one in measured:
-        assert one["page"] <= one["width"]
-        assert one["wide"] == []
-        assert len(one["boxes"]) > 20
-        for box in one["boxes"]:
+    assert [page["width"] for page in measured] == [390, 1400]
+    for page in measured:
+        assert page["page"] <= page["width"]
+        assert page["wide"] == []
+        assert len(page["boxes"]) > 20
+        for box in page["boxes"]:
             assert box["shaded"] and box["hinted"] == (box["over"] > 1), box
     phone, screen = measured
     assert any(box["hinted"] for box in phone["boxes"])
@@ -40,7 +40,7 @@ def test_nothing_is_wider_than_the_page_but_in_a_box_that_shows_itself(measured)
 
 
 def test_every_link_leads_somewhere_and_the_console_is_quiet(measured):
-    for one in measured:
-        assert one["links"] > 50
-        assert one["dead"] == []
-        assert one["problems"] == []
+    for page in measured:
+        assert page["links"] > 50
+        assert page["dead"] == []
+        assert page["problems"] == []

@@ -67,9 +67,9 @@ def two(root: Path) -> dict[str, Any]:
 def test_the_main_table_is_one_line_of_python(tmp_path, monkeypatch):
     two(tmp_path)
     monkeypatch.chdir(tmp_path)
-    found = fl.report.load("small")
-    assert list(found.columns) == fl.report.COLUMNS
-    told = found[["title", "point", "mean", "worst", "n_seeds", "n_missing"]].values.tolist()
+    main_table = fl.report.load("small")
+    assert list(main_table.columns) == fl.report.COLUMNS
+    told = main_table[["title", "point", "mean", "worst", "n_seeds", "n_missing"]].values.tolist()
     assert told == [["FedProx", "mu=1", 0.5, 0.5, 1, 0], ["FedAvg", "", 0.6, 0.5, 1, 1]]
     assert not (tmp_path / "results" / "tables").exists(), "reading writes nothing"
     assert fl.report.load("small", metric="loss")["mean"].tolist()[0] == 2.5

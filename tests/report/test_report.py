@@ -42,12 +42,12 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self.tags.append((tag, found))
-        self.ids += [found["id"]] if "id" in found else []
-        self.links += [found["href"]] if "href" in found else []
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
+        self.ids += [attributes["id"]] if "id" in attributes else []
+        self.links += [attributes["href"]] if "href" in attributes else []
         if tag == "table":
-            self._rows = self.tables.setdefault(found.get("class", "runs"), [])
+            self._rows = self.tables.setdefault(attributes.get("class", "runs"), [])
         elif tag == "tr":
             self._rows.append([])
         elif tag in ("td", "th"):
@@ -168,9 +168,9 @@ def test_majority_shares_are_those_counted_by_hand(tmp_path):
         },
         ["zero", "one"],
     )
-    found = read(tmp_path, "part", "digits · iid")
-    assert found.majority().tolist() == [0.25, 0.75]
-    assert found.population_majority() == 0.75
+    who = read(tmp_path, "part", "digits · iid")
+    assert who.majority().tolist() == [0.25, 0.75]
+    assert who.population_majority() == 0.75
     write_run(tmp_path / "runs", "a", clients([0.5, 0.7]))
     small(tmp_path, entry("a", "fedavg"))
     page, md, latex = made(tmp_path)
@@ -379,7 +379,7 @@ def test_distances_between_domains_are_a_table(tmp_path):
 def test_majority_is_over_the_test_samples_that_scores_are_over(tmp_path):
     counts = {"train": [[5, 1], [1, 9], [8, 0]], "test": [[3, 1], [2, 2], [4, 0]]}
     write_partition(tmp_path, "part", counts, ["a", "b"], unseen=[2])
-    part = read(tmp_path, "part", "digits · x")
-    assert part.majority().to_dict() == {0: 3 / 4, 1: 2 / 4}
-    assert part.majority(together=True).to_dict() == {0: 5 / 8, 1: 3 / 8}
-    assert part.population_majority() == 3 / 8
+    who = read(tmp_path, "part", "digits · x")
+    assert who.majority().to_dict() == {0: 3 / 4, 1: 2 / 4}
+    assert who.majority(together=True).to_dict() == {0: 5 / 8, 1: 3 / 8}
+    assert who.population_majority() == 3 / 8

@@ -34,20 +34,20 @@ def two_seeds(store: Path) -> dict:
 
 
 def row(frame: pd.DataFrame, method: str) -> pd.Series:
-    (found,) = (r for _, r in frame[frame["method"] == method].iterrows())
-    return found
+    (measured,) = (r for _, r in frame[frame["method"] == method].iterrows())
+    return measured
 
 
 def test_mean_and_spreads_are_those_worked_out_by_hand(tmp_path):
     rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
-    found = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
+    measured = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
     # Seeds: 0.6 and 0.7. Clients over seeds: 0.55 and 0.75.
-    assert found["mean"] == pytest.approx(0.65)
-    assert found["sd_seeds"] == pytest.approx(math.sqrt(0.005))
-    assert found["sd_clients"] == pytest.approx(math.sqrt(0.02))
-    assert found["worst"] == pytest.approx(0.55)
-    assert found["p10"] == pytest.approx(0.57)
-    assert (found["round"], found["stage"], found["n_seeds"]) == (2, "global", 2)
+    assert measured["mean"] == pytest.approx(0.65)
+    assert measured["sd_seeds"] == pytest.approx(math.sqrt(0.005))
+    assert measured["sd_clients"] == pytest.approx(math.sqrt(0.02))
+    assert measured["worst"] == pytest.approx(0.55)
+    assert measured["p10"] == pytest.approx(0.57)
+    assert (measured["round"], measured["stage"], measured["n_seeds"]) == (2, "global", 2)
 
 
 def test_the_personal_stage_is_reported_from_its_first_round(tmp_path):
@@ -76,8 +76,8 @@ def test_the_best_round_of_each_client_counts_where_it_is_asked_for(tmp_path):
     last, runs = tables.collect(made, tmp_path)
     assert row(summaries.summarise(last, runs, "accuracy"), "fedavg")["mean"] == pytest.approx(0.65)
     rows, runs = tables.collect({**made, "scored": "best"}, tmp_path)
-    found = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
-    assert found["mean"] == pytest.approx((0.2 + 0.5) / 2)
+    measured = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
+    assert measured["mean"] == pytest.approx((0.2 + 0.5) / 2)
     assert summaries.points(rows, runs, "accuracy")["val"].item() == pytest.approx((0.9 + 0.5) / 2)
     # Who cannot tell a best round is scored in the last one.
     rows = rows[(rows["split"] == "test") | (rows["client"] == 1)].drop(columns=summaries.SCORED)
@@ -161,13 +161,13 @@ def test_the_runs_table_says_what_was_stacked_and_what_a_run_stands_on(tmp_path)
     write_run(tmp_path, "g1", clients([0.5]), start="gone")
     made = [entry(run, run, seed=int(run[1])) for run in ("a0", "a1", "f0", "g0", "g1", "z0")]
     _, runs = tables.collect(plan(made), tmp_path)
-    found = runs.set_index("run")
-    assert found["stack"].dropna().to_dict() == {
+    measured = runs.set_index("run")
+    assert measured["stack"].dropna().to_dict() == {
         **{"a0": "a0, a1", "a1": "a0, a1"},
         **{"f0": "f0", "g0": "g0", "g1": "g1"},
     }
-    assert found.groupby("stack")["seconds"].sum()["a0, a1"] == 8.0
-    before = found["rounds_before"].dropna().to_dict()
+    assert measured.groupby("stack")["seconds"].sum()["a0, a1"] == 8.0
+    before = measured["rounds_before"].dropna().to_dict()
     assert before == {"a0": 0, "a1": 0, "f0": 10, "g0": 15}, "g1's and z0's are not known"
 
 
@@ -179,15 +179,15 @@ def test_points_of_a_grid_that_are_not_there_are_counted(tmp_path):
         entry("s", "fedavg"),
     ]
     summary = summaries.summarise(*tables.collect(made, tmp_path), "accuracy")
-    part, plain = row(summary, "fedprox"), row(summary, "fedavg")
-    assert (part["n_points"], part["n_points_there"], part["mean"]) == (3, 1, 0.5)
+    gridded, plain = row(summary, "fedprox"), row(summary, "fedavg")
+    assert (gridded["n_points"], gridded["n_points_there"], gridded["mean"]) == (3, 1, 0.5)
     assert (plain["n_points"], plain["n_points_there"], plain["n_missing"]) == (1, 0, 1)
-    assert summaries.gaps(part) == "1 of 3 grid points there"
+    assert summaries.gaps(gridded) == "1 of 3 grid points there"
     assert summaries.gaps(plain) == "1 missing", "no grid"
     for run, value in (("r", 0.4), ("p1", 0.1)):
         write_run(tmp_path, run, [*clients([value]), *clients([value], split="val")], "diverged")
-    part = row(summaries.summarise(*tables.collect(made, tmp_path), "accuracy"), "fedprox")
-    assert summaries.gaps(part) == "", "what diverged is there"
+    gridded = row(summaries.summarise(*tables.collect(made, tmp_path), "accuracy"), "fedprox")
+    assert summaries.gaps(gridded) == "", "what diverged is there"
 
 
 def test_a_grid_is_selected_for_each_setting_by_itself(tmp_path):
@@ -210,9 +210,9 @@ def test_missing_and_diverged_runs_are_counted_and_kept_out_of_the_mean(tmp_path
     write_run(tmp_path, "a2", clients([0.0, math.nan]), state="diverged")
     made["runs"] += [entry("a2", "fedavg", seed=2), entry("a3", "fedavg", seed=3)]
     rows, runs = tables.collect(made, tmp_path)
-    found = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
-    assert (found["n_seeds"], found["n_diverged"], found["n_missing"]) == (2, 1, 1)
-    assert found["mean"] == pytest.approx(0.65)
+    measured = row(summaries.summarise(rows, runs, "accuracy"), "fedavg")
+    assert (measured["n_seeds"], measured["n_diverged"], measured["n_missing"]) == (2, 1, 1)
+    assert measured["mean"] == pytest.approx(0.65)
     assert set(rows["run"]) == {"a0", "a1", "a2", "b0", "b1"}
     missing = runs[runs["run"] == "a3"].iloc[0]
     assert missing["state"] == "missing"
@@ -221,31 +221,31 @@ def test_missing_and_diverged_runs_are_counted_and_kept_out_of_the_mean(tmp_path
 
 def test_paired_comparison_counts_seeds_and_clients_apart(tmp_path):
     rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
-    (found,) = summaries.paired(rows, runs, "accuracy", "fedavg").to_dict("records")
+    (measured,) = summaries.paired(rows, runs, "accuracy", "fedavg").to_dict("records")
     # Local minus FedAvg: client 0 gains 0.4 and 0.3, client 1 loses 0 and 0.1.
-    assert found["method"] == "local"
-    assert found["difference"] == pytest.approx(0.15)
-    assert found["difference_sd_seeds"] == pytest.approx(math.sqrt(0.005))
-    assert (found["better"], found["equal"], found["worse"]) == (0.5, 0.0, 0.5)
-    assert (found["n_seeds"], found["n_clients"], found["p_sign"]) == (2, 2, 1.0)
+    assert measured["method"] == "local"
+    assert measured["difference"] == pytest.approx(0.15)
+    assert measured["difference_sd_seeds"] == pytest.approx(math.sqrt(0.005))
+    assert (measured["better"], measured["equal"], measured["worse"]) == (0.5, 0.0, 0.5)
+    assert (measured["n_seeds"], measured["n_clients"], measured["p_sign"]) == (2, 2, 1.0)
 
 
 def test_paired_comparison_is_over_common_seeds_at_the_selected_points(tmp_path):
     made = two_seeds(tmp_path)
     made["runs"] = [e for e in made["runs"] if e["run"] != "a1"]
     rows, runs = tables.collect(made, tmp_path)
-    (found,) = summaries.paired(rows, runs, "accuracy", "fedavg").to_dict("records")
-    assert (found["n_seeds"], found["difference"]) == (1, pytest.approx(0.2))
-    assert (found["better"], found["equal"]) == (0.5, 0.5)
+    (measured,) = summaries.paired(rows, runs, "accuracy", "fedavg").to_dict("records")
+    assert (measured["n_seeds"], measured["difference"]) == (1, pytest.approx(0.2))
+    assert (measured["better"], measured["equal"]) == (0.5, 0.5)
     for baseline in (None, "nobody"):
-        found = summaries.paired(rows, runs, "accuracy", baseline)
-        assert found.empty and list(found.columns) == summaries.PAIRED_COLUMNS
+        measured = summaries.paired(rows, runs, "accuracy", baseline)
+        assert measured.empty and list(measured.columns) == summaries.PAIRED_COLUMNS
     made = grid(tmp_path / "grid")
     write_run(tmp_path / "grid", "a", clients([0.4, 0.4]))
     made["runs"].append(entry("a", "fedavg"))
     rows, runs = tables.collect(made, tmp_path / "grid")
-    (found,) = summaries.paired(rows, runs, "accuracy", "fedprox").to_dict("records")
-    assert found["difference"] == pytest.approx(-0.1)
+    (measured,) = summaries.paired(rows, runs, "accuracy", "fedprox").to_dict("records")
+    assert measured["difference"] == pytest.approx(-0.1)
 
 
 def test_less_is_better_for_a_loss(tmp_path):
@@ -255,8 +255,8 @@ def test_less_is_better_for_a_loss(tmp_path):
     rows, runs = tables.collect(made, tmp_path)
     base = row(summaries.summarise(rows, runs, "loss"), "base")
     assert (base["worst"], base["p10"]) == (3.0, 3.0)
-    (found,) = summaries.paired(rows, runs, "loss", "base").to_dict("records")
-    assert (found["better"], found["p_sign"]) == (1.0, 0.25)
+    (measured,) = summaries.paired(rows, runs, "loss", "base").to_dict("records")
+    assert (measured["better"], measured["p_sign"]) == (1.0, 0.25)
     assert summaries.ranked(rows, runs, "loss")["method"].tolist() == ["other", "base"]
 
 
@@ -312,9 +312,9 @@ def test_tables_that_are_removed_at_once_by_another_snakemake_do_no_harm(tmp_pat
             path.unlink()
 
     monkeypatch.setattr(tables.files, "write_bytes", lose)
-    found = result_files.write(made, store, results)
+    measured = result_files.write(made, store, results)
     assert [path.read_bytes() for path in result_files.paths(results, "small")[2:]] == shown
-    for table, same in zip(found, wanted, strict=True):
+    for table, same in zip(measured, wanted, strict=True):
         pd.testing.assert_frame_equal(table, same)
 
 
@@ -343,9 +343,9 @@ def test_nothing_trained_yet_is_no_error(tmp_path):
     assert rows.empty
     assert {c: str(t) for c, t in rows.dtypes.items()} == {**LONG, "hp.mu": "Int64"}
     assert list(runs.loc[runs["selected"], "run"]) == ["a", "b"]
-    found = summaries.summarise(rows, runs, "accuracy")
-    assert list(found["n_missing"]) == [1, 1]
-    assert np.isnan(found["mean"]).all()
+    measured = summaries.summarise(rows, runs, "accuracy")
+    assert list(measured["n_missing"]) == [1, 1]
+    assert np.isnan(measured["mean"]).all()
 
 
 def test_a_difference_is_named_if_it_is_larger_than_the_noise_between_seeds(tmp_path):
@@ -357,9 +357,9 @@ def test_a_difference_is_named_if_it_is_larger_than_the_noise_between_seeds(tmp_
             made.append(entry(f"{method}{seed}", method, seed=seed))
     write_run(tmp_path, "d0", clients([0.1, 0.1]))
     made.append(entry("d0", "d"))
-    found = summaries.ranked(*tables.collect(plan(made), tmp_path), "accuracy")
+    measured = summaries.ranked(*tables.collect(plan(made), tmp_path), "accuracy")
     # a - b: 0.01, 0.005, -0.01. b - c: 0.09, 0.095, 0.11: t = 16, beyond 4.3. d has one seed.
-    assert found[["method", "n_seeds", "beats"]].values.tolist() == [
+    assert measured[["method", "n_seeds", "beats"]].values.tolist() == [
         ["a", 3, ["c"]],
         ["b", 3, ["c"]],
         ["c", 3, []],
