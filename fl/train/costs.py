@@ -81,26 +81,36 @@ def measure(simulation: Simulation, state: State) -> Costs:
     Args:
         state: Any state of the run.
     """
+    runs = [(simulation, state)]
     if simulation.by_modality:
-        return _over_modalities(simulation, state)
-    simulation = replace(simulation, training=replace(simulation.training, stragglers=0.0))
+        states = [state_of(modal, state) for modal in simulation.method.by_modality]
+        runs = list(zip(simulation.by_modality, states, strict=True))
+    weights = np.array([len(alone.client_data.participants) for alone, _ in runs])
+    shares = weights / weights.sum()
     rounds = range(1, simulation.training.rounds + 1)
-    each = list(_rounds(simulation, state, rounds))
-    alike = groupby((down, up) for down, up, _ in each)
-    down, up, flops = (sum(numbers) / len(each) for numbers in zip(*each, strict=True))
-    client = state.client_states.initial
+    each = [list(_rounds(alone, its, rounds)) for alone, its in runs]
+    mean = np.tensordot(shares, np.array(each, float), 1)
+    alike = groupby(mean[:, :2].round().astype(int).tolist())
+    down, up, flops = (mean.sum(0) / len(rounds)).tolist()
+    clients = [its.client_states.initial for _, its in runs]
     # A client's number and class counts are left out: it knows them itself. The server keeps what
     # it made for each client until it sends that.
-    payloads = trees.nbytes(client.get(PAYLOAD, {})) * state.client_states.count
+    kept, payloads = (
+        round(float(shares @ [trees.nbytes(tree) for tree in of_clients]))
+        for of_clients in (
+            [{k: leaf for k, leaf in client.items() if k not in KNOWN} for client in clients],
+            [client.get(PAYLOAD, {}) for client in clients],
+        )
+    )
     return Costs(
         participants=len(simulation.plan(1).clients),
         traffic=[[len(list(same)), *sizes] for sizes, same in alike],
         bytes_down=down,
         bytes_up=up,
         flops=flops,
-        flops_server=_of_server(simulation.method, state.server, rounds),
-        state_client=trees.nbytes({k: leaf for k, leaf in client.items() if k not in KNOWN}),
-        state_server=trees.nbytes(state.server) + payloads,
+        flops_server=sum(_of_server(alone.method, its.server, rounds) for alone, its in runs),
+        state_client=kept,
+        state_server=trees.nbytes(state.server) + payloads * state.client_states.count,
     )
 
 
@@ -114,41 +124,11 @@ def _of_server(method: Method, server: Tree, rounds: Sequence[int]) -> float:
     return total / len(rounds)
 
 
-def _over_modalities(simulation: Simulation, state: State) -> Costs:
-    """Means over the modalities, each weighing as much as it has clients."""
-    each = [
-        measure(alone, state_of(modal, state))
-        for modal, alone in zip(simulation.method.by_modality, simulation.by_modality, strict=True)
-    ]
-    shares = np.array(
-        [len(alone.client_data.participants) for alone in simulation.by_modality], float
-    )
-    shares /= shares.sum()
-
-    def mean(values: Sequence[float]) -> float:
-        return float(shares @ np.array(values))
-
-    traffic = [[sizes for n, *sizes in costs.traffic for _ in range(n)] for costs in each]
-    rounds = [
-        tuple(round(mean(sizes)) for sizes in zip(*pairs, strict=True))
-        for pairs in zip(*traffic, strict=True)
-    ]
-    return Costs(
-        participants=len(simulation.plan(1).clients),
-        traffic=[[len(list(same)), *sizes] for sizes, same in groupby(rounds)],
-        bytes_down=mean([costs.bytes_down for costs in each]),
-        bytes_up=mean([costs.bytes_up for costs in each]),
-        flops=mean([costs.flops for costs in each]),
-        flops_server=sum(costs.flops_server for costs in each),
-        state_client=round(mean([costs.state_client for costs in each])),
-        state_server=trees.nbytes(state.server),
-    )
-
-
 def _rounds(
     simulation: Simulation, state: State, rounds: Sequence[int]
 ) -> Iterator[tuple[int, int, float]]:
     """Bytes down and up and operations of each round; equal rounds are measured once."""
+    simulation = replace(simulation, training=replace(simulation.training, stragglers=0.0))
     measured: dict[Any, ShortRound] = {}
     for number in rounds:
         pattern = tuple(

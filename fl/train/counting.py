@@ -1,9 +1,10 @@
-"""A round of one client with one step of each pass: the bytes and operations in it."""
+"""Bytes and operations of a round of one client, which the engine takes with one step a pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,12 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import PAYLOAD, Method, Pass, Phase, Sweep
+from fl.api.protocols import Payload
 from fl.api.trees import Tree
-from fl.engine.backends import BACKENDS, Cohort
+from fl.engine import engine
 from fl.engine.batches import Schedule
 from fl.engine.simulation import Simulation
-from fl.engine.state import State
-from fl.engine.sweeps import sweep
+from fl.engine.state import HOST, State
 from fl.pytorch.operations import Operations
 
 ONCE = 2**62
@@ -96,51 +97,106 @@ class ShortRound:
         self.down += sum(leaf.numel() * leaf.element_size() for leaf in new)
         self.known += new
 
+    def payload(self, server: Tree, client: Tree, *, of: Payload) -> Tree:
+        """What a phase's ``payload`` makes for the client."""
+        given = of(server, client)
+        self.down += trees.nbytes(given)
+        return given
+
 
 def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound:
-    """A round of the client with most samples, with one step of each pass, as `fl.engine.engine`
-    goes through it.
-    """
+    """A round of the client with most samples, with one step of each pass."""
     everybody = replace(simulation.training, participation=1.0)
     short = replace(simulation, method=_shortened(simulation.method), training=everybody)
-    plan = short.plan(round_)
-    row = plan.n.argmax()[None].cpu()
-    ids, n = plan.clients[row], plan.n[row]
-    clients = state.some(ids, plan.arrays.device)
-    server, done, fresh = state.server, ShortRound(), True
+    plan, done, renewed = replace(short.plan(round_), team=None), ShortRound(), True
+    operations = Operations()
+    row = plan.n.argmax()[None].cpu().numpy()
     phases = zip(short.method.phases, simulation.method.phases, plan.rosters, strict=True)
-    for number, (phase, whole, roster) in enumerate(phases):
+    for number, (phase, stated, roster) in enumerate(phases):
         if roster is None or not any(roster.schedules):
             continue
-        sent = dict(phase.send(server) if phase.send else server)
+        sent = dict(phase.send(state.server) if phase.send else state.server)
         done.receive(sent)
-        if phase.payload:
-            payload = trees.vmap(phase.payload, (None, 0))(server, clients)
-            clients = {**clients, PAYLOAD: payload}
-        if phase.payload or fresh:
-            done.down += trees.nbytes(clients.get(PAYLOAD, {}))
-        upload: Tree = {}
-        passes = zip(phase.passes, whole.passes, roster.schedules, strict=True)
-        for pass_, stated, schedule in passes:
-            if schedule is None:
-                continue
-            its = schedule.take(row.numpy())
-            cohort = Cohort(clients, ids, sent, False, its, plan.arrays, plan.round, plan.lr)
-            if isinstance(pass_, Sweep):
-                clients, upload, counts = _swept(pass_, cohort, upload)
-                steps = schedule.weight.sum((1, 2))
-            else:
-                clients, upload, counts = _trained(pass_, cohort)
-                steps = schedule.steps
-            done.work.append(Work(stated, steps, counts))
-        done.up += trees.nbytes(upload)
-        if phase.payload:
-            clients = {key: leaf for key, leaf in clients.items() if key != PAYLOAD}
+        if renewed and not phase.payload:
+            done.down += trees.nbytes(state.client_states.initial.get(PAYLOAD, {}))
+        alone = roster.take(row)
+        first = [s and _first(p, s) for p, s in zip(phase.passes, alone.schedules, strict=True)]
+        laps = [_Laps(operations) for _ in phase.passes]
+        watched = replace(
+            phase,
+            passes=tuple(lap.watched(p) for lap, p in zip(laps, phase.passes, strict=True)),
+            send=lambda server, sent=sent: sent,
+            payload=phase.payload and partial(done.payload, of=phase.payload),
+        )
+        alone = replace(alone, schedules=tuple(first))
+        with operations:
+            [answers] = engine.run_phase(watched, [state], [alone], plan, "loop")
+        for lap, pass_, schedule in zip(laps, stated.passes, roster.schedules, strict=True):
+            if schedule is not None:
+                sweep = isinstance(pass_, Sweep)
+                steps = schedule.weight.sum((1, 2)) if sweep else schedule.steps
+                done.work.append(Work(pass_, steps, lap.counts(pass_)))
+        [kept], [uploads], [n] = answers.kept, answers.uploads, answers.n
+        done.up += trees.nbytes(uploads)
         if number + 1 < len(plan.rosters):  # What comes of the last is not asked.
-            server, after = phase.aggregate(server, clients, upload, n)
-            old, new = (trees.leaves(tree.get(PAYLOAD, {})) for tree in (clients, after))
-            fresh, clients = list(map(id, old)) != list(map(id, new)), after
+            server, after = phase.aggregate(state.server, kept, uploads, n)
+            old, new = (trees.leaves(tree.get(PAYLOAD, {})) for tree in (kept, after))
+            renewed = list(map(id, old)) != list(map(id, new))
+            state = State(server, state.client_states.put(alone.clients, trees.to(after, HOST)))
     return done
+
+
+def _first(pass_: Pass | Sweep, schedule: Schedule) -> Schedule:
+    """The first step of a pass, or the first sample of a sweep."""
+    if isinstance(pass_, Pass):
+        return schedule.begin(1, pass_.refreshes)
+    index, weight = schedule.index[:, :1, :1], schedule.weight[:, :1, :1]
+    return Schedule(index, weight, schedule.steps.clip(max=1))
+
+
+class _Laps:
+    """What had been counted before and after each function of a pass, one after another."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations, self.totals, self.calls = operations, list[int](), list[int]()
+
+    def watched(self, pass_: Pass | Sweep) -> Pass | Sweep:
+        """The pass, counted."""
+        end = self._noted(pass_.end)
+        if isinstance(pass_, Sweep):
+            return replace(pass_, look=self._noted(pass_.look), end=end)
+        refreshes = [replace(r, adapt=self._noted(r.adapt)) for r in pass_.refreshes]
+        return replace(
+            pass_,
+            begin=self._noted(pass_.begin),
+            update=self._noted(pass_.update),
+            refreshes=tuple(refreshes),
+            end=end,
+        )
+
+    def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*given: Any) -> Any:
+            self._note()
+            result = function(*given)
+            self._note()
+            return result
+
+        return call
+
+    def _note(self) -> None:
+        self.totals.append(self._operations.total)
+        self.calls.append(self._operations.calls)
+
+    def counts(self, pass_: Pass | Sweep) -> Counts:
+        """What they come to."""
+        first, begun, *steps, last, after = self.totals
+        if isinstance(pass_, Sweep):
+            return Counts(begun - first, after - last)
+        # From the end of one function to that of the next.
+        step, *refreshes = np.diff([begun, *steps[1::2]]).tolist() or [0]
+        once, calls = begun - first + after - last, self.calls[-2] - self.calls[1]
+        return Counts(step, once, calls, tuple(refreshes))
 
 
 def _shortened(method: Method) -> Method:
@@ -160,51 +216,3 @@ def _shortened(method: Method) -> Method:
 
     passes = tuple(map(pass_of, method.passes))
     return replace(method, passes=passes, before=tuple(map(phase_of, method.before)))
-
-
-Result = tuple[Tree, Tree, Counts]
-"""What a client keeps and what it sends after a short pass, and the operations."""
-
-
-def _swept(pass_: Sweep, cohort: Cohort, sent: Tree) -> Result:
-    """After a look at one sample."""
-    schedule = cohort.schedule
-    index, weight = schedule.index[:, :1, :1], schedule.weight[:, :1, :1]
-    short = replace(cohort, schedule=Schedule(index, weight, schedule.steps.clip(max=1)))
-    once, whole = Operations(), Operations()
-    with whole:
-        kept, upload = sweep(replace(pass_, end=_counted(pass_.end, once)), short, sent, "loop")
-    return kept, upload, Counts(whole.total - once.total, once.total)
-
-
-def _trained(pass_: Pass, cohort: Cohort) -> Result:
-    """After one step."""
-    refreshing = [_stepped(pass_, cohort, (number,))[2] for number in range(len(pass_.refreshes))]
-    kept, upload, alone = _stepped(pass_, cohort, ())
-    refreshes = tuple(counts.step - alone.step for counts in refreshing)
-    return kept, upload, replace(alone, refreshes=refreshes)
-
-
-def _stepped(pass_: Pass, cohort: Cohort, refreshes: tuple[int, ...]) -> Result:
-    """After one step with these of the refreshes."""
-    once, whole = Operations(), Operations()
-    short = replace(
-        pass_,
-        begin=_counted(pass_.begin, once),
-        end=_counted(pass_.end, once),
-        refreshes=tuple(pass_.refreshes[number] for number in refreshes),
-    )
-    extra = tuple(cohort.schedule.extra[number] for number in refreshes)
-    schedule = replace(cohort.schedule, extra=extra).begin(1, short.refreshes)
-    with whole:
-        kept, upload, _ = BACKENDS["loop"](short, replace(cohort, schedule=schedule))
-    step, calls = whole.total - once.total, whole.calls - once.calls
-    return kept, upload, Counts(step, once.total, calls)
-
-
-def _counted(function: Callable[..., Any], counter: Operations) -> Callable[..., Any]:
-    def call(*given: Any) -> Any:
-        with counter:
-            return function(*given)
-
-    return call
