@@ -1,7 +1,7 @@
 """A study's results as files: its tables, and the numbers and curves shown by version control.
 
 `fl.report.tables` writes ``tables/<study>.parquet`` and ``.runs.parquet``. From them are made
-``metrics/<study>.json``, the summary by setting and method, and ``plots/<study>.csv``, a line per
+``metrics/<study>.json``, the means by setting and method, and ``plots/<study>.csv``, a line per
 setting, method and round: plain enough for `dvc metrics` and `dvc plots`, and for `git diff`.
 """
 
@@ -17,12 +17,6 @@ import pyarrow as pa
 from fl.base import files
 from fl.base.schema import SETTING
 from fl.report import over_rounds, summaries, tables
-
-SHOWN = ("mean", "sd_seeds", "sd_clients", "worst", "n_seeds", "n_diverged", "n_missing")
-GRID = ("n_points", "n_points_there")
-"""What the metrics say of a method, see `fl.report.summaries.summarise`; of its grid only if it
-has one.
-"""
 
 
 def paths(results: Path, study: str) -> list[Path]:
@@ -80,13 +74,16 @@ def there(
 
 
 def _metrics(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> dict[str, Any]:
-    """``{setting: {method: {mean: 0.96, ...}}}``, without means of nothing."""
-    by_place: dict[str, Any] = {}
-    for row in summaries.summarise(rows, runs, metric).to_dict("records"):
-        shown = (*SHOWN, *GRID) if row["n_points"] > 1 else SHOWN
-        told = {key: row[key] for key in shown if pd.notna(row[key])}
-        by_place.setdefault(_place(row), {})[row["method"]] = told
-    return by_place
+    """``{method: 0.96}``, without means of nothing; ``{setting: {method: 0.96}}`` where a study has
+    several settings, which are named by what tells them apart.
+    """
+    summary = summaries.summarise(rows, runs, metric)
+    apart = [key for key in SETTING if summary[key].nunique() > 1]
+    means: dict[str, Any] = {}
+    for row in summary[summary["mean"].notna()].to_dict("records"):
+        place = " / ".join(str(row[key]) for key in apart)
+        (means.setdefault(place, {}) if apart else means)[row["method"]] = row["mean"]
+    return means
 
 
 def _curves(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> str:

@@ -7,10 +7,8 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import project
-import yaml
 from project import REPOSITORY, Project
 
 FILES = (
@@ -72,12 +70,6 @@ class Versioned(Project):
         found = sorted(names[run] for run in self.records() if run not in before)
         assert self.started(output) == {self.bundle(name) for name in found}, output
         return found
-
-    def metrics(self, method: str) -> dict[str, Any]:
-        """What `results/metrics` says of a method in the one setting."""
-        found = (self.root / "results/metrics/small.json").read_text()
-        [setting] = yaml.safe_load(found).values()
-        return dict(setting[method])
 
     def clone(self, root: Path) -> Versioned:
         """A clone by git, which knows the remotes and has no results."""

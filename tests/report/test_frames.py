@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,8 @@ def test_full_tables_are_read_without_a_store_and_those_of_another_plan_are_not(
     write_plan(tmp_path / "results", made)
     store = tmp_path / "results" / "runs"
     result_files.write(made, store, tmp_path / "results")
+    means = json.loads((tmp_path / "results" / "metrics" / "small.json").read_text())
+    assert means == {"fedprox": 0.5, "fedavg": pytest.approx(0.6)}
     store.rename(tmp_path / "away")
     assert fl.report.load("small", tmp_path / "results")["mean"].tolist() == [0.5, 0.6]
     write_plan(tmp_path / "results", made | {"hash": "another"})
