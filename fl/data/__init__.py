@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -18,19 +17,6 @@ from fl.data.contents import content
 from fl.data.download import Source, fetch
 from fl.data.lock import Lock
 from fl.data.prepared import DESCRIPTION, Prepared, Writer
-
-__all__ = [
-    "PUBLISHED",
-    "Dataset",
-    "Supply",
-    "check_complete",
-    "gather",
-    "own",
-    "placed",
-    "prepare",
-    "raw_name",
-    "sources",
-]
 
 
 class Dataset(Protocol):
@@ -84,7 +70,7 @@ class Supply:
     Attributes:
         origin: See `fetch`.
         lock: The checksums of files whose publisher states none.
-        content: What the user's own files (`own`) must have in them, see `fl.data.contents`.
+        content: What the user's own files (`own_files`) must have in them, see `fl.data.contents`.
     """
 
     origin: str | None = None
@@ -128,7 +114,7 @@ def placed(source: Source, origin: str | None, raw: Path) -> Path | None:
     return Path(url2pathname(address.path)) if address.scheme == "file" else None
 
 
-def own(dataset: Dataset, origin: str | None) -> dict[str, list[Path]]:
+def own_files(dataset: Dataset, origin: str | None) -> dict[str, list[Path]]:
     """What a data set reads of the user's own: its ``path``, and files at a ``file:`` address for
     which it states no checksum.
 
@@ -156,26 +142,25 @@ def gather(dataset: Dataset, raw: str | Path, supply: Supply = PUBLISHED) -> lis
         DataError: If a file cannot be had, or if one of the user's own has another content than
             ``supply`` states.
     """
-    users = own(dataset, supply.origin)
-    _check(supply.content, {name: content(users[name]) for name in users if name in supply.content})
-    return [_fetched(source, raw, supply, source.name in users) for source in sources(dataset)]
+    users, known = own_files(dataset, supply.origin), supply.content
+    _check(known, {name: content(users[name]) for name in users if name in known})
+    # What is the user's own is held to its content alone, and not to the lock.
+    return [
+        fetch(
+            source,
+            raw,
+            supply.origin,
+            None if source.name in users else supply.lock,
+            known.get(source.name),
+        )
+        for source in sources(dataset)
+    ]
 
 
-def _fetched(source: Source, raw: str | Path, supply: Supply, users: bool) -> Path:
-    """See `fetch`. What is the user's own is held to its content alone, and not to the lock."""
-    lock, known = None if users else supply.lock, supply.content.get(source.name)
-    if source.sha256 or not known or (lock and lock.expected(source.name)):
-        return fetch(source, raw, supply.origin, lock)
-    path = fetch(dataclasses.replace(source, sha256=known), raw, supply.origin)
-    if lock:
-        lock.record(source.name, known)
-    return path
-
-
-def _check(expected: Mapping[str, str], found: Mapping[str, str]) -> None:
+def _check(expected: Mapping[str, str], actual: Mapping[str, str]) -> None:
     """Raise a `DataError` for the first file that is not what it was, or what it must be."""
-    for name in expected.keys() & found.keys():
-        if expected[name] != found[name]:
+    for name in expected.keys() & actual.keys():
+        if expected[name] != actual[name]:
             raise DataError(
                 f"{name}: has changed since it was planned what to do with it; start again, and"
                 " what is made of it gets another name"
@@ -194,45 +179,21 @@ def prepare(
     A folder that is complete stays as it is.
 
     Raises:
-        DataError: If the folder holds the same data set with other parameters, or from other files
-            than the lock says; if it is damaged; or if a source cannot be had.
+        DataError: If the folder was made from other files than the lock says; if it is damaged; or
+            if a source cannot be had.
     """
     folder = Path(folder)
-    prepared = _opened(folder)
-    if prepared is None:
+    if not (folder / DESCRIPTION).exists():
         _make(dataset, name, Path(raw), folder, supply)
-        prepared = Prepared.open(folder)
-    params = _params(dataset)
-    if (prepared.name, prepared.params) != (name, params):
-        raise DataError(
-            f"{folder}: holds {prepared.name} {prepared.params}, not {name} {params}; delete the"
-            " folder or prepare into another"
-        )
+    prepared = Prepared.open(folder)
     _check_lock(prepared, dataset, supply)
     return prepared
-
-
-def _opened(folder: Path) -> Prepared | None:
-    if not (folder / DESCRIPTION).exists():
-        return None
-    try:
-        return Prepared.open(folder)
-    except DataError:
-        # Another Snakemake that is about to prepare it as well first takes the description away.
-        if (folder / DESCRIPTION).exists():
-            raise
-        return None
-
-
-def _params(dataset: Dataset) -> Any:
-    """As they are read back: JSON knows no tuples."""
-    return json.loads(json.dumps(dataclasses.asdict(dataset)))
 
 
 def _make(dataset: Dataset, name: str, raw: Path, folder: Path, supply: Supply) -> None:
     paths = gather(dataset, raw, supply)
     known = {source.name: source.sha256 for source in sources(dataset)}
-    users = own(dataset, supply.origin)
+    users = own_files(dataset, supply.origin)
     contents = {path.name: known[path.name] or sha256(path) for path in paths}
     contents |= {name: content(files) for name, files in users.items() if name not in contents}
     _check(supply.content, contents)
@@ -241,14 +202,15 @@ def _make(dataset: Dataset, name: str, raw: Path, folder: Path, supply: Supply) 
         with Writer(folder) as writer:
             dataset.read(raw, writer)
             _check(contents, {name: content(files) for name, files in users.items()})
-            writer.finish({"name": name, "params": _params(dataset), "sources": made_from})
+            params = dataclasses.asdict(dataset)
+            writer.finish({"name": name, "params": params, "sources": made_from})
     except OSError as error:
         raise DataError(f"{folder}: cannot be prepared ({error})") from error
 
 
 def _check_lock(prepared: Prepared, dataset: Dataset, supply: Supply) -> None:
     lock, locked = supply.lock, {source.name for source in sources(dataset) if not source.sha256}
-    locked -= own(dataset, supply.origin).keys()
+    locked -= own_files(dataset, supply.origin).keys()
     for source in prepared.sources:
         expected = lock and source["name"] in locked and lock.expected(source["name"])
         if expected and expected != source["sha256"]:

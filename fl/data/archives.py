@@ -73,17 +73,6 @@ def member(archive: Archive, name: str) -> BinaryIO:
     raise DataError(f"{name_of(archive)}: has no member {name}; fetch it again, or look inside")
 
 
-def decompressed(path: Path) -> BinaryIO:
-    """The content of a single file that is compressed by gz, bz2 or xz; errors are `DataError`."""
-    with _blamed(str(path)):
-        with path.open("rb") as file:
-            kind = _kind(file)
-        if kind not in OPENERS:
-            raise ValueError("neither gz, bz2 nor xz")
-        inner = OPENERS[kind](path)
-    return cast(BinaryIO, io.BufferedReader(Content(inner, str(path)), 1 << 16))
-
-
 def name_of(archive: Archive) -> str:
     """What an error calls a file or a content: its path, or ``archive: member``."""
     return str(archive) if isinstance(archive, Path) else str(getattr(archive, "name", "a stream"))

@@ -9,7 +9,7 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -159,26 +159,17 @@ def numbers(path: Path, first: int, piece: pd.DataFrame, columns: Sequence[str])
     for place, column in enumerate(columns):
         values = piece[column]
         if values.dtype.kind not in "biuf":
-            parsed = pd.to_numeric(values.astype(str), errors="coerce").to_numpy(float)
-            _no_number(path, first, column, values, ~np.isfinite(parsed))
+            values = pd.to_numeric(values.astype(str), errors="coerce")
         cells[:, place] = values.to_numpy(np.float64)
         strange = ~(np.abs(cells[:, place]) <= LARGEST)
         if strange.any():
-            _no_number(path, first, column, values, strange)
+            row = int(strange.argmax())
+            text = str(piece[column].iloc[row])[:100]
+            shown = repr(text) if text not in ("", "nan") else "an empty cell"
+            raise DataError(
+                f"{path}: column {column!r}, row {first + row}: {shown} is no number; {DROP}"
+            )
     return cells
-
-
-def _no_number(
-    path: Path, first: int, column: str, values: pd.Series[Any], strange: np.ndarray
-) -> NoReturn:
-    row = int(strange.argmax())
-    shown = _shown(values.iloc[row])
-    raise DataError(f"{path}: column {column!r}, row {first + row}: {shown} is no number; {DROP}")
-
-
-def _shown(value: Any) -> str:
-    empty = value is None or value is pd.NA or (isinstance(value, float) and value != value)
-    return "an empty cell" if empty or str(value) == "" else repr(str(value)[:100])
 
 
 def labels(path: Path, first: int, values: pd.Series[Any]) -> list[str]:

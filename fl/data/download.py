@@ -45,7 +45,11 @@ class Source:
 
 
 def fetch(
-    source: Source, folder: str | Path, origin: str | None = None, lock: Lock | None = None
+    source: Source,
+    folder: str | Path,
+    origin: str | None = None,
+    lock: Lock | None = None,
+    known: str | None = None,
 ) -> Path:
     """The path of ``source`` in ``folder``, fetched unless a good copy is there already.
 
@@ -53,19 +57,20 @@ def fetch(
         origin: An http(s) address or a folder, where the file lies under its name; it takes the
             place of ``source.url``.
         lock: A file without a checksum of its own is held to it, or recorded in it.
+        known: The checksum that such a file had when it was planned what to do with it.
 
     Raises:
         DataError: If the source cannot be had, or is not the file that was expected.
     """
     target = Path(folder) / source.name
-    expected = source.sha256 or (lock.expected(source.name) if lock else None)
+    expected = source.sha256 or (lock.expected(source.name) if lock else None) or known
     by = f" (recorded in {lock.path})" if lock and not source.sha256 else ""
     try:
         with disk_errors(target), alone_in(target.parent):
             if not target.is_file() or expected not in (None, sha256(target)):
                 _bring(source, target, origin, expected, by)
-            if lock and not expected:
-                lock.record(source.name, sha256(target))
+            if lock and not source.sha256:
+                lock.record(source.name, expected or sha256(target))
     except OSError as error:
         raise DataError(f"{target}: cannot be fetched ({error})") from error
     return target

@@ -107,9 +107,7 @@ def _check_unseen(table: pd.DataFrame, source: str) -> None:
         return
     if table[UNSEEN].dtype != bool:
         _fail(source, f"column {UNSEEN!r} is {table[UNSEEN].dtype}", "bool: true or false")
-    kinds = table.groupby("client")[UNSEEN].nunique()
-    for client in kinds.index[kinds > 1][:1]:
-        _fail(source, f"client {client} is {UNSEEN} in some rows only", "in all of them or in none")
+    _check_one_for_each(table, UNSEEN, source)
     if table[UNSEEN].all():
         _fail(source, f"every client is {UNSEEN}", "at least one that is not")
 
@@ -119,12 +117,16 @@ def _check_modality(table: pd.DataFrame, source: str) -> None:
         return
     if table[MODALITY].dtype.kind not in "iu":
         _fail(source, f"column {MODALITY!r} is {table[MODALITY].dtype}", "whole numbers from 0")
-    kinds = table.groupby("client")[MODALITY].nunique()
-    for client in kinds.index[kinds > 1][:1]:
-        _fail(source, f"client {client} has several modalities", "one for each client")
+    _check_one_for_each(table, MODALITY, source)
     present = np.unique(table[MODALITY].to_numpy())
     for place in np.flatnonzero(present != np.arange(len(present)))[:1]:
         _fail(source, f"modality {place} has no clients", "modalities from 0 without gaps")
+
+
+def _check_one_for_each(table: pd.DataFrame, column: str, source: str) -> None:
+    values = table.groupby("client")[column].nunique()
+    for client in values.index[values > 1][:1]:
+        _fail(source, f"client {client} differs in {column!r} from row to row", "one for a client")
 
 
 def unseen(table: pd.DataFrame) -> np.ndarray:

@@ -13,10 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fl.base.errors import DataError
+from fl.base.errors import reading
 from fl.base.files import disk_errors, parse_json, write_json
 
 NAME = "sources.lock.json"
+REMEDY = (
+    "bring it back from version control, or delete it so that the next download of each file is"
+    " recorded anew"
+)
 
 
 @dataclass(frozen=True)
@@ -38,25 +42,11 @@ class Lock:
             write_json(self.path, {key: dict(sorted(known[key].items())) for key in sorted(known)})
 
     def _read(self) -> dict[str, dict[str, str]]:
-        try:
-            known = parse_json(self.path.read_bytes())
-        except FileNotFoundError:
+        if not self.path.exists():
             return {}
-        except (OSError, ValueError) as error:
-            self._garbled(f"cannot be read ({error})")
-        if not isinstance(known, dict) or not all(map(_is_part, known.values())):
-            self._garbled("is not a mapping of data sets to mappings of files to checksums")
-        return known
-
-    def _garbled(self, problem: str) -> None:
-        raise DataError(
-            f"{self.path}: {problem}; bring it back from version control, or delete it so that the"
-            " next download of each file is recorded anew"
-        )
-
-
-def _is_part(given: object) -> bool:
-    return isinstance(given, dict) and all(isinstance(value, str) for value in given.values())
+        with reading(self.path, "cannot be read as checksums of files by data set", REMEDY):
+            known = parse_json(self.path.read_bytes())
+            return {dataset: dict(sums.items()) for dataset, sums in known.items()}
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from fl.base.errors import DataError, Where
 from fl.base.files import damage, read_sealed, write_json, write_sealed, write_table
 from fl.base.registry import Entry, entry_of
 from fl.data import PUBLISHED, Supply, holdings, raw_name
-from fl.data.dealt import deal
 from fl.data.distance import domain_distances
 from fl.data.lock import Lock
 from fl.data.modality import MODALITY, Modality
@@ -198,6 +198,28 @@ def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
     if MODALITY in table:
         about["modality"] = table.groupby("client")[MODALITY].first().tolist()
     write_sealed(folder / ABOUT, about, [TABLE])
+
+
+def deal(
+    scheme: Callable[..., pd.DataFrame], values: Mapping[str, Any], prepared: Prepared, name: str
+) -> pd.DataFrame:
+    """The partition table ``sample, client, split`` that a scheme makes.
+
+    The scheme gets the labels, ``values``, and those of the data set's own groups, domains and
+    published split for which it has arguments.
+
+    Args:
+        name: Of the partition, in errors.
+
+    Raises:
+        DataError: For a table that breaks the promises of one, see `fl.data.holdings.validate`.
+    """
+    given = {"groups": prepared.client, "domains": prepared.domain, "published": prepared.split}
+    wanted = inspect.signature(scheme).parameters
+    groups = {key: given[key] for key in given if key in wanted}
+    table = scheme(prepared.y, **groups, **values)
+    holdings.validate(table, prepared.y, source=values.get("path", f"partition {name}"))
+    return table
 
 
 def _measure_domains(table: pd.DataFrame, prepared: Prepared, folder: Path) -> None:

@@ -36,7 +36,8 @@ class Refused(Exception):
 def load(stream: Path | BinaryIO) -> Any:
     """What is pickled in a file or a stream: arrays, numbers, text, lists, tuples, dictionaries.
 
-    Text of Python 2 becomes bytes; arrays of objects become lists.
+    Arrays of protocol 5, which no published file has, are not read. Text of Python 2 becomes bytes;
+    arrays of objects become lists.
 
     Raises:
         DataError: If the pickle is damaged or asks for anything else; it names the file and what is
@@ -107,11 +108,6 @@ class _Array(_Named):
         self.value = _array(kind, shape, bool(by_columns), content)
 
 
-class _WithContent(_Named):
-    def __init__(self, content: Any, kind: Any, shape: Any, order: Any) -> None:
-        self.value = _array(kind, shape, order == "F", content)
-
-
 class _Scalar(_Named):
     def __init__(self, kind: Any, content: Any) -> None:
         self.value = _array(kind, (1,), False, content)[0]
@@ -175,4 +171,3 @@ KNOWN: dict[str, type] = {
 for core in ("core", "_core"):  # numpy 2 has another name for the same modules.
     KNOWN[f"numpy.{core}.multiarray._reconstruct"] = _Array
     KNOWN[f"numpy.{core}.multiarray.scalar"] = _Scalar
-    KNOWN[f"numpy.{core}.numeric._frombuffer"] = _WithContent

@@ -217,11 +217,10 @@ class Prepared:
         Raises:
             DataError: If there is none of that name.
         """
-        inputs = self.inputs.get(name, getattr(self, name) if name in ("x", "text") else None)
-        if inputs is None:
-            there = ", ".join(["x", *(["text"] if self.text is not None else []), *self.inputs])
-            raise DataError(f"{self.folder}: has no inputs {name!r}; allowed: {there}")
-        return inputs
+        there = {"x": self.x, **({} if self.text is None else {"text": self.text}), **self.inputs}
+        if name not in there:
+            raise DataError(f"{self.folder}: has no inputs {name!r}; allowed: {', '.join(there)}")
+        return there[name]
 
     def normalisation_of(self, name: str) -> dict[str, Any] | None:
         """How an array of inputs is normalised; None for tokens."""
@@ -247,7 +246,7 @@ class Prepared:
 def _description(
     meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: Path
 ) -> dict[str, Any]:
-    client, classes = arrays.get("client"), meta.get("classes", ())
+    classes = meta.get("classes", ())
     if problem := _mismatch(arrays):
         raise DataError(f"{folder}: {problem}")
     if meta["normalisation"] is None and arrays["x"].dtype.kind not in "iu":
@@ -266,10 +265,6 @@ def _description(
         )
     return {
         **meta,
-        "samples": len(arrays["x"]),
-        "input_shape": list(arrays["x"].shape[1:]),
-        "dtype": str(arrays["x"].dtype),
-        "natural_clients": None if client is None else len(np.unique(client)),
         "arrays": {n: {"dtype": str(a.dtype), "shape": list(a.shape)} for n, a in arrays.items()},
     }
 
@@ -291,19 +286,15 @@ def _mismatch(arrays: Mapping[str, np.ndarray]) -> str:
     if not samples:
         return "array x is empty; allowed: at least one sample"
     for name in sorted(set(arrays) - {"x"}):
-        array, allowed = arrays[name], "one whole number"
-        if INPUT.fullmatch(name):
-            if array.shape[:1] != (samples,) or array.dtype.kind not in "iuf":
-                problem = f"array {name} is {array.dtype} {list(array.shape)}"
-                return f"{problem}; allowed: numbers for each of the {samples} samples of x"
-            continue
-        fits = array.shape == (samples,)
+        array, further = arrays[name], INPUT.fullmatch(name)
+        what = "numbers" if further else "one whole number"
+        dimensions = {"mask": 3, "text": array.ndim}.get(name, array.ndim if further else 1)
         if name in ("mask", "text"):
-            allowed = f"a {name} of whole numbers"
-            fits = array.shape[:1] == (samples,) and (name == "text" or array.ndim == 3)
-        if not fits or array.dtype.kind not in "iu":
+            what = f"a {name} of whole numbers"
+        fits = array.shape[:1] == (samples,) and array.ndim == dimensions
+        if not fits or array.dtype.kind not in ("iuf" if further else "iu"):
             problem = f"array {name} is {array.dtype} {list(array.shape)}"
-            return f"{problem}; allowed: {allowed} for each of the {samples} samples of x"
+            return f"{problem}; allowed: {what} for each of the {samples} samples of x"
     return ""
 
 

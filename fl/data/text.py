@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import reading
 from fl.data.archives import name_of
 
 
@@ -24,34 +24,17 @@ def encode(words: Sequence[str], known: Mapping[str, int], length: int, other: i
 
 
 def table(stream: BinaryIO, encoding: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file whose cells are all in double quotes, each with its number from 1.
+    """The rows of a CSV file, each with its number from 1.
 
     Raises:
-        DataError: For what is no such row, and for a last row that ends early; it names the stream.
+        DataError: For what is no such row; it names the stream.
     """
     name, number = name_of(stream), 0
-    lines = _Lines(io.TextIOWrapper(stream, encoding, newline=""))
-    rows = csv.reader(lines)
+    rows = csv.reader(io.TextIOWrapper(stream, encoding, newline=""), strict=True)
     while True:
         with reading(name, f"row {number + 1} is no row of a csv file"):
             row = next(rows, None)
         if row is None:
-            break
+            return
         number += 1
         yield number, row
-    if not lines.last.rstrip("\r\n").endswith('"'):
-        raise DataError(f"{name}: ends early, in row {number}; fetch it again")
-
-
-class _Lines:
-    """Lines that remember the last one: for `csv`, a text that ends in the middle is whole."""
-
-    last = ""
-
-    def __init__(self, stream: io.TextIOWrapper) -> None:
-        self._stream = stream
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self._stream:
-            self.last = line
-            yield line

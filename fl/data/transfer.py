@@ -99,13 +99,11 @@ class Download:
             if error.code == 416:
                 # Nothing is left to send, or another version is shorter: a fresh start tells.
                 self._partial.unlink(missing_ok=True)
-                raise Again("the server has no such part of the file") from error
-            if error.code in PASSING:
-                raise Again(error) from error
-            raise DataError(
-                f"{self._target}: cannot be fetched from {self._url} ({error})"
-            ) from error
-        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+            elif error.code not in PASSING:
+                problem = f"{self._target}: cannot be fetched from {self._url} ({error})"
+                raise DataError(problem) from error
+            raise Again(error) from error
+        except (http.client.HTTPException, OSError) as error:
             raise Again(getattr(error, "reason", "") or error or type(error).__name__) from error
 
     def _receive(self, response: Any) -> None:
@@ -126,7 +124,7 @@ class Download:
         self._version = version
         with disk_errors(self._partial), self._partial.open("ab") as out:
             told = time.monotonic()
-            while chunk := _read(response):
+            while chunk := response.read1(CHUNK):
                 out.write(chunk)
                 if time.monotonic() - told > TELL:
                     told = time.monotonic()
@@ -134,13 +132,6 @@ class Download:
         # A connection that breaks off reads like the end of the file.
         if response.length:
             raise Again(f"the connection ended {response.length:,} bytes early")
-
-
-def _read(response: Any) -> bytes:
-    try:
-        return bytes(response.read1(CHUNK))
-    except (OSError, http.client.HTTPException) as error:
-        raise Again(f"the connection broke: {error or type(error).__name__}") from error
 
 
 def _version(headers: Any) -> str:

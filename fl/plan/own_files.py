@@ -50,7 +50,7 @@ class Own:
         origin = self.origins.get(choice.entry.name)
         try:
             data.check_complete(dataset, choice.entry.name)
-            users = data.own(dataset, origin)
+            users = data.own_files(dataset, origin)
             self._watch(dataset, users)
             contents = Contents(self.root)
             contents_by_name = {
@@ -66,7 +66,7 @@ class Own:
 
     def _held(self, choice: Choice, dataset: data.Dataset, origin: str | None) -> dict[str, str]:
         """The content of the files that the lock file has an entry for."""
-        name, users, by_source = data.raw_name(choice.spec), data.own(dataset, origin), {}
+        name, users, by_source = data.raw_name(choice.spec), data.own_files(dataset, origin), {}
         lock = Lock(self.lock, name)
         for source in data.sources(dataset):
             path = data.placed(source, origin, self.root / "raw" / name)

@@ -109,14 +109,14 @@ def test_server_that_ignores_ranges_starts_again(server, raw):
 @pytest.mark.parametrize("conditions", [True, False])
 def test_another_version_is_never_joined_to_what_there_is(server, raw, conditions):
     server.conditions, server.cut_after, server.cuts = conditions, 1000, 1
-    other, cut = BODY[::-1], transfer._read
+    other, receive = BODY[::-1], transfer.Download._receive
 
-    def read(response):
+    def changing(download, response):
         (server.folder / "a.bin").write_bytes(other)
-        return cut(response)
+        receive(download, response)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transfer, "_read", read)
+        patch.setattr(transfer.Download, "_receive", changing)
         assert fetch(source(server, None), raw).read_bytes() == other
 
 

@@ -52,7 +52,7 @@ def test_volumes_become_a_report_of_dice(
     assert "accuracy" not in page
     capsys.readouterr()
     assert main.main(["show", "tiny", "--config", str(folder)]) == 0
-    assert "test dice in %" in capsys.readouterr().out
+    assert "test dice (%)" in capsys.readouterr().out
 
 
 WRONG = {

@@ -512,11 +512,11 @@ def test_a_table_says_what_images_show_and_whose_they_are(tmp_path: Path) -> Non
     assert np.array_equal(found.y, [0, 1, 1, 0])
     assert found.client is not None
     assert np.array_equal(found.client, [1, 0, 1, 0])
-    before = {n: data.content(files) for n, files in data.own(made, None).items()}
+    before = {n: contents.content(files) for n, files in data.own_files(made, None).items()}
     photo(tmp_path / "scans" / "dog" / "3.tif", 1)
-    assert {n: data.content(files) for n, files in data.own(made, None).items()} == before
+    assert {n: contents.content(files) for n, files in data.own_files(made, None).items()} == before
     photo(tmp_path / "scans" / "dog" / "2.bmp", 1)
-    assert {n: data.content(files) for n, files in data.own(made, None).items()} != before
+    assert {n: contents.content(files) for n, files in data.own_files(made, None).items()} != before
 
 
 def test_images_of_different_sizes_and_kinds_are_brought_to_one(tmp_path: Path) -> None:
@@ -600,9 +600,9 @@ def test_links_to_folders_are_followed_and_no_image_counts_twice(tmp_path: Path)
     link.symlink_to(tmp_path / "elsewhere" / "cat")
     made = dataset("images", tmp_path / "photos")
     assert made.size == 9
-    before = data.content(made.files)
+    before = contents.content(made.files)
     photo(tmp_path / "elsewhere" / "cat" / "1.png", 99)
-    assert data.content(made.files) != before
+    assert contents.content(made.files) != before
     for place in ("photos", "photos/cat"):
         link.unlink()
         link.symlink_to(tmp_path / place)

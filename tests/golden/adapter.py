@@ -16,8 +16,8 @@ from fl.api.training import Training
 from fl.base import fields, identity, registry
 from fl.base.errors import Where
 from fl.data import holdings
-from fl.data.dealt import deal
 from fl.data.distance import domain_distances
+from fl.data.materials import deal
 from fl.data.modality import Modality
 from fl.data.prepared import Prepared
 from fl.engine import assembly, simulate, train_on

@@ -12,27 +12,26 @@ number of dimensions; the size of each, big-endian; the bytes.
 Images and labels are taken as they are, the training set before the test set; ``split`` says which
 is which.
 
-Beside the arrays, preparing files of the full size holds some 20 MB at most.
+Beside the arrays, preparing files of the full size holds some 50 MB at most.
 """
 
 from __future__ import annotations
 
+import gzip
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from fl.base.errors import DataError
-from fl.data.archives import decompressed, name_of
+from fl.base.errors import DataError, reading
 from fl.data.counts import hold
 from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.whole import whole
 
-SIDE, CHUNK = 28, 10_000
+SIDE = 28
 PUBLISHED = {"train": 60_000, "test": 10_000}
 PARTS = {"train": "train", "test": "t10k"}
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -88,53 +87,26 @@ def read_parts(raw: Path, writer: Writer) -> dict[str, int]:
     """Write x uint8 ``[n, 1, 28, 28]``, y int64 and split int8 ``[n]``; the images of each part."""
     counts = {}
     for split, (part, prefix) in enumerate(PARTS.items()):
-        labels = read_labels(raw / f"{prefix}-labels-idx1-ubyte.gz")
-        counts[part] = 0
-        for images in read_images(raw / f"{prefix}-images-idx3-ubyte.gz"):
-            writer.append("x", images[:, None])
-            counts[part] += len(images)
-        if counts[part] != len(labels):
+        images = read_idx(raw / f"{prefix}-images-idx3-ubyte.gz", SIDE, SIDE)
+        path = raw / f"{prefix}-labels-idx1-ubyte.gz"
+        labels = whole(read_idx(path), 0, 9, str(path), "labels").astype(np.int64)
+        if len(images) != len(labels):
             raise DataError(
-                f"{raw}/{prefix}-labels-idx1-ubyte.gz: {len(labels)} labels for"
-                f" {counts[part]} images of the other file"
+                f"{path}: {len(labels)} labels for {len(images)} images of the other file"
             )
+        writer.append("x", images[:, None])
         writer.append("y", labels)
         writer.append("split", np.full(len(labels), split, np.int8))
+        counts[part] = len(images)
     return counts
 
 
-def read_images(path: Path) -> Iterator[np.ndarray]:
-    """The images of an IDX file, uint8 ``[n, 28, 28]``, up to 10,000 at a time."""
-    with decompressed(path) as stream:
-        n, *sides = _sizes(stream, 3)
-        if sides != [SIDE, SIDE]:
-            raise DataError(f"{path}: images of {sides[0]} x {sides[1]} pixels; allowed: 28 x 28")
-        for first in range(0, n, CHUNK):
-            rows = min(CHUNK, n - first)
-            yield _bytes(stream, rows * SIDE * SIDE).reshape(rows, SIDE, SIDE)
-
-
-def read_labels(path: Path) -> np.ndarray:
-    """The labels in an IDX file, int64 ``[n]``."""
-    with decompressed(path) as stream:
-        (n,) = _sizes(stream, 1)
-        labels = _bytes(stream, n)
-    return whole(labels, 0, 9, str(path), "labels").astype(np.int64)
-
-
-def _sizes(stream: BinaryIO, dimensions: int) -> tuple[int, ...]:
-    """The sizes in the head of an IDX file of unsigned bytes."""
-    head = _bytes(stream, 4)
-    if head.tolist() != [0, 0, 8, dimensions]:
-        raise DataError(
-            f"{name_of(stream)}: begins with {head.tolist()}; allowed: 0, 0, 8, {dimensions}, an"
-            f" IDX file of unsigned bytes in {dimensions} dimensions"
-        )
-    return struct.unpack(f">{dimensions}I", _bytes(stream, 4 * dimensions).tobytes())
-
-
-def _bytes(stream: BinaryIO, n: int) -> np.ndarray:
-    content = stream.read(n)
-    if len(content) != n:
-        raise DataError(f"{name_of(stream)}: ends {n - len(content)} bytes early; fetch it again")
-    return np.frombuffer(content, np.uint8)
+def read_idx(path: Path, *sides: int) -> np.ndarray:
+    """What is in an IDX file, uint8 ``[n, *sides]``; `DataError` for one of another kind."""
+    with reading(path, "is no whole IDX file", "fetch it again"), gzip.open(path) as stream:
+        content = stream.read()
+        numbers = struct.unpack_from(f">4B{1 + len(sides)}I", content)
+        if numbers[:4] != (0, 0, 8, 1 + len(sides)) or numbers[5:] != sides:
+            allowed = f"0, 0, 8, {1 + len(sides)}, n {' '.join(map(str, sides))}"
+            raise DataError(f"{path}: begins with {numbers}; allowed: {allowed}")
+        return np.frombuffer(content, np.uint8, offset=8 + 4 * len(sides)).reshape(-1, *sides)
