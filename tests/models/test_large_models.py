@@ -78,7 +78,7 @@ def test_swin_t_is_torchvisions() -> None:
 
 
 @pytest.mark.parametrize(("norm", "axes"), [("group", (2, 3, 4)), ("layer", (1, 2, 3, 4))])
-def test_group_and_layer_normalisation_by_hand(norm: Norm, axes: tuple[int, ...]) -> None:
+def test_group_layer_and_instance_normalisation_by_hand(norm: Norm, axes: tuple[int, ...]) -> None:
     """Of 64 channels groups are of two, 7 channels are one group; every sample alone."""
     layer = normalisation(norm, 64)
     x = 3 + torch.randn(5, 64, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -88,6 +88,8 @@ def test_group_and_layer_normalisation_by_hand(norm: Norm, axes: tuple[int, ...]
     torch.testing.assert_close(layer(x), ((apart - mean) / sd).reshape(x.shape))
     torch.testing.assert_close(layer(x)[1:2], layer(x[1:2]))
     assert normalisation("group", 7).num_groups == 1
+    instance = nn.InstanceNorm2d(64)
+    torch.testing.assert_close(normalisation("instance", 64)(x), instance(x))
     vectors = normalisation("layer", 6, dims=0)(x[:, :6, 0, 0])
     torch.testing.assert_close(vectors, nn.LayerNorm(6)(x[:, :6, 0, 0]))
 

@@ -123,6 +123,7 @@ def test_models_have_the_published_sizes(name):
         (ConvNet(), (3, 7, 32), "allowed: images of at least 8 x 8"),
         (ResNet18(norm="group", weights="imagenet"), CIFAR, "norm is group, but weights"),
         (SwinT("cifar", weights="imagenet"), CIFAR, "weights are of patches of 4x4"),
+        (MLP((8,), "instance"), (5,), "norm is instance, but layers of vectors"),
         (TextCNN(), (4,), "at least 5 words"),
         (ViT(patch=5), CIFAR, "multiples of the patch, 5"),
         (ViT(heads=3), CIFAR, "3 heads do not divide a width of 128"),
