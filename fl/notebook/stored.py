@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from fl.api import trees
-from fl.api.method import KINDS, Predictor, View
+from fl.api.method import KINDS
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError, Where, unknown
 from fl.base.registry import entry_of
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.data import materials
-from fl.engine.scored import Portion, Scored
+from fl.engine.predicted import predictions
 from fl.engine.simulation import DTYPES, Simulation
-from fl.engine.state import State
 from fl.plan.bundle import Bundle, Member
 from fl.store.store import Store
 from fl.train import simulations
@@ -105,31 +104,8 @@ class Stored:
                 "set with class labels"
             )
         self._check(stage)
-        personal = stage == PERSONAL
-        state = State({}, self.weights[stage]) if personal else State(self.weights[stage], {})
-        models = Scored(
-            stored(simulation.method.views[stage], personal),
-            personal,
-            simulation.network,
-            state,
-            simulation.arrays,
-            simulation.client_data,
-            replace(simulation.task, look=_outputs),
-        )
-        portions = [
-            Portion(client, split, samples)
-            for client, samples in enumerate(self._samples(split))
-            if len(samples) and models.serves(client)
-        ]
-        tables: dict[int, pd.DataFrame] = {}
-        for places, seen in models.looked(portions):
-            sizes = [len(portions[place].samples) for place in places]
-            scores = seen["outputs"].softmax(-1).split(sizes)
-            labels = seen["label"].split(sizes)
-            for place, score, label in zip(places, scores, labels, strict=True):
-                tables[place] = _table(portions[place], score.numpy(), label.numpy())
-        empty = _table(Portion(0, split, np.zeros(0, int)), np.zeros((0, simulation.classes)), None)
-        return pd.concat([tables[place] for place in sorted(tables)] or [empty], ignore_index=True)
+        self._samples(split)
+        return predictions(simulation, self.weights[stage], stage, split)
 
     def _check(self, stage: str) -> None:
         where, views = Where(self.bundle.title), self.simulation.method.views
@@ -167,28 +143,3 @@ class Stored:
         if split not in samples:
             raise unknown(Where(self.bundle.title), "split", split, samples)
         return samples[split]
-
-
-def stored(view: View, personal: bool) -> View:
-    """A view of a state that has the stored variables themselves in place of the method's trees."""
-
-    def variables(server: Tree, client: Tree | None) -> Tree:
-        return dict(client or {}) if personal else dict(server)
-
-    return replace(view, variables=variables) if isinstance(view, Predictor) else variables
-
-
-def _outputs(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """What a model gives for each sample, in place of what a task makes of it."""
-    return {"outputs": outputs, "label": labels}
-
-
-def _table(portion: Portion, scores: np.ndarray, labels: np.ndarray | None) -> pd.DataFrame:
-    columns = {
-        "client": np.full(len(scores), portion.client),
-        "sample": portion.samples,
-        "label": np.zeros(0, int) if labels is None else labels,
-        "predicted": scores.argmax(-1),
-    }
-    named = {f"score_{number}": scores[:, number] for number in range(scores.shape[1])}
-    return pd.DataFrame({**columns, **named})

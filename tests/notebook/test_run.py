@@ -86,7 +86,8 @@ def test_without_a_config_folder_results_lie_in_the_working_directory(
 def test_predictions_are_those_behind_the_recorded_metrics(lab: Path) -> None:
     methods = ["local", "ditto", "fedbn", {"knn-per": {"start": "fedavg"}}, "fedavg"]
     model = {"mlp": {"hidden": [5], "norm": "batch"}}
-    result = fl.run(methods=methods, **{**CALL, "model": model, "seeds": 2, "rounds": 2})
+    call = {**CALL, "model": model, "analyses": ["confusion"]}
+    result = fl.run(methods=methods, **{**call, "seeds": 2, "rounds": 2})
     curves = result.curves().query("metric == 'accuracy'")
     last = curves[curves["round"] == curves.groupby("method")["round"].transform("max")]
     for method in ("local", "ditto", "fedbn", "knn-per", "fedavg"):
@@ -97,6 +98,10 @@ def test_predictions_are_those_behind_the_recorded_metrics(lab: Path) -> None:
         scores = seen.filter(like="score_")
         assert scores.sum(axis=1).to_numpy() == pytest.approx(1.0, abs=1e-5)
         assert result.confusion(method).to_numpy().sum() == len(seen)
+    [analysis] = Path("results/analyses").iterdir()
+    measured = pd.read_parquet(analysis / "table.parquet")
+    assert set(measured["method"]) == {"local", "ditto", "fedbn", "knn-per", "fedavg"}
+    assert "area under ROC" in result.report().read_text()
     both = result.predictions("ditto", stage="global", seed=1, split="val")
     assert set(both["seed"]) == {1}
     x, y = result.inputs("ditto", client=3, seed=1)

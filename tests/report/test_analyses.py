@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl.analyses import complementarity, cooperation, features, strategies
+from fl.analyses import complementarity, confusion, cooperation, features, strategies
 from fl.api.network import Network
 from fl.cli import main
 from fl.engine.arrays import Arrays
@@ -116,6 +116,25 @@ def test_features_are_what_goes_into_the_classifier_of_each_model() -> None:
 
 
 COUNTS = np.array([[10, 0, 0], [4, 4, 0], [0, 3, 9], [5, 5, 5]])
+
+
+def test_measures_of_predictions_by_hand() -> None:
+    """Class 0 is right in 2 of 3, class 1 in 1 of 2; confidences .9 .6 .8 and .7 .6 of five."""
+    scores = np.array([0.9, 0.6, 0.2, 0.3, 0.6])
+    seen = pd.DataFrame({"label": [0, 0, 0, 1, 1], "predicted": [0, 0, 1, 1, 0]})
+    seen = seen.assign(score_0=scores, score_1=1 - scores)
+    assert confusion.matrix(seen, 2).tolist() == [[2, 1], [1, 1]]
+    found = confusion.measures(seen, bins=2)
+    assert found["f1"] == pytest.approx((2 * 2 / (3 + 3) + 2 * 1 / (2 + 2)) / 2)
+    # Of 6 pairs of a sample of class 0 and one of class 1, 3 are in order, and one is level.
+    assert found["area"] == pytest.approx(3.5 / 6)
+    # All in the upper bin, with a confidence of .72 and 3 of 5 right.
+    assert found["calibration"] == pytest.approx(0.72 - 0.6)
+    confidence, right = np.array([0.5, 0.75, 1.0]), np.array([True, False, True])
+    assert confusion.calibration(confidence, right, 4) == pytest.approx((0.5 + 0.75 + 0.0) / 3)
+    alone = confusion.measures(seen[seen["label"] == 0], bins=2)
+    assert math.isnan(alone["area"])
+    assert alone["f1"] == pytest.approx(2 * 2 / (3 + 2))
 
 
 def test_similarity_is_the_cosine_of_shares_of_classes() -> None:

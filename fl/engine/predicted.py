@@ -1,0 +1,79 @@
+"""What stored models predict for every sample, as their method predicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from fl.api.method import Predictor, View
+from fl.api.trees import Tree
+from fl.base.schema import PERSONAL
+from fl.engine.scored import Portion, Scored
+from fl.engine.simulation import Simulation
+from fl.engine.state import State
+
+
+def predictions(simulation: Simulation, weights: Tree, stage: str, split: str) -> pd.DataFrame:
+    """A row for each sample of a split, of clients that have a model, client after client.
+
+    Args:
+        weights: The stored variables of that stage, see `Simulation.final`.
+        split: One of the simulation's client data.
+
+    Returns:
+        The columns ``client``, ``sample``, ``label`` and ``predicted`` (numbers of classes), and
+        for each class ``score_<number>``, its softmax.
+    """
+    personal = stage == PERSONAL
+    models = Scored(
+        _stored(simulation.method.views[stage], personal),
+        personal,
+        simulation.network,
+        State({}, weights) if personal else State(weights, {}),
+        simulation.arrays,
+        simulation.client_data,
+        replace(simulation.task, look=_outputs),
+    )
+    portions = [
+        Portion(client, split, samples)
+        for client, samples in enumerate(simulation.client_data.samples[split])
+        if len(samples) and models.serves(client)
+    ]
+    tables: dict[int, pd.DataFrame] = {}
+    for places, seen in models.looked(portions):
+        sizes = [len(portions[place].samples) for place in places]
+        scores = seen["outputs"].softmax(-1).cpu().split(sizes)
+        labels = seen["label"].cpu().split(sizes)
+        for place, score, label in zip(places, scores, labels, strict=True):
+            tables[place] = _table(portions[place], score.numpy(), label.numpy())
+    nobody = Portion(0, split, np.zeros(0, np.int64))
+    empty = _table(nobody, np.zeros((0, simulation.classes)), nobody.samples)
+    return pd.concat([tables[place] for place in sorted(tables)] or [empty], ignore_index=True)
+
+
+def _stored(view: View, personal: bool) -> View:
+    """A view of a state that has the stored variables themselves in place of the method's trees."""
+
+    def variables(server: Tree, client: Tree | None) -> Tree:
+        return dict(client or {}) if personal else dict(server)
+
+    return replace(view, variables=variables) if isinstance(view, Predictor) else variables
+
+
+def _outputs(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """What a model gives for each sample, in place of what a task makes of it."""
+    return {"outputs": outputs, "label": labels}
+
+
+def _table(portion: Portion, scores: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
+    columns = {
+        "client": np.full(len(scores), portion.client),
+        "sample": portion.samples,
+        "label": labels,
+        "predicted": scores.argmax(-1),
+    }
+    named = {f"score_{number}": scores[:, number] for number in range(scores.shape[1])}
+    return pd.DataFrame({**columns, **named})
