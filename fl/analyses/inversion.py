@@ -32,6 +32,7 @@ from torch import Tensor
 
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
 from fl.analyses.membership import models
+from fl.api import trees
 from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.drawing import Look, axes_of, pictured
@@ -117,7 +118,8 @@ class Inversion:
 
     def _variables(self, run: Source, simulation: Simulation, client: int) -> Tree:
         if self.model == "first":
-            return simulation.network.init(rng.torch_seed(run.seed, "init"))
+            first = simulation.network.init(rng.torch_seed(run.seed, "init"))
+            return trees.to(first, simulation.arrays.device)
         for _, whose, variables in models(run.weights(), simulation, client + 1):
             if whose == client:
                 return variables
@@ -140,7 +142,7 @@ class Inversion:
                 f"batch: is {self.batch}, and client {client} has {len(samples)} training "
                 f"samples; allowed: at most {len(samples)} there"
             )
-        labels = simulation.arrays.labels(torch.from_numpy(samples)).numpy()
+        labels = simulation.arrays.labels(torch.from_numpy(samples)).cpu().numpy()
         order = rng.generator(self.seed, "inversion").permutation(len(samples))
         index = torch.from_numpy(samples[order[spread(labels[order])][: self.batch]])
         batches = [("real", simulation.arrays.inputs(index), simulation.arrays.labels(index))]
@@ -155,7 +157,8 @@ class Inversion:
                     f"client; allowed: at most {len(images)}, or more of them (kept)"
                 )
             chosen = torch.from_numpy(spread(y.numpy())[: self.batch].copy())
-            batches.append(("virtual", images[chosen], y[chosen]))
+            device = simulation.arrays.device
+            batches.append(("virtual", images[chosen].to(device), y[chosen].to(device)))
         return batches
 
     def _panel(
@@ -183,13 +186,13 @@ def scored(
 ) -> dict[str, float]:
     """PSNR, SSIM, leak and LPIPS of what the attack makes of images x [n, ...] with labels y."""
     samples = torch.from_numpy(simulation.client_data.samples["train"][client])
-    labels, pixels = simulation.arrays.labels(samples), simulation.arrays.pixels
+    labels, pixels = simulation.arrays.labels(samples).cpu(), simulation.arrays.pixels
     real = pixels(simulation.arrays.inputs(samples)).clamp(0, 1)
     truth, guess = pixels(x).clamp(0, 1), pixels(guess).clamp(0, 1)
     pairs = list(zip(truth, guess, strict=True))
     leaks = [
         max((psnr(image, guessed) for image in real[labels == label]), default=float("nan"))
-        for guessed, label in zip(guess, y, strict=True)
+        for guessed, label in zip(guess, y.cpu(), strict=True)
     ]
     scores = {
         "psnr": float(np.mean([psnr(*pair) for pair in pairs])),
@@ -245,18 +248,19 @@ def inverted(
     """The images that the attack finds for the gradient of a batch."""
     target = gradient(variables, simulation, x, y, nested=False)
     draw = torch.Generator().manual_seed(rng.torch_seed(attack.seed, "inversion"))
-    guess = torch.randn(x.shape, generator=draw, dtype=torch.float64).to(x.dtype)
+    guess = torch.randn(x.shape, generator=draw, dtype=torch.float64).to(x)
     box = [x.amin((0, 2, 3), keepdim=True), x.amax((0, 2, 3), keepdim=True)]
     guess.requires_grad_()
     adam = torch.optim.Adam([guess], lr=attack.lr)
     falls = [int(attack.steps * share) for share in FALLS]
     schedule = torch.optim.lr_scheduler.MultiStepLR(adam, falls, gamma=0.1)
-    best, least = guess.detach().clone(), float("inf")
+    best, least = guess.detach().clone(), torch.full((), torch.inf, device=x.device)
     for _ in range(attack.steps):
         distance = apart(gradient(variables, simulation, guess, y, nested=True), target)
         loss = distance + attack.tv * total_variation(guess)
-        if loss.item() < least:
-            best, least = guess.detach().clone(), loss.item()
+        # Not by `if`, for which the host would wait for a GPU in every step.
+        better = loss.detach() < least
+        best, least = torch.where(better, guess.detach(), best), loss.detach().where(better, least)
         [slope] = torch.autograd.grad(loss, [guess])
         guess.grad = slope.sign()
         adam.step()

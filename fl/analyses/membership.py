@@ -175,7 +175,7 @@ def known(
         index = torch.from_numpy(samples[begin : begin + CHUNK])
         x, y = arrays.inputs(index), arrays.labels(index)
         values.append(each(variables["params"], x, y).detach().double())
-    return np.asarray(torch.cat(values))
+    return np.asarray(torch.cat(values).cpu())
 
 
 @torch.no_grad()

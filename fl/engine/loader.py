@@ -151,13 +151,14 @@ def _remember(pass_: Pass, schedule: Schedule, arrays: Arrays, models: Models) -
     if visits < PAYS * begins[-1]:
         return None
     table: list[dict[str, Any]] = []
-    for row, numbers in enumerate(samples):
+    # All at once: each copy waits for what the device has to do.
+    everything = torch.from_numpy(np.concatenate(samples)).to(arrays.device)
+    for row, numbers in enumerate(everything.split(list(map(len, samples)))):
         server, work = models(row)
-        for chunk in np.split(numbers, range(CHUNK, len(numbers), CHUNK)):
-            index = torch.from_numpy(chunk).to(arrays.device)
+        for index in numbers.split(CHUNK):
             batch = arrays.batch(index, torch.ones_like(index))
             table.append(ask(pass_.reference, server, work, batch)["reference"])
-            if len(table) == 1 and trees.nbytes(table[0]) * begins[-1] > ROOM * len(chunk):
+            if len(table) == 1 and trees.nbytes(table[0]) * begins[-1] > ROOM * len(index):
                 return None
 
     def positions(index: np.ndarray) -> Tensor:

@@ -29,6 +29,8 @@ def sweep(pass_: Sweep, cohort: Cohort, sent: Tree, backend: str) -> Swept:
 
 def _loop(pass_: Sweep, cohort: Cohort, sent: Tree) -> Swept:
     done, schedule = [], cohort.schedule
+    # All at once: each copy waits for what the device has to do.
+    index = torch.from_numpy(schedule.index).to(cohort.arrays.device)
     for row, steps in enumerate(schedule.steps):
         server = trees.take(cohort.server, row) if cohort.several else cohort.server
         client, upload = trees.take(cohort.clients, row), trees.take(sent, row)
@@ -36,7 +38,7 @@ def _loop(pass_: Sweep, cohort: Cohort, sent: Tree) -> Swept:
         # A client without samples looks at one that weighs nothing, which gives zeros.
         for step in range(max(1, int(steps))):
             keep = max(1, int(schedule.weight[row, step].sum())) if steps else 1
-            batch = _batch(cohort.arrays, schedule.index[row, step, :keep], bool(steps))
+            batch = _batch(cohort.arrays, index[row, step, :keep], bool(steps))
             more = _placed(pass_, cohort, row, server, client, upload, batch)
             seen = trees.apply(torch.add, seen, more) if seen else more
         done.append(pass_.end(server, client, upload, seen))
@@ -56,9 +58,8 @@ def _placed(
         raise FedloomError(f"{place}: {type(error).__name__}: {error}") from error
 
 
-def _batch(arrays: Arrays, index: np.ndarray, real: bool) -> dict[str, Tensor]:
-    numbers = torch.from_numpy(index).to(arrays.device)
-    return arrays.batch(numbers, torch.full_like(numbers, int(real)))
+def _batch(arrays: Arrays, index: Tensor, real: bool) -> dict[str, Tensor]:
+    return arrays.batch(index, torch.full_like(index, int(real)))
 
 
 def _stacked(pass_: Sweep, cohort: Cohort, sent: Tree) -> Swept:
@@ -69,13 +70,13 @@ def _stacked(pass_: Sweep, cohort: Cohort, sent: Tree) -> Swept:
     server = trees.take(cohort.server, rows) if cohort.several else cohort.server
     clients, sent_rows = trees.take(cohort.clients, rows), trees.take(sent, rows)
     look = trees.vmap(pass_.look, (*cohort.dims, 0, 0))
+    index, weight = (
+        torch.from_numpy(array).to(rows.device) for array in (schedule.index, schedule.weight)
+    )
     total: Tree = {}
     for step in range(schedule.index.shape[1]):
         active = slice(0, int((schedule.steps > step).sum()) if step else len(order))
-        batch = cohort.arrays.batch(
-            torch.from_numpy(schedule.index[active, step]).to(cohort.arrays.device),
-            torch.from_numpy(schedule.weight[active, step]).to(cohort.arrays.device),
-        )
+        batch = cohort.arrays.batch(index[active, step], weight[active, step])
         shared = trees.take(server, active) if cohort.several else server
         seen = look(shared, trees.take(clients, active), trees.take(sent_rows, active), batch)
         total = _added(total, seen, active) if total else seen

@@ -85,22 +85,31 @@ class CFL:
             relative = self.bounds == "relative"
             largest = update.norm(dim=1).max() if relative else torch.ones_like(server["scale"])
             scale = torch.where(server["round"] > 0, server["scale"], largest)
-            models, cluster = server["models"], server["cluster"].clone()
-            for number in cluster[ids].unique().tolist():
-                rows = torch.nonzero(cluster[ids] == number)[:, 0]
-                halves = self.halves(update[rows], n[rows], scale, int(server["round"]), cluster)
-                for half, place in ((0, number), (1, int(cluster.max()) + 1)):
-                    chosen = rows[halves == half]
-                    if len(chosen):
-                        cluster[ids[chosen]] = place
-                        model = trees.mean(trees.take(uploads, chosen), n[chosen])
-                        models = trees.put(
-                            models,
-                            torch.tensor([place], device=ids.device),
-                            trees.apply(lambda leaf: leaf[None], model),
-                        )
-            state = {"cluster": cluster, "scale": scale, "round": server["round"] + 1}
-            return {"models": models, **state}, dict(clients)
+            # Who is where is settled in host memory: what is asked of the device waits for it.
+            cluster, means = server["cluster"].tolist(), dict[int, Tree]()
+            rows_of: dict[int, list[int]] = {}
+            for row, client in enumerate(ids.tolist()):
+                rows_of.setdefault(cluster[client], []).append(row)
+            numbers = sorted(rows_of)
+            order = torch.tensor([row for i in numbers for row in rows_of[i]], device=ids.device)
+            members = order.split([len(rows_of[number]) for number in numbers])
+            splits = torch.stack([self.at_odds(update[rows], n[rows], scale) for rows in members])
+            late = int(server["round"]) >= self.after
+            for number, rows, apart in zip(numbers, members, splits.tolist(), strict=True):
+                halves, place = {number: rows}, max(cluster) + 1
+                if late and apart and len(rows) > 1 and place < self.most:
+                    second = bipartition(cosines({"update": update[rows]})).to(rows.device) == 1
+                    halves = {number: rows[~second], place: rows[second]}
+                    for client in ids[halves[place]].tolist():
+                        cluster[client] = place
+                for place, rows in halves.items():
+                    means[place] = trees.mean(trees.take(uploads, rows), n[rows])
+            places = torch.tensor(list(means), device=ids.device)
+            state = {
+                "models": trees.put(server["models"], places, trees.stack(list(means.values()))),
+                "cluster": torch.tensor(cluster, device=ids.device),
+            }
+            return {**state, "scale": scale, "round": server["round"] + 1}, dict(clients)
 
         def model_of(server: Tree, client: Tree | None) -> Tree:
             return payload(server, client or {})
@@ -116,17 +125,11 @@ class CFL:
         )
         return scoring_trained(method) if self.scored == "trained" else method
 
-    def halves(
-        self, update: Tensor, n: Tensor, scale: Tensor, round_: int, cluster: Tensor
-    ) -> Tensor:
-        """0 or 1 for each client of a cluster; all 0 where it stays together."""
-        together = torch.zeros(len(update), dtype=torch.int64, device=update.device)
-        if len(update) < 2 or round_ < self.after or int(cluster.max()) + 1 >= self.most:
-            return together
+    def at_odds(self, update: Tensor, n: Tensor, scale: Tensor) -> Tensor:
+        """Whether the mean update of a cluster is small although some client's is large."""
         mean = (update * (n / n.sum())[:, None].to(update.dtype)).sum(0).norm()
-        if mean >= self.eps1 * scale or update.norm(dim=1).max() <= self.eps2 * scale:
-            return together
-        return bipartition(cosines({"update": update})).to(update.device)
+        alike = update.norm(dim=1).max() <= self.eps2 * scale
+        return ~((mean >= self.eps1 * scale) | alike)
 
 
 def clusters(server: Tree) -> dict[str, Tensor]:
@@ -139,11 +142,12 @@ def bipartition(similarity: Tensor) -> Tensor:
 
     Clients are joined in the order of their similarity, the largest first, until two groups are
     left (Sattler et al. 2021, algorithm 1). The result is exact: it is Kruskal's spanning tree
-    without its weakest edge. The first client is in group 0.
+    without its weakest edge. The first client is in group 0. In host memory.
 
     Args:
         similarity: [K, K], symmetric; K at least 2.
     """
+    similarity = similarity.cpu()
     count = len(similarity)
     group = list(range(count))
     left, right = torch.triu_indices(count, count, offset=1)

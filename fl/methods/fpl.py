@@ -75,14 +75,16 @@ def clustered(prototypes: Tensor, counts: Tensor, like: Tensor) -> Tensor:
         prototypes: Of clients, [K, C, d].
         counts: Of their samples, [K, C].
     """
-    clusters = torch.zeros_like(like)
+    # In host memory, as each class asks for numbers; a device would be waited for as often.
+    prototypes, counts = prototypes.cpu(), counts.cpu()
+    clusters = torch.zeros_like(like, device="cpu")
     for label, holders in enumerate((counts > 0).T):
         vectors = prototypes[holders, label]
         if len(vectors):
-            centres = means(vectors, finch(vectors).to(vectors.device))
+            centres = means(vectors, finch(vectors))
             # In an order of their own, whatever that of clients is.
             clusters[label, : len(centres)] = centres[centres.sum(1).argsort()]
-    return clusters
+    return clusters.to(like.device)
 
 
 def there(clusters: Tensor) -> Tensor:

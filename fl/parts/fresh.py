@@ -14,22 +14,30 @@ from typing import Any
 
 from torch import Tensor
 
-from fl.api import Network, keyed
+from fl.api import Network, Tree, keyed
 
 STREAM = keyed.stream_of("fresh weights")
 
 
-def fresh(network: Network) -> Callable[[Tensor], dict[str, Any]]:
-    """A function that gives, for one key, the parameters of a new network by name."""
+def undrawn(network: Network) -> dict[str, Tensor]:
+    """The parameters that are the same in every new network, by name, in host memory."""
+    like = network.init(0)["params"]
+    return {name: tensor for name, tensor in like.items() if _bound(name, like) is None}
+
+
+def fresh(network: Network) -> Callable[[Tensor, Tree], dict[str, Any]]:
+    """A function that gives the parameters of a new network by name, for one key and what `undrawn`
+    gives, on the key's device.
+    """
     like = network.init(0)["params"]
     bounds = {name: _bound(name, like) for name in like}
 
-    def made(key: Tensor) -> dict[str, Any]:
+    def made(key: Tensor, others: Tree) -> dict[str, Any]:
         variables: dict[str, Any] = {}
         for number, (name, tensor) in enumerate(like.items()):
             bound = bounds[name]
             if bound is None:
-                variables[name] = tensor.to(key.device)
+                variables[name] = others[name]
                 continue
             draw = keyed.uniform(keyed.derived(key, STREAM), number, tuple(tensor.shape))
             variables[name] = ((2 * draw - 1) * bound).to(tensor.dtype)

@@ -99,14 +99,14 @@ def on_both(pass_: Pass, shared: GlobalImages, images: int, due: Callable[[int],
     Args:
         images: Of the client, per class.
     """
-    classes = shared.setting.classes
-    parts = [virtual.labels(classes, sample, torch.zeros(())) for sample in (images, shared.count)]
-    y = torch.cat(parts)
+    classes, counts = shared.setting.classes, (images, shared.count)
 
     def begin(server: Tree, client: Tree) -> Tree:
         return {**pass_.begin(server, client), **{k: client[k] for k in (IMAGES, ANCHORS)}}
 
     def both(work: Tree) -> tuple[Tensor, Tensor]:
-        return torch.cat([work[IMAGES], work[ANCHORS]]), y.to(work[IMAGES].device)
+        x = torch.cat([work[IMAGES], work[ANCHORS]])
+        return x, torch.cat([virtual.labels(classes, count, x) for count in counts])
 
-    return virtual.on_images(replace(pass_, begin=begin), shared.setting, both, len(y), due)
+    count = classes * sum(counts)
+    return virtual.on_images(replace(pass_, begin=begin), shared.setting, both, count, due)

@@ -161,8 +161,22 @@ class Ladder:
 
     def settle(self, values: Tensor) -> Tensor:
         """Sums of `_terms`, ``[..., r]``, in the order in which the rates were given."""
-        scales = torch.tensor(self.scales, dtype=values.dtype, device=values.device)
-        return values[..., list(self.places)] * scales
+        # Rates that rise or fall need no indices, which would be copied to a GPU.
+        rising = tuple(range(len(self.places)))
+        if self.places == rising[::-1]:
+            values = values.flip(-1)
+        elif self.places != rising:
+            values = values[..., list(self.places)]
+        return values * _row(self.scales, values)
+
+
+def _row(numbers: Sequence[float], like: Tensor) -> Tensor:
+    """Numbers as a tensor [r] of the type and on the device of another, made there: a GPU is waited
+    for where something is copied to it.
+    """
+    if like.device.type == "cpu" or torch.compiler.is_compiling():
+        return torch.tensor(numbers, dtype=like.dtype, device=like.device)
+    return torch.cat([like.new_full((1,), number) for number in numbers])
 
 
 def _ladder(rates: tuple[float, ...]) -> Ladder:
@@ -217,7 +231,7 @@ def _terms(distances: Tensor, ladder: Ladder) -> Tensor:
     power of two, which costs no digits, that is one operation: e / 2^(i+1) = e_i / 2^i + 2^(i-1)
     (e_i / 2^i)^2.
     """
-    rates = torch.tensor(ladder.rates, dtype=distances.dtype, device=distances.device)
+    rates = _row(ladder.rates, distances)
     e = torch.expm1(distances.unsqueeze(-3) * -rates.reshape(-1, 1, 1))
     terms = []
     for rung, size in enumerate(ladder.sizes):

@@ -54,7 +54,7 @@ def drawn(key: Tensor) -> Change:
 def siamese(x: Tensor, change: Change) -> Tensor:
     """Groups of images [g, n, channels, height, width], each group changed in one way."""
     batched = private.is_batched(x) or private.is_batched(change.kind)
-    if batched or x.is_cuda or torch.compiler.is_compiling():
+    if batched or x.device.type != "cpu" or torch.compiler.is_compiling():
         return _chosen(x, change)
     kinds = change.kind.tolist()
     done: list[Tensor] = []

@@ -31,9 +31,10 @@ from fl.api import (
     Tree,
     keyed,
     sgd,
+    trees,
 )
 from fl.parts.distillation import stacked_distribution_distance
-from fl.parts.fresh import fresh
+from fl.parts.fresh import fresh, undrawn
 from fl.parts.gaussian import gaussian
 from fl.parts.siamese import drawn, siamese
 
@@ -190,16 +191,20 @@ def distribution_matching(
         network: A `new` one that is drawn for each step, or the `shared` one as the server sent it.
     """
     net, made, optimizer = setting.network, fresh(setting.network), sgd(matching.momentum)
-    classes, buffers = setting.classes, setting.network.init(0)["buffers"]
+    classes = setting.classes
+    new = {"undrawn": undrawn(setting.network), "buffers": setting.network.init(0)["buffers"]}
 
     def begin(server: Tree, client: Tree) -> Tree:
         params = {IMAGES: client[IMAGES]}
         work = {"params": params, "optimizer": optimizer.init(params)}
-        return {**work, "buffers": dict(server["buffers"] if network == "shared" else buffers)}
+        if network == "shared":
+            return {**work, "buffers": dict(server["buffers"])}
+        # Once a pass: a step that asked for it would wait for the device.
+        return {**work, **trees.to(new, client[IMAGES].device)}
 
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         key = batch["key"]
-        params = server["params"] if network == "shared" else made(key[0])
+        params = server["params"] if network == "shared" else made(key[0], work["undrawn"])
         change = drawn(key.reshape(classes, -1)[:, 0])
 
         def features(x: Tensor, keys: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from fl.engine import engine
 from fl.methods.fedlgd import FedLGD
 from fl.parts import matching, siamese, virtual
 from fl.parts.distillation import distribution_distance, gradient_distance
-from fl.parts.fresh import fresh
+from fl.parts.fresh import fresh, undrawn
 from fl.parts.generator import generated
 from fl.parts.global_images import ANCHORS
 from fl.parts.harmony import mmd
@@ -95,7 +95,7 @@ def test_a_step_of_distribution_matching_by_hand() -> None:
     stepped = part.update({}, work, {IMAGES: grad}, aux, 0.0)["params"][IMAGES]
 
     net, change = simulation.network, siamese.drawn(key.reshape(C, real)[:, 0])
-    params, buffers = fresh(net)(key[0]), net.init(0)["buffers"]
+    params, buffers = fresh(net)(key[0], undrawn(net)), net.init(0)["buffers"]
 
     def features(groups: list[Tensor]) -> list[Tensor]:
         changed = []
@@ -116,8 +116,8 @@ def test_a_step_of_distribution_matching_by_hand() -> None:
 
 def test_fresh_weights_are_distributed_as_a_new_networks() -> None:
     network = world().network
-    made, like = fresh(network), network.init(0)["params"]
-    drawn = trees.stack([made(torch.tensor(i)) for i in range(300)])
+    made, others, like = fresh(network), undrawn(network), network.init(0)["params"]
+    drawn = trees.stack([made(torch.tensor(i), others) for i in range(300)])
     usual = trees.stack([network.init(i)["params"] for i in range(300)])
     for name in like:
         mine, theirs = drawn[name], usual[name]

@@ -43,6 +43,7 @@ def world(
     seed: int = 5,
     classifier: str | None = None,
     away: tuple[int, ...] = (),
+    device: str = "cpu",
     **training: Any,
 ) -> Simulation:
     """A method on both modalities; the classifier is shared where the method can."""
@@ -60,7 +61,7 @@ def world(
     table = golden.table(spec)
     if away and not about.alone:
         table[UNSEEN] = table["client"].isin(away)
-    return adapter.simulated(spec, golden.arrays("two", table), table)
+    return adapter.simulated(spec, golden.arrays("two", table), table, device)
 
 
 def foreign(simulation: Simulation, client: int) -> frozenset[str]:

@@ -31,6 +31,7 @@ def world(
     method: str,
     away: bool = False,
     alteration: dict[str, Any] | None = None,
+    device: str = "cpu",
     **training: Any,
 ) -> Simulation:
     """A method on masks and a U-Net of one level, whose blocks are altered where layers are to be
@@ -49,7 +50,7 @@ def world(
         "away": away and not alone,
     }
     table = golden.table(spec)
-    return adapter.simulated(spec, golden.arrays("masks", table), table)
+    return adapter.simulated(spec, golden.arrays("masks", table), table, device)
 
 
 @every_method

@@ -34,9 +34,12 @@ def names(kind: str) -> list[str]:
 
 
 def simulated(
-    world: Mapping[str, Any], given: Mapping[str, Any], table: pd.DataFrame
+    world: Mapping[str, Any],
+    given: Mapping[str, Any],
+    table: pd.DataFrame,
+    device: str = "cpu",
 ) -> Simulation:
-    """The simulation of a world's run on given arrays."""
+    """The simulation of a world's run on given arrays, on a device."""
     spec = {
         "model": _settled("model", world["model"]),
         "method": _settled("method", world["method"]),
@@ -52,7 +55,7 @@ def simulated(
         registry.find("task", world.get("task", "classification"), WHERE).make({}),
         tuple(Modality(*kind) for kind in given.get("modalities", ())),
     )
-    return assembly.assemble(spec, parts, _prepared(given), table, torch.device("cpu"))
+    return assembly.assemble(spec, parts, _prepared(given), table, torch.device(device))
 
 
 def trained(
