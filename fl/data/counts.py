@@ -9,7 +9,7 @@ from fl.base.errors import DataError
 
 
 def hold(
-    found: Mapping[str, int],
+    sizes: Mapping[str, int],
     published: Mapping[str, int],
     name: str,
     source: str,
@@ -24,8 +24,8 @@ def hold(
     Raises:
         DataError: For the first part that has another size.
     """
-    for group in dict.fromkeys([*published, *found]):
-        here, there = found.get(group, 0), published.get(group, 0)
+    for group in dict.fromkeys([*published, *sizes]):
+        here, there = sizes.get(group, 0), published.get(group, 0)
         if here != there:
             raise DataError(
                 f"{name}: {group} has {here:,} {things}, expected {there:,} ({source}); fetch the"

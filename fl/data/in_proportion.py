@@ -61,8 +61,8 @@ def _deal(
     """Deal members of the strata ``wanted`` as each ``stratum`` is held: the owner of each."""
     owner = np.full(len(wanted), NOBODY, np.int32)
     owed = np.zeros(holder.max() + 2)  # The last is that of NOBODY.
-    held, asked = np.argsort(stratum, kind="stable"), np.argsort(wanted, kind="stable")
-    holder, stratum, wanted = holder[held], stratum[held], wanted[asked]
+    sorted_pool, asked = np.argsort(stratum, kind="stable"), np.argsort(wanted, kind="stable")
+    holder, stratum, wanted = holder[sorted_pool], stratum[sorted_pool], wanted[asked]
     numbers = np.intersect1d(wanted, stratum)
     ends = [np.searchsorted(a, (numbers, numbers + 1)).T for a in (stratum, wanted)]
     for (first, last), (begin, end) in zip(*ends, strict=True):
@@ -89,14 +89,16 @@ def _rounded(due: np.ndarray, total: int, rng: np.random.Generator) -> np.ndarra
     return got
 
 
-def _give_one(scheme: str, poor: int, owner: np.ndarray, own: np.ndarray, near: np.ndarray) -> None:
+def _give_one(
+    scheme: str, poor: int, owner: np.ndarray, same: np.ndarray, near: np.ndarray
+) -> None:
     """Give a client that got nothing one sample, in place, from who has most of those.
 
     own, near: whether a sample is of a class that the client holds, of its kind.
     """
     counts = np.bincount(owner[owner != NOBODY], minlength=1)
     spare = np.append(counts, 0)[owner] > 1
-    rows = np.flatnonzero(spare & own if (spare & own).any() else spare & near)
+    rows = np.flatnonzero(spare & same if (spare & same).any() else spare & near)
     key = f"the number of published samples for client {poor}"
     require(len(rows) > 0, scheme, key, 0, "at least one: fewer clients, or a share")
     owner[rows[counts[owner[rows]].argmax()]] = poor

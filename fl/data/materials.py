@@ -45,8 +45,8 @@ def task_name(dataset: Spec) -> str:
 
 def task_of(dataset: Spec) -> Task:
     """The task of a data set."""
-    found: Task = task_entry(dataset).make({})
-    return found
+    task: Task = task_entry(dataset).make({})
+    return task
 
 
 def modalities_of(dataset: Spec) -> tuple[Modality, ...]:

@@ -25,8 +25,8 @@ class Rows:
     def add(self, rows: np.ndarray) -> None:
         """Write ``rows`` ``[n, ...]``, of the type and shape of the first ones."""
         if (rows.dtype, rows.shape[1:]) != (self._dtype, self._shape):
-            found, expected = f"{rows.dtype} {rows.shape[1:]}", f"{self._dtype} {self._shape}"
-            raise ValueError(f"{self._file.name}: rows are {found}; allowed: {expected}")
+            kind, expected = f"{rows.dtype} {rows.shape[1:]}", f"{self._dtype} {self._shape}"
+            raise ValueError(f"{self._file.name}: rows are {kind}; allowed: {expected}")
         self._file.write(np.ascontiguousarray(rows).data)
         self._count += len(rows)
 

@@ -141,8 +141,8 @@ def _partition(
         given = owner != NOBODY
         parts.append((members[given], owner[given], np.full(given.sum(), HOLDINGS.index(key))))
         notes += said
-    sample, owner, part = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    made = build(sample, owner, part, notes)
+    sample, owner, split_of = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    made = build(sample, owner, split_of, notes)
     if "domains" in kinds and kind is not None:
         made["domain"] = kind[made["sample"]].astype(np.int32)
     return _with_modality(name, _with_unseen(name, made, common, split), common)

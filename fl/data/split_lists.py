@@ -32,11 +32,11 @@ class Samples:
 
     def rows(self, domain: int | None = None) -> dict[str, list[int]]:
         """The rows of each path, of one domain or of all; a list may name a path twice."""
-        found: dict[str, list[int]] = {}
+        by_path: dict[str, list[int]] = {}
         for row, path in enumerate(self.path):
             if domain is None or self.domain[row] == domain:
-                found.setdefault(path, []).append(row)
-        return found
+                by_path.setdefault(path, []).append(row)
+        return by_path
 
     def counts(self, domains: Sequence[str]) -> dict[str, int]:
         """How many samples each domain has in each split, by ``"<domain> <split>"``."""
@@ -87,7 +87,7 @@ def read(
 
 def _list(loaded: Any, name: str, classes: Sequence[str]) -> tuple[list[str], list[int]]:
     try:
-        paths, labels = ([_word(item) for item in part] for part in loaded)
+        paths, labels = ([_word(item) for item in items] for items in loaded)
     except (TypeError, ValueError) as error:
         raise DataError(f"{name}: is no pair of paths and class names ({error})") from error
     for label in set(labels) - set(classes):

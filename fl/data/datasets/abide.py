@@ -159,13 +159,13 @@ def series(stream: BinaryIO) -> np.ndarray:
     """The signals in a ``.1D`` file, ``[time, regions]``: numbers below a line of names (#...)."""
     name, content = name_of(stream), stream.read()
     try:
-        found = np.loadtxt(io.StringIO(content.decode()), ndmin=2)
+        values = np.loadtxt(io.StringIO(content.decode()), ndmin=2)
     except ValueError as error:
         raise DataError(f"{name}: is no table of numbers ({error})") from error
-    if found.shape[1] != REGIONS or len(found) < 2:
+    if values.shape[1] != REGIONS or len(values) < 2:
         allowed = f"two rows or more of {REGIONS}"
-        raise DataError(f"{name}: has {len(found)} rows of {found.shape[1]}; allowed: {allowed}")
-    return found
+        raise DataError(f"{name}: has {len(values)} rows of {values.shape[1]}; allowed: {allowed}")
+    return values
 
 
 def correlations(signals: np.ndarray) -> np.ndarray:

@@ -76,17 +76,15 @@ class CIFAR10:
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[60000, 3, 32, 32]``, y int64 and split int8 ``[60000]``."""
         archive, x, size = raw / self.sources[0].name, None, 0
-        found: dict[str, Any] = {}
+        read: dict[str, Any] = {}
         for path, content in entries(archive, lambda path: path.startswith(f"{FOLDER}/")):
             name = path.partition("/")[2]
             if name == META:
-                found[META] = labels_of(
-                    pickles.load(content), b"label_names", content, self.classes
-                )
+                read[META] = labels_of(pickles.load(content), b"label_names", content, self.classes)
             if name not in BATCHES:
                 continue
             # The archive is in an order of its own; batches are of one size, and so have a place.
-            images, found[name] = batch(pickles.load(content), b"labels", content, self.classes)
+            images, read[name] = batch(pickles.load(content), b"labels", content, self.classes)
             if x is None:
                 size = len(images)
                 x = writer.create("x", (size * len(BATCHES), *SHAPE), np.uint8)
@@ -95,12 +93,12 @@ class CIFAR10:
                 raise DataError(f"{name_of(content)}: {problem}; expected: batches of one size")
             place = BATCHES.index(name) * size
             x[place : place + size] = images
-        lacking(archive, [name for name in (META, *BATCHES) if name not in found])
-        writer.save("y", np.concatenate([found[name] for name in BATCHES]))
+        lacking(archive, [name for name in (META, *BATCHES) if name not in read])
+        writer.save("y", np.concatenate([read[name] for name in BATCHES]))
         writer.save("split", np.repeat(np.array([0, 1], np.int8), [5 * size, size]))
         if self.complete:
             hold({"train": 5 * size, "test": size}, PUBLISHED, "cifar10", "Krizhevsky 2009")
-        writer.describe(found[META], normalisation=NORMALISATION)
+        writer.describe(read[META], normalisation=NORMALISATION)
 
 
 def batch(
@@ -115,9 +113,9 @@ def batch(
     y = whole(labels, 0, classes - 1, name_of(stream), key.decode())
     width = int(np.prod(SHAPE))
     if not isinstance(data, np.ndarray) or data.shape != (*y.shape, width):
-        found = list(data.shape) if isinstance(data, np.ndarray) else type(data).__name__
+        kind = list(data.shape) if isinstance(data, np.ndarray) else type(data).__name__
         raise DataError(
-            f"{name_of(stream)}: data is {found} for {list(y.shape)} labels; allowed: an array"
+            f"{name_of(stream)}: data is {kind} for {list(y.shape)} labels; allowed: an array"
             f" [{len(y)}, {width}]"
         )
     x = whole(data, 0, 255, name_of(stream), "data").astype(np.uint8, copy=False)

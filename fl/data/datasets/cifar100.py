@@ -72,22 +72,22 @@ class CIFAR100:
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[60000, 3, 32, 32]``, y int64 and split int8 ``[60000]``."""
         archive = raw / self.sources[0].name
-        found: dict[str, Any] = {}
+        read: dict[str, Any] = {}
         for path, content in entries(archive, lambda path: path.startswith(f"{FOLDER}/")):
             name = path.partition("/")[2]
             if name == META:
                 key = f"{self.labels}_label_names".encode()
-                found[META] = labels_of(pickles.load(content), key, content, self.classes)
+                read[META] = labels_of(pickles.load(content), key, content, self.classes)
             elif name in PARTS:
                 key = f"{self.labels}_labels".encode()
-                found[name] = batch(pickles.load(content), key, content, self.classes)
-        lacking(archive, [name for name in (META, *PARTS) if name not in found])
-        for split, part in enumerate(PARTS):
-            images, labels = found[part]
+                read[name] = batch(pickles.load(content), key, content, self.classes)
+        lacking(archive, [name for name in (META, *PARTS) if name not in read])
+        for split, subset in enumerate(PARTS):
+            images, labels = read[subset]
             writer.append("x", images)
             writer.append("y", labels)
             writer.append("split", np.full(len(labels), split, np.int8))
         if self.complete:
-            sizes = {part: len(found[part][1]) for part in PARTS}
+            sizes = {subset: len(read[subset][1]) for subset in PARTS}
             hold(sizes, PUBLISHED, "cifar100", "Krizhevsky 2009")
-        writer.describe(found[META], normalisation=NORMALISATION)
+        writer.describe(read[META], normalisation=NORMALISATION)

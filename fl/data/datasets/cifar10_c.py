@@ -109,18 +109,18 @@ class CIFAR10C:
         for path, content in entries(archive, lambda path: path.endswith(".npy")):
             name = PurePosixPath(path).stem
             if name == "labels":
-                parts = [part for _, _, part in pieces(content, 10**6)]
-                found = np.concatenate(parts) if parts else labels
-                labels = whole(found, 0, self.classes - 1, name_of(content), "labels")
+                parts = [piece for _, _, piece in pieces(content, 10**6)]
+                numbers = np.concatenate(parts) if parts else labels
+                labels = whole(numbers, 0, self.classes - 1, name_of(content), "labels")
             if name not in self.corruptions:
                 continue
-            for at, total, part in pieces(content, CHUNK):
+            for at, total, piece in pieces(content, CHUNK):
                 if x is None:
                     images = total // SEVERITIES
                     rows = len(self.corruptions) * len(self.severities) * images
                     x = writer.create("x", (rows, *SHAPE), np.uint8)
-                _check_piece(part, total, images, content)
-                self._place(x, name, at, part, images)
+                _check_piece(piece, total, images, content)
+                self._place(x, name, at, piece, images)
             seen.add(name)
         self._check(archive, seen, labels, images)
         labels = labels.astype(np.int64)
@@ -131,15 +131,15 @@ class CIFAR10C:
         writer.save("split", np.ones(len(domain) * len(self.severities) * images, np.int8))
         writer.describe(CLASSES, normalisation=NORMALISATION, domains=self.corruptions)
 
-    def _place(self, x: np.ndarray, name: str, at: int, part: np.ndarray, images: int) -> None:
+    def _place(self, x: np.ndarray, name: str, at: int, piece: np.ndarray, images: int) -> None:
         """Copy the images of ``part``, rows ``at`` and on of a corruption, to where they belong."""
-        index = np.arange(at, at + len(part))
+        index = np.arange(at, at + len(piece))
         severity = index // images + 1
         first = self.corruptions.index(name) * len(self.severities) * images
         for place, wanted in enumerate(self.severities):
             chosen = severity == wanted
             rows = first + place * images + index[chosen] % images
-            x[rows] = part[chosen].transpose(0, 3, 1, 2)
+            x[rows] = piece[chosen].transpose(0, 3, 1, 2)
 
     def _check(self, archive: Path, seen: set[str], labels: np.ndarray, images: int) -> None:
         missing = [f"{name}.npy" for name in self.corruptions if name not in seen]
@@ -149,14 +149,14 @@ class CIFAR10C:
             problem = f"labels.npy has {len(labels)} labels for {images * SEVERITIES} images"
             raise DataError(f"{archive}: {problem}; expected: one for each")
         if self.complete:
-            found, published = {"severity 1": images}, {"severity 1": IMAGES}
-            hold(found, published, "cifar10-c", "Hendrycks and Dietterich 2019")
+            sizes, published = {"severity 1": images}, {"severity 1": IMAGES}
+            hold(sizes, published, "cifar10-c", "Hendrycks and Dietterich 2019")
 
 
-def _check_piece(part: np.ndarray, total: int, images: int, stream: BinaryIO) -> None:
-    if part.dtype != np.uint8 or part.shape[1:] != (32, 32, 3):
-        found = f"{part.dtype} {list(part.shape[1:])}"
-        raise DataError(f"{name_of(stream)}: has images of {found}; allowed: uint8 [32, 32, 3]")
+def _check_piece(piece: np.ndarray, total: int, images: int, stream: BinaryIO) -> None:
+    if piece.dtype != np.uint8 or piece.shape[1:] != (32, 32, 3):
+        kind = f"{piece.dtype} {list(piece.shape[1:])}"
+        raise DataError(f"{name_of(stream)}: has images of {kind}; allowed: uint8 [32, 32, 3]")
     if total != images * SEVERITIES:
         problem = f"has {total} images, but {images * SEVERITIES} were expected"
         raise DataError(

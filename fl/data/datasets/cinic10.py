@@ -69,7 +69,7 @@ class CINIC10:
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[270000, 3, 32, 32]``, y int64 and split int8 ``[270000]``."""
-        archive, found = raw / self.sources[0].name, Counter[str]()
+        archive, counts = raw / self.sources[0].name, Counter[str]()
         with Batched(writer) as rows:
             for path, content in entries(archive, lambda path: path.endswith(".png")):
                 folder, _, rest = path.partition("/")
@@ -85,9 +85,9 @@ class CINIC10:
                     raise DataError(f"{archive}: member {path} {problem}")
                 split = np.int8(SPLIT.index(FOLDERS[folder]))
                 rows.add(x=image, y=np.int64(CLASSES.index(name)), split=split)
-                found[f"{folder}/{name}"] += 1
+                counts[f"{folder}/{name}"] += 1
         parts = [f"{folder}/{name}" for folder in FOLDERS for name in CLASSES]
-        lacking(archive, [part for part in parts if not found[part]])
+        lacking(archive, [subset for subset in parts if not counts[subset]])
         if self.complete:
-            hold(found, dict.fromkeys(parts, EACH), "cinic10", "Darlow et al. 2018")
+            hold(counts, dict.fromkeys(parts, EACH), "cinic10", "Darlow et al. 2018")
         writer.describe(CLASSES, normalisation=NORMALISATION)

@@ -116,8 +116,8 @@ class CUB200:
         index = read_index(archive)
         if self.complete:
             counts = np.bincount(index.split, minlength=2).tolist()
-            found = dict(zip(SIZES, counts, strict=True))
-            hold(found, SIZES, str(archive), "Wah et al.", "photographs")
+            sizes = dict(zip(SIZES, counts, strict=True))
+            hold(sizes, SIZES, str(archive), "Wah et al.", "photographs")
         said = read_captions(captions, index.names)
         writer.save("text", self._tokens(said, index.split == 0))
         x = writer.create("x", (len(index.names), *self.shape), np.uint8)
@@ -175,19 +175,19 @@ def read_index(path: Path) -> Index:
 def read_captions(path: Path, names: list[str]) -> list[list[list[str]]]:
     """The words of every caption: ``[photographs][10][words]``."""
     place = {Path(name).with_suffix("").as_posix(): i for i, name in enumerate(names)}
-    found: list[list[list[str]]] = [[] for _ in names]
+    by_image: list[list[list[str]]] = [[] for _ in names]
     for member, stream in entries(path):
         name = member.rpartition("text_c10/")[2]
         i = place.get(name.removesuffix(".txt"))
         if i is not None and name.endswith(".txt"):
             lines = stream.read().decode("utf-8", "replace").lower().splitlines()
-            found[i] = [WORD.findall(line) for line in lines if line.strip()]
-            if len(found[i]) != CAPTIONS:
-                problem = f"{member} has {len(found[i])} captions; allowed: {CAPTIONS}"
+            by_image[i] = [WORD.findall(line) for line in lines if line.strip()]
+            if len(by_image[i]) != CAPTIONS:
+                problem = f"{member} has {len(by_image[i])} captions; allowed: {CAPTIONS}"
                 raise DataError(f"{path}: {problem}")
-    without = (name for name, captions in zip(names, found, strict=True) if not captions)
+    without = (name for name, captions in zip(names, by_image, strict=True) if not captions)
     lacking(path, (f"the captions of {name}" for name in without))
-    return found
+    return by_image
 
 
 def _measured(x: np.ndarray, rows: np.ndarray) -> dict[str, Any]:

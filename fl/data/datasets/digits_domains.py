@@ -98,7 +98,7 @@ class DigitsDomains:
             _in_colour(disturb(grey[home == 3])),
             draw(drawn, [raw / name for name in FONTS]),
         ]
-        domain = np.repeat(np.arange(5, dtype=np.int32), [len(part) for part in images])
+        domain = np.repeat(np.arange(5, dtype=np.int32), [len(of_domain) for of_domain in images])
         writer.save("x", np.concatenate(images))
         writer.save("y", np.concatenate([*(labels[home == d] for d in range(4)), drawn]))
         writer.save("domain", domain)

@@ -124,9 +124,9 @@ class DigitsFive:
         domain, split = (np.repeat([at[i] for at in names.values()], sizes) for i in (0, 1))
         if self.complete:
             parts, share = ("train", "test"), TRAINING * self.parts // PIECES
-            found = per_domain.counted(domain, split, self.domains, parts)
+            counted = per_domain.counted(domain, split, self.domains, parts)
             published = per_domain.stated({name: (share, n) for name, n in TESTS.items()}, parts)
-            counts.hold(found, published, str(archive), "FedBN")
+            counts.hold(counted, published, str(archive), "FedBN")
         label(writer, np.concatenate([labels[name] for name in names]), domain, split)
         digits = [str(digit) for digit in range(self.classes)]
         normalisation = {"scale": 1 / 255, "mean": 0.5, "sd": 0.5}
@@ -150,10 +150,10 @@ def _checked(loaded: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     grey_or_colour = isinstance(images, np.ndarray) and images.dtype == np.uint8
     if not grey_or_colour or images.ndim < 3 or images.shape[3:] not in ((), (3,)):
         allowed = "uint8 [n, side, side] or [n, side, side, 3]"
-        found = type(images).__name__
+        kind = type(images).__name__
         if isinstance(images, np.ndarray):
-            found = f"{images.dtype} {list(images.shape)}"
-        raise DataError(f"{name}: images are {found}; allowed: {allowed}")
+            kind = f"{images.dtype} {list(images.shape)}"
+        raise DataError(f"{name}: images are {kind}; allowed: {allowed}")
     if len(y) != len(images) or not len(y):
         raise DataError(f"{name}: {len(images)} images have {len(y)} labels; allowed: one for each")
     return images, y

@@ -119,8 +119,8 @@ class DomainNet:
         Rows are sorted by domain; within one, train, val and test in the order of its lists.
         """
         lists, *archives = (raw / source.name for source in self.sources)
-        found = split_lists.read(lists, self.domains, CLASSES)
-        samples = split_lists.divide(found, self.domains, self._ends)
+        read_lists = split_lists.read(lists, self.domains, CLASSES)
+        samples = split_lists.divide(read_lists, self.domains, self._ends)
         if self.complete:
             self._hold(samples, lists)
         x = writer.create("x", (len(samples.y), *self.shape), np.uint8)
@@ -137,8 +137,8 @@ class DomainNet:
         return int(0.8 * self.train_share * total) if self.train_share < 1 else total - val, val
 
     def _hold(self, samples: Samples, lists: Path) -> None:
-        found, published = samples.counts(self.domains), per_domain.stated(PUBLISHED)
+        sizes, published = samples.counts(self.domains), per_domain.stated(PUBLISHED)
         if self.train_share != FEDFA_SHARE:
             for name in self.domains:
-                del found[f"{name} train"], published[f"{name} train"]
-        counts.hold(found, published, str(lists), "FedFA")
+                del sizes[f"{name} train"], published[f"{name} train"]
+        counts.hold(sizes, published, str(lists), "FedFA")

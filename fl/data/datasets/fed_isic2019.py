@@ -103,9 +103,9 @@ class FedIsic2019:
         _agree_on_centres(table, metadata, split)
         if self.complete:
             by = zip(table["center"], table["fold"], strict=True)
-            found = Counter(f"{self.domains[centre]} {fold}" for centre, fold in by)
+            sizes = Counter(f"{self.domains[centre]} {fold}" for centre, fold in by)
             published = per_domain.stated(PUBLISHED, ("train", "test"))
-            counts.hold(found, published, str(split), "FLamby")
+            counts.hold(sizes, published, str(split), "FLamby")
         x = writer.create("x", (len(table), *self.shape), np.uint8)
         rows = {f"{image}.jpg": row for row, image in enumerate(table["image"])}
         place(archive, rows, x, preprocess)

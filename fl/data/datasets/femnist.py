@@ -115,10 +115,10 @@ class Shown:
                 raise DataError(f"{archive}: member {path}: {problem}") from None
             keys.append(_key(content.read()))
             labels.append(label)
-        found = np.frombuffer(keys, np.uint64)
+        hashes = np.frombuffer(keys, np.uint64)
         # Where a picture is there twice, the first counts, as in LEAF.
-        order = np.argsort(found, kind="stable")
-        self._keys, self._labels = found[order], np.frombuffer(labels, np.int8)[order]
+        order = np.argsort(hashes, kind="stable")
+        self._keys, self._labels = hashes[order], np.frombuffer(labels, np.int8)[order]
 
     def label(self, picture: bytes) -> int | None:
         """The class of a picture, or None if it is not there."""

@@ -74,10 +74,10 @@ class HAR:
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[10299, 561]``; y int64, client int32 and split int8 ``[10299]``."""
-        found = read_tables(raw / self.sources[0].name, {"X": FEATURES})
-        write_people(found, writer, self.complete)
-        for part in PARTS:
-            writer.append("x", found[f"X_{part}"].astype(np.float32))
+        tables = read_tables(raw / self.sources[0].name, {"X": FEATURES})
+        write_people(tables, writer, self.complete)
+        for subset in PARTS:
+            writer.append("x", tables[f"X_{subset}"].astype(np.float32))
         writer.describe(CLASSES)
 
 
@@ -92,40 +92,42 @@ def read_tables(archive: Path, tables: Mapping[str, int]) -> dict[str, np.ndarra
         DataError: For a file that is missing or is not what it should be.
     """
     kinds = {**tables, "y": 0, "subject": 0}
-    names = {f"{FOLDER}{part}/{kind}_{part}.txt": n for part in PARTS for kind, n in kinds.items()}
-    found: dict[str, np.ndarray] = {}
+    names = {
+        f"{FOLDER}{subset}/{kind}_{subset}.txt": n for subset in PARTS for kind, n in kinds.items()
+    }
+    by_name: dict[str, np.ndarray] = {}
     for _, inner in entries(archive, lambda name: name == INNER):
         for name, stream in entries(inner, lambda name: name in names or name == ACTIVITIES):
             if name == ACTIVITIES:
                 _check_activities(stream)
                 continue
             width = names[name]
-            found[Path(name).stem] = _rows(stream, width) if width else _numbers(stream)
-    lacking(archive, [name for name in names if Path(name).stem not in found])
-    for part in PARTS:
-        _check_range(archive, f"y_{part}.txt", found[f"y_{part}"], len(CLASSES))
-        _check_range(archive, f"subject_{part}.txt", found[f"subject_{part}"], SUBJECTS)
-    for name, table in found.items():
-        rows = len(found[f"y_{name.rpartition('_')[2]}"])
+            by_name[Path(name).stem] = _rows(stream, width) if width else _numbers(stream)
+    lacking(archive, [name for name in names if Path(name).stem not in by_name])
+    for subset in PARTS:
+        _check_range(archive, f"y_{subset}.txt", by_name[f"y_{subset}"], len(CLASSES))
+        _check_range(archive, f"subject_{subset}.txt", by_name[f"subject_{subset}"], SUBJECTS)
+    for name, table in by_name.items():
+        rows = len(by_name[f"y_{name.rpartition('_')[2]}"])
         if len(table) != rows:
             problem = f"{len(table)} rows for {rows} of y_{name.rpartition('_')[2]}.txt"
             raise DataError(f"{archive}: {name}.txt: {problem}")
-    return found
+    return by_name
 
 
-def write_people(found: Mapping[str, np.ndarray], writer: Writer, complete: bool) -> None:
+def write_people(tables: Mapping[str, np.ndarray], writer: Writer, complete: bool) -> None:
     """Write y int64, client int32 and split int8, ``[samples]`` each, train before test.
 
     Raises:
         DataError: If the set is to be ``complete`` and is not.
     """
-    sizes = {part: len(found[f"y_{part}"]) for part in PARTS}
-    subjects = np.concatenate([found[f"subject_{part}"] for part in PARTS])
+    sizes = {subset: len(tables[f"y_{subset}"]) for subset in PARTS}
+    subjects = np.concatenate([tables[f"subject_{subset}"] for subset in PARTS])
     people, client = np.unique(subjects, return_inverse=True)
     if complete:
         hold(sizes, PUBLISHED, "har", "Anguita et al. 2013")
         hold({"all": len(people)}, {"all": SUBJECTS}, "har", "Anguita et al. 2013", "subjects")
-    writer.save("y", np.concatenate([found[f"y_{part}"] for part in PARTS]) - 1)
+    writer.save("y", np.concatenate([tables[f"y_{subset}"] for subset in PARTS]) - 1)
     writer.save("client", client.astype(np.int32))
     writer.save("split", np.repeat(np.arange(2, dtype=np.int8), [*sizes.values()]))
 
@@ -143,21 +145,21 @@ def _check_range(archive: Path, name: str, numbers: np.ndarray, most: int) -> No
 
 
 def _rows(stream: BinaryIO, width: int) -> np.ndarray:
-    found = _table(stream, np.float64)
-    if found.shape[1:] != (width,):
-        problem = f"rows of {found.shape[1]} numbers; allowed: {width} each"
+    values = _table(stream, np.float64)
+    if values.shape[1:] != (width,):
+        problem = f"rows of {values.shape[1]} numbers; allowed: {width} each"
         raise DataError(f"{name_of(stream)}: {problem}")
-    if not np.isfinite(found).all():
-        row = int(np.argwhere(~np.isfinite(found))[0, 0]) + 1
+    if not np.isfinite(values).all():
+        row = int(np.argwhere(~np.isfinite(values))[0, 0]) + 1
         raise DataError(f"{name_of(stream)}: row {row} has what is no number")
-    return found
+    return values
 
 
 def _numbers(stream: BinaryIO) -> np.ndarray:
-    found = _table(stream, np.int64)
-    if found.shape[1:] != (1,):
-        raise DataError(f"{name_of(stream)}: rows of {found.shape[1]} numbers; allowed: one each")
-    return found[:, 0]
+    values = _table(stream, np.int64)
+    if values.shape[1:] != (1,):
+        raise DataError(f"{name_of(stream)}: rows of {values.shape[1]} numbers; allowed: one each")
+    return values[:, 0]
 
 
 def _table(stream: BinaryIO, kind: type) -> np.ndarray:

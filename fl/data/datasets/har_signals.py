@@ -51,13 +51,13 @@ class HARSignals(HAR):
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x and input_gyroscope float32 ``[10299, 3, 128]``, and what `har` writes beside."""
         names = [f"Inertial Signals/{kind}_{axis}" for kind in SIGNALS.values() for axis in AXES]
-        found = read_tables(raw / ARCHIVE.name, dict.fromkeys(names, READINGS))
-        write_people(found, writer, self.complete)
+        tables = read_tables(raw / ARCHIVE.name, dict.fromkeys(names, READINGS))
+        write_people(tables, writer, self.complete)
         measured = {}
         for array, kind in SIGNALS.items():
             parts = {
-                part: np.stack([found[f"{kind}_{axis}_{part}"] for axis in AXES], axis=1)
-                for part in PARTS
+                name: np.stack([tables[f"{kind}_{axis}_{name}"] for axis in AXES], axis=1)
+                for name in PARTS
             }
             measured[array] = _measured(parts["train"])
             writer.save(array, np.concatenate([*parts.values()]).astype(np.float32))

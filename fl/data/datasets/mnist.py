@@ -86,7 +86,7 @@ class MNIST:
 def read_parts(raw: Path, writer: Writer) -> dict[str, int]:
     """Write x uint8 ``[n, 1, 28, 28]``, y int64 and split int8 ``[n]``; the images of each part."""
     counts = {}
-    for split, (part, prefix) in enumerate(PARTS.items()):
+    for split, (name, prefix) in enumerate(PARTS.items()):
         images = read_idx(raw / f"{prefix}-images-idx3-ubyte.gz", SIDE, SIDE)
         path = raw / f"{prefix}-labels-idx1-ubyte.gz"
         labels = whole(read_idx(path), 0, 9, str(path), "labels").astype(np.int64)
@@ -97,7 +97,7 @@ def read_parts(raw: Path, writer: Writer) -> dict[str, int]:
         writer.append("x", images[:, None])
         writer.append("y", labels)
         writer.append("split", np.full(len(labels), split, np.int8))
-        counts[part] = len(images)
+        counts[name] = len(images)
     return counts
 
 

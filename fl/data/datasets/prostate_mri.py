@@ -111,8 +111,8 @@ class ProstateMri:
         order, split = self._divide(archive, self._slices(archive))
         domain = np.array([self.domains.index(site) for site, _, _ in order], np.int32)
         if self.complete and not self.empty:
-            found = per_domain.counted(domain, split, self.domains)
-            counts.hold(found, per_domain.stated(PUBLISHED), str(archive), "FedFA")
+            slices = per_domain.counted(domain, split, self.domains)
+            counts.hold(slices, per_domain.stated(PUBLISHED), str(archive), "FedFA")
         x = writer.create("x", (len(order), *self.shape), np.uint8)
         mask = writer.create("mask", (len(order), SIDE, SIDE), np.uint8)
         _fill(archive, order, x, mask)
@@ -122,13 +122,13 @@ class ProstateMri:
 
     def _slices(self, archive: Path) -> dict[Case, list[int]]:
         """The slices of each case that are samples: inner ones, with the gland unless ``empty``."""
-        found = {}
+        sizes = {}
         for case, masked, volume in _volumes(archive, masks=True):
             if masked:
                 inner = np.arange(1, len(volume) - 1)
                 shown = volume[inner].reshape(len(inner), -1).any(axis=1)
-                found[case] = inner[shown | self.empty].tolist()
-        return found
+                sizes[case] = inner[shown | self.empty].tolist()
+        return sizes
 
     def _divide(
         self, archive: Path, slices: dict[Case, list[int]]

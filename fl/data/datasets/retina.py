@@ -108,14 +108,16 @@ class Retina:
         Rows are sorted by domain and then by the path of the image.
         """
         archives = [raw / source.name for source in self.sources]
-        found = [find(archive) for find, archive in zip(FINDERS, archives, strict=True)]
-        about = np.array([about for images in found for about in images.values()]).reshape(-1, 2)
-        domain = np.repeat(np.arange(len(found), dtype=np.int32), [len(images) for images in found])
+        by_path = [find(archive) for find, archive in zip(FINDERS, archives, strict=True)]
+        about = np.array([about for images in by_path for about in images.values()]).reshape(-1, 2)
+        domain = np.repeat(
+            np.arange(len(by_path), dtype=np.int32), [len(images) for images in by_path]
+        )
         if self.complete:
             self._hold(raw, domain, about[:, 0])
         x = writer.create("x", (len(about), *self.shape), np.uint8)
         start = 0
-        for archive, images in zip(archives, found, strict=True):
+        for archive, images in zip(archives, by_path, strict=True):
             place(archive, {path: row for row, path in enumerate(images, start)}, x)
             start += len(images)
         label(writer, about[:, 0], domain, about[:, 1])
@@ -125,9 +127,11 @@ class Retina:
     def _hold(self, raw: Path, domain: np.ndarray, y: np.ndarray) -> None:
         for d, (name, sizes) in enumerate(PUBLISHED.items()):
             published = {f"{name} {kind}": n for kind, n in zip(CLASSES, sizes, strict=True)}
-            found = np.bincount(y[domain == d], minlength=len(CLASSES)).tolist()
+            numbers = np.bincount(y[domain == d], minlength=len(CLASSES)).tolist()
             archive = str(raw / self.sources[d].name)
-            counts.hold(dict(zip(published, found, strict=True)), published, archive, "its authors")
+            counts.hold(
+                dict(zip(published, numbers, strict=True)), published, archive, "its authors"
+            )
 
 
 def drishti(archive: Path) -> Found:
@@ -140,13 +144,13 @@ def drishti(archive: Path) -> Found:
             labels = _diagnoses(read_sheet(stream), f"{archive}: {path}")
     if not labels:
         counts.lacking(archive, ["Drishti-GS1_diagnosis.xlsx"])
-    found = {}
+    samples = {}
     for path in sorted(paths):
         stem = PurePosixPath(path).stem
         if stem not in labels:
             raise DataError(f"{archive}: Drishti-GS1_diagnosis.xlsx has no diagnosis of {stem}")
-        found[path] = (labels[stem], TRAIN if "Training/Images/" in path else TEST)
-    return found
+        samples[path] = (labels[stem], TRAIN if "Training/Images/" in path else TEST)
+    return samples
 
 
 def _diagnoses(rows: list[dict[str, str]], name: str) -> dict[str, int]:
@@ -196,16 +200,16 @@ FINDERS: tuple[Callable[[Path], Found], ...] = (drishti, acrima, rim, refuge)
 def _matching(
     archive: Path, pattern: str, about: Callable[[re.Match[str]], tuple[int, int]]
 ) -> Found:
-    found = {
+    samples = {
         path: about(match)
         for path, _ in entries(archive, _visible)
         if (match := re.search(pattern, path, re.IGNORECASE))
     }
-    there = {y for y, _ in found.values()}
+    there = {y for y, _ in samples.values()}
     counts.lacking(
         archive, (f"the images of {c} eyes" for y, c in enumerate(CLASSES) if y not in there)
     )
-    return dict(sorted(found.items()))
+    return dict(sorted(samples.items()))
 
 
 def _visible(path: str) -> bool:
@@ -245,4 +249,4 @@ def _content(cell: ElementTree.Element, strings: list[str]) -> str:
 
 
 def _text(element: ElementTree.Element) -> str:
-    return "".join(part.text or "" for part in element.iter(f"{SPACE}t"))
+    return "".join(text.text or "" for text in element.iter(f"{SPACE}t"))

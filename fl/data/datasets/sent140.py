@@ -107,8 +107,8 @@ class Sent140:
         path = raw / self.sources[0].name
         tweets = Counter(tweet.user for tweet in read_tweets(path))
         if self.complete:
-            found = {"the two files": tweets.total()}
-            hold(found, {"the two files": TWEETS}, str(path), "LEAF", "tweets")
+            totals = {"the two files": tweets.total()}
+            hold(totals, {"the two files": TWEETS}, str(path), "LEAF", "tweets")
             hold(
                 {"the two files": len(tweets)},
                 {"the two files": ALL_USERS},

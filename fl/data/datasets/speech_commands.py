@@ -215,8 +215,8 @@ def by_speaker(path: Path, content: Content) -> list[Speaker]:
 
 
 def _speaker(name: str) -> str:
-    found = RECORDING.fullmatch(name)
-    return found[2] if found else ""
+    match = RECORDING.fullmatch(name)
+    return match[2] if match else ""
 
 
 def _label(name: str) -> int:
@@ -228,8 +228,8 @@ def _hold(path: Path, speakers: list[Speaker]) -> None:
     recordings = {"the archive": sum(len(who.recordings) for who in speakers)}
     hold(recordings, {"the archive": RECORDINGS}, str(path), "Warden", "recordings")
     counts = Counter(who.split for who in speakers)
-    found = dict(zip(SPEAKERS, (counts[split] for split in (0, 2, 1)), strict=True))
-    hold(found, SPEAKERS, str(path), "FedL2P", "speakers")
+    sizes = dict(zip(SPEAKERS, (counts[split] for split in (0, 2, 1)), strict=True))
+    hold(sizes, SPEAKERS, str(path), "FedL2P", "speakers")
 
 
 def _fill(x: np.ndarray, path: Path, noise: list[np.ndarray], names: list[str]) -> None:

@@ -79,15 +79,15 @@ class Synthetic:
         Raises:
             DataError: If they are more than `LARGEST`.
         """
-        found = self.clients * (LEAST if self.samples is None else self.samples)
-        if found <= LARGEST and self.samples is None:
-            found = sum(self.sizes())
-        if found > LARGEST:
+        least = self.clients * (LEAST if self.samples is None else self.samples)
+        if least <= LARGEST and self.samples is None:
+            least = sum(self.sizes())
+        if least > LARGEST:
             raise DataError(
-                f"synthetic: {self.clients:,} clients would hold {found:,} samples or more;"
+                f"synthetic: {self.clients:,} clients would hold {least:,} samples or more;"
                 f" allowed: {LARGEST:,} samples over all clients"
             )
-        return found
+        return least
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[samples, 60]``, y int64 and client int32 ``[samples]``."""

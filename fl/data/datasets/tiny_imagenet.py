@@ -69,7 +69,7 @@ class TinyImageNet:
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[110000, 3, 64, 64]``, y int64 and split int8 ``[110000]``."""
-        archive, found = raw / self.sources[0].name, Counter[str]()
+        archive, counts = raw / self.sources[0].name, Counter[str]()
         ids = sorted(_text(archive, "wnids.txt").split())
         words = dict(line.split("\t", 1) for line in _text(archive, "words.txt").splitlines())
         homes = _validation(archive)
@@ -78,17 +78,17 @@ class TinyImageNet:
             raise DataError(f"{archive}: {problem}; delete the file to fetch it again")
         with Batched(writer) as rows:
             for path, content in entries(archive, _is_labelled):
-                part, home = _home(path, homes)
+                subset, home = _home(path, homes)
                 if home not in ids:
                     raise DataError(f"{archive}: member {path} belongs to no class of wnids.txt")
                 image = decode(content, (SIDE, SIDE))
-                split = np.int8(SPLIT.index(part))
+                split = np.int8(SPLIT.index(subset))
                 rows.add(x=image, y=np.int64(ids.index(home)), split=split)
-                found[f"{part}/{home}"] += 1
+                counts[f"{subset}/{home}"] += 1
         parts = {f"train/{id}": TRAIN for id in ids} | {f"val/{id}": VAL for id in ids}
-        lacking(archive, [part for part in parts if not found[part]])
+        lacking(archive, [subset for subset in parts if not counts[subset]])
         if self.complete:
-            hold(found, parts, "tiny-imagenet", "Le and Yang 2015")
+            hold(counts, parts, "tiny-imagenet", "Le and Yang 2015")
         writer.describe([words.get(id, id) for id in ids], normalisation=NORMALISATION)
 
 
@@ -98,8 +98,8 @@ def _is_labelled(path: str) -> bool:
 
 def _home(path: str, homes: Mapping[str, str]) -> tuple[str, str]:
     """The split and the class of a picture."""
-    part, home = PurePosixPath(path).parts[1:3]
-    return part, home if part == "train" else homes.get(PurePosixPath(path).name, "")
+    subset, home = PurePosixPath(path).parts[1:3]
+    return subset, home if subset == "train" else homes.get(PurePosixPath(path).name, "")
 
 
 def _validation(archive: Path) -> dict[str, str]:

@@ -95,12 +95,12 @@ def _draw(
     """
     counts = np.zeros((len(sizes), clients), np.int64)
     for _ in range(redraws + 1):
-        held = np.zeros(clients, np.int64)
+        total = np.zeros(clients, np.int64)
         for row, size in zip(counts, sizes, strict=True):
-            logs = np.where(held * clients < sizes.sum(), log_gamma(rng, alpha, clients), -np.inf)
+            logs = np.where(total * clients < sizes.sum(), log_gamma(rng, alpha, clients), -np.inf)
             row[:] = _cut(logs, size)
-            held += row
-        if held.min() >= least:
+            total += row
+        if total.min() >= least:
             break
     return counts
 

@@ -76,10 +76,10 @@ def within_domains(
             mine = np.sort(draw.choice(mine, sizes.min(), replace=False))
         _check_size(name, clients, len(mine), number, least)
         key = int(generator(seed, "domain", int(number)).integers(2**63))
-        found = inspect.unwrap(inner)(labels[mine], clients=clients, seed=key, **keys)
-        held = found.client != NOBODY
-        client[mine[held]] = found.client[held] + place * clients
-        notes += [f"domain {number}: {note}" for note in found.notes]
+        holders = inspect.unwrap(inner)(labels[mine], clients=clients, seed=key, **keys)
+        given = holders.client != NOBODY
+        client[mine[given]] = holders.client[given] + place * clients
+        notes += [f"domain {number}: {note}" for note in holders.notes]
     return Holders(client, notes)
 
 
