@@ -2,6 +2,10 @@
 
 Its file in ``fl/analyses`` defines a dataclass with ``read(runs) -> Result``. It sees runs through
 `Source` alone, so that its own code, its keys and the runs are its identity.
+
+What it cannot read is refused before training, if it says so: its class has ``traces``, the names
+of those that it reads, or a method ``check(shape, clients)``, which raises `FedloomError` for
+samples of that shape, or so many clients (None where only the data say).
 """
 
 from __future__ import annotations

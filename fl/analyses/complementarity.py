@@ -44,6 +44,7 @@ class Complementarity:
     beta: NonNegative = 1.4
 
     one_modality: ClassVar = True
+    traces: ClassVar = TRACES
 
     def read(self, runs: Sequence[Source]) -> Result:
         """A row for each round of each run that has the traces; pictures of the last round."""

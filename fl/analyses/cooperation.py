@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ TRACE = "cooperation"
 @dataclass(frozen=True)
 class Cooperation:
     """Matrices over rounds, and how they follow the data."""
+
+    traces: ClassVar = (TRACE,)
 
     def read(self, runs: Sequence[Source]) -> Result:
         """A correlation for each round of each run that has the trace; matrices of some rounds."""

@@ -80,6 +80,17 @@ class Inversion:
     one_input: ClassVar = True
     """It reads the runs' final weights."""
 
+    def check(self, shape: tuple[int, ...], clients: int | None) -> None:
+        """Refuse (`FedloomError`) what are no images, and clients that are not there."""
+        if len(shape) != 3:
+            raise FedloomError(f"inputs have shape {shape}; allowed: images")
+        last = self.client + self.clients - 1
+        if clients is not None and last >= clients:
+            asked = f"client: is {self.client}, clients: is {self.clients}"
+            raise FedloomError(
+                f"{asked}, but there is no client {last}; allowed: 0 to {clients - 1}"
+            )
+
     def read(self, runs: Sequence[Source]) -> Result:
         """PSNR, SSIM and leak by setting, method, data, client and seed; the images side by
         side.
@@ -133,10 +144,6 @@ class Inversion:
     ) -> list[tuple[str, Tensor, Tensor]]:
         """What is attacked: normalised images, and their labels, one class after another."""
         samples = simulation.client_data.samples["train"][client]
-        if len(simulation.arrays.shape) != 3:
-            raise FedloomError(
-                f"inversion: inputs have shape {simulation.arrays.shape}; allowed: images"
-            )
         if len(samples) < self.batch:
             raise FedloomError(
                 f"batch: is {self.batch}, and client {client} has {len(samples)} training "

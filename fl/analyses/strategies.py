@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ class Strategies:
     """seed: of the clustering."""
 
     seed: Seed = 0
+
+    traces: ClassVar = SEEN
 
     def read(self, runs: Sequence[Source]) -> Result:
         """A row for each run that has the traces; pictures of some."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -33,6 +33,8 @@ class VirtualImages:
 
     clients: Count = 5
     images: Count = 10
+
+    traces: ClassVar = NAMES
 
     def read(self, runs: Sequence[Source]) -> Result:
         """How far images moved, by setting, method, kind and seed; pictures of some."""

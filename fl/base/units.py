@@ -15,8 +15,9 @@ def written(value: Any) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """``1 run``, ``2 runs``."""
-    return f"{count} {what}{'s' * (count != 1)}"
+    """``1 run``, ``2 runs``, ``2 studies``."""
+    several = f"{what[:-1]}ies" if what.endswith("dy") else f"{what}s"
+    return f"{count} {what if count == 1 else several}"
 
 
 def duration(seconds: float) -> str:

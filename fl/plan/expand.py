@@ -18,7 +18,7 @@ from fl.base import identity
 from fl.base.errors import Where
 from fl.base.places import path_of
 from fl.data.contents import stamp
-from fl.plan import modal_check, partition_fit, specs, task_check
+from fl.plan import analysis_check, modal_check, partition_fit, specs, task_check
 from fl.plan.components import Choice, choices
 from fl.plan.config import Execution, Study
 from fl.plan.elsewhere import Site
@@ -26,7 +26,7 @@ from fl.plan.grids import too_many
 from fl.plan.method_entries import Entries
 from fl.plan.own_files import Own
 from fl.plan.points import Point
-from fl.plan.rehearsal import Rehearsals
+from fl.plan.rehearsal import Rehearsals, Rehearsed
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def expand(
     analyses = choices("analysis", study.analyses, where / "analyses", most)
     task, metric = task_check.settled(study, datasets, analyses, where)
     study = replace(study, metric=metric)
-    task_check.check_named(analyses, study.methods)
+    analysis_check.check_named(analyses, study.methods)
     count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * entries.size
     if count > most:
         raise too_many(count, "runs", most, where)
@@ -137,7 +137,7 @@ def expand(
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
         _check_task(dataset, scheme, model, task)
         study_site = Site.of(dataset, scheme)
-        reasons: dict[int, str] = {}
+        tried: dict[int, Rehearsed] = {}
         for site, labels in entries.sites(study_site, model):
             held = _checked(site, model, task, analyses)
             entries.check(labels, site.dataset, model, site.scheme, task, held)
@@ -145,8 +145,9 @@ def expand(
                 rehearsal = rehearsals.of(model, site.dataset, held)
                 counts[model.text].setdefault(site.dataset.text, rehearsal.parameters)
                 away = int(partition_fit.holds_out(site.scheme.spec))
-                reasons |= entries.rehearse(labels, rehearsal, site.dataset, model, away)
-        place = _Place(entries, study.test, study.seeds[0], study_site, model, reasons)
+                tried |= entries.rehearse(labels, rehearsal, site.dataset, model, away)
+        analysis_check.check_traces(analyses, tried.values())
+        place = _Place(entries, study.test, study.seeds[0], study_site, model, tried)
         for label, seed in itertools.product(entries.points, study.seeds):
             if entries.distils(label) and seed != study.seeds[0]:
                 continue  # Its images are the same for all seeds.
@@ -169,7 +170,10 @@ def _checked(site: Site, model: Choice, task: Task, analyses: Sequence[Choice]) 
     dataset, scheme = site.dataset, site.scheme
     _check_task(dataset, scheme, model, task)
     held = modal_check.check(model, dataset, scheme)
-    modal_check.check_analyses(held, dataset, model, analyses)
+    analysis_check.check_held(analyses, held, dataset, model)
+    analysis_check.check_data(
+        analyses, dataset, partition_fit.clients_of(scheme.spec, dataset.spec)
+    )
     return held
 
 
@@ -190,7 +194,7 @@ class _Place:
     seed: int
     site: Site
     model: Choice
-    unstackable: Mapping[int, str]
+    tried: Mapping[int, Rehearsed]
     _codes: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def _code(self, method: Point, spec: dict[str, Any]) -> dict[str, str]:
@@ -228,7 +232,7 @@ class _Place:
             if on is not None:
                 spec["train_on"] = parent.id if parent and not start else on
             code = self._code(method, spec)
-            point = identity.point(spec, code)
+            point, tried = identity.point(spec, code), self.tried.get(id(method))
             yield Run(
                 id=identity.run(point, seed),
                 point=point,
@@ -241,6 +245,6 @@ class _Place:
                 partition=site.scheme,
                 model=self.model,
                 execution=self.entries.executions[label],
-                unstackable=self.unstackable.get(id(method), ""),
+                unstackable=tried.unstackable if tried else "",
                 start=parent.id if parent else None,
             )

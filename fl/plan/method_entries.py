@@ -22,7 +22,7 @@ from fl.plan.components import Choice
 from fl.plan.config import Execution, Study
 from fl.plan.elsewhere import Elsewhere, Site, check_start
 from fl.plan.points import ADDED, Point, points
-from fl.plan.rehearsal import Rehearsal, TooFew
+from fl.plan.rehearsal import Rehearsal, Rehearsed, TooFew
 
 
 class Entries:
@@ -135,21 +135,21 @@ class Entries:
 
     def rehearse(
         self, labels: Iterable[str], rehearsal: Rehearsal, dataset: Choice, model: Choice, away: int
-    ) -> dict[int, str]:
+    ) -> dict[int, Rehearsed]:
         """Refuse (`ConfigError`) entries that cannot be built for a model or cannot train it.
 
         Args:
             away: How many clients are held out of training.
 
         Returns:
-            By identity (`id`) of a point, why its clients cannot be trained in one stack, or "".
+            What was found out of each point, by its identity (`id`).
         """
-        reasons = {}
+        rehearsed = {}
         for label in labels:
             for point in self.points[label]:
                 with self._telling(label, point, dataset, model):
-                    reasons[id(point)] = rehearsal.try_point(point, away)
-        return reasons
+                    rehearsed[id(point)] = rehearsal.try_point(point, away)
+        return rehearsed
 
     @contextmanager
     def _telling(self, label: str, point: Point, dataset: Choice, model: Choice) -> Iterator[None]:

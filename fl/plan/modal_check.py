@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -88,15 +87,3 @@ def check_trained_on(found: object, held: Held, where: Where) -> None:
     if held in DIFFER and found is not None:
         problem = f"is {found!r}, but clients differ in modality"
         raise ConfigError(where, problem, "a partition without `modalities`, or no `train_on`")
-
-
-def check_analyses(held: Held, dataset: Choice, model: Choice, analyses: Sequence[Choice]) -> None:
-    """Refuse (`ConfigError`) an analysis that passes inputs of one kind through one network."""
-    for analysis in analyses:
-        if held in ALL:
-            check_inputs(analysis.entry, dataset, model, analysis.at)
-        alike = ("weights", "one_modality")
-        if held in DIFFER and any(getattr(analysis.entry.target, name, False) for name in alike):
-            problem = f"{analysis.entry.name} takes all clients for alike, "
-            problem += "but they have several modalities"
-            raise ConfigError(analysis.at, problem, "a partition without `modalities`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 from fl.base.errors import FedloomError
 from fl.plan import config, plan
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ def look(folder: Path, studies: Iterable[str]) -> Needed:
     config.settings(folder)
     config.check_methods(folder)
     needed = Needed()
+    log.info("looking for the runs that studies need, which takes seconds")
     for name in studies:
         try:
             bundles = plan.asked(folder, [name], checked=False).bundles

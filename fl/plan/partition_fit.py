@@ -34,6 +34,15 @@ def holds_out(scheme: Spec) -> bool:
     return bool(scheme.get("unseen", 0))
 
 
+def clients_of(scheme: Spec, dataset: Spec) -> int | None:
+    """How many clients a partition has, those held out included; None where only the data say."""
+    if "path" in scheme:
+        return int(holdings.brought(scheme)["client"].nunique())
+    _, data = entry_of("data set", dataset)
+    several = scheme.get("clients_per_domain", 0) * len(getattr(data, "domains", ()))
+    return scheme.get("clients") or several or data.natural or None
+
+
 def share(scheme: Spec, split: str) -> float:
     """The share of a client's samples in ``val``, ``test`` or ``server``, as far as the scheme's
     keys tell.

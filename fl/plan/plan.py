@@ -6,6 +6,7 @@ code changed, so that reading it does not wait for the expansion.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fl.base import identity
 from fl.base.errors import ConfigError, DataError, Where
 from fl.base.files import check_writable, sha256
+from fl.base.units import counted
 from fl.data.contents import stamp
 from fl.data.lock import NAME as LOCK
 from fl.plan import config, fingerprint, plan_files, room
@@ -26,6 +28,8 @@ from fl.pytorch import allocator
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,10 @@ def of(
     Raises:
         ConfigError: For anything in the studies that is wrong.
     """
-    from fl.plan.expand import expand  # They import torch, which takes seconds.
+    if checked:
+        told = counted(len(studies), "study") if len(studies) > 3 else ", ".join(studies)
+        log.info("planning %s: each method is tried on its model, which takes seconds", told)
+    from fl.plan.expand import expand  # They import torch, which takes seconds, too.
     from fl.plan.own_files import Own
     from fl.plan.rehearsal import Rehearsals
 

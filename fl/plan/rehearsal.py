@@ -12,8 +12,8 @@ import contextlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from fl.plan import specs
 from fl.plan.added import Added
 from fl.plan.components import Choice, Inputs, inputs
 from fl.plan.points import ADDED, Point
+from fl.pytorch import private
 from fl.pytorch.memory import exhausted
 
 ENOUGH = 4
@@ -63,6 +64,19 @@ class TooFew(FedloomError):
     def __init__(self, problem: str, least: int) -> None:
         self.least = least
         super().__init__(problem)
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What is known of a point once it was tried.
+
+    Attributes:
+        unstackable: Why clients cannot be trained in one stack, or "" if they can.
+        traces: The names of what is recorded of a round; None where that shows in training alone.
+    """
+
+    unstackable: str
+    traces: frozenset[str] | None
 
 
 class Rehearsals:
@@ -113,9 +127,9 @@ class Rehearsal:
             for name, tensor in variables["params"].items()
         }
         self.parameters = sum(tensor.numel() for tensor in weights.values())
-        self._reasons: dict[str, str] = {}
+        self._tried: dict[str, Rehearsed] = {}
 
-    def try_point(self, point: Point, away: int) -> str:
+    def try_point(self, point: Point, away: int) -> Rehearsed:
         """Build a method and take a step of each of its passes.
 
         A method that differs from an earlier one only in fractions, which decide no shape, is built
@@ -123,9 +137,6 @@ class Rehearsal:
 
         Args:
             away: How many clients are held out of training.
-
-        Returns:
-            Why clients cannot be trained in one stack, or "" if they can.
 
         Raises:
             TooFew: If more samples in a batch would help.
@@ -137,7 +148,7 @@ class Rehearsal:
         composed = specs.composed(spec)
         if len(self._networks) > 1:
             modality.check(not declared(composed.method).modalities, self._networks)
-        reasons = []
+        tried = []
         for kind in self._kinds:
             added = Added(composed)
             setting = Setting(
@@ -153,13 +164,13 @@ class Rehearsal:
             )
             stage = _Stage(added.composed, setting, kind, self._variables[kind.name])
             key = _key([kind.name, _shape(spec), _shape(_lasting(point.training)), away])
-            if key not in self._reasons:
-                self._reasons[key] = stage.reason()
+            if key not in self._tried:
+                self._tried[key] = Rehearsed(stage.reason(), stage.traces())
                 added.check(spec)
             else:
                 stage.build()
-            reasons.append(self._reasons[key])
-        return next(filter(None, reasons), "")
+            tried.append(self._tried[key])
+        return next((one for one in tried if one.unstackable), tried[0])
 
 
 class _Stage:
@@ -172,6 +183,8 @@ class _Stage:
         small = sum(tensor.numel() for tensor in variables["params"].values()) <= SMALL
         # Whether a loss is finite shows on the CPU alone, and depends on the size of small batches.
         self._devices = [CPU] if few or small else [META, CPU]
+        if META in self._devices:
+            _prepare_meta()
 
     def build(self) -> Method:
         """The method, which may look at a pass of the model, on the first device that can."""
@@ -193,6 +206,18 @@ class _Stage:
             if self._trouble(more) is None:
                 raise TooFew(faults.told(trouble), more)
         raise trouble
+
+    @torch.no_grad()
+    def traces(self) -> frozenset[str] | None:
+        """See `Rehearsed`."""
+        with contextlib.suppress(Exception):
+            method = build(self._composed, self._setting)
+            server, client = method.init(self._variables)
+            kept = method.trace(server) if method.trace else {}
+            if method.trace_clients:
+                kept = {**kept, **method.trace_clients(trees.repeat(client, 2))}
+            return frozenset(kept)
+        return None
 
     def _trouble(self, size: int, stacked: bool = False) -> Exception | None:
         """What goes wrong with batches of that size, for one client or for a stack of two."""
@@ -316,6 +341,9 @@ class _Stage:
 
         samples = data.tree(made)
         return SeveralArrays(samples) if data.parts else samples
+
+
+_prepare_meta = cache(private.quick_shapes)
 
 
 def _mapped(stacked: bool, function: Callable[..., Any], *dims: int | None) -> Callable[..., Any]:

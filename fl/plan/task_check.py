@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from fl.api.task import Task, serves, tasks_of
 from fl.base import registry
@@ -60,14 +60,6 @@ def check_alike(dataset: Choice, task: Task) -> None:
     if name != task.name:
         problem = f"{dataset.text} is for {name}, but the study for {task.name}"
         raise ConfigError(dataset.at, problem, "data sets of one task in a study")
-
-
-def check_named(analyses: Sequence[Choice], entries: Collection[str]) -> None:
-    """Refuse (`ConfigError`) an analysis whose key ``methods`` names what is no entry."""
-    for analysis in analyses:
-        for i, label in enumerate(analysis.values.get("methods", ())):
-            if label not in entries:
-                raise unknown(analysis.at / "methods" / i, "entry", label, entries)
 
 
 def _task(name: str) -> Task:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import planning
 import pytest
+import torch
+from torch import nn
 
 from fl.base import plugins
 from fl.base.errors import ConfigError
 from fl.cli import main
 from fl.plan import plan
+from fl.pytorch import private
 
 MODEL = '''"""A model of one's own."""
 
@@ -125,3 +129,38 @@ def test_a_sweep_is_tried_before_training(tmp_path: Path) -> None:
     config = planning.write_config(tmp_path, study)
     with pytest.raises(ConfigError, match=r"methods.nets: .* call layers.0.self_attn.out_proj;"):
         plan.make(config)
+
+
+def test_shapes_of_batch_normalisation_are_those_of_numbers() -> None:
+    private.quick_shapes()
+    shapes = []
+    for device in ("cpu", "meta"):
+        layer = nn.BatchNorm2d(3, device=device)
+        x = torch.ones(2, 3, 4, 4, device=device, requires_grad=True)
+        y = layer(x)
+        gradients = torch.autograd.grad(y.sum() + layer.eval()(x).sum(), [x, *layer.parameters()])
+        shapes.append([y.shape, *(gradient.shape for gradient in gradients)])
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize(
+    ("analysis", "said"),
+    [
+        ({"inversion": {"client": 99}}, "there is no client 99; allowed: 0 to 3"),
+        ({"cooperation": None}, "analyses.0.cooperation: reads cooperation of every round"),
+    ],
+)
+def test_an_analysis_of_what_will_not_be_there_is_refused(
+    tmp_path: Path, analysis: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = {
+        "datasets": ["digits"],
+        "partitions": [{"homogeneous": {"clients": 4}}],
+        "models": [{"two-layer": {"hidden": 4}}],
+        "analyses": [analysis],
+    }
+    caplog.set_level("INFO")
+    with pytest.raises(ConfigError) as caught:
+        plan.make(planning.write_config(tmp_path, study))
+    assert said in str(caught.value)
+    assert "planning tiny: each method is tried on its model" in caplog.text

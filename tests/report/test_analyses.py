@@ -186,7 +186,7 @@ def planned_with(root: Path, **study: Any) -> plan.Plan:
 
 def test_a_key_of_an_analysis_renames_it_and_no_run(tmp_path: Path) -> None:
     def planned(name: str, **study: Any) -> plan.Plan:
-        return planned_with(tmp_path / name, **study)
+        return planned_with(tmp_path / name, **{"methods": {"pfedgraph": None}, **study})
 
     def named(made: plan.Plan) -> list[str]:
         return [analysis["analysis"] for analysis in made.studies["tiny"]["analyses"]]
@@ -198,7 +198,7 @@ def test_a_key_of_an_analysis_renames_it_and_no_run(tmp_path: Path) -> None:
     assert named(first)[1] == named(other)[1]
     assert first.studies["tiny"]["hash"] != other.studies["tiny"]["hash"], "the page shows another"
     told = [{"features": {"samples": 20, "title": "Features"}}, {"cooperation": {"title": "Who"}}]
-    titled = planned("c", analyses=told, methods={"fedavg": {"title": "Averaging"}})
+    titled = planned("c", analyses=told, methods={"pfedgraph": {"title": "Graph"}})
     assert named(titled) == named(first), "titles decide nothing"
     assert not {*named(planned("d", analyses=ANALYSES, seeds=[0, 1]))} & {*named(first)}
     swept = planned("e", analyses=[{"features": {"samples": [20, 30]}}])
