@@ -22,8 +22,8 @@ def counted(count: int, what: str) -> str:
 
 def duration(seconds: float) -> str:
     """``0.42 s``, ``95 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
-    if seconds < 9.95:
-        return f"{seconds:.2g} s"
+    if 0 < seconds < 9.95:
+        return f"{seconds:#.2g} s"
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 100 * 60:

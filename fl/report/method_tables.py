@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -88,7 +89,9 @@ def reference(head: str, *texts: str) -> Row:
 def main_table(facts: Facts) -> Table:
     """Methods against settings: mean ± sd over seeds, the best in bold, each linked to its runs."""
     caption = _main_caption(facts, facts.metric, facts.summary)
-    table = _across(facts, "settings", facts.metric, facts.summary, caption + noise(facts))
+    table = _across(facts, "settings", facts.metric, facts.summary, caption)
+    # The page has these sentences as a list below the table.
+    table = replace(table, scope=" ".join([table.scope, *noise(facts)]).strip())
     if facts.metric != "accuracy" or not facts.partitions:
         return table
     caption = (
@@ -101,7 +104,7 @@ def main_table(facts: Facts) -> Table:
         reference("Majority class of each client", *each),
         reference("Majority class of the population", *everyone),
     )
-    return Table(**{**vars(table), "caption": caption, "rows": (*table.rows, *rows)})
+    return replace(table, caption=caption, rows=(*table.rows, *rows))
 
 
 def other_metrics(facts: Facts) -> list[Table]:
@@ -177,13 +180,13 @@ def _across(facts: Facts, name: str, metric: str, summary: pd.DataFrame, caption
     return Table(name, caption, names, tuple(rows), crossed="Setting", scope=facts.everywhere)
 
 
-def noise(facts: Facts) -> str:
-    """A sentence on which differences are larger than the noise between seeds."""
+def noise(facts: Facts) -> tuple[str, ...]:
+    """Sentences on which differences are larger than the noise between seeds."""
     frame = summaries.ranked(facts.rows, facts.runs, facts.metric)
     if len(facts.methods) < 2:
-        return ""
+        return ()
     if not (frame["n_seeds"] > 1).any():
-        return " One seed does not tell a difference from noise."
+        return ("One seed does not tell a difference from noise.",)
     said: dict[str, list[str]] = {}
     for setting in facts.settings:
         order = at(frame, setting)
@@ -195,11 +198,10 @@ def noise(facts: Facts) -> str:
                 worse = [f"{worse[0]} and all that follow"]
             texts += [f"{name} over {', '.join(worse)}"] if worse else []
         said.setdefault("; ".join(texts) or "none", []).append(facts.short(setting))
-    each = [f"{' and '.join(settings)}: {text}" for text, settings in said.items()]
-    return (
-        " Differences larger than the noise between seeds (paired t-test over seeds, 5 %; the best "
-        f"method first): {'. '.join(each if len(said) > 1 else said)}."
-    )
+    lead = "Larger than the noise between seeds (paired t-test over seeds, 5 %), the best first"
+    if len(said) == 1:
+        return (f"{lead}: {next(iter(said))}.",)
+    return (f"{lead}:", *(f"{' and '.join(names)}: {text}." for text, names in said.items()))
 
 
 def clients_table(facts: Facts) -> Table:

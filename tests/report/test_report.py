@@ -119,6 +119,13 @@ def test_every_link_has_its_anchor_and_every_id_is_there_once(page):
     assert sum(link.startswith("#runs-") for link in page.links) > 50
 
 
+def test_differences_larger_than_noise_are_listed_for_each_setting(full, page):
+    lead = "Larger than the noise between seeds (paired t-test over seeds, 5 %), the best first:"
+    md = (full / "report" / "quickstart.md").read_text()
+    told = re.search(rf"{re.escape(lead)} (alpha=0\.1: .*? Local)\. (alpha=0\.5: .*? Local)\.", md)
+    assert lead in page.text and all(sentence in page.text for sentence in told.groups())
+
+
 def test_the_runs_behind_a_cell_are_listed_with_state_and_folder(full, page):
     _, runs = frames(full, "quickstart")
     listed = {row[0]: row for row in page.tables["runs"]}
