@@ -62,11 +62,7 @@ from fl.api.optimizers import (
 from fl.api.training import Training as Training, learning_rate as learning_rate
 
 # Terms of a loss.
-from fl.api.losses import (
-    classification_loss as classification_loss,
-    cross_entropy as cross_entropy,
-    task_loss as task_loss,
-)
+from fl.api.tasks.classification import classification_loss as classification_loss
 from fl.api.term import (
     SHARED as SHARED,
     Adaptive as Adaptive,
@@ -75,6 +71,8 @@ from fl.api.term import (
     Periodic as Periodic,
     See as See,
     Term as Term,
+    cross_entropy as cross_entropy,
+    task_loss as task_loss,
 )
 from fl.api.method import Attached as Attached
 from fl.api.task import ANY as ANY, Task as Task, weighted_mean as weighted_mean

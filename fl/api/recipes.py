@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.alteration import ALTERATION_STATES, Alterations
-from fl.api.losses import task_loss
 from fl.api.method import (
     KINDS,
     PERSONAL_PARAMS,
@@ -28,7 +27,17 @@ from fl.api.network import Network, Output
 from fl.api.optimizers import Optimizer, optimizer
 from fl.api.protocols import Start, spends
 from fl.api.task import Task
-from fl.api.term import SHARED, Adaptive, Batch, Compared, Forward, Periodic, Reference, Term
+from fl.api.term import (
+    SHARED,
+    Adaptive,
+    Batch,
+    Compared,
+    Forward,
+    Periodic,
+    Reference,
+    Term,
+    task_loss,
+)
 from fl.api.trees import Rate, Tree
 from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL, PERSONAL

@@ -15,7 +15,7 @@ from fl.api.network import Network, Output
 from fl.api.protocols import Adapt, SampleLook, Start
 from fl.api.protocols import Batch as Batch
 from fl.api.task import Task
-from fl.api.tasks.classification import CLASSIFICATION
+from fl.api.tasks.classification import CLASSIFICATION, classification_loss
 from fl.api.trees import Tree
 
 
@@ -29,7 +29,7 @@ class Forward:
     method keeps what only it knows. batch: the samples, see `Batch`; what `Compared` terms
     asked of reference models is in ``batch["reference"]``. personal_params: parameters beside the
     network's, see `fl.api.recipe`. task: whose loss a method minimises, see
-    `fl.api.losses.task_loss`.
+    `task_loss`.
     """
 
     network: Network
@@ -115,3 +115,13 @@ class Periodic:
     first: int
     batches: int
     look: SampleLook
+
+
+def task_loss(forward: Forward) -> Tensor:
+    """What the data set's task minimises: cross-entropy, where samples have classes."""
+    return forward.task.loss(forward.output.outputs, forward.batch)
+
+
+def cross_entropy(forward: Forward) -> Tensor:
+    """For class labels: the weighted mean over the batch, sum_i w_i CE(z_i, y_i) / sum_i w_i."""
+    return classification_loss(forward.output.outputs, forward.batch)

@@ -180,7 +180,7 @@ def _hash(path: Path, known: tuple[str, str] | None) -> str:
 
 
 def label(path: Path) -> str:
-    """``fl/api/losses.py``, ``mylab/terms.py``: the same wherever the package lies."""
+    """``fl/api/trees.py``, ``mylab/terms.py``: the same wherever the package lies."""
     for name, root in plugins.roots().items():
         if path.is_relative_to(root):
             return f"{name}/{path.relative_to(root).as_posix()}"

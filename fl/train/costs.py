@@ -41,7 +41,8 @@ class Costs:
         traffic: ``[rounds, down, up]`` for each stretch of equal rounds, in order: the bytes that a
             participant receives and sends in each of them.
         bytes_down, bytes_up: Their means over rounds.
-        flops: Floating-point operations, mean over clients and rounds.
+        flops: Floating-point operations, mean over clients and rounds. Batches count as whole ones:
+            what the last one of an epoch lacks is filled up, and computed.
         flops_server: Those of the steps that the server computes (`fl.api.method.ServerWork`), mean
             over rounds; not of means, nor of what methods do not declare.
         state_client: Bytes that a client keeps between rounds.

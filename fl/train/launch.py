@@ -9,21 +9,21 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from fl.base.errors import INTERRUPTED
+from fl.train.leaving import handling
 
 PLACE = "FEDLOOM_MEETING"
 """The variable by which a process of several knows that it is one, and where it meets the
 others."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PAUSE, GRACE = 0.1, 30.0
 """Seconds between looks at the processes, and until those that are left are killed."""
 
@@ -52,7 +52,12 @@ def launch(count: int, words: Sequence[str]) -> int:
             )
             for rank in range(count)
         ]
-        with _forwarding(processes[0]):
+
+        def forward(number: int, frame: FrameType | None) -> None:
+            with contextlib.suppress(ProcessLookupError):
+                processes[0].send_signal(number)
+
+        with handling(forward):
             while None in (codes := [process.poll() for process in processes]) and not any(codes):
                 time.sleep(PAUSE)
             _end(processes)
@@ -90,30 +95,6 @@ def status(failures: Mapping[int, int]) -> int:
     return 1 if dead else first
 
 
-def listen(handler: Any) -> None:
-    """Handle what asks a job to leave; a job in the background of a shell knows no Ctrl-C."""
-    for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """A context in which signals go to a process."""
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
-
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    listen(forward)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _environment(rank: int, count: int, folder: str) -> dict[str, str]:
     """What tells a process of its place, and where to find code and the others."""
     code = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.getenv("PYTHONPATH")])]
@@ -123,6 +104,8 @@ def _environment(rank: int, count: int, folder: str) -> dict[str, str]:
         PLACE: str(Path(folder) / "meeting"),
         "PYTHONPATH": os.pathsep.join(code),
     }
-    if Path("/sys/class/net/lo").exists():  # Whatever the machine's name means to a resolver.
-        variables["GLOO_SOCKET_IFNAME"] = os.getenv("GLOO_SOCKET_IFNAME", "lo")
+    # Whatever the machine's name means to a resolver; a Mac's loopback interface is `lo0`.
+    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    if loopback:
+        variables["GLOO_SOCKET_IFNAME"] = os.getenv("GLOO_SOCKET_IFNAME", loopback[0])
     return {**os.environ, **variables}

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOPPING = "stopping after this round, with the state saved; Ctrl-C again stops at once\n"
 
 
@@ -66,13 +68,24 @@ def asked_to_leave() -> Iterator[Leaving]:
         if number == signal.SIGINT:
             os.write(2, STOPPING.encode())  # As `print` may be what the signal came in between of.
 
-    asking = [signal.SIGTERM]
-    # A job in the background of a shell is to know nothing of Ctrl-C.
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        asking.append(signal.SIGINT)
-    before = {number: signal.signal(number, note) for number in asking}
-    try:
+    with handling(note):
         yield leaving
-    finally:
-        for number, handler in before.items():
+
+
+def listen(handler: Any) -> None:
+    """Handle what asks a job to leave; a job in the background of a shell knows no Ctrl-C."""
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def handling(handler: Any) -> Iterator[None]:
+    """A context in which `listen` holds."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    listen(handler)
+    try:
+        yield
+    finally:
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)

@@ -38,6 +38,7 @@ from fl.plan.bundle import Bundle
 from fl.pytorch.memory import exhausted
 from fl.store.store import Store
 from fl.train import launch, memory, simulations
+from fl.train.leaving import listen
 
 logger = logging.getLogger(__name__)
 
@@ -199,7 +200,7 @@ def run(bundles: Sequence[Bundle], store: Store, lead: Callable[[Team], int]) ->
 def _serve(team: Team, bundles: Mapping[str, Bundle], store: Store) -> None:
     logging.getLogger().setLevel(logging.WARNING)
     # The first process decides when to leave; a scheduler signals all.
-    launch.listen(signal.SIG_IGN)
+    listen(signal.SIG_IGN)
 
     def make(asked: Mapping[str, Any]) -> dict[str, Simulation]:
         bundle, made = bundles[asked["bundle"]], dict[str, Simulation]()

@@ -10,7 +10,7 @@ from fl.base import syntax
 
 METHOD = '''"""A method."""
 
-from fl.api import losses
+from fl.api import training
 
 
 class Method:
@@ -21,7 +21,7 @@ class Method:
 
     def step(self, x):
         """One step."""
-        return losses.loss(x) * self.rate  # down
+        return training.loss(x) * self.rate  # down
 '''
 
 
@@ -31,7 +31,7 @@ class Method:
         ('"""A method."""', '"""Another docstring,\n\nlonger."""', True),
         ('    """Its rate."""\n', '    """Its learning rate."""\n', True),
         ("  # down", "  # up", True),
-        ("losses.loss(x) * self.rate", "(\n            losses.loss(x)\n * self.rate)", True),
+        ("training.loss(x) * self.rate", "(\n            training.loss(x)\n * self.rate)", True),
         ("0.5", "0.50", True),
         ("0.5", "0.25", False),
         ("(self, x)", "(self, x=None)", False),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl.api.losses import classification_loss, weighted_mean
+from fl.api import classification_loss, weighted_mean
 
 WEIGHT = [1.0, 0.5, 0.0, 2.25]
 Y = np.array([0, 1, 1, 0])

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.api.alteration import Alterations
-from fl.api.losses import classification_loss
 from fl.api.method import Setting
 from fl.api.mixed_labels import MIXED
 from fl.api.network import Network
+from fl.api.tasks.classification import classification_loss
 from fl.api.tasks.segmentation import SEGMENTATION
 from fl.api.training import Training
 from fl.base.errors import FedloomError

@@ -90,6 +90,27 @@ def test_a_process_that_dies_ends_the_job_with_one_line(capsys: pytest.CaptureFi
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+MEETS = """
+import os
+from pathlib import Path
+from fl.train.team import Team
+team = Team()
+assert team.exchanged(team.rank) == [0, 1]
+files = (Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))
+mine = {os.readlink(file) for file in files if file.is_symlink()}
+lines = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+rows = [line.split() for line in lines.splitlines() if ":" in line]
+listening = [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine]
+assert listening and all(place.startswith("0100007F:") for place in listening), listening
+team.exchanged()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the kernel tells on Linux alone")
+def test_processes_listen_on_the_loopback_interface_alone() -> None:
+    assert launch.launch(2, ["-c", MEETS]) == 0
+
+
 @pytest.mark.parametrize(
     ("failures", "expected"),
     [

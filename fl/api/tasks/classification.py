@@ -17,7 +17,7 @@ from fl.api.task import DEFAULT, Task, means, weighted_mean
 from fl.pytorch.folding import whole
 
 
-def loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
+def classification_loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
     """The weighted mean cross-entropy.
 
     Labels are mixed where the batch says how, see `fl.api.mixed_labels`.
@@ -101,7 +101,7 @@ CLASSIFICATION = Task(
     labels="y",
     metrics=("accuracy", "balanced_accuracy"),
     chunk=1024,
-    loss=loss,
+    loss=classification_loss,
     look=look,
     conclude=conclude,
     invent=invent,
