@@ -177,12 +177,12 @@ class Aggregate(Protocol):
 class Serve(Protocol):
     """A pass over the samples that the server itself holds."""
 
-    def __call__(self, pass_: Any, tree: Tree, round_: int, /) -> tuple[dict[str, Any], Any]:
-        """part: a `fl.api.method.Pass`, for which the server is one more client, with ``tree`` as
+    def __call__(self, pass_: Any, tree: Tree, round_: int, /) -> Tree:
+        """pass_: a `fl.api.method.Pass`, for which the server is one more client, with ``tree`` as
         its own and nothing sent to it, and takes as many epochs or steps as clients would; round_:
         1, 2, ...
 
-        Gives what the pass's end gives: the next tree, and the upload.
+        Gives the tree that the pass's end gives.
         """
 
 

@@ -7,8 +7,6 @@ together, and where several processes train the clients.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from fl.api import trees
@@ -34,7 +32,7 @@ def serving(
         return None
     labels = arrays.labels(torch.from_numpy(samples).to(arrays.device)).cpu().numpy()
 
-    def serve(pass_: Pass, tree: Tree, round_: int) -> tuple[dict[str, Any], Any]:
+    def serve(pass_: Pass, tree: Tree, round_: int) -> Tree:
         cohort = Cohort(
             clients=trees.stack([tree]),
             ids=torch.zeros(1, dtype=torch.int64),
@@ -58,7 +56,6 @@ def serving(
             lr=learning_rate(training, round_),
         )
         with torch.enable_grad():
-            done = loop(pass_, cohort)
-        return trees.take(done.kept, 0), trees.take(done.uploads, 0)
+            return trees.take(loop(pass_, cohort).kept, 0)
 
     return serve

@@ -90,7 +90,7 @@ class FedIoT:
             assert setting.at_server is not None
             number = server["round"] + 1
             averaged = trees.overlaid(server, trees.mean(uploads, n))
-            trained, _ = setting.at_server(training, shared(averaged, None), int(number))
+            trained = setting.at_server(training, shared(averaged, None), int(number))
             return {**averaged, **trained, "round": number}, dict(clients)
 
         return replace(

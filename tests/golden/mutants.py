@@ -29,7 +29,8 @@ counted over two runs. The others, by reading:
 - ``power_law.py`` 0.0 to 1.0: a constant added to logarithms, which are normalised.
 - ``draws.py`` ``drawn``: a mark of what was drawn, no number; its readers were not followed.
 
-A mutant meets those worlds alone that enter its function, the core's first, at most `MOST`.
+A mutant meets those worlds alone that enter its function and whose numbers are kept, the core's
+first, at most `MOST`.
 """
 
 from __future__ import annotations
@@ -130,7 +131,9 @@ def _places(nodes: list[Any]) -> Iterator[Any]:
 
 
 def _silent(node: ast.AST) -> bool:
-    """Whether it is a negative number, a check, or a flag that changes no number."""
+    """Whether it is a device, a negative number, a check, or a flag that changes no number."""
+    if isinstance(node, ast.Attribute) and node.attr == "device":
+        return True
     negative = isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)
     call = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
     return (
@@ -212,7 +215,8 @@ def catching(mutant: Mutant, worlds: list[str]) -> str:
         before = kept.load()
     except Exception as error:
         return f"import ({type(error).__name__})"
-    near = sorted(worlds, key=lambda name: (not name.startswith("core"), zlib.crc32(name.encode())))
+    near = [name for name in worlds if name in before]
+    near.sort(key=lambda name: (not name.startswith("core"), zlib.crc32(name.encode())))
     for name in near[:MOST]:
         try:
             if kept.difference(name, measure.fingerprint(name), before.get(name)):
