@@ -171,7 +171,7 @@ def _of_scheme(scheme: str, values: worlds.World) -> Fingerprint:
 def _of_data(name: str, values: worlds.World) -> Fingerprint:
     root = Path(tempfile.mkdtemp())
     try:
-        if name in ("images", "table"):
+        if name in ("arrays", "images", "table"):
             values = {**values, **_own_files(name, root)}
         files = root / "files" if adapter.with_files(name) else None
         prepared = adapter.read(name, values, files, root)
@@ -206,6 +206,15 @@ def _own_files(name: str, root: Path) -> dict[str, Any]:
         frame["part"] = draw.choice(["train", "train", "val", "test"], n)
         frame.to_csv(root / "own.csv", index=False)
         return {"path": str(root / "own.csv"), "label": "label"}
+    if name == "arrays":
+        texts = {
+            "y": draw.choice(["cat", "dog"], 40),
+            "domain": draw.choice(["day", "night"], 40),
+            "split": draw.choice(["train", "train", "test"], 40),
+        }
+        x = draw.integers(0, 256, (40, 1, 4, 4), dtype=np.uint8)
+        np.savez(root / "own.npz", x=x, client=draw.integers(0, 4, 40), **texts)
+        return {"path": str(root / "own.npz")}
     from PIL import Image
 
     for label in ("cat", "dog"):

@@ -617,6 +617,7 @@ DATA_SETS: dict[str, list[World]] = {
         {"client": "who", "split": "part"},
     ],
     "images": [{}, {"pixels": 5}],
+    "arrays": [{}, {"standardise": False}],
 }
 """Keys beside those of the generator; a set that is not here has one world."""
 

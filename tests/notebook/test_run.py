@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,12 @@ def test_an_interrupted_call_goes_on_with_the_same_bits(
     assert store.round(run) == 3
     fl.run(methods=["fedavg"], **CALL)
     pd.testing.assert_frame_equal(store.metrics(run), undisturbed)
+
+
+def test_a_thread_trains_too_though_no_signal_reaches_it(lab: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        result = pool.submit(fl.run, methods=["fedavg"], **{**CALL, "rounds": 1}).result()
+    assert repr(result).endswith("1 complete>")
 
 
 def test_a_run_that_fails_stops_no_other(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
