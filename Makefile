@@ -1,16 +1,16 @@
-# One environment in .venv, pinned by requirements.lock; nothing outside this folder is touched.
+# One environment in .venv, pinned by the lock files; nothing outside this folder is touched.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 
-.PHONY: help demo fedl2p fedlgd fedprox fedsac slides fixtures-demo test test-fast test-changed test-lowest check golden \
+.PHONY: help demo extras fedl2p fedlgd fedprox fedsac slides fixtures-demo test test-fast test-changed test-lowest check golden \
 	format bench bench-gpu lock clean synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
 define install
-	@echo "Installing $$(grep -c == $(1)) packages of $(1) into $(VENV): minutes, mostly spent on a gigabyte of downloads."
+	@echo "Installing $$(grep -c == $(1)) packages of $(1) into $(VENV): minutes, mostly spent on downloads."
 	@begun=$$(date +%s) && \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $(1) && \
 	  echo "Installed in $$(($$(date +%s) - begun)) s; $(VENV) has $$(du -sh $(VENV) | cut -f1)."
@@ -24,6 +24,8 @@ demo: $(VENV)/run.stamp ## run the study quickstart and show its result
 	@begun=$$(date +%s) && $(BIN)/snakemake results/report/quickstart.html && \
 	  $(BIN)/python -m fl show quickstart && echo "That took $$(($$(date +%s) - begun)) s here."
 
+extras: $(VENV)/extras.stamp ## install what the demo does without: DVC, CVXPY, scikit-image, LPIPS, nibabel
+
 comma := ,
 FULL := synthetic-full-0.0,synthetic-full-0.5,ditto-mmd-figure3-kernels-0.0,ditto-mmd-figure3-kernels-0.5
 
@@ -32,7 +34,7 @@ synthetic: $(VENV)/run.stamp ## two columns of published tables, beside what is 
 	$(BIN)/python -m fl show synthetic-0.0
 	$(BIN)/python -m fl show synthetic-0.5
 
-fedlgd: $(VENV)/run.stamp ## FedLGD and eight others on virtual images of five small domains, and attacks on two of them
+fedlgd: $(VENV)/extras.stamp ## FedLGD and eight others on virtual images of five small domains, and attacks on two of them
 	$(BIN)/snakemake --config studies=fedlgd-digits-domains,fedlgd-digits-domains-5,fedlgd-digits-domains-rates
 	$(BIN)/python -m fl show fedlgd-digits-domains
 	$(BIN)/python -m fl show fedlgd-digits-domains-5
@@ -64,7 +66,7 @@ slides: $(VENV)/run.stamp ## twins of the studies of FedProx, FedBN, FedFM and F
 	$(BIN)/snakemake --config studies=$(SLIDES)
 	for study in $(subst $(comma), ,$(SLIDES)); do $(BIN)/python -m fl show $$study; done
 
-fixtures-demo: $(VENV)/run.stamp ## a tiny study over generated files of every published data set
+fixtures-demo: $(VENV)/extras.stamp ## a tiny study over generated files of every published data set
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fixtures_demo.py
 
 test: $(VENV)/test.stamp ## lint, type-check and run every test
@@ -125,10 +127,14 @@ $(VENV)/run.stamp: requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Fedloom needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv $(VENV)
 	$(call install,requirements.lock)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
-$(VENV)/test.stamp: $(VENV)/run.stamp requirements-test.lock
+$(VENV)/extras.stamp: $(VENV)/run.stamp requirements-extras.lock
+	$(call install,requirements-extras.lock)
+	touch $@
+
+$(VENV)/test.stamp: $(VENV)/extras.stamp requirements-test.lock
 	$(call install,requirements-test.lock)
 	touch $@
 

@@ -64,9 +64,11 @@ def test_a_report_of_snakemake_shows_page_and_tables(finished: Project, tmp_path
 def test_environments_have_the_versions_of_the_lock():
     envs = REPOSITORY / "workflow" / "envs" / "fedloom.yaml"
     *_, pip = yaml.safe_load(envs.read_text())["dependencies"]
-    lock = (REPOSITORY / "requirements.lock").read_text().splitlines()
+    files = [REPOSITORY / name for name in ("requirements.lock", "requirements-extras.lock")]
+    lock = [line for file in files for line in file.read_text().splitlines()]
     needed = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    names = [*needed["dependencies"], *needed["optional-dependencies"]["workflow"]]
+    extras = needed["optional-dependencies"]
+    names = [*needed["dependencies"], *extras["workflow"], *extras["extras"]]
     graph_itself = ("snakemake", "dvc")
     wanted = {
         name
