@@ -36,7 +36,7 @@ from fl.api import trees
 from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.drawing import Look, axes_of, pictured
-from fl.base.errors import FedloomError
+from fl.base.errors import FedloomError, extra
 from fl.base.fields import Bound, Count, Index, NonNegative, Positive, Seed
 
 if TYPE_CHECKING:
@@ -99,6 +99,9 @@ class Inversion:
         shown = {run.run for run in first_seeds(named)}
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
+        with extra("inversion"):
+            # Before hours of work.
+            from skimage.metrics import structural_similarity  # noqa: F401
         distance = perceptual()
         for run, client in itertools.product(named, range(self.client, self.client + self.clients)):
             simulation = run.simulation()
@@ -316,7 +319,8 @@ def perceptual() -> Distance | None:
         return None
     from fl.pytorch.vision import torchvision  # noqa: F401 - it cannot be imported alone everywhere
 
-    import lpips  # isort: skip
+    with extra("LPIPS"):
+        import lpips  # isort: skip
 
     with warnings.catch_warnings():
         # lpips calls torchvision by names that torchvision warns of.

@@ -81,6 +81,16 @@ def reading(name: object, wrong: str, remedy: str = "get the file again") -> Ite
         raise DataError(f"{name}: {wrong} ({reason}); {remedy}") from error
 
 
+@contextlib.contextmanager
+def extra(what: str) -> Iterator[None]:
+    """Around the import of a package that `make extras` installs: says so where it is absent."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        problem = f"{what} needs {error.name}, which is not installed"
+        raise FedloomError(f"{problem}; do: `make extras`") from error
+
+
 @dataclass(frozen=True)
 class Where:
     """A place in a config: the file, and the path of keys inside it.

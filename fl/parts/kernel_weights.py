@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl.base.errors import extra
+
 BLOCKS, PIVOTS = 3, 200
 """Steps that exchange many kernels at once, and the most steps that exchange one; see `solve`."""
 
@@ -73,7 +75,8 @@ def _solved(a: np.ndarray, m: np.ndarray) -> np.ndarray:
 
     The solver gets the homogeneous program, scaled to unit diagonal, where it is most precise.
     """
-    import cvxpy  # The training path runs without it.
+    with extra("solver: cvxpy"):
+        import cvxpy
 
     unit, c = np.sqrt(a.diagonal()), cvxpy.Variable(len(m))
     half = cvxpy.quad_form(c, a / np.outer(unit, unit), assume_PSD=True) / 2

@@ -41,7 +41,7 @@ from typing import BinaryIO, ClassVar, Literal
 
 import numpy as np
 
-from fl.base.errors import DataError, reading
+from fl.base.errors import DataError, extra, reading
 from fl.base.fields import Index
 from fl.base.rng import generator
 from fl.data import counts, per_domain
@@ -212,8 +212,9 @@ def read_volume(stream: BinaryIO) -> np.ndarray:
     Raises:
         DataError: For a file of another kind and for a damaged one, which it names.
     """
-    from nibabel import imageglobals
-    from nibabel.nifti1 import Nifti1Image
+    with extra("a NIfTI volume"):
+        from nibabel import imageglobals
+        from nibabel.nifti1 import Nifti1Image
 
     name, content = name_of(stream), stream.read()
     # Its remarks on orientation and voxel sizes concern no array.
