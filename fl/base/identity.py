@@ -77,8 +77,8 @@ def entry(kind: str, name: str) -> str:
 @cache
 def _code(root: str, packages: tuple[tuple[str, Path], ...]) -> str:
     """`code`; packages: a key of the cache, as another plugin holds other files."""
-    found, numbers = tree(root), certified()
-    return str(numbers.versions[root]) if numbers.hashes.get(root) == found else found
+    hash_now, numbers = tree(root), certified()
+    return str(numbers.versions[root]) if numbers.hashes.get(root) == hash_now else hash_now
 
 
 def tree(root: str) -> str:
@@ -95,11 +95,11 @@ def edited(*roots: str) -> dict[str, str]:
     """The files of roots that are not certified, with the hash of each: edits, and plugins."""
     known = certified().files
     return {
-        label: found
+        label: hash_now
         for root in roots
         if certified().hashes.get(root) != tree(root)
-        for label, found in files(root).items()
-        if known.get(label, ("", ""))[1] != found
+        for label, hash_now in files(root).items()
+        if known.get(label, ("", ""))[1] != hash_now
     }
 
 

@@ -38,10 +38,10 @@ def parse(text: str, keys: Iterable[str]) -> dict[str, str]:
         return {}
     name = rf"(?:{any_key}|`(?:{any_key})`|``(?:{any_key})``)"
     begins = re.compile(rf"(?:^|(?<=[.;)])\s+|\n)({name}(?:,\s+{name})*):\s+")
-    found: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     for paragraph in re.split(r"\n\s*\n", text):
         _, *parts = begins.split(paragraph)
         for names, meaning in zip(parts[::2], parts[1::2], strict=True):
             for key in re.findall(rf"\b(?:{any_key})\b", names):
-                found.setdefault(key, " ".join(meaning.split()).rstrip(".;"))
-    return found
+                by_key.setdefault(key, " ".join(meaning.split()).rstrip(".;"))
+    return by_key

@@ -39,8 +39,8 @@ def expand(text: str, where: Where) -> str:
         ConfigError: At ``where``, for a variable that is not set or a user who is not known.
     """
 
-    def value(found: re.Match[str]) -> str:
-        name = found["plain"] or found["braced"]
+    def value(match: re.Match[str]) -> str:
+        name = match["plain"] or match["braced"]
         if not os.environ.get(name):
             problem = f"is {text!r}, but the environment variable {name!r} is not set"
             raise ConfigError(where, problem, "a variable that has a value, or the folder itself")

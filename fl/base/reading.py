@@ -47,7 +47,8 @@ def dataclass_of(file: Path) -> type | None:
 
 def _builds(node: ast.ClassDef) -> bool:
     return any(
-        isinstance(one, ast.FunctionDef) and one.name in ("build", "read") for one in node.body
+        isinstance(inner, ast.FunctionDef) and inner.name in ("build", "read")
+        for inner in node.body
     )
 
 
@@ -63,7 +64,8 @@ def _names(tree: ast.Module) -> dict[str, Any]:
         file = plugins.FL.joinpath(*inner).with_suffix(".py")
         if package == plugins.FL.name and file.is_file():
             there = _constants(ast.parse(file.read_bytes()), names)
-            names |= {one.name: there[one.name] for one in node.names if one.name in there}
+            imported = {alias.name for alias in node.names} & there.keys()
+            names |= {name: there[name] for name in imported}
     return names | _constants(tree, names)
 
 

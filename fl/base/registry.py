@@ -93,11 +93,11 @@ def find(kind: str, name: str, where: Where) -> Entry:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise _broken(where, module_name, error) from error
-    return _found(kind, name, module, where)
+    return _defined(kind, name, module, where)
 
 
 @cache
-def _found(kind: str, name: str, module: ModuleType, where: Where) -> Entry:
+def _defined(kind: str, name: str, module: ModuleType, where: Where) -> Entry:
     """The entry that a module defines."""
     said = _said(kind, name, Path(inspect.getfile(module)), module.__doc__)
     return Entry(**vars(said), target=_target(module, where))
@@ -167,14 +167,14 @@ def _file(module: str) -> Path:
 
 def _modules(kind: str, where: Where) -> Mapping[str, str]:
     """Module by name, over ``fl`` and all plugins."""
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for package, root in plugins.roots().items():
         folder, prefix = _shelf(kind, package, root)
         for name, module in _named_stems(prefix, _stems(folder)).items():
-            if found.setdefault(name, module) != module:
-                problem = f"the {kind} {name!r} stands in {found[name]} and in {module}"
+            if modules.setdefault(name, module) != module:
+                problem = f"the {kind} {name!r} stands in {modules[name]} and in {module}"
                 raise ConfigError(where, problem, "each name once")
-    return found
+    return modules
 
 
 @cache

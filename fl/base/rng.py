@@ -13,7 +13,7 @@ import numpy as np
 
 
 def _sequence(seed: int, key: tuple[int | str, ...]) -> np.random.SeedSequence:
-    text = "\0".join(str(part) for part in key)
+    text = "\0".join(map(str, key))
     words = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype=np.uint32)
     return np.random.SeedSequence([seed, *(int(word) for word in words)])
 

@@ -201,7 +201,7 @@ def _gc(parsed: argparse.Namespace) -> int:
     there = list(maintenance.entries(store))
     studies = needed.every(parsed.config) if there else []
     logging.info("planning all %d studies in %s", len(studies), parsed.config / "studies")
-    wanted = needed.look(parsed.config, studies)
+    wanted = needed.look(parsed.config, studies, anew=parsed.yes)
     if wanted.remarks:
         raise FedloomError(f"{'; '.join(wanted.remarks)}; nothing is removed, as it may need runs")
     # Those of the plan as it was written too: a pipeline may be at them while config is edited.

@@ -32,10 +32,13 @@ class Needed:
         return [f"{name} cannot be planned: {why}" for name, why in self.unplanned.items()]
 
 
-def look(folder: Path, studies: Iterable[str]) -> Needed:
+def look(folder: Path, studies: Iterable[str], anew: bool = False) -> Needed:
     """Plan each study by itself, so that one that cannot be planned does not stop the others.
 
     Whether models and methods can be trained is not tried.
+
+    Args:
+        anew: Believe no plan that was written before.
 
     Raises:
         FedloomError: For what is wrong with the config of all studies.
@@ -46,7 +49,8 @@ def look(folder: Path, studies: Iterable[str]) -> Needed:
     log.info("looking for the runs that studies need, which takes seconds")
     for name in studies:
         try:
-            bundles = plan.asked(folder, [name], checked=False).bundles
+            make = plan.make if anew else plan.asked
+            bundles = make(folder, [name], checked=False).bundles
         except FedloomError as error:
             needed.unplanned[name] = error
         else:

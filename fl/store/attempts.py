@@ -65,13 +65,13 @@ def close(folder: Path, ended: str) -> None:
 
 
 def _numbered(folder: Path) -> dict[int, Attempt]:
-    found: dict[int, Attempt] = {}
+    attempts: dict[int, Attempt] = {}
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if name := re.fullmatch(r"attempt-(\d+)\.json", path.name):
                 with contextlib.suppress(OSError, ValueError, FedloomError):
                     content = fields.mapping(files.parse_json(path.read_bytes()), Where(path.name))
-                    found[int(name[1])] = Attempt(
+                    attempts[int(name[1])] = Attempt(
                         **fields.parse(Attempt, content, Where(path.name))
                     )
-    return found
+    return attempts

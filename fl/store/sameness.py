@@ -49,9 +49,9 @@ def _leaves(tree: Mapping[str, Any], above: str) -> Iterator[tuple[str, np.ndarr
             yield f"{above}{key}", value.double().numpy()
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
+def _same(ours: np.ndarray, theirs: np.ndarray) -> bool:
     import numpy as np
 
-    if one.shape != other.shape or one.dtype.kind != "f":
-        return np.array_equal(one, other)
-    return np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    if ours.shape != theirs.shape or ours.dtype.kind != "f":
+        return np.array_equal(ours, theirs)
+    return np.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)

@@ -20,6 +20,7 @@ need no weights; they count as lacking until the file is there.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
 import shutil
@@ -203,7 +204,10 @@ class Store:
             None if the run is finished, already or by the process that was waited for, and, without
             ``wait``, if another live process computes it.
         """
-        partial = self.partial(run)
+        partial, folder = self.partial(run), self._folder(run)
+        if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
+            # It may be finished, and is not to be replaced.
+            raise FedloomError(f"{folder}: permission denied; ask its owner to share it")
         complete = self.has_weights if need_weights else self.has
 
         def over() -> bool:

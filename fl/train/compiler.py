@@ -22,8 +22,8 @@ PACKAGES = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._expo
 
 def keep_beside(store: Path) -> None:
     """Keep programs in ``compiled`` beside the store: later jobs load and run them. So the folder
-    must be the user's own, and nobody else may write there; else programs last as long as this
-    process. It may be deleted.
+    must be the user's own, and nobody else may enter it, whatever the modes of what lies in it;
+    else programs last as long as this process. It may be deleted.
     """
     if USERS:
         return
@@ -48,7 +48,7 @@ def _private(folder: Path) -> bool:
     except OSError:
         return False
     mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    return mine and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return mine and not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
 
 
 def silence() -> None:

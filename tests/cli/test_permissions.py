@@ -86,3 +86,11 @@ def test_a_run_that_may_not_be_read_is_named_and_passed_over(lab: Path) -> None:
     for status, error in said(lab, *((f"runs/{run}", 0, command) for command in COMMANDS)):
         assert status == 0
         assert f"runs/{run}: permission denied; passed over" in error
+
+
+def test_a_run_that_may_not_be_read_is_not_replaced(lab: Path) -> None:
+    run, _ = sorted(path.name for path in (lab / "runs").iterdir())
+    [bundle] = (lab / "results" / "plan" / "bundles").glob("*.json")
+    [(status, error)] = said(lab, (f"runs/{run}", 0, f"train {bundle}"))
+    assert status == 1 and f"runs/{run}: permission denied; ask its owner" in error
+    assert (lab / "runs" / run / "run.json").exists()

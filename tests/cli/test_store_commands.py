@@ -21,7 +21,7 @@ from planning import Planned
 
 from fl.base import files
 from fl.cli import main
-from fl.plan import plan
+from fl.plan import plan, plan_files
 from fl.store.store import Store
 from fl.train import environment
 
@@ -163,6 +163,15 @@ def test_gc_shows_what_no_study_needs_and_then_removes_it(place: Planned, say: S
     assert "2 runs removed" in say("gc", "--yes")
     assert place.store().runs() == sorted(place.runs("fedavg"))
     assert "0 runs that no study in" in say("gc", "--yes")
+
+
+def test_gc_that_removes_believes_no_plan_that_was_written(place: Planned, say: Say):
+    home = place.root / "results" / "plan"
+    known = plan_files.summary(home)
+    known["studies"]["tiny"]["bundles"] = known["runs"] = []
+    plan_files.write(home / "plan.json", known)
+    assert "4 runs that no study" in say("gc")
+    assert "0 runs that no study" in say("gc", "--yes")
 
 
 def test_gc_keeps_what_any_study_and_what_the_written_plan_needs(place: Planned, say: Say):

@@ -28,7 +28,7 @@ def test_programs_lie_beside_the_store_for_their_owner_alone(
     assert os.environ[compiler.FOLDER] == str(tmp_path / "compiled"), "left as the user has it"
 
 
-@pytest.mark.parametrize("kind", ["writable by the group", "of another user", "a link", "a file"])
+@pytest.mark.parametrize("kind", ["entered by the group", "of another user", "a link", "a file"])
 def test_programs_that_others_could_have_put_there_are_not_run(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,7 +40,7 @@ def test_programs_that_others_could_have_put_there_are_not_run(
         folder.touch()
     else:
         folder.mkdir()
-        folder.chmod(0o770 if kind == "writable by the group" else 0o700)
+        folder.chmod(0o750 if kind == "entered by the group" else 0o700)
     if kind == "of another user":
         monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
     compiler.keep_beside(tmp_path / "runs")
