@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from fl.base import files, identity, plugins, syntax
+from fl.train import environment
 
 LARGEST = 1 << 20
 """Bytes of a file that is copied; a larger one, beside the code of a plugin, is linked."""
@@ -25,11 +26,14 @@ def take(results: Path) -> Path:
         for path in sorted(root.rglob("[!.]*"))
         if path.is_file() and not _passed_over(path.relative_to(root))
     }
+    if (lock := environment.ROOT / "requirements.lock").is_file():
+        sources[lock.name] = lock
+    commit = environment.commit()
     hashes = {
         label: syntax.of_bytes(path.read_bytes()) if _small(path) else str(path)
         for label, path in sources.items()
     }
-    place = (results / "code" / identity.digest(hashes)).absolute()
+    place = (results / "code" / identity.digest([hashes, commit])).absolute()
     if not place.exists():
         draft = files.temporary(place)
         with files.disk_errors(place):
@@ -39,7 +43,7 @@ def take(results: Path) -> Path:
                     shutil.copyfile(path, draft / label)
                 else:
                     (draft / label).symlink_to(path)
-            (draft / plugins.SNAPSHOT.name).write_text("{}\n")
+            files.write_json(draft / plugins.SNAPSHOT.name, {"commit": commit})
             if not files.move(draft, place):  # Another Snakemake was first.
                 shutil.rmtree(draft)
     return place

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fl.base import plugins
-from fl.base.files import is_file, sha256
+from fl.base.files import is_file, parse_json, sha256
 
 VERSION = "0.2.0.dev0"
 """Of the release that is under way; between releases the commit tells more, see `version`."""
@@ -34,9 +34,12 @@ ROOT = plugins.FL.parent
 
 @cache
 def commit() -> tuple[str, bool] | None:
-    """The commit of the clone that this code lies in, and whether ``fl`` differs from it; None
-    outside of clones.
+    """The commit of the clone that this code lies in, or was copied from for jobs, and whether
+    ``fl`` differed from it; None outside of clones.
     """
+    if plugins.SNAPSHOT.is_file():
+        copied = parse_json(plugins.SNAPSHOT.read_bytes())["commit"]
+        return tuple(copied) if copied else None
     if not (ROOT / ".git").exists():
         return None
     head, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--", plugins.FL.name)
