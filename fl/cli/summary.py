@@ -96,7 +96,7 @@ def _cost(specs: list[dict[str, Any]], rates: Rates) -> str:
         time = "time unknown until a run like each of them is in the store"
     else:
         time = f"about {duration(seconds)} one after another, at the rate of the runs there"
-    return f"{steps:,} local steps of a client to go; {time}"
+    return f"{steps:,} local steps of a client to go, for each pass and model of a method; {time}"
 
 
 def there(study: dict[str, Any], store: Store) -> str:

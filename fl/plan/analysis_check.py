@@ -18,13 +18,13 @@ def check_named(analyses: Iterable[Choice], entries: Collection[str]) -> None:
                 raise unknown(analysis.at / "methods" / i, "entry", label, entries)
 
 
-def check_held(analyses: Iterable[Choice], held: Held, dataset: Choice, model: Choice) -> None:
+def check_held(analyses: Iterable[Choice], holding: Held, dataset: Choice, model: Choice) -> None:
     """Refuse (`ConfigError`) an analysis that passes inputs of one kind through one network."""
     for analysis in analyses:
-        if held in ALL:
+        if holding in ALL:
             check_inputs(analysis.entry, dataset, model, analysis.at)
         alike = ("weights", "one_modality")
-        if held in DIFFER and any(getattr(analysis.entry.target, name, False) for name in alike):
+        if holding in DIFFER and any(getattr(analysis.entry.target, name, False) for name in alike):
             problem = f"{analysis.entry.name} takes all clients for alike, "
             problem += "but they have several modalities"
             raise ConfigError(analysis.at, problem, "a partition without `modalities`")

@@ -48,19 +48,19 @@ def choices(kind: str, items: list[Any], where: Where, most: int) -> list[Choice
         ConfigError: For an item that is not understood, whose values equal those of an earlier one,
             or whose grid has more than ``most`` points.
     """
-    found: dict[str, Choice] = {}
+    by_spec: dict[str, Choice] = {}
     called: dict[str, Choice] = {}
     for choice in _settled(kind, items, where, most):
         key = json.dumps(choice.spec, sort_keys=True)
-        if key in found:
-            problem = f"{choice.text} stands twice: {found[key].at.key} is the same"
+        if key in by_spec:
+            problem = f"{choice.text} stands twice: {by_spec[key].at.key} is the same"
             raise ConfigError(choice.at, problem, f"each {kind} once")
         other = called.setdefault(choice.title or choice.text, choice)
         if other is not choice:
             problem = f"is {choice.title!r} for {other.text} and for {choice.text}"
             raise ConfigError(choice.at / "title", problem, "a title each, as `alpha = {alpha}`")
-        found[key] = choice
-    return list(found.values())
+        by_spec[key] = choice
+    return list(by_spec.values())
 
 
 def choice(kind: str, item: Any, where: Where) -> Choice:
@@ -136,17 +136,17 @@ class Inputs:
         return {kind.name: made(kind) for kind in self.parts}
 
 
-def inputs(dataset: Choice, held: str = "first") -> list[Inputs]:
+def inputs(dataset: Choice, holding: str = "first") -> list[Inputs]:
     """What models see of a data set; of each modality where clients differ in it.
 
     Args:
         held: What clients hold of each sample, see `fl.plan.modal_check`.
     """
     data = dataset.entry.make(dataset.values)
-    if held == "first":
+    if holding == "first":
         return [Inputs("", data.shape, data.classes, getattr(data, "tokens", 0))]
-    if held == "all":
+    if holding == "all":
         return [Inputs("", (), data.classes, 0, data.modalities)]
     kinds = data.modalities
-    every = [Inputs(named(kinds), (), data.classes, 0, kinds)] if held == "some" else []
+    every = [Inputs(named(kinds), (), data.classes, 0, kinds)] if holding == "some" else []
     return [Inputs(kind.name, kind.shape, data.classes, kind.tokens) for kind in kinds] + every

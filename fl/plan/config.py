@@ -285,19 +285,19 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _placed(found: Settings, where: Where) -> Settings:
+def _placed(settled: Settings, where: Where) -> Settings:
     """``found`` with ``~`` and environment variables in its folders replaced."""
     return replace(
-        found,
-        results=places.place(found.results, where / "results"),
-        store=places.place(found.store, where / "store"),
-        data=places.place(found.data, where / "data"),
+        settled,
+        results=places.place(settled.results, where / "results"),
+        store=places.place(settled.store, where / "store"),
+        data=places.place(settled.data, where / "data"),
         plugins=tuple(
-            places.expand(text, where / "plugins" / i) for i, text in enumerate(found.plugins)
+            places.expand(text, where / "plugins" / i) for i, text in enumerate(settled.plugins)
         ),
         sources={
             name: origin if _is_address(origin) else places.expand(origin, where / "sources" / name)
-            for name, origin in found.sources.items()
+            for name, origin in settled.sources.items()
         },
     )
 
@@ -363,9 +363,11 @@ def execution(base: Execution, given: Any, where: Where) -> Execution:
     return changed
 
 
-def _check_processes(found: Execution, where: Where) -> None:
-    if found.processes > 1 and found.backend == "debug":
-        problem = f"is {found.processes}, and backend is debug, which looks at one client at a time"
+def _check_processes(settled: Execution, where: Where) -> None:
+    if settled.processes > 1 and settled.backend == "debug":
+        problem = (
+            f"is {settled.processes}, and backend is debug, which looks at one client at a time"
+        )
         raise ConfigError(where / "processes", problem, "1, or another backend")
 
 

@@ -69,20 +69,20 @@ class Elsewhere:
         return Site.of(self.dataset or study.dataset, self.scheme or study.scheme)
 
 
-def check_start(start: str, before: Site, own: Site, model: Choice, at: Where) -> None:
+def check_start(start: str, before: Site, here: Site, model: Choice, at: Where) -> None:
     """Refuse (`ConfigError`) to start from a model of other inputs or classes.
 
     Args:
         start: The entry that is started from, which runs at ``before``.
         at: Where it is named.
     """
-    if before.dataset is own.dataset:
+    if before.dataset is here.dataset:
         return
-    there, here = _seen(before, model), _seen(own, model)
-    if there == here:
+    seen_there, seen_here = _seen(before, model), _seen(here, model)
+    if seen_there == seen_here:
         return
-    problem = f"{start!r} is trained on {before.dataset.text}, {_told(there)}"
-    problem += f", but {own.dataset.text} has {_told(here)}"
+    problem = f"{start!r} is trained on {before.dataset.text}, {_told(seen_there)}"
+    problem += f", but {here.dataset.text} has {_told(seen_here)}"
     raise ConfigError(
         at, problem, "an entry whose data set has as large inputs and as many classes"
     )

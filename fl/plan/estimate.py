@@ -50,8 +50,7 @@ def _held(scheme: Mapping[str, Any], dataset: Mapping[str, Any]) -> tuple[int, i
         path = path_of(scheme["path"])
         return _counted(path, path.stat().st_mtime_ns)
     _, data = registry.entry_of("data set", dataset)
-    several = scheme.get("clients_per_domain", 0) * len(getattr(data, "domains", ()))
-    clients = scheme.get("clients") or several or data.natural or 1
+    clients = partition_fit.clients_of(scheme, dataset) or 1
     unseen = scheme.get("unseen", 0)
     if not isinstance(unseen, int):
         unseen = 0 if isinstance(unseen, str) else round(unseen * clients)

@@ -7,7 +7,6 @@ without the seed, with the hashes of its code and data. Point and seed make the 
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,11 +26,6 @@ from fl.plan.method_entries import Entries
 from fl.plan.own_files import Own
 from fl.plan.points import Point
 from fl.plan.rehearsal import Rehearsals, Rehearsed
-
-log = logging.getLogger(__name__)
-
-MANY = 2000
-"""Runs from which on planning takes so long that a word is said."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ def expand(
     study: Study,
     where: Where,
     execution: Execution | None = None,
-    own: Own | None = None,
+    users_files: Own | None = None,
     rehearsals: Rehearsals | None = None,
     checked: bool = True,
 ) -> Expansion:
@@ -115,11 +109,11 @@ def expand(
     Raises:
         ConfigError: For anything in the study that is not understood.
     """
-    own = own or Own()
-    entries = Entries(folder, study, where, execution or Execution(), own.settle)
+    users_files = users_files or Own()
+    entries = Entries(folder, study, where, execution or Execution(), users_files.settle)
     most = study.max_runs
     datasets = choices("data set", study.datasets, where / "datasets", most)
-    datasets = list(map(own.settle, datasets))
+    datasets = list(map(users_files.settle, datasets))
     models = choices("model", study.models, where / "models", most)
     schemes = choices("partition scheme", study.partitions, where / "partitions", most)
     analyses = choices("analysis", study.analyses, where / "analyses", most)
@@ -129,8 +123,6 @@ def expand(
     count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * entries.size
     if count > most:
         raise too_many(count, "runs", most, where)
-    if count > MANY:
-        log.warning("%s: planning %s runs, which takes a while", where.file, f"{count:,}")
     runs: dict[tuple[str, str], Run] = {}
     counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
     rehearsals = rehearsals or Rehearsals()
@@ -139,10 +131,10 @@ def expand(
         study_site = Site.of(dataset, scheme)
         tried: dict[int, Rehearsed] = {}
         for site, labels in entries.sites(study_site, model):
-            held = _checked(site, model, task, analyses)
-            entries.check(labels, site.dataset, model, site.scheme, task, held)
+            holding = _checked(site, model, task, analyses)
+            entries.check(labels, site.dataset, model, site.scheme, task, holding)
             if checked:
-                rehearsal = rehearsals.of(model, site.dataset, held)
+                rehearsal = rehearsals.of(model, site.dataset, holding)
                 counts[model.text].setdefault(site.dataset.text, rehearsal.parameters)
                 away = int(partition_fit.holds_out(site.scheme.spec))
                 tried |= entries.rehearse(labels, rehearsal, site.dataset, model, away)
@@ -157,7 +149,7 @@ def expand(
         str(path): stamp([path])
         for path in (path_of(s.values["path"]) for s in schemes if "path" in s.values)
     }
-    watched = {**own.watched, **files}
+    watched = {**users_files.watched, **files}
     planned = list(runs.values())
     execution = entries.execution
     return Expansion(name, study, where, planned, watched, counts, analyses, execution)
@@ -169,12 +161,12 @@ def _checked(site: Site, model: Choice, task: Task, analyses: Sequence[Choice]) 
     """
     dataset, scheme = site.dataset, site.scheme
     _check_task(dataset, scheme, model, task)
-    held = modal_check.check(model, dataset, scheme)
-    analysis_check.check_held(analyses, held, dataset, model)
+    holding = modal_check.check(model, dataset, scheme)
+    analysis_check.check_held(analyses, holding, dataset, model)
     analysis_check.check_data(
         analyses, dataset, partition_fit.clients_of(scheme.spec, dataset.spec)
     )
-    return held
+    return holding
 
 
 def _check_task(dataset: Choice, scheme: Choice, model: Choice, task: Task) -> None:

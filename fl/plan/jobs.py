@@ -134,7 +134,7 @@ def readers(studies: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
 def _title(titles: Sequence[str]) -> str:
     """What a job trains: ``FedAvg, Local on digits / ...``, by the titles of its bundles."""
     parts = [title.rpartition(" on ") for title in titles]
-    listed = (list(dict.fromkeys(part[end] for part in parts)) for end in (0, 2))
+    listed = (list(dict.fromkeys(fields[end] for fields in parts)) for end in (0, 2))
     return " on ".join(_few(names) for names in listed)
 
 

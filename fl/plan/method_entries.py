@@ -102,7 +102,7 @@ class Entries:
         model: Choice,
         scheme: Choice,
         task: Task,
-        held: modal_check.Held,
+        holding: modal_check.Held,
     ) -> None:
         """Refuse (`ConfigError`) entries that cannot work on this data set and partition.
 
@@ -127,8 +127,8 @@ class Entries:
                 problem = f"trains on the server, which holds no samples in {scheme.text}"
                 raise ConfigError(at, problem, "a partition with server > 0")
             self._check_task(label, task, dataset)
-            modal_check.check_trained_on(self.train_on(label), held, at / "train_on")
-            if held in modal_check.ALL:
+            modal_check.check_trained_on(self.train_on(label), holding, at / "train_on")
+            if holding in modal_check.ALL:
                 modal_check.check_inputs(points[0].entry, dataset, model, at)
             for point in points:
                 self._check_batch(label, point.training["batch_size"], size, dataset)
@@ -296,10 +296,10 @@ class Entries:
         start = on if isinstance(on, str) else start
         if start is None:
             return
-        own, stored = (
+        precisions, stored = (
             {point.training["precision"] for point in self.points[name]} for name in (label, start)
         )
-        for mine, other in itertools.product(sorted(own), sorted(stored)):
+        for mine, other in itertools.product(sorted(precisions), sorted(stored)):
             if WEIGHTS[mine] != WEIGHTS[other]:
                 problem = f"is {mine}, but what comes of {start!r}, where it starts, is {other}"
                 allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[other]]

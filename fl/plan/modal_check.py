@@ -82,8 +82,8 @@ def check_inputs(entry: Entry, dataset: Choice, model: Choice, where: Where) -> 
         raise ConfigError(where, problem, "a model of one input, or clients that hold one each")
 
 
-def check_trained_on(found: object, held: Held, where: Where) -> None:
+def check_trained_on(train_on: object, holding: Held, where: Where) -> None:
     """Refuse (`ConfigError`) ``train_on:`` where clients differ in modality."""
-    if held in DIFFER and found is not None:
-        problem = f"is {found!r}, but clients differ in modality"
+    if holding in DIFFER and train_on is not None:
+        problem = f"is {train_on!r}, but clients differ in modality"
         raise ConfigError(where, problem, "a partition without `modalities`, or no `train_on`")

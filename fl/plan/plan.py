@@ -100,11 +100,11 @@ def of(
     from fl.plan.own_files import Own
     from fl.plan.rehearsal import Rehearsals
 
-    own = Own(Path(settings.data), settings.sources, folder / LOCK)
+    users_files = Own(Path(settings.data), settings.sources, folder / LOCK)
     rehearsals = Rehearsals()
     with allocator.kept():
         expansions = [
-            expand(folder, name, study, where, settings.execution, own, rehearsals, checked)
+            expand(folder, name, study, where, settings.execution, users_files, rehearsals, checked)
             for name, (study, where) in studies.items()
         ]
     runs = {run.id: run for e in expansions for run in e.runs}
@@ -119,12 +119,16 @@ def of(
     analysed = {e.name: list(planned(e, made[e.name]["runs"])) for e in expansions}
     return Plan(
         settings=settings,
-        studies={name: _analysed(one, analysed[name]) for name, one in made.items()},
+        studies={name: _analysed(study, analysed[name]) for name, study in made.items()},
         bundles=bundles,
         datasets={r.dataset.id: r.dataset.spec for r in runs.values()},
         partitions={r.partition.id: _partition(r) for r in runs.values()},
         watched=dict(sorted((path, was) for e in expansions for path, was in e.watched.items())),
-        analyses={one["analysis"]: one for own in analysed.values() for one in own},
+        analyses={
+            analysis["analysis"]: analysis
+            for of_study in analysed.values()
+            for analysis in of_study
+        },
     )
 
 
@@ -268,7 +272,9 @@ def asked(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Pl
         return {name: plan_files.part(home, kind, name) for name in names}
 
     summaries = [known["studies"][name] for name in wanted]
-    bundles = parts("bundles", sorted({name for one in summaries for name in one["bundles"]}))
+    bundles = parts(
+        "bundles", sorted({name for summary in summaries for name in summary["bundles"]})
+    )
     return Plan(
         settings=settings,
         studies=parts("studies", wanted),
@@ -276,7 +282,7 @@ def asked(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Pl
         datasets=parts("datasets", {bundle["dataset"] for bundle in bundles.values()}),
         partitions=parts("partitions", {bundle["partition"] for bundle in bundles.values()}),
         watched=known["watched"],
-        analyses=parts("analyses", {name for one in summaries for name in one["analyses"]}),
+        analyses=parts("analyses", {name for summary in summaries for name in summary["analyses"]}),
     )
 
 
@@ -342,7 +348,7 @@ def _summary(plan: Plan, key: str) -> dict[str, Any]:
                 "hash": study["hash"],
                 "bundles": sorted({run["bundle"] for run in study["runs"]}),
                 "partitions": sorted({run["partition_id"] for run in study["runs"]}),
-                "analyses": [one["analysis"] for one in study.get("analyses", ())],
+                "analyses": [analysis["analysis"] for analysis in study.get("analyses", ())],
             }
             for name, study in plan.studies.items()
         },
@@ -354,7 +360,9 @@ def _summary(plan: Plan, key: str) -> dict[str, Any]:
             }
             for name, bundle in plan.bundles.items()
         },
-        "analyses": {name: {"bundles": one["bundles"]} for name, one in plan.analyses.items()},
+        "analyses": {
+            name: {"bundles": analysis["bundles"]} for name, analysis in plan.analyses.items()
+        },
     }
 
 

@@ -59,12 +59,12 @@ def points(
     """
     at = where / "methods" / label
     entry = registry.find("method", str(given.get("method", label)), at)
-    own, training = fields.fields(entry.target), fields.fields(Training)
-    for key in own.keys() & {*training, *RESERVED}:
+    declared_hyper, training = fields.fields(entry.target), fields.fields(Training)
+    for key in declared_hyper.keys() & {*training, *RESERVED}:
         problem = f"the method {entry.name!r} calls a hyper-parameter as a key of every entry"
         raise ConfigError(at / key, problem, "another name in the method's file")
     defaults, defaults_at = config.method_defaults(folder, entry.name)
-    declared = {**training, **own}
+    declared = {**training, **declared_hyper}
     _check_layer(study.training, training, (), where / "training", study.max_runs)
     for layer, place in ((defaults, defaults_at), (given, at)):
         _check_layer(layer, declared, RESERVED, place, study.max_runs)
@@ -81,7 +81,7 @@ def points(
     several = [k for k, v in merged.items() if is_grid(declared.get(k), v) and len(v) > 1]
     check_size(declared, merged, study.max_runs, at)
     for values in grid(declared, merged):
-        hyper = entry.parse({k: v for k, v in values.items() if k in own}, at)
+        hyper = entry.parse({k: v for k, v in values.items() if k in declared_hyper}, at)
         rest = {k: v for k, v in values.items() if k in training}
         settled = Training.settle(fields.parse(Training, rest, at), at)
         specs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ADDED}

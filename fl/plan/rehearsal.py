@@ -120,7 +120,7 @@ class Rehearsal:
             kind.name: _network(model, dataset, kind, partial(module, kind)) for kind in kinds
         }
         self._kinds, self._task = kinds, task
-        self._variables = {name: own.init(0) for name, own in self._networks.items()}
+        self._variables = {name: network.init(0) for name, network in self._networks.items()}
         weights = {
             name: tensor
             for variables in self._variables.values()
@@ -170,7 +170,7 @@ class Rehearsal:
             else:
                 stage.build()
             tried.append(self._tried[key])
-        return next((one for one in tried if one.unstackable), tried[0])
+        return next((rehearsed for rehearsed in tried if rehearsed.unstackable), tried[0])
 
 
 class _Stage:

@@ -113,7 +113,8 @@ def code(spec: Spec) -> dict[str, str]:
 def _entries(spec: Spec) -> dict[str, str]:
     """The roots of the entries that train a run, by their key in `code`."""
     added = {
-        f"{key} {one['name']}": identity.entry(kind, one["name"]) for key, kind, one in _added(spec)
+        f"{key} {added_spec['name']}": identity.entry(kind, added_spec["name"])
+        for key, kind, added_spec in _added(spec)
     }
     return {
         **added,

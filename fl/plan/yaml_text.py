@@ -35,8 +35,8 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's, without dates and with ``1e-3`` and ``0o17``."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML's own way
-        first: [(tag, pattern) for tag, pattern in found if tag not in DROPPED]
-        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in DROPPED]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
 

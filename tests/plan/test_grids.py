@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +67,6 @@ def test_more_runs_than_anybody_means_are_refused_at_once(
     with pytest.raises(ConfigError) as caught:
         plan.make(config)
     assert said in str(caught.value)
-
-
-def test_what_takes_a_while_is_announced(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fl.plan.expand.MANY", 5)
-    config = planning.write_config(tmp_path, {"seeds": list(range(6)), "max_runs": 6})
-    with caplog.at_level(logging.WARNING):
-        assert len(plan.make(config).studies["tiny"]["runs"]) == 6
-    assert "tiny.yaml: planning 6 runs, which takes a while" in caplog.text
 
 
 def test_the_second_of_two_equal_values_is_found() -> None:
