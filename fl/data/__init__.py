@@ -209,13 +209,16 @@ def _make(dataset: Dataset, name: str, raw: Path, folder: Path, supply: Supply) 
 
 
 def _check_lock(prepared: Prepared, dataset: Dataset, supply: Supply) -> None:
-    lock, locked = supply.lock, {source.name for source in sources(dataset) if not source.sha256}
+    if supply.lock is None:
+        return
+    locked = {source.name for source in sources(dataset) if not source.sha256}
     locked -= own_files(dataset, supply.origin).keys()
-    for source in prepared.sources:
-        expected = lock and source["name"] in locked and lock.expected(source["name"])
-        if expected and expected != source["sha256"]:
+    made_from = {source["name"]: source["sha256"] for source in prepared.sources}
+    for name in sorted(locked & made_from.keys()):
+        expected = supply.lock.expected(name)
+        if expected not in (None, made_from[name]):
             raise DataError(
-                f"{prepared.folder}: was prepared from a {source['name']} with sha256"
-                f" {source['sha256']}, but {lock.path if lock else ''} says {expected}; delete the"
-                " folder to prepare it again, or mend the lock file"
+                f"{prepared.folder}: was prepared from a {name} with sha256 {made_from[name]}, but"
+                f" {supply.lock.path} says {expected}; delete the folder to prepare it again, or"
+                " mend the lock file"
             )

@@ -132,11 +132,7 @@ def _take(url: str, name: str, target: Path, partial: Path) -> None:
         with contextlib.suppress(OSError):
             os.link(path, partial)
             return
-    try:
-        shutil.copyfile(path, partial)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    shutil.copyfile(path, partial)
 
 
 def _inside_package(inner: str) -> Path:

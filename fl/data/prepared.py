@@ -91,6 +91,11 @@ class Writer:
             self._growing[name] = Rows(self._path(name), rows)
         self._growing[name].add(rows)
 
+    def add(self, **values: Any) -> None:
+        """Add one sample: its part of every array, ``x``, ``y`` and so on, always the same ones."""
+        for name, value in values.items():
+            self.append(name, np.asarray(value)[None])
+
     def describe(
         self,
         classes: Sequence[str],

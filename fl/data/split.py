@@ -47,7 +47,6 @@ def check(
     require(0 <= server < 1, scheme, "server", server, "a share >= 0 and < 1")
     if test is not None:
         require(0 < test < 1, scheme, "test", test, "a share > 0 and < 1")
-        require(val + test < 1, scheme, "val + test", val + test, "a sum < 1, the rest is train")
     total = val + (test or 0.0) + server
     allowed = "a sum < 1, the rest is train"
     require(total < 1, scheme, "val + test + server", total, allowed)

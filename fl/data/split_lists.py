@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, reading
 from fl.data import counts, per_domain, pickles
 from fl.data.archives import entries, name_of
 from fl.data.placing import TEST, TRAIN, VAL, known
@@ -86,18 +86,13 @@ def read(
 
 
 def _list(loaded: Any, name: str, classes: Sequence[str]) -> tuple[list[str], list[int]]:
-    try:
-        paths, labels = ([_word(item) for item in items] for items in loaded)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name}: is no pair of paths and class names ({error})") from error
+    with reading(name, "is no pair of paths and class names"):
+        paths, labels = (
+            [item.decode() if isinstance(item, bytes) else str(item) for item in items]
+            for items in loaded
+        )
     for label in set(labels) - set(classes):
         raise DataError(f"{name}: has the class {label!r}; allowed: {', '.join(classes)}")
     if len(paths) != len(labels):
         raise DataError(f"{name}: has {len(paths)} paths but {len(labels)} labels")
     return paths, [classes.index(label) for label in labels]
-
-
-def _word(item: Any) -> str:
-    if not isinstance(item, bytes | str):
-        raise TypeError(f"a {type(item).__name__} where text is expected")
-    return item.decode() if isinstance(item, bytes) else str(item)

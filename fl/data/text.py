@@ -29,12 +29,6 @@ def table(stream: BinaryIO, encoding: str) -> Iterator[tuple[int, list[str]]]:
     Raises:
         DataError: For what is no such row; it names the stream.
     """
-    name, number = name_of(stream), 0
     rows = csv.reader(io.TextIOWrapper(stream, encoding, newline=""), strict=True)
-    while True:
-        with reading(name, f"row {number + 1} is no row of a csv file"):
-            row = next(rows, None)
-        if row is None:
-            return
-        number += 1
-        yield number, row
+    with reading(name_of(stream), "is no csv file"):
+        yield from enumerate(rows, 1)

@@ -23,7 +23,6 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.data.archives import entries
-from fl.data.batched import Batched
 from fl.data.counts import hold, lacking
 from fl.data.datasets.cifar10 import CLASSES
 from fl.data.download import Source
@@ -70,22 +69,21 @@ class CINIC10:
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[270000, 3, 32, 32]``, y int64 and split int8 ``[270000]``."""
         archive, counts = raw / self.sources[0].name, Counter[str]()
-        with Batched(writer) as rows:
-            for path, content in entries(archive, lambda path: path.endswith(".png")):
-                folder, _, rest = path.partition("/")
-                name = rest.partition("/")[0]
-                if folder not in FOLDERS or name not in CLASSES:
-                    allowed = f"{', '.join(FOLDERS)}, and in each {', '.join(CLASSES)}"
-                    raise DataError(
-                        f"{archive}: member {path} is in no folder of CINIC-10's; {allowed}"
-                    )
-                image = decode(content, None)
-                if image.shape != self.shape:
-                    problem = f"is {image.shape[2]} x {image.shape[1]} pixels; allowed: 32 x 32"
-                    raise DataError(f"{archive}: member {path} {problem}")
-                split = np.int8(SPLIT.index(FOLDERS[folder]))
-                rows.add(x=image, y=np.int64(CLASSES.index(name)), split=split)
-                counts[f"{folder}/{name}"] += 1
+        for path, content in entries(archive, lambda path: path.endswith(".png")):
+            folder, _, rest = path.partition("/")
+            name = rest.partition("/")[0]
+            if folder not in FOLDERS or name not in CLASSES:
+                allowed = f"{', '.join(FOLDERS)}, and in each {', '.join(CLASSES)}"
+                raise DataError(
+                    f"{archive}: member {path} is in no folder of CINIC-10's; {allowed}"
+                )
+            image = decode(content, None)
+            if image.shape != self.shape:
+                problem = f"is {image.shape[2]} x {image.shape[1]} pixels; allowed: 32 x 32"
+                raise DataError(f"{archive}: member {path} {problem}")
+            split = np.int8(SPLIT.index(FOLDERS[folder]))
+            writer.add(x=image, y=np.int64(CLASSES.index(name)), split=split)
+            counts[f"{folder}/{name}"] += 1
         parts = [f"{folder}/{name}" for folder in FOLDERS for name in CLASSES]
         lacking(archive, [subset for subset in parts if not counts[subset]])
         if self.complete:

@@ -34,7 +34,6 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.data.archives import entries
-from fl.data.batched import Batched
 from fl.data.download import Source
 from fl.data.images import decode
 from fl.data.prepared import Writer
@@ -73,28 +72,29 @@ class FEMNIST:
         """Write x uint8 ``[n, 1, 28, 28]``, y int64 and client int32 ``[n]``."""
         shown, archive = Shown(raw / "by_class.zip"), raw / "by_write.zip"
         writers: dict[str, int] = {}
-        with Batched(writer) as rows:
-            for path, content in entries(archive, _is_written):
-                data = content.read()
-                label = shown.label(data)
-                if label is None:
-                    raise DataError(
-                        f"{archive}: member {path} is not in by_class.zip, which would say what it"
-                        " shows; delete both files to fetch them again"
-                    )
-                hand = writers.setdefault(PurePosixPath(path).parts[2], len(writers))
-                image = decode(
-                    data,
-                    (SIDE, SIDE),
-                    "L",
-                    converts=("RGB", "1"),
-                    resample="lanczos",
-                    name=f"{archive}: {path}",
+        pictures = 0
+        for path, content in entries(archive, _is_written):
+            data = content.read()
+            label = shown.label(data)
+            if label is None:
+                raise DataError(
+                    f"{archive}: member {path} is not in by_class.zip, which would say what it"
+                    " shows; delete both files to fetch them again"
                 )
-                rows.add(x=image, y=np.int64(label), client=np.int32(hand))
-        if self.complete and (rows.count < LEAST or len(writers) < WRITERS):
+            hand = writers.setdefault(PurePosixPath(path).parts[2], len(writers))
+            image = decode(
+                data,
+                (SIDE, SIDE),
+                "L",
+                converts=("RGB", "1"),
+                resample="lanczos",
+                name=f"{archive}: {path}",
+            )
+            writer.add(x=image, y=np.int64(label), client=np.int32(hand))
+            pictures += 1
+        if self.complete and (pictures < LEAST or len(writers) < WRITERS):
             raise DataError(
-                f"{archive}: has {rows.count:,} pictures of {len(writers):,} writers, expected"
+                f"{archive}: has {pictures:,} pictures of {len(writers):,} writers, expected"
                 f" {LEAST:,} of {WRITERS:,} or more (LEAF, table 1); delete the file to fetch it"
                 " again, or say `complete: false` if it is meant to be a subset"
             )

@@ -25,7 +25,6 @@ import numpy as np
 
 from fl.base.errors import DataError
 from fl.data.archives import entries, member
-from fl.data.batched import Batched
 from fl.data.counts import hold, lacking
 from fl.data.download import Source
 from fl.data.images import decode
@@ -76,15 +75,14 @@ class TinyImageNet:
         if len(ids) != self.classes:
             problem = f"wnids.txt names {len(ids)} classes, expected {self.classes}"
             raise DataError(f"{archive}: {problem}; delete the file to fetch it again")
-        with Batched(writer) as rows:
-            for path, content in entries(archive, _is_labelled):
-                subset, home = _home(path, homes)
-                if home not in ids:
-                    raise DataError(f"{archive}: member {path} belongs to no class of wnids.txt")
-                image = decode(content, (SIDE, SIDE))
-                split = np.int8(SPLIT.index(subset))
-                rows.add(x=image, y=np.int64(ids.index(home)), split=split)
-                counts[f"{subset}/{home}"] += 1
+        for path, content in entries(archive, _is_labelled):
+            subset, home = _home(path, homes)
+            if home not in ids:
+                raise DataError(f"{archive}: member {path} belongs to no class of wnids.txt")
+            image = decode(content, (SIDE, SIDE))
+            split = np.int8(SPLIT.index(subset))
+            writer.add(x=image, y=np.int64(ids.index(home)), split=split)
+            counts[f"{subset}/{home}"] += 1
         parts = {f"train/{id}": TRAIN for id in ids} | {f"val/{id}": VAL for id in ids}
         lacking(archive, [subset for subset in parts if not counts[subset]])
         if self.complete:

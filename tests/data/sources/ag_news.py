@@ -18,7 +18,7 @@ Row = tuple[str, str, str]
 PARAMS = {"complete": False, "vocabulary": 6, "length": 8}
 BROKEN = {
     "another class": ({"first": ("5", "a", "b")}, r"train\.csv: row 1 is \['5'\] of 3 cells"),
-    "an endless cell": ({"first": ("1", "a", "b" * 200_000)}, r"row 1 is no row .*field larger"),
+    "an endless cell": ({"first": ("1", "a", "b" * 200_000)}, r"is no csv file .*field larger"),
 }
 STUDY = {"models": [{"text-cnn": {"tokens": 7, "width": 8, "channels": 4}}]}
 TRAIN: list[Row] = [
