@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pandas as pd
@@ -71,23 +71,19 @@ def costs_table(facts: Facts) -> Table | None:
 
 def _nested(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each setting and method; each of its cells has the values of all its runs."""
-    groups = [
-        dict(zip(KEY, key, strict=True)) | {name: group[name] for name in group.drop(columns=KEY)}
-        for key, group in runs.groupby(KEY, sort=False)
-    ]
-    return pd.DataFrame({name: [group[name] for group in groups] for name in runs})
+    return runs.groupby(KEY, sort=False).agg(list).reset_index()
 
 
 def _rounds(goal: str, row: Record) -> str:
-    values = row[goal]
-    known = values.dropna()
+    values: Sequence[float] = row[goal]
+    known = pd.Series(values, dtype="float64").dropna()
     deviation = f" ± {decimal(known.std(), 1)}" if len(known) > 1 else ""
     return _mean(values, lambda mean: decimal(mean, 1) + deviation)
 
 
-def _mean(values: pd.Series, text: Callable[[float], str]) -> str:
+def _mean(values: Sequence[float], text: Callable[[float], str]) -> str:
     """The mean of what is known, and of how many seeds it is where some are not."""
-    known = values.dropna()
+    known = pd.Series(values, dtype="float64").dropna()
     if known.empty:
         return NOTHING
     share = f" ({len(known)} of {len(values)} seeds)" if len(known) < len(values) else ""

@@ -178,6 +178,12 @@ def test_majority_shares_are_those_counted_by_hand(tmp_path):
     who = read(tmp_path, "part", "digits · iid")
     assert who.majority().tolist() == [0.25, 0.75]
     assert who.population_majority() == 0.75
+    counts = {"train": [[5, 1], [1, 9], [8, 0]], "test": [[3, 1], [2, 2], [4, 0]]}
+    write_partition(tmp_path / "other", "part", counts, ["a", "b"], unseen=[2])
+    who = read(tmp_path / "other", "part", "digits · x")
+    assert who.majority().to_dict() == {0: 3 / 4, 1: 2 / 4}
+    assert who.majority(together=True).to_dict() == {0: 5 / 8, 1: 3 / 8}
+    assert who.population_majority() == 3 / 8
     write_run(tmp_path / "runs", "a", clients([0.5, 0.7]))
     small(tmp_path, entry("a", "fedavg"))
     page, md, latex = made(tmp_path)
@@ -381,12 +387,3 @@ def test_distances_between_domains_are_a_table(tmp_path):
         ["0.250", "", "0.001"],
         ["0.500", "0.001", ""],
     ]
-
-
-def test_majority_is_over_the_test_samples_that_scores_are_over(tmp_path):
-    counts = {"train": [[5, 1], [1, 9], [8, 0]], "test": [[3, 1], [2, 2], [4, 0]]}
-    write_partition(tmp_path, "part", counts, ["a", "b"], unseen=[2])
-    who = read(tmp_path, "part", "digits · x")
-    assert who.majority().to_dict() == {0: 3 / 4, 1: 2 / 4}
-    assert who.majority(together=True).to_dict() == {0: 5 / 8, 1: 3 / 8}
-    assert who.population_majority() == 3 / 8

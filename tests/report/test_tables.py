@@ -298,6 +298,10 @@ def test_tables_carry_the_plan_and_whether_they_are_complete(tmp_path):
     assert sorted(p.name for p in (tmp_path / "tables").iterdir()) == [p.name for p in paths]
     back = pd.read_parquet(paths[0])
     assert {c: str(t) for c, t in back.dtypes.items()} == LONG
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
+    for name in ("absent", "broken", "other"):
+        assert tables.read_plan_hash(tmp_path / f"{name}.parquet") is None
 
 
 def test_tables_that_are_removed_at_once_by_another_snakemake_do_no_harm(tmp_path, monkeypatch):
@@ -316,14 +320,6 @@ def test_tables_that_are_removed_at_once_by_another_snakemake_do_no_harm(tmp_pat
     assert [path.read_bytes() for path in result_files.paths(results, "small")[2:]] == shown
     for table, same in zip(measured, wanted, strict=True):
         pd.testing.assert_frame_equal(table, same)
-
-
-def test_plan_hash_of_what_is_no_table_is_nothing(tmp_path):
-    assert tables.read_plan_hash(tmp_path / "absent.parquet") is None
-    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
-    assert tables.read_plan_hash(tmp_path / "broken.parquet") is None
-    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
-    assert tables.read_plan_hash(tmp_path / "other.parquet") is None
 
 
 def test_a_store_entry_that_cannot_be_read_is_named(tmp_path):
