@@ -51,8 +51,8 @@ class Training:
             rounding.
         memory_format: Of images inside the network, where clients are trained one after another.
             `channels-last` makes most convolutions faster and changes results by rounding.
-        normalisation: Of images, by the data set's `own` mean and deviation, or `half`: from -1 to
-            1.
+        normalisation: Of images, by the data set's `own` mean and deviation, `half`: from -1 to 1,
+            or `none`: from 0 to 1.
         augmentation: Of training batches of images, and of masks with them: `none`, or steps with
             dashes between them, in their order. `crop`, after padding by 4 zeros; `flip`, from left
             to right; `turn`, by right angles; `rotate15`, by up to so many degrees.
@@ -78,7 +78,7 @@ class Training:
     partial_work: Literal["kept", "dropped"] = "kept"
     precision: Literal["float32", "float64", "mixed"] = "float32"
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
-    normalisation: Literal["own", "half"] = "own"
+    normalisation: Literal["own", "half", "none"] = "own"
     augmentation: str = "none"
     evaluate_every: Count = 1
 

@@ -103,6 +103,9 @@ def assemble(
 
 Make = Callable[[], nn.Module]
 
+NORMALISATIONS = {"half": {"mean": 0.5, "sd": 0.5}, "none": {"mean": 0.0, "sd": 1.0}}
+"""In place of the data set's own."""
+
 
 @dataclass(frozen=True)
 class _Reader:
@@ -133,8 +136,8 @@ class _Reader:
 
     def _arrays(self, name: str, augmentation: str) -> Arrays:
         normalisation = self.prepared.normalisation_of(name)
-        if self.training.normalisation == "half" and normalisation is not None:
-            normalisation = {**normalisation, "mean": 0.5, "sd": 0.5}
+        if normalisation is not None and self.training.normalisation in NORMALISATIONS:
+            normalisation = {**normalisation, **NORMALISATIONS[self.training.normalisation]}
         if normalisation is not None and normalisation["mean"] is None:
             x = self.prepared.array(name)
             normalisation = measured(x, self.trained, normalisation["scale"])

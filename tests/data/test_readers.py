@@ -180,3 +180,26 @@ def test_the_seen_have_the_most_data_and_the_unseen_are_drawn(tmp_path):
     for keys in ({"seen": 4}, {"unseen": 3}):
         with pytest.raises(DataError, match=r"(seen is 4, but 3|unseen is 3, but 2) speakers"):
             make("speech-commands", **keys).read(tmp_path / "files", None)
+
+
+def test_photographs_of_cifar10_c_stand_once_in_a_domain_and_in_one_split(tmp_path):
+    """Eight of ten, at severities 2 and 4 in turn; the last one drawn is the test split's."""
+    written("cifar10-c", tmp_path / "files")
+    whole = prepared("cifar10-c", tmp_path / "files", tmp_path / "whole").x.reshape(19, 5, 10, -1)
+    keys = {"photographs": 8, "severities": [2, 4]}
+    data = prepared("cifar10-c", tmp_path / "files", tmp_path / "drawn", **keys)
+    assert data.x.shape == (19 * 8, 3, 32, 32)
+    photographs = []
+    for domain in range(19):
+        rows = data.x[data.domain == domain].reshape(8, -1)
+        at = [np.argwhere((whole[domain] == row).all(axis=-1)).tolist() for row in rows]
+        assert [place[0][0] + 1 for place in at] == [2, 4] * 4
+        photographs.append([place[0][1] for place in at])
+        assert data.split[data.domain == domain].tolist() == [0] * 7 + [1]
+        assert data.y[data.domain == domain].tolist() == photographs[-1]
+    assert len(set(photographs[0])) == 8
+    assert all(drawn == photographs[0] for drawn in photographs)
+    small = prepared("cifar10-c", tmp_path / "files", tmp_path / "small", pixels=28, **keys)
+    assert small.x.shape == (19 * 8, 3, 28, 28)
+    with pytest.raises(DataError, match="has 10 photographs, but 11 are asked for"):
+        prepared("cifar10-c", tmp_path / "files", tmp_path / "more", photographs=11)

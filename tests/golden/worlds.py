@@ -312,6 +312,7 @@ SETTINGS: dict[str, World] = {
         "training": {"augmentation": "crop-flip"},
     },
     "half": {"model": CNN, "data": "images", "training": {"normalisation": "half"}},
+    "not normalised": {"model": CNN, "data": "images", "training": {"normalisation": "none"}},
     "channels last": {
         "model": CNN,
         "data": "images",
@@ -600,7 +601,11 @@ SPLITS: list[World] = [
 """What all schemes but ``file`` take besides."""
 
 DATA_SETS: dict[str, list[World]] = {
-    "cifar10-c": [{}, {"severities": [2, 5], "corruptions": ["fog", "snow"]}],
+    "cifar10-c": [
+        {},
+        {"severities": [2, 5], "corruptions": ["fog", "snow"]},
+        {"photographs": 7, "severities": [1, 3, 5], "pixels": 28},
+    ],
     "cifar100": [{}, {"labels": "coarse"}],
     "digits-five": [{}, {"parts": 2}],
     "domainnet": [{}, {"train_share": 0.5}],

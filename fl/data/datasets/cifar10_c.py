@@ -6,10 +6,13 @@ Perturbations. ICLR 2019.
 Licence: CC BY 4.0, https://zenodo.org/records/2535967, where the archive comes from.
 
 Every corruption has the 10,000 test images in the order of CIFAR-10 at each of five severities.
-Rows are sorted by domain (in the order of ``corruptions``), then severity, then image. Studies
-divide what is a test split here: FedL2P takes ten corruptions at severity 3 and trains on 80 % of
-each, FedLGD takes all nineteen. One photograph thus occurs in every domain and severity: where a
-client tests on one version of it, others may have trained on another.
+Rows are sorted by domain (in the order of ``corruptions``), then severity, then image. One
+photograph thus occurs in every domain and severity: where a client tests on one version of it, it
+and others may have trained on another. With ``photographs`` that many are drawn; each stands once
+in every domain, at one of the severities, which are dealt evenly, and a fifth of the photographs,
+the same in all domains, is the published test split. So FedL2P takes ten corruptions at severity 3
+and trains on 80 % of each, and FedLGD 6,000 photographs of each of all nineteen, of 28 x 28 pixels;
+of which severities it does not say.
 
 Images are copied from the archive into place in pieces of 1,000. Beside the arrays that it maps,
 preparing holds some 11 MB at most, of 95,000 images as of 19,000.
@@ -20,14 +23,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, ClassVar, Literal
+from typing import Annotated, BinaryIO, ClassVar, Literal
 
 import numpy as np
 
 from fl.base.errors import ConfigError, DataError, Where, reading
+from fl.base.fields import Bound
+from fl.base.rng import generator
 from fl.data.archives import entries, name_of
 from fl.data.counts import hold, lacking
-from fl.data.datasets.cifar10 import CLASSES, NORMALISATION, SHAPE
+from fl.data.datasets.cifar10 import CLASSES, NORMALISATION
 from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.whole import whole
@@ -66,11 +71,15 @@ class CIFAR10C:
     corruptions: which of them, in this order (FedL2P: brightness, frost, jpeg_compression,
     contrast, snow, motion_blur, pixelate, speckle_noise, fog and saturate).
     severities: which of them, in this order (FedL2P: 3).
+    photographs: how many are drawn, once for all corruptions; null: all, at every severity.
+    pixels: the side of an image, 32 as published, or less, by bilinear resizing.
     complete: hold the archive to its published checksum and sizes; false reads a subset.
     """
 
     corruptions: tuple[Corruption, ...] = CORRUPTIONS
     severities: tuple[Literal[1, 2, 3, 4, 5], ...] = (1, 2, 3, 4, 5)
+    photographs: Annotated[int, Bound(low=5, high=IMAGES)] | None = None
+    pixels: Annotated[int, Bound(low=8, high=32)] = 32
     complete: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = (
@@ -80,10 +89,8 @@ class CIFAR10C:
             "c72763e101c723b7c507b96205f7e938912a5d587376173b825850cf3cb876a7",
         ),
     )
-    shape: ClassVar[tuple[int, ...]] = SHAPE
     classes: ClassVar[int] = 10
     natural: ClassVar[int | None] = None
-    published_splits: ClassVar[tuple[str, ...]] = ("test",)
 
     def __post_init__(self) -> None:
         for key in ("corruptions", "severities"):
@@ -93,6 +100,16 @@ class CIFAR10C:
                 raise ConfigError(Where("cifar10-c") / key, f"is {list(chosen)}", allowed)
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Of an image."""
+        return (3, self.pixels, self.pixels)
+
+    @property
+    def published_splits(self) -> tuple[str, ...]:
+        """All are test images, but where photographs are drawn."""
+        return ("test",) if self.photographs is None else ("train", "test")
+
+    @property
     def domains(self) -> tuple[str, ...]:
         """The corruptions, in the order of domain numbers."""
         return self.corruptions
@@ -100,11 +117,14 @@ class CIFAR10C:
     @property
     def size(self) -> int | None:
         """How many samples there are; None of a subset."""
+        if self.photographs is not None:
+            return len(self.corruptions) * self.photographs
         return len(self.corruptions) * len(self.severities) * IMAGES if self.complete else None
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x uint8 ``[n, 3, 32, 32]``, y int64, domain int32 and split int8 (test) ``[n]``."""
+        """Write x uint8 ``[n, 3, pixels, pixels]``, y, domain and split ``[n]``."""
         archive, images, x = raw / self.sources[0].name, 0, None
+        rows = np.empty(0, np.int64)
         labels, seen = np.empty(0, np.int64), set[str]()
         for path, content in entries(archive, lambda path: path.endswith(".npy")):
             name = PurePosixPath(path).stem
@@ -117,29 +137,48 @@ class CIFAR10C:
             for at, total, piece in pieces(content, CHUNK):
                 if x is None:
                     images = total // SEVERITIES
-                    rows = len(self.corruptions) * len(self.severities) * images
-                    x = writer.create("x", (rows, *SHAPE), np.uint8)
+                    rows = self._rows(archive, images)
+                    count = len(self.corruptions) * int((rows >= 0).sum())
+                    x = writer.create("x", (count, *self.shape), np.uint8)
                 _check_piece(piece, total, images, content)
-                self._place(x, name, at, piece, images)
+                self._place(x, name, piece, rows[at : at + len(piece)])
             seen.add(name)
         self._check(archive, seen, labels, images)
-        labels = labels.astype(np.int64)
-        each = [labels[images * (s - 1) : images * s] for s in self.severities]
-        domain = np.arange(len(self.corruptions), dtype=np.int32)
-        writer.save("y", np.concatenate(each * len(self.corruptions)))
-        writer.save("domain", np.repeat(domain, images * len(self.severities)))
-        writer.save("split", np.ones(len(domain) * len(self.severities) * images, np.int8))
+        # Of one domain, in the order of its rows: which image of the archive's array.
+        taken = np.flatnonzero(rows >= 0)
+        taken = taken[rows[taken].argsort()]
+        domains = len(self.corruptions)
+        split = np.ones(len(taken), np.int8)
+        if self.photographs is not None:
+            split[: len(taken) - len(taken) // 5] = 0
+        writer.save("y", np.tile(labels.astype(np.int64)[taken], domains))
+        writer.save("domain", np.repeat(np.arange(domains, dtype=np.int32), len(taken)))
+        writer.save("split", np.tile(split, domains))
         writer.describe(CLASSES, normalisation=NORMALISATION, domains=self.corruptions)
 
-    def _place(self, x: np.ndarray, name: str, at: int, piece: np.ndarray, images: int) -> None:
-        """Copy the images of ``part``, rows ``at`` and on of a corruption, to where they belong."""
-        index = np.arange(at, at + len(piece))
-        severity = index // images + 1
-        first = self.corruptions.index(name) * len(self.severities) * images
-        for place, wanted in enumerate(self.severities):
-            chosen = severity == wanted
-            rows = first + place * images + index[chosen] % images
-            x[rows] = piece[chosen].transpose(0, 3, 1, 2)
+    def _rows(self, archive: Path, images: int) -> np.ndarray:
+        """Of each image of a corruption, [5 images], its row in the domain; -1: it has none."""
+        rows = np.full((SEVERITIES, images), -1)
+        if self.photographs is None:
+            for place, severity in enumerate(self.severities):
+                rows[severity - 1] = place * images + np.arange(images)
+            return rows.reshape(-1)
+        if self.photographs > images:
+            problem = f"has {images:,} photographs, but {self.photographs:,} are asked for"
+            raise DataError(f"{archive}: {problem}; allowed: photographs: {images} or fewer")
+        drawn = generator(0, "photographs of CIFAR-10-C").permutation(images)[: self.photographs]
+        severities = np.array(self.severities)[np.arange(len(drawn)) % len(self.severities)]
+        rows[severities - 1, drawn] = np.arange(len(drawn))
+        return rows.reshape(-1)
+
+    def _place(self, x: np.ndarray, name: str, piece: np.ndarray, rows: np.ndarray) -> None:
+        """Copy some images of a corruption to their rows within its domain; -1: it has none."""
+        first = self.corruptions.index(name) * (len(x) // len(self.corruptions))
+        chosen = piece[rows >= 0]
+        if self.pixels != chosen.shape[1]:
+            chosen = np.array([smaller(image, self.pixels) for image in chosen], np.uint8)
+        if len(chosen):
+            x[first + rows[rows >= 0]] = chosen.transpose(0, 3, 1, 2)
 
     def _check(self, archive: Path, seen: set[str], labels: np.ndarray, images: int) -> None:
         missing = [f"{name}.npy" for name in self.corruptions if name not in seen]
@@ -162,6 +201,14 @@ def _check_piece(piece: np.ndarray, total: int, images: int, stream: BinaryIO) -
         raise DataError(
             f"{name_of(stream)}: {problem}: as many in each corruption, at 5 severities"
         )
+
+
+def smaller(image: np.ndarray, pixels: int) -> np.ndarray:
+    """A picture, uint8 [h, w, 3], as [pixels, pixels, 3]."""
+    from PIL import Image
+
+    picture = Image.fromarray(image).resize((pixels, pixels), Image.Resampling.BILINEAR)
+    return np.asarray(picture)
 
 
 def pieces(stream: BinaryIO, rows: int) -> Iterator[tuple[int, int, np.ndarray]]:
