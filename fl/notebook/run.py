@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from fl.base.errors import Where
+from fl.base.errors import ConfigError, Where
 from fl.notebook import kernel, keys
 from fl.notebook.plainly import plainly
 from fl.notebook.result import Result
@@ -67,7 +67,7 @@ def run(
     folder, settings = _settings(config)
     kernel.check_unedited()
     given, settings = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
-    planned = plan.of(folder, settings, {_checked(name): (given, keys.CALL)})
+    planned = plan.of(folder, settings, {_checked(name, folder): (given, keys.CALL)})
     plan.write_parts(planned)
     bundles = _bundles(planned)
     failed = training.train(planned, bundles, keep_weights is not False, progress)
@@ -102,8 +102,13 @@ def _settings(given: str | Path | None) -> tuple[Path, Settings]:
     return folder, settings
 
 
-def _checked(name: str) -> str:
+def _checked(name: str, folder: Path) -> str:
+    """The name of a call's study; not that of a file, whose plan and report it would replace."""
     config_files.check_name(name, keys.CALL / "name")
+    path = folder / "studies" / f"{name}.yaml"
+    if path.exists():
+        problem = f"is {name!r}, which is the study in {path}"
+        raise ConfigError(keys.CALL / "name", problem, "another name")
     return name
 
 

@@ -120,6 +120,7 @@ WRONG = {
     "none": ({"methods": []}, "fl.run: methods: is empty"),
     "again": ({"methods": ["fedavg", "fedavg"]}, "methods.1: 'fedavg' stands twice"),
     "name": ({"name": "a/b"}, "fl.run: name: 'a/b' is no name for a study"),
+    "taken": ({"name": "tiny"}, "name: is 'tiny', which is the study in config/studies/tiny.yaml"),
     "processes": ({"execution": {"processes": 2}}, "execution.processes: is 2, and a call trains"),
     "config": ({"config": "nowhere"}, "nowhere/config.yaml: does not exist"),
 }
