@@ -89,14 +89,11 @@ def pieces(
     """
     first = 1
     read = (_parquet if path.suffix in PARQUET else _csv)(path, columns, texts, separator)
-    while True:
-        with reading(path, f"cannot be read from row {first} on"):
-            piece = next(read, None)
-        if piece is None:
-            return
-        if len(piece):
-            yield first, piece
-        first += len(piece)
+    with reading(path, "cannot be read as a table"):
+        for piece in read:
+            if len(piece):
+                yield first, piece
+            first += len(piece)
 
 
 def _parquet(

@@ -317,7 +317,7 @@ def test_a_table_of_which_no_data_set_can_be_made_is_refused_by_column_and_row(
         ("", "cannot be read as a table"),
         ("a,a,y\n1,2,3\n", "column 'a' stands twice"),
         ("a,y\n1,2,3\n", "2 columns in the header, 3 cells in the first row"),
-        ("a,y\n1,2\n1,2,3\n", r"cannot be read from row 1 on \(.*[Ee]xpected 2 fields in line 3"),
+        ("a,y\n1,2\n1,2,3\n", r"cannot be read as a table \(.*[Ee]xpected 2 fields in line 3"),
         ("a,y\n", "has no rows"),
         (b"a,y\n\xff,1\n", "cannot be read"),
     ],
