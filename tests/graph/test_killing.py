@@ -135,13 +135,16 @@ def test_ctrl_c_ends_in_one_sentence(undisturbed: Project, tmp_path: Path):
     assert place.table() == undisturbed.table()
 
 
-def test_after_a_kill_of_both_it_goes_on_in_place_and_in_a_clone(
+def test_a_run_that_is_killed_is_named_at_the_end_and_goes_on_in_place_and_in_a_clone(
     begun, undisturbed: Project, tmp_path: Path
 ):
     place, process = begun
-    process.kill()
     kill_job(place)
-    process.wait()
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == 1
+    *_, before, killed, after = output.splitlines()
+    assert (before, after[:11]) == ("Some jobs failed.", "The reports")
+    assert killed.startswith(f"  {place.run(RUN)}  ") and ": round 5 of 8, it was killed" in killed
     for found in (project.clone(place, tmp_path / "clone"), place):
         assert found.trained() == [RUN]
         assert resumed(found) == 5
