@@ -1,6 +1,10 @@
-"""What is said where memory runs out: which settings to lower."""
+"""What is said of an error that ends a run; where memory ran out, which settings to lower."""
 
 from __future__ import annotations
+
+from fl.base import faults
+from fl.base.errors import FedloomError
+from fl.pytorch.memory import exhausted
 
 REMEDY = (
     "lower batch_size, local_epochs, local_steps or a warm-up's steps, take a smaller model, say "
@@ -8,7 +12,14 @@ REMEDY = (
 )
 
 
-def told(error: BaseException) -> str:
-    """One line on an error that means that memory ran out."""
-    [reason, *_] = str(error).strip().splitlines() or [type(error).__name__]
-    return f"memory ran out ({reason}); {REMEDY}"
+def known(error: Exception) -> bool:
+    """Whether an error needs no traceback."""
+    return exhausted(error) or isinstance(error, FedloomError)
+
+
+def told(error: Exception) -> str:
+    """The error in one line."""
+    if exhausted(error):
+        [reason, *_] = str(error).strip().splitlines() or [type(error).__name__]
+        return f"memory ran out ({reason}); {REMEDY}"
+    return str(error) if known(error) else faults.told(error)

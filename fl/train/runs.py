@@ -10,11 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fl.base import faults
-from fl.base.errors import FedloomError
 from fl.engine.simulate import Round
 from fl.plan.bundle import Bundle, Member
-from fl.pytorch.memory import exhausted
 from fl.store.workspace import Workspace
 from fl.train import memory
 from fl.train.event_log import EventLog
@@ -67,18 +64,15 @@ class Runs:
         except Exception as error:
             # Ctrl-C ends a compiler too, which is no failure of the run.
             self.leaving.now("at an error on the way; what a checkpoint has is kept")
-            if exhausted(error):
-                error = FedloomError(memory.told(error))
-            known = isinstance(error, FedloomError)
-            text = str(error) if known else faults.told(error)
+            text = memory.told(error)
             for run in runs:
                 self.failed.append(f"{self.name(run)}: {text}")
                 self.logs[run].ended("failed", error=text)
                 if run in self.workspaces:
                     self.workspaces[run].note(ended="error", error=text)
             names = ", ".join(map(self.name, runs))
-            if known:
-                logger.error("%s: %s", names, error)
+            if memory.known(error):
+                logger.error("%s: %s", names, text)
             else:
                 self._trace(names, traceback.format_exc())
 

@@ -27,7 +27,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fl.api import trees
-from fl.base import faults
 from fl.base.errors import FedloomError
 from fl.engine import simulate
 from fl.engine.client_states import ClientStates
@@ -35,7 +34,6 @@ from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.plan.bundle import Bundle
-from fl.pytorch.memory import exhausted
 from fl.store.store import Store
 from fl.train import launch, memory, simulations
 from fl.train.leaving import listen
@@ -228,13 +226,9 @@ def _leave_with(parent: int) -> None:
 
 def _told(error: Exception) -> str:
     """An error as the other processes are told of it."""
-    if exhausted(error):
-        return memory.told(error)
-    if isinstance(error, FedloomError):
-        return str(error)
-    if dist.get_rank():  # The first one logs its own.
+    if dist.get_rank() and not memory.known(error):  # The first one logs its own.
         logger.exception("process %d failed:", dist.get_rank())
-    return faults.told(error)
+    return memory.told(error)
 
 
 class _Pickler(pickle.Pickler):
