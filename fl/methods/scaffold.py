@@ -11,6 +11,7 @@ eta. With momentum it is still right, where K eta is too small by up to 1 / (1 -
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,14 +22,20 @@ from fl.parts.path import check_sgd, length, started, stepped
 
 @declare("global", title="SCAFFOLD", tasks="any")
 class Scaffold:
-    """eta_g: the server's learning rate."""
+    """eta_g: the server's learning rate.
+    divisor: of what a client moved, the length of its `path` or K eta, its `steps` times the rate
+        (the code of MOON and FedFM, whose steps have momentum .9).
+    """
 
     eta_g: Positive = 1.0
+    divisor: Literal["path", "steps"] = "path"
 
     def build(self, setting: Setting) -> Method:
         """FedAvg on gradients g + c - c_k; the server's tree has c, the client's c_k."""
         check_sgd(setting, "scaffold")
-        base, momentum = recipe(setting), setting.training.momentum
+        base = recipe(setting)
+        # Without momentum a path is as long as its steps times the rate.
+        momentum = setting.training.momentum if self.divisor == "path" else 0.0
         local = only(base)
 
         def init(variables: Tree) -> tuple[Tree, Tree]:

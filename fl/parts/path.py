@@ -15,7 +15,10 @@ from fl.api import FedloomError, Rate, Setting, Tree, trees
 
 
 def check_sgd(setting: Setting, method: str) -> None:
-    """Raise `FedloomError` unless a step is a sum of gradients."""
+    """Raise `FedloomError` unless a step is a sum of the round's gradients."""
+    if setting.training.keep_optimizer:
+        allowed = "false, as a path is of one round's gradients"
+        raise FedloomError(f"{method}: keep_optimizer is true; allowed: {allowed}")
     if setting.training.optimizer != "sgd":
         raise FedloomError(f"{method}: optimizer is {setting.training.optimizer!r}; allowed: sgd")
 

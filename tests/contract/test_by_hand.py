@@ -153,6 +153,16 @@ def test_scaffold_corrects_by_what_the_others_gradients_were(participation: floa
         assert is_pair(state.clients["control"]["weight"][k], own[k])
 
 
+def test_scaffold_can_divide_by_steps_times_the_rate() -> None:
+    """Two steps, momentum 1/2: what was moved, .1 (1.5 h_1 + h_2), is divided by 2 * .1."""
+    simulation = of(
+        "scaffold", [[(1, 0)]], {"divisor": "steps"}, rounds=1, local_steps=2, momentum=0.5
+    )
+    first, second = g(0.0, 1, 0), g(0.05, 1, 0)
+    state = trained(simulation)
+    assert is_pair(state.clients["control"]["weight"][0], (1.5 * first + second) / 2)
+
+
 def test_scaffold_weighs_clients_alike() -> None:
     """From w = 0 as in FedAvg's test: (0.15 - 0.05) / 2, c = (-1.5 + 0.5) / 2."""
     state = trained(of("scaffold", [[(2, 0), (4, 0)], [(1, 1)]], rounds=1))

@@ -163,7 +163,7 @@ METHODS: dict[str, list[World]] = {
         {"hidden": 4, "scored": "trained"},
     ],
     "pfedme": [{}, {"beta": 0.5, "steps": 2, "inner_lr": 0.05}, {"scored": "w"}],
-    "scaffold": [{}, {"eta_g": 0.5}],
+    "scaffold": [{}, {"eta_g": 0.5}, {"divisor": "steps"}],
     "untrained": [{}],
     "vhl": [{"images": 3, "batch": 4, "lam": 0.5}, {"images": 3, "batch": 4, "generator_seed": 1}],
     "warm-up": [
