@@ -77,8 +77,8 @@ class Inversion:
     seed: Seed = 0
 
     weights: ClassVar = True
-    one_input: ClassVar = True
     """It reads the runs' final weights."""
+    one_input: ClassVar = True
 
     def check(self, shape: tuple[int, ...], clients: int | None) -> None:
         """Refuse (`FedloomError`) what are no images, and clients that are not there."""
