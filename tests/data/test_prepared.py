@@ -75,16 +75,6 @@ def test_arrays_are_mapped_and_read_only(tmp_path):
         data.x[0] = 1
 
 
-def test_description_on_disk(tmp_path):
-    folder = write(tmp_path / "toy")
-    text = json.loads((folder / "dataset.json").read_text())
-    content = (folder / "x.npy").read_bytes()
-    assert text["arrays"]["x"] == {"dtype": "uint8", "shape": [10, 1, 2, 2]}
-    digest = hashlib.sha256(content).hexdigest()
-    assert text["files"]["x.npy"] == {"size": len(content), "sha256": digest}
-    assert names(tmp_path) == ["toy"]
-
-
 def test_create_writes_through_a_map(tmp_path):
     with Writer(tmp_path / "big") as writer:
         x = writer.create("x", (10, 3), np.float32)
@@ -188,14 +178,6 @@ def test_a_truncated_or_missing_array_is_refused(tmp_path, keep):
     if keep is not None:
         path.write_bytes(content[:keep])
     assert_refused(folder, "x.npy: is missing, truncated or another array")
-
-
-def test_verify_finds_a_changed_value(tmp_path):
-    folder = write(tmp_path / "toy")
-    np.save(folder / "y.npy", Y[::-1])
-    data = Prepared.open(folder)
-    with pytest.raises(DataError, match=r"y\.npy: does not match its SHA-256.*delete the folder"):
-        data.verify()
 
 
 # Preparing
