@@ -21,7 +21,7 @@ def risen(differing: Iterable[str], agreeing: Iterable[str], changed: Iterable[s
         differing, agreeing: Worlds.
         changed: Roots whose code has changed.
     """
-    agreeing = [name for name in agreeing if name not in kept.NEARER_NOT]
+    agreeing = [name for name in agreeing if kept.nearness(name) <= kept.NEAR]
     blamed = set[str]()
     for shared in (identity.CORE, identity.DATA):
         worlds = {name: of for name in differing for of in [measure.roots(name)] if of[0] == shared}
