@@ -23,7 +23,6 @@ from fl.api import (
     Positive,
     Setting,
     Tree,
-    View,
     declare,
     only,
     recipe,
@@ -86,7 +85,7 @@ class FedDyn:
             return {**model, "params": before}
 
         step = replace(local, begin=begin, end=end)
-        views: dict[str, View] = {"global": mean_model if self.scored == "mean" else shared}
+        views = {"global": mean_model if self.scored == "mean" else shared}
         return Method(init, (step,), aggregate, views, send=all_but("drift"))
 
 

@@ -22,7 +22,6 @@ from fl.api import (
     declare,
     everything,
     only,
-    personal,
     recipe,
     select,
     shared,
@@ -53,5 +52,5 @@ class MRMTL:
         def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
             return base.aggregate(server, clients, uploads, torch.ones_like(n))
 
-        views = {"global": shared, "personal": personal}
+        views = {"global": shared, **base.views}
         return Method(init, (replace(local, end=end),), aggregate, views)

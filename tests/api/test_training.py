@@ -76,7 +76,7 @@ def test_epochs_and_steps_exclude_each_other() -> None:
         ("lr", float("inf")),
         ("momentum", 1.5),
         ("participation", 1.1),
-        ("optimizer", "adam"),
+        ("optimizer", "rmsprop"),
     ],
 )
 def test_what_makes_no_sense_is_refused(key: str, value: Any) -> None:

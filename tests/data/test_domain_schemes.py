@@ -72,7 +72,7 @@ def test_refusals(scheme):
         f"allowed: 1 to {n // least}, as domain 2 has {n} samples and each client needs {least}",
     ):
         assert part in str(error.value)
-    with pytest.raises(DataError, match=rf"{name}: val \+ test is 1\.0"):
+    with pytest.raises(DataError, match=rf"{name}: val \+ test \+ server is 1\.0"):
         function(LABELS, DOMAINS, clients_per_domain=1, val=0.5, test=0.5, **extra)
 
 

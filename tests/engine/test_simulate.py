@@ -102,7 +102,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(backend: str) -> None:
 
 def test_a_model_that_is_ruined_by_the_last_step_has_diverged() -> None:
     """Its training loss was still finite, its scores are not."""
-    simulation = world("fedavg", rounds=1, lr=1e200, local_epochs=None, local_steps=1)
+    simulation = world("fedavg", rounds=1, lr=3e38, local_epochs=None, local_steps=1)
     [done] = simulate.rounds(simulation, simulation.begin(), 0, "loop")
     scores = done.rows.loc[done.rows["split"] != "train", "value"]
     assert done.diverged or np.isfinite(scores).all()

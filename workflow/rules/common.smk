@@ -63,9 +63,8 @@ def read_plan():
         found = plan.current(Path(CONFIG), STUDIES)
         home = markers.settle(found, merge=merging())
         if home and merging() is True:
-            os.environ["FEDLOOM_CODE"] = str(
-                snapshot.take(Path(found["settings"]["results"]))
-            )
+            code = snapshot.take(Path(found["settings"]["results"]))
+            os.environ.update(FEDLOOM_CODE=str(code))
     except FedloomError as error:
         sys.exit(f"error: {error}")
     os.environ[PLANNED] = f"{found['settings']['results']}/plan/plan.json"
