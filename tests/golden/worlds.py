@@ -68,7 +68,7 @@ METHODS: dict[str, list[World]] = {
     "cfl": [
         {"after": 1},
         {"after": 1, "bounds": "absolute", "eps1": 5.0, "eps2": 0.01, "most": 3},
-        {"after": 1, "eps1": 1.0, "eps2": 0.0},
+        {"after": 1, "eps1": 0.32, "eps2": 0.0},
         {"after": 1, "scored": "trained"},
     ],
     "ditto": [{"lam": 0.4}, {"lam": 0.4, "keep_optimizer": False}],
@@ -318,7 +318,7 @@ SETTINGS: dict[str, World] = {
         "data": "images",
         "training": {"memory_format": "channels-last"},
     },
-    "uniform": {"training": {"weighting": "uniform"}},
+    "uniform": {"training": {"weighting": "uniform"}, "sizes": (1, 9, 4)},
     "kept optimizer": {"training": {"keep_optimizer": True}},
     "adam": {"training": {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.1}},
     "virtual images": {"model": CNN, "data": "images", "images": 1},
