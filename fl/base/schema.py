@@ -56,6 +56,17 @@ client's own training samples; measured where a study asks for it (``test: rewei
 none on validation samples: what is chosen by them is chosen by accuracy.
 """
 
+COSTS = (
+    *("seconds", "bytes_down", "bytes_up", "flops", "flops_server"),
+    *("state_client", "state_server"),
+)
+"""Columns of the runs table that say what a run took: a whole run's seconds; of a client and
+round, bytes and operations; bytes that are kept between rounds.
+"""
+
+PACE = ("rounds to ", "speedup to ")
+"""What begins a published quantity that is counted in rounds to an entry's final value."""
+
 GLOBAL, PERSONAL = "global", "personal"
 """Stages: the shared model before personalisation, and a client's own model after it."""
 

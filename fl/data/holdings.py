@@ -102,6 +102,19 @@ def _check_clients(table: pd.DataFrame, source: str) -> None:
             _fail(source, f"client {client} has no {split} samples", wanted)
 
 
+def domains(table: pd.DataFrame, domain: np.ndarray) -> np.ndarray:
+    """By client, the domain of most of its training samples.
+
+    Args:
+        domain: Of each sample of the data set, whole numbers ``[samples]``.
+    """
+    train = table[(table["split"] == "train").to_numpy(bool)]
+    kinds, clients = np.asarray(domain)[train["sample"]], train["client"].to_numpy()
+    return np.array(
+        [np.bincount(kinds[clients == client]).argmax() for client in np.unique(clients)]
+    )
+
+
 def _check_unseen(table: pd.DataFrame, source: str) -> None:
     if UNSEEN not in table:
         return

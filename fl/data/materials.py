@@ -197,7 +197,16 @@ def _make_partition(spec: Spec, prepared: Prepared, folder: Path) -> None:
     }
     if MODALITY in table:
         about["modality"] = table.groupby("client")[MODALITY].first().tolist()
+    if named := domains_of(table, prepared):
+        about["domains"] = named
     write_sealed(folder / ABOUT, about, [TABLE])
+
+
+def domains_of(table: pd.DataFrame, prepared: Prepared) -> list[str]:
+    """By client, the domain of most of its training samples; empty if data have no domains."""
+    if prepared.domain is None or not prepared.domains:
+        return []
+    return [prepared.domains[kind] for kind in holdings.domains(table, prepared.domain)]
 
 
 def deal(

@@ -126,7 +126,15 @@ class Cells:
         source: The file's name.
         table: The table's name in that file.
         rows: Its row for each method entry of the study.
-        columns: Its column for each data set or partition, as the report writes these.
+        columns: Its column for each data set or partition, as the report writes these; or by
+            domain the column, to compare with means over the clients of each domain.
+        model: Whose runs are compared, where a study has several models.
+        metric: What is compared, by default the study's metric: another metric of the task; a
+            column of the runs table on time, bytes or operations (``bytes_up``); a column of an
+            analysis of the study (``features.nmi``); ``rounds to ENTRY``: the first round with the
+            final value of that entry; ``speedup to ENTRY``: that entry's rounds over these.
+        unit: What of the metric a published 1 means: 4000 bytes for a thousand 32-bit numbers.
+        round: The recorded round that is compared, instead of the one that counts.
         modality: Where clients differ in modality: whose mean the numbers are compared with; that
             of all clients, if that is not said.
         unseen: Whether they are compared with the mean over clients held out of training.
@@ -135,7 +143,11 @@ class Cells:
     source: str
     table: str
     rows: dict[str, str]
-    columns: dict[str, str]
+    columns: dict[str, str | dict[str, str]]
+    model: str | None = None
+    metric: str | None = None
+    unit: Positive = 1.0
+    round: Count | None = None
     modality: str | None = None
     unseen: bool = False
 

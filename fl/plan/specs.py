@@ -7,12 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fl.base import identity
 from fl.base.files import sha256
 from fl.base.places import Folders
 from fl.base.registry import entry_of
+from fl.data import materials
 from fl.data.materials import (
     dataset_id,
     modalities_of,
@@ -77,12 +76,7 @@ def assemble(spec: Spec, folders: Folders, device: torch.device) -> Simulation:
 def domains_of(spec: Spec, folders: Folders) -> list[str]:
     """The domain of most of each client's training samples; nothing if the data set has none."""
     prepared, table = _dealt(spec, folders)
-    if prepared.domain is None or not prepared.domains:
-        return []
-    train = table[(table["split"] == "train").to_numpy(bool)]
-    kinds, clients = np.asarray(prepared.domain)[train["sample"]], train["client"].to_numpy()
-    most = [np.bincount(kinds[clients == client]).argmax() for client in np.unique(clients)]
-    return [prepared.domains[kind] for kind in most]
+    return materials.domains_of(table, prepared)
 
 
 def _dealt(spec: Spec, folders: Folders) -> tuple[Prepared, pd.DataFrame]:

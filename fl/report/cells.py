@@ -98,11 +98,16 @@ def transposed(table: Table) -> Table:
 
 
 def number(value: float, metric: str, signed: bool = False) -> str:
-    """A value of ``metric``: percent with one decimal for a share, else three decimals."""
+    """A value of ``metric``: percent with one decimal for a share, else three decimals, or one for
+    a number of rounds and none from 1,000 on.
+    """
     if value is None or not math.isfinite(value):
         return NOTHING
-    value, digits = (100 * value, 1) if metric in SHARES else (value, 3)
-    text = f"{value:{'+' if signed else ''}.{digits}f}"
+    if metric in SHARES:
+        value, digits = 100 * value, 1
+    else:
+        digits = 0 if abs(value) >= 1000 else 1 if metric.startswith("rounds") else 3
+    text = f"{value:{'+' if signed else ''},.{digits}f}"
     if float(text) == 0:
         text = text.lstrip("+-")
     return text.replace("-", MINUS)

@@ -93,18 +93,22 @@ class Facts:
         """The same of the clients that were held out of training; NaN where there are none."""
         return summaries.summarise(self.rows, self.runs, self.metric, UNSEEN)
 
-    def summary_of(self, modality: int) -> pd.DataFrame:
-        """The summary over the clients of one modality alone."""
-        members = [
-            (run, client)
-            for run, partition in zip(self.runs["run"], self.runs["partition_id"], strict=True)
+    def of_clients(self, rows: pd.DataFrame, trait: str, wanted: Any) -> pd.DataFrame:
+        """The rows of clients with one ``modality``, or of one ``domain``."""
+        chosen: pd.DataFrame = rows[self.traits(rows, trait) == wanted]
+        return chosen
+
+    def traits(self, rows: pd.DataFrame, trait: str) -> pd.Series:
+        """By row, the ``modality`` or ``domain`` of its client; None where it is not known."""
+        partitions = dict(zip(self.runs["run"], self.runs["partition_id"], strict=True))
+        known = {
+            (run, client): kind
+            for run, partition in partitions.items()
             if partition in self.partitions
-            for client, kind in enumerate(self.partitions[partition].modality)
-            if kind == modality
-        ]
-        chosen = pd.MultiIndex.from_tuples(members, names=["run", "client"])
-        rows = self.rows[pd.MultiIndex.from_frame(self.rows[["run", "client"]]).isin(chosen)]
-        return summaries.summarise(rows, self.runs, self.metric)
+            for client, kind in enumerate(getattr(self.partitions[partition], trait))
+        }
+        pairs = zip(rows["run"], rows["client"], strict=True)
+        return pd.Series([known.get(pair) for pair in pairs], rows.index, dtype=object)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -233,6 +233,27 @@ def clients_table(facts: Facts) -> Table:
     return by_setting(facts, "clients", caption, facts.summary, shown, references=references)
 
 
+def domains_table(facts: Facts) -> Table | None:
+    """Methods by the domain of clients; None where data have none, or one."""
+    metric = facts.metric
+    rows = summaries.complete(summaries.final(facts.rows, metric), facts.runs)
+    rows = rows.assign(domain=facts.traits(rows, "domain")).dropna(subset=["domain"])
+    names = [str(name) for name in rows["domain"].unique()]
+    if len(names) < 2:
+        return None
+    keys = [*summaries.KEY, "domain"]
+    runs = rows.groupby([*keys, "run"], sort=False)["value"].mean()
+    over_runs = runs.groupby(keys, sort=False).agg(["mean", "std"])
+    wide = {kind: over_runs[kind].unstack("domain").add_prefix(f"{kind} ") for kind in over_runs}
+    frame = pd.concat(list(wide.values()), axis=1)
+    caption = (
+        f"Final test {unit(metric)} by domain: mean over the clients most of whose training "
+        "samples are from it, then mean ± standard deviation over seeds."
+    )
+    shown = {name: _spread(f"mean {name}", f"std {name}", metric) for name in names}
+    return by_setting(facts, "domains", caption, frame.reset_index(), shown)
+
+
 def paired_table(facts: Facts) -> Table | None:
     """Every method against the baseline."""
     baseline, metric = facts.plan.get("baseline"), facts.metric

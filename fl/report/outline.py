@@ -101,7 +101,11 @@ def _sections(facts: Facts) -> list[Section]:
         Section(
             "spread",
             "Spread over clients",
-            _there(method_tables.clients_table(facts), _strips(facts)),
+            _there(
+                method_tables.domains_table(facts),
+                method_tables.clients_table(facts),
+                _strips(facts),
+            ),
         ),
         Section(
             "personalisation",

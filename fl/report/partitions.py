@@ -27,6 +27,7 @@ class Partition:
         counts: By split, samples by client and class, in the order of ``clients``.
         unseen: The clients that are held out of training.
         modality: Of every client, where they differ in it.
+        domain: Of every client, where data have domains.
         distances: Between domains (`fl.data.distance`).
     """
 
@@ -39,6 +40,7 @@ class Partition:
     statistics: pd.DataFrame
     unseen: tuple[int, ...] = ()
     modality: tuple[int, ...] = ()
+    domain: tuple[str, ...] = ()
     distances: pd.DataFrame | None = None
 
     @property
@@ -105,6 +107,7 @@ def read(results: Path, name: str, title: str) -> Partition | None:
             statistics=statistics,
             unseen=tuple(map(int, about.get("unseen", ()))),
             modality=tuple(map(int, about.get("modality", ()))),
+            domain=tuple(map(str, about.get("domains", ()))),
             distances=parquet.read(distances)[0] if distances.exists() else None,
         )
     except (OSError, ValueError, KeyError, TypeError, DataError) as error:

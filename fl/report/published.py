@@ -6,33 +6,41 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fl.base.schema import SETTING
+import pandas as pd
+
+from fl.base.schema import SETTING, SHARES
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, number, spread, unit
 from fl.report.facts import Facts
+from fl.report.measured import summary
 from fl.report.summaries import gaps
+
+COMPARED = ("metric", "domain", "modality", "unseen", "round")
+"""The keys of a published cell that say with which mean it is compared."""
 
 
 def published_table(facts: Facts) -> Table | None:
     """Measured beside published; a published value above one is taken to be in percent."""
     rows = []
+    summaries: dict[str, pd.DataFrame] = {}
     for published in facts.plan.get("published") or []:
         # It may name its data set, its partition, or (as its setting) either.
-        named = {published[key] for key in (*SETTING[:2], "setting") if published.get(key)}
-        kind = published.get("modality")
-        summary = facts.unseen_summary if published.get("unseen") else facts.summary
-        summary = summary if kind is None else facts.summary_of(kind["number"])
+        named = {published[key] for key in (*SETTING, "setting") if published.get(key)}
+        compared = str([published.get(key) for key in COMPARED])
+        if compared not in summaries:
+            summaries[compared] = summary(facts, published)
+        frame = summaries[compared]
         measured = [
             row
-            for row in summary[summary["method"] == published["method"]].to_dict("records")
-            if named <= {row["dataset"], row["partition"]}
+            for row in frame[frame["method"] == published["method"]].to_dict("records")
+            if named <= {row[key] for key in SETTING}
         ]
         rows += [_published_row(facts, published, row) for row in measured or [None]]
     if not rows:
         return None
     caption = (
-        f"Measured beside published, {unit(facts.metric)}. Measured: mean ± standard deviation "
-        "over seeds, of the uniform mean over clients, or over those named beside the "
-        "setting. Published: as its source gives it. "
+        f"Measured beside published, {unit(facts.metric)} or what is named beside the setting. "
+        "Measured: mean ± standard deviation over seeds, of the uniform mean over clients, or over "
+        "those named beside the setting. Published: as its source gives it. "
         "Difference: measured minus published."
     )
     names = ("published in", "setting", "measured", "published", "difference", "note")
@@ -43,22 +51,22 @@ def published_table(facts: Facts) -> Table | None:
 def _published_row(
     facts: Facts, published: Mapping[str, Any], row: Mapping[Any, Any] | None
 ) -> Row:
-    metric = facts.metric
-    scale = 0.01 if metric.endswith("accuracy") and abs(published["value"]) > 1 else 1
+    metric = published.get("metric") or facts.metric
+    scale = 0.01 if metric in SHARES and abs(published["value"]) > 1 else 1
+    share = published.get("unit", 1)
     value, sd = published["value"] * scale, published["sd"]
     source = published["source"].removesuffix(".csv")
     where = f"{source}, Table {published['table']}: {published['row']}, {published['column']}"
-    keys = (*SETTING[:2], "setting")
+    keys = (*SETTING, "setting")
     setting = " · ".join(published[key] for key in keys if published.get(key))
     measured, gap = Cell(NOTHING, remark="not in this study"), NOTHING
     if row is not None:
         place = (row["dataset"], row["partition"], row["model"])
-        kind = published.get("modality")
-        whose = "unseen" if published.get("unseen") else kind["name"] if kind else ""
-        setting = facts.short(place) + (f" · {whose} clients" if whose else "")
-        text = spread(row["mean"], row["sd_seeds"], metric)
+        setting = " · ".join([facts.short(place), *_narrowed(published)])
+        mean = row["mean"] / share
+        text = spread(mean, row["sd_seeds"] / share, metric)
         measured = Cell(text, facts.anchor(place, row["method"]), remark=gaps(row))
-        gap = number(row["mean"] - value, metric, signed=True)
+        gap = number(mean - value, metric, signed=True)
     cells = (
         Cell(where),
         Cell(setting),
@@ -68,3 +76,13 @@ def _published_row(
         Cell(str(published.get("note") or "")),
     )
     return Row(facts.methods.get(published["method"], published["method"]), cells)
+
+
+def _narrowed(published: Mapping[str, Any]) -> list[str]:
+    """What a cell is compared with, where that is another mean than that of all clients."""
+    kind = published.get("modality")
+    whose = "unseen" if published.get("unseen") else kind["name"] if kind else ""
+    whose = published.get("domain") or whose
+    told = [f"{whose} clients"] if whose else []
+    told += [f"round {published['round']}"] if published.get("round") else []
+    return told + [unit(name) for name in (published.get("metric"),) if name]

@@ -102,6 +102,7 @@ def write_partition(
     params: Mapping[str, Any] | None = None,
     dataset: str = "digits",
     unseen: Sequence[int] = (),
+    domains: Sequence[str] = (),
 ) -> None:
     """A partition from its counts: split -> clients x classes."""
     folder = results / "partitions" / name
@@ -136,6 +137,7 @@ def write_partition(
         "notes": list(notes),
         "unseen": list(unseen),
         "classes": list(classes),
+        "domains": list(domains),
     }
     (folder / "partition.json").write_text(json.dumps(about))
 

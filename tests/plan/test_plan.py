@@ -298,7 +298,12 @@ def test_published_cells_are_looked_up(config: Path):
             {"unseen": True},
             "published.0.unseen: is true, but no client of natural is held out of training; ",
         ),
-        ({"unseen": True, "modality": "image"}, "published.0.unseen: stands beside modality; "),
+        ({"unseen": True, "modality": "image"}, "published.0: names clients in two ways; "),
+        ({"model": "mpl"}, "published.0.model: unknown model 'mpl'"),
+        ({"metric": "acuracy"}, "published.0.metric: unknown metric 'acuracy'"),
+        ({"metric": "rounds to nothing"}, "published.0.metric: unknown entry 'nothing'"),
+        ({"metric": "seconds", "round": 1}, "published.0.metric: is seconds, which no round"),
+        ({"round": 999}, "published.0.round: is 999, but runs record"),
     ],
 )
 def test_published_cells_that_are_not_there_are_refused(

@@ -236,6 +236,41 @@ def test_measured_beside_published_in_percent_or_as_a_fraction(tmp_path):
     assert shown[3] == ["60.0", "55.0", "+5.0"]
 
 
+def test_published_by_domain_by_round_and_by_what_a_run_takes(tmp_path):
+    counts = {"train": [[5, 1], [1, 5]], "test": [[2, 1], [1, 2]]}
+    write_partition(tmp_path, "part", counts, ["a", "b"], domains=["photo", "sketch"])
+    costs = {"traffic": [[2, 4000, 8000]], "participants": 2, "bytes_down": 4000, "bytes_up": 8000}
+    for run, values in (("a", [0.4, 0.6]), ("b", [0.6, 0.8])):
+        rows = clients(values, round=2) + clients([value - 0.1 for value in values], round=1)
+        write_run(tmp_path / "runs", run, rows, costs=costs)
+    cell = {"source": "A", "table": "1", "row": "r", "column": "c", "note": "", "sd": None}
+    cell |= {"method": "b", "setting": "digits", "model": "mlp", "value": 70.0}
+    told = [
+        {"domain": "sketch"},
+        {"round": 1},
+        {"metric": "rounds to a", "value": 3},
+        {"metric": "speedup to a", "value": 1.5},
+        {"metric": "bytes_up", "value": 3, "unit": 4000},
+        {"model": "cnn"},
+    ]
+    small(tmp_path, entry("a", "a"), entry("b", "b"), published=[cell | each for each in told])
+    page, *_ = made(tmp_path)
+    shown = [(row[2].rpartition(" · ")[2], *row[3:5]) for row in page.tables["published"][1:]]
+    assert shown == [
+        ("sketch clients", "80.0", "70.0"),
+        ("round 1", "60.0", "70.0"),
+        ("rounds to a", "1.0", "3.0"),
+        ("speedup to a", "2.000", "1.500"),
+        ("bytes up", "2.000", "3.000"),
+        ("digits", "\u2013 not in this study", "70.0"),
+    ]
+    assert page.tables["domains"] == [
+        ["Method", "photo", "sketch"],
+        ["a", "40.0", "60.0"],
+        ["b", "60.0", "80.0"],
+    ]
+
+
 def test_a_grid_that_is_half_trained_is_marked_in_all_three_forms(tmp_path):
     runs = [entry(f"r{mu}", "prox", point={"mu": mu}, title="FedProx") for mu in (1, 2)]
     runs += [entry("b", "local", title="Local")]  # It has no grid, and no run that is there.
