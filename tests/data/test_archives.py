@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import io
 import random
 import subprocess
@@ -56,12 +55,6 @@ def test_members_come_in_order_whether_they_are_read_or_not(archive):
         member(archive, "c")
 
 
-@pytest.mark.parametrize("name", ["./a/b", "a//b"])
-@pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_dots_and_doubled_strokes_are_no_part_of_a_name(tmp_path, kind, name):
-    assert list(read(pack(tmp_path / f"s.{kind}", {name: b"c"}))) == ["a/b"]
-
-
 @pytest.mark.parametrize(("outer", "inner"), [("zip", "zip"), ("tar.gz", "zip"), ("zip", "tar")])
 def test_archive_within_an_archive(tmp_path, outer, inner):
     content = pack(tmp_path / f"inner.{inner}").read_bytes()
@@ -94,16 +87,6 @@ def test_truncated_archive_is_named(archive, share):
     archive.write_bytes(content[: int(share * len(content))])
     with pytest.raises(DataError, match=r"set\..*is truncated, damaged or .*delete the file"):
         read(archive)
-
-
-@pytest.mark.parametrize("kind", [*KINDS[2:], "zip"])
-def test_flipped_bit_is_found(tmp_path, kind):
-    whole = pack(tmp_path / f"set.{kind}", {"x": np.random.default_rng(0).bytes(50_000)})
-    content = bytearray(whole.read_bytes())
-    content[len(content) // 2] ^= 1
-    whole.write_bytes(content)
-    with pytest.raises(DataError, match=r"set\."):
-        read(whole)
 
 
 def test_error_names_archive_and_member(tmp_path):
@@ -161,9 +144,3 @@ def test_mutated_archives_are_an_error_or_files(tmp_path, kind):
         except DataError as error:
             assert str(error).startswith(str(whole))
     assert files < 180
-
-
-def test_a_gzip_that_is_no_tar_is_refused(tmp_path):
-    (tmp_path / "set.tar.gz").write_bytes(gzip.compress(b"hello" * 1000))
-    with pytest.raises(DataError, match=r"set\.tar\.gz: is truncated, damaged or of another"):
-        read(tmp_path / "set.tar.gz")

@@ -66,17 +66,6 @@ def test_data_room_imports_neither_sklearn_nor_torch():
 SMALL = Synthetic(clients=3, samples=200)
 
 
-@pytest.mark.parametrize("generator", ["one-layer", "two-layer"])
-def test_synthetic_arrays(tmp_path, generator):
-    data = prepared(replace(SMALL, generator=generator, alpha=0.5, beta=0.5), tmp_path)
-    assert (data.x.dtype, data.x.shape) == (np.float32, (600, 60))
-    assert data.y.dtype == np.int64
-    assert np.array_equal(data.client, np.repeat([0, 1, 2], 200))
-    assert len(data.classes) == 10
-    assert data.normalisation == {"scale": 1.0, "mean": 0.0, "sd": 1.0}
-    assert data.params["generator"] == generator
-
-
 def test_two_layer_labels_are_the_argmax_of_the_recomputed_network(tmp_path):
     dataset = replace(SMALL, alpha=0.5, beta=0.5, temperature=0.7)
     data = prepared(dataset, tmp_path)

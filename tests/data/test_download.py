@@ -151,14 +151,6 @@ def test_missing_page_is_not_asked_for_again(server, raw, pauses):
     assert pauses == []
 
 
-def test_silent_machine_is_an_error(raw, pauses):
-    with pytest.raises(
-        DataError, match=r"a\.bin: cannot be fetched from http.*refused.*6 attempts"
-    ):
-        fetch(Source("a.bin", "http://127.0.0.1:1/x"), raw)
-    assert pauses == [1, 2, 4, 8, 16]
-
-
 def test_two_at_once_fetch_once(server, raw, tmp_path):
     server.seconds = 0.3
     code = (
@@ -207,19 +199,6 @@ def test_first_download_is_recorded_and_later_ones_are_held_to_it(server, raw, t
     assert json.loads(lock.path.read_text()) == {"toy": {"a.bin": DIGEST}}
 
 
-def test_lock_is_sorted_and_keeps_what_is_there(tmp_path):
-    path = tmp_path / "lock.json"
-    for dataset, name in (("b", "2"), ("a", "9"), ("b", "1"), ("b", "1")):
-        Lock(path, dataset).record(name, f"{dataset}{name}")
-    assert (
-        path.read_text()
-        == json.dumps({"a": {"9": "a9"}, "b": {"1": "b1", "2": "b2"}}, indent=2) + "\n"
-    )
-    Lock(path, "b").record("1", "another")
-    assert Lock(path, "b").expected("1") == "b1"
-    assert names(tmp_path) == ["lock.json"]
-
-
 def test_lock_loses_nothing_when_many_write_at_once(tmp_path):
     code = (
         "import sys; from pathlib import Path; from fl.data.lock import Lock\n"
@@ -233,13 +212,6 @@ def test_lock_loses_nothing_when_many_write_at_once(tmp_path):
     assert [job.wait(60) for job in jobs] == [0] * 4
     digests = json.loads((tmp_path / "lock.json").read_text())
     assert {key: len(entries) for key, entries in digests.items()} == dict.fromkeys("0123", 20)
-
-
-@pytest.mark.parametrize("text", ["{", '{"a": 1}'])
-def test_garbled_lock_is_named(tmp_path, text):
-    (tmp_path / "lock.json").write_text(text)
-    with pytest.raises(DataError, match=r"lock\.json: .*bring it back from version control"):
-        Lock(tmp_path / "lock.json", "a").expected("b")
 
 
 # Files and mirrors
@@ -307,8 +279,3 @@ def test_package_file_and_missing_package(tmp_path):
     assert found.read_bytes() == expected
     with pytest.raises(DataError, match="not_there is not installed; do: pip install not_there"):
         fetch(Source("x", "package:not_there/a.csv"), tmp_path)
-
-
-def test_unknown_kind_of_address(tmp_path):
-    with pytest.raises(DataError, match=r"url is 'ftp://a/b'; allowed: http:, https:, file:, pack"):
-        fetch(Source("x", "ftp://a/b"), tmp_path)

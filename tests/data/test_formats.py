@@ -54,15 +54,6 @@ def test_scaling_of_the_header_is_applied():
         assert np.array_equal(volume(whole), ramp("i2"))
 
 
-def test_two_dimensions_more_of_one_are_taken_and_a_series_is_not():
-    content = bytearray(volume_file(ramp("i2")))
-    struct.pack_into("<8h", content, 40, 5, 4, 3, 2, 1, 1, 1, 1)
-    assert volume(bytes(content)).shape == (2, 3, 4)
-    struct.pack_into("<8h", content, 40, 4, 4, 3, 1, 2, 1, 1, 1)
-    with pytest.raises(DataError, match=r"scan\.nii: is no NIfTI-1 volume"):
-        volume(bytes(content))
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -21,7 +21,6 @@ def stream(pixels, mode=None, form="PNG"):
 
 
 COLOUR = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
-GREY = COLOUR[:, :, 0]
 
 
 def test_crop_comes_before_size():
@@ -32,11 +31,6 @@ def test_crop_comes_before_size():
     assert np.array_equal(middle, COLOUR[:, 1:5].transpose(2, 0, 1))
 
 
-def test_nearest_keeps_values():
-    found = decode(stream(GREY), (8, 12), "L", resample="nearest")
-    assert np.array_equal(found[0], GREY.repeat(2, 0).repeat(2, 1))
-
-
 @pytest.mark.parametrize("mode", ["RGBA", "P"])
 def test_wrong_mode_is_named_unless_it_may_be_converted(mode):
     with pytest.raises(
@@ -44,20 +38,3 @@ def test_wrong_mode_is_named_unless_it_may_be_converted(mode):
     ):
         decode(stream(COLOUR, mode), (4, 6))
     assert decode(stream(COLOUR, mode), (4, 6), converts=(mode,)).shape == (3, 4, 6)
-
-
-def test_colour_is_not_taken_for_grey():
-    with pytest.raises(DataError, match="mode RGB; allowed: L"):
-        decode(stream(COLOUR), (4, 6), "L")
-
-
-@pytest.mark.parametrize("form", ["PNG", "JPEG"])
-@pytest.mark.parametrize("keep", [10, 0.5])
-def test_unreadable_picture_is_named(form, keep):
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    whole = stream(noise, form=form)
-    content = whole.read()
-    part = io.BytesIO(content[: keep if keep == 10 else len(content) // 2])
-    part.name = whole.name
-    with pytest.raises(DataError, match=r"set\.zip: cat/1\.png: cannot be read as a picture"):
-        decode(part, (4, 6))

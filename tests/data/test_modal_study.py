@@ -122,13 +122,6 @@ def test_what_does_not_go_with_two_modalities_is_refused(name: str, tmp_path: Pa
         plan.make(config(tmp_path, **study))
 
 
-def test_clients_may_have_photographs_and_captions_at_once(tmp_path: Path) -> None:
-    study = {**homogeneously(val=0.0), "analyses": [{"features": {"samples": 6}}]}
-    folder = config(tmp_path, **study, methods={"ditto": None})
-    rows = trained(tmp_path, folder)
-    assert set(rows.loc[rows["split"] == "test", "client"]) == {0, 1, 2, 3}
-
-
 def test_some_clients_may_have_one_kind_and_others_both(tmp_path: Path) -> None:
     both = "image and text"
     study = {

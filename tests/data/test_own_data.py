@@ -277,7 +277,6 @@ TABLES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         OWN,
         r"column 'height', row 42: an empty cell is no number",
     ),
-    "endless": ({"age": [1, "inf"] * 30}, OWN, r"column 'age', row 2: 'inf' is no number"),
     "no label": ({}, {**OWN, "label": "dx"}, r"label is 'dx', .* there are: age, height, smokes"),
     "a row without label": (
         {"diagnosis": ["ill", "well", ""] * 20},
@@ -296,7 +295,6 @@ TABLES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         r"column 'split', row 2: is 'dev'; allowed: train, test, val",
     ),
     "no separator": ({}, {**OWN, "separator": ""}, "cannot be read as a table"),
-    "a long separator": ({}, {**OWN, "separator": "ab"}, "cannot be read as a table"),
     "no feature": ({}, {**OWN, "drop": ["name", "age", "height", "smokes"]}, r"no column left"),
 }
 
@@ -316,10 +314,8 @@ def test_a_table_of_which_no_data_set_can_be_made_is_refused_by_column_and_row(
     [
         ("", "cannot be read as a table"),
         ("a,a,y\n1,2,3\n", "column 'a' stands twice"),
-        ("a,y\n1,2,3\n", "2 columns in the header, 3 cells in the first row"),
         ("a,y\n1,2\n1,2,3\n", r"cannot be read as a table \(.*[Ee]xpected 2 fields in line 3"),
         ("a,y\n", "has no rows"),
-        (b"a,y\n\xff,1\n", "cannot be read"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -341,14 +337,9 @@ def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path, suffix: str) -
 
 CELLS: dict[str, tuple[str, list[Any], str]] = {
     "labels above 2^53": ("diagnosis", [0.0, 1e19], r"'diagnosis', row 2: 1e\+19 is no class"),
-    "endless labels": ("diagnosis", [0.0, np.inf], r"'diagnosis', row 2: inf is no class"),
-    "broken labels": ("diagnosis", [2.0, 1.5], r"'diagnosis', row 2: 1\.5 is no class"),
     "labels of bytes": ("diagnosis", [b"a", b"b"], r"'diagnosis' is of type binary"),
-    "clients that are lists": ("hospital", [[1], [2]], r"'hospital' is of type list"),
-    "times": ("age", [pd.Timestamp("2026-01-01")] * 2, r"'age' is of type timestamp"),
     "texts": ("age", ["12"] * 2, r"'age' is of type (large_)?string; allowed: numbers"),
     "lists": ("age", [[1, 2]] * 2, r"'age' is of type list"),
-    "pictures": ("age", [{"bytes": b"\x89PNG"}] * 2, r"'age' is of type struct<bytes: binary>"),
 }
 
 

@@ -53,61 +53,11 @@ def test_round_trip(tmp_path):
     data.verify()
 
 
-def test_tokens_are_whole_numbers_without_a_normalisation(tmp_path):
-    def written(name, x):
-        with Writer(tmp_path / name) as writer:
-            writer.save("x", x)
-            writer.save("y", Y)
-            writer.describe(["a", "b", "c"], normalisation=None)
-            writer.finish(META)
-        return Prepared.open(tmp_path / name)
-
-    assert written("tokens", X.reshape(10, 4)).normalisation is None
-    with pytest.raises(DataError, match="x is float64; allowed: whole numbers, as tokens are"):
-        written("numbers", X.reshape(10, 4) / 2)
-    assert names(tmp_path) == ["tokens"]
-
-
 def test_arrays_are_mapped_and_read_only(tmp_path):
     data = Prepared.open(write(tmp_path / "toy"))
     assert isinstance(data.x, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         data.x[0] = 1
-
-
-def test_create_writes_through_a_map(tmp_path):
-    with Writer(tmp_path / "big") as writer:
-        x = writer.create("x", (10, 3), np.float32)
-        assert (x == 0).all()
-        for row in range(10):
-            x[row] = row
-        writer.save("y", Y)
-        writer.describe(["a", "b", "c"], domains=["real", "sketch"])
-        writer.save("domain", Y % 2)
-        writer.finish(META)
-    data = Prepared.open(tmp_path / "big")
-    assert np.array_equal(data.x, np.repeat(np.arange(10.0), 3).reshape(10, 3))
-    assert data.domains == ("real", "sketch")
-    assert np.array_equal(data.domain, Y % 2)
-    assert data.normalisation == {"scale": 1.0, "mean": 0.0, "sd": 1.0}
-    data.verify()
-
-
-def test_append_grows_an_array_to_the_same_bytes(tmp_path):
-    whole = write(tmp_path / "whole")
-    with Writer(tmp_path / "grown") as writer:
-        for start in (0, 3, 9):
-            rows = slice(start, {0: 3, 3: 9, 9: None}[start])
-            writer.append("x", X[rows])
-            writer.append("y", Y[rows])
-        with pytest.raises(
-            ValueError, match=r"rows are uint8 \(2, 2\); allowed: uint8 \(1, 2, 2\)"
-        ):
-            writer.append("x", X[:1, 0])
-        writer.describe(["a", "b", "c"], normalisation={"scale": 0.5, "mean": [1.0], "sd": [2.0]})
-        writer.finish(META)
-    for path in whole.iterdir():
-        assert path.read_bytes() == (tmp_path / "grown" / path.name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -161,14 +111,6 @@ def test_folder_without_description_is_refused(tmp_path):
     assert_refused(tmp_path / "none", "dataset.json: is missing")
 
 
-@pytest.mark.parametrize("old", ["", "[]", '"scale": 0.5'])
-def test_a_description_that_was_edited_is_refused(tmp_path, old):
-    folder = write(tmp_path / "toy")
-    path = folder / "dataset.json"
-    path.write_text(path.read_text().replace(old, '"scale": 0.1') if "scale" in old else old)
-    assert_refused(folder, "dataset.json")
-
-
 @pytest.mark.parametrize("keep", [None, 0, -1])
 def test_a_truncated_or_missing_array_is_refused(tmp_path, keep):
     folder = write(tmp_path / "toy")
@@ -212,15 +154,6 @@ class Toy:
 def origin(tmp_path):
     (tmp_path / "labels.txt").write_text("0 1 2 0 1 2 0 1 2 0")
     return (tmp_path / "labels.txt").as_uri()
-
-
-def test_prepare_fetches_reads_and_describes(tmp_path, origin):
-    data = prepare(Toy(origin, 3), "toy", tmp_path / "raw", tmp_path / "prepared" / "toy")
-    assert np.array_equal(data.x, X + 3)
-    assert np.array_equal(data.y, Y)
-    assert data.params == {"origin": origin, "shift": 3, "fail": ""}
-    digest = hashlib.sha256((tmp_path / "labels.txt").read_bytes()).hexdigest()
-    assert data.sources == ({"name": "raw.txt", "sha256": digest},)
 
 
 def test_prepare_twice_does_nothing(tmp_path, origin):
@@ -270,13 +203,6 @@ def test_failing_preparation_leaves_nothing(tmp_path, origin, fail, error):
     with pytest.raises(error, match=r"No space left|bug"):
         prepare(Toy(origin, fail=fail), "toy", tmp_path / "raw", folder)
     assert names(tmp_path / "prepared") == []
-    prepare(Toy(origin), "toy", tmp_path / "raw", folder)
-    assert np.array_equal(Prepared.open(folder).y, Y)
-
-
-def test_preparation_goes_into_an_empty_folder(tmp_path, origin):
-    folder = tmp_path / "prepared" / "toy"
-    folder.mkdir(parents=True)
     prepare(Toy(origin), "toy", tmp_path / "raw", folder)
     assert np.array_equal(Prepared.open(folder).y, Y)
 

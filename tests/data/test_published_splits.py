@@ -10,7 +10,6 @@ from data.dealing import DOMAINS, GROUPS, KEYS, LABELS, class_counts, make
 from fl.base.errors import DataError
 from fl.data import partition
 from fl.data.in_proportion import CODES, follow
-from fl.data.prepared import SPLIT as SPLIT_NAMES
 
 DRAW = np.random.default_rng(3)
 SPLIT = DRAW.choice([0, 1, 2], 1200, p=[0.7, 0.2, 0.1]).astype(np.int8)
@@ -119,14 +118,6 @@ def test_a_data_set_without_such_a_split_is_refused():
         partition.homogeneous(np.zeros(10, int), np.arange(10) > 1, clients=1, test="published")
 
 
-def test_a_published_split_that_is_not_asked_for_changes_nothing():
-    assert make("dirichlet", published=SPLIT).equals(make("dirichlet"))
-
-
-def test_splits_are_numbered_as_prepared_sets_number_them():
-    assert sorted(CODES, key=lambda name: CODES[name]) == list(SPLIT_NAMES)
-
-
 # Unseen clients
 
 
@@ -140,12 +131,6 @@ def test_clients_are_held_out_and_nothing_else_changes(scheme):
     assert away["max"].sum() == 3
     partition.validate(made, LABELS, source=scheme)
     assert "unseen" not in plain
-
-
-def test_who_is_held_out_is_drawn_by_the_seed():
-    lots = [partition.unseen(make("natural", unseen=3, seed=seed)).tolist() for seed in range(20)]
-    assert lots[0] == partition.unseen(make("natural", unseen=3, seed=0)).tolist()
-    assert set(np.concatenate(lots)) == set(range(9))
 
 
 def test_clients_without_published_training_samples_are_held_out():

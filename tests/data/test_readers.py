@@ -8,17 +8,14 @@ import sources
 from sources import shakespeare as plays_made
 from sources import speech_commands as speech_made
 from sources.prostate_mri import SITES
-from test_real_datasets import WHERE, make, prepared, written
+from test_real_datasets import make, prepared, written
 
-from fl.base import registry
-from fl.base.errors import ConfigError, DataError
-from fl.base.fields import parse
+from fl.base.errors import DataError
 from fl.data import prepare
 from fl.data.datasets import abide, prostate_mri, shakespeare, speech_commands
 from fl.data.datasets.cifar10_c import CORRUPTIONS
 from fl.data.datasets.prostate_mri import ProstateMri
 from fl.data.datasets.sent140 import WORD
-from fl.data.text import encode, vocabulary
 
 
 def read(name, folder, **params):
@@ -60,20 +57,6 @@ def test_what_needs_a_person_says_where_the_file_is_had(name, said, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "message"),
-    [
-        ("cifar10-c", {"corruptions": ["fogg"]}, r"corruptions\.0: unknown value 'fogg' \(did you"),
-        ("cifar10-c", {"corruptions": ["fog", "fog"]}, r"corruptions: is .*; allowed: at least"),
-        ("abide", {"sites": ["NYC"]}, r"sites"),
-    ],
-)
-def test_choices_that_are_none(name, params, message):
-    entry = registry.find("data set", name, WHERE)
-    with pytest.raises(ConfigError, match=message):
-        entry.make(parse(entry.target, params, WHERE))
-
-
-@pytest.mark.parametrize(
     ("slices", "site"),
     [(261, "BIDMC"), (158, "HK"), (468, "I2CVB"), (384, "BMC"), (411, "RUNMC"), (175, "UCL")],
 )
@@ -99,13 +82,6 @@ def test_words_are_leafs():
     assert WORD.findall("@you it's 5 o'clock... SO WHAT?! é_1 (fine)") == [
         *("you", "it's", "5", "o'clock", ".", ".", ".", "SO", "WHAT", "?", "!", "é_1", "fine")
     ]
-
-
-def test_the_commonest_words_are_numbered_first():
-    known = vocabulary({"b": 2, "a": 2, "rare": 1, "the": 9}, 3)
-    assert known == {"the": 0, "a": 1, "b": 2}
-    assert encode(["the", "rare", "b"], known, 5, 7) == [0, 7, 2, 7, 7]
-    assert encode(["the", "rare", "b"], known, 2, 7) == [0, 7]
 
 
 def test_words_of_test_captions_have_no_tokens(tmp_path):

@@ -73,9 +73,6 @@ def test_a_model_of_one_data_set_is_trained_further_on_another(tmp_path: Path) -
             {"dataset": {"synthetic": {"alpha": [0.0, 1.0]}}},
             "methods.before.dataset.synthetic: 2 points are asked for; allowed: 1 ",
         ),
-        ({"dataset": "digit"}, "methods.before.dataset: unknown data set 'digit' (did you mean"),
-        ({"dataset": ["digits"]}, "methods.before.dataset: is ['digits']; allowed: a name, or one"),
-        ({"partition": {"homogeneous": {"client": 3}}}, "methods.before.partition.homogeneous"),
         (
             {"partition": {"homogeneous": {"clients": 100}}},
             "methods.before.partition.homogeneous.clients: is 100, too many for the",

@@ -10,7 +10,6 @@ import pytest
 
 from fl.base.errors import ConfigError
 from fl.plan import plan
-from fl.plan.grids import second
 
 HUNDREDTHS = [i / 100 for i in range(1, 301)]
 
@@ -24,25 +23,10 @@ HUNDREDTHS = [i / 100 for i in range(1, 301)]
             " `max_runs: 90000` in the study allows more",
         ),
         (
-            {"training": {"lr": HUNDREDTHS}, "methods": {"fedprox": {"mu": HUNDREDTHS}}},
-            "methods.fedprox: 90,000 points",
-        ),
-        (
-            {"training": dict.fromkeys(("lr", "momentum", "weight_decay"), HUNDREDTHS)},
-            "training: 27,000,000 points",
-        ),
-        (
             {"models": [{"mlp": {"hidden": [[a, b] for a in range(1, 102) for b in range(100)]}}]},
             "models.0.mlp: 10,100 points",
         ),
         ({"seeds": list(range(20_000))}, "tiny.yaml: 20,000 runs are asked for"),
-        (
-            {
-                "seeds": list(range(101)),
-                "methods": {"local": None, "fedavg": {"lr": HUNDREDTHS[:99]}},
-            },
-            "tiny.yaml: 10,100 runs are asked for",
-        ),
         (
             {
                 "methods": {
@@ -67,13 +51,6 @@ def test_more_runs_than_anybody_means_are_refused_at_once(
     with pytest.raises(ConfigError) as caught:
         plan.make(config)
     assert said in str(caught.value)
-
-
-def test_the_second_of_two_equal_values_is_found() -> None:
-    assert second([1, 2, 3]) is None
-    assert second([1, 2, 1.0]) == 2
-    assert second([[1, [2]], [1], [1, [2]]]) == 2
-    assert second([{"a": [1]}, {"a": [2]}, {"a": [1]}]) == 2
 
 
 def test_the_grid_of_what_an_entry_starts_from_keeps_its_names(tmp_path: Path) -> None:

@@ -230,12 +230,6 @@ def test_threads_and_cards_count(spec, store):
     assert count(Machine(8, 4), gpus=1) == count(Machine(4, 1), threads=1)
 
 
-def test_nothing_is_merged_where_that_is_said(spec, store):
-    bundles = many(spec, 4, run_minutes=0.1, merge_minutes=0)
-    bundles["f"] = bundle("f", spec, ["b0000"], run_minutes=0.1, merge_minutes=0)
-    assert sorted(here(bundles, store)) == sorted([name] for name in bundles)
-
-
 def test_no_two_jobs_of_a_machine_wait_for_one_another(spec, store):
     """Families over two kinds of jobs, and chains that are too long for one."""
     slow = {"run_minutes": 5.0}

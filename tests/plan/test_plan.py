@@ -11,12 +11,10 @@ import pytest
 import yaml
 
 from fl.base.errors import ConfigError
-from fl.base.fields import Count, Field
 from fl.cli import main
 from fl.plan import config as config_files
 from fl.plan import fingerprint, plan, plan_files, specs
 from fl.plan.expand import expand
-from fl.plan.grids import grid
 from fl.plan.published_cells import published_cells
 from fl.pytorch import tensorboard
 
@@ -89,17 +87,6 @@ def test_every_combination_is_a_run_of_its_own(config: Path):
     assert len({run.point for run in prox}) == 4
 
 
-def test_a_list_is_a_grid_only_where_one_value_is_expected():
-    hidden = Field("hidden", tuple[Count, ...], ())
-    rate = Field("lr", float, 0.1)
-    declared = {"hidden": hidden, "lr": rate}
-    assert list(grid(declared, {"hidden": [8, 8], "lr": [1, 2]})) == [
-        {"hidden": [8, 8], "lr": 1},
-        {"hidden": [8, 8], "lr": 2},
-    ]
-    assert list(grid(declared, {"hidden": [[8], [4]]})) == [{"hidden": [8]}, {"hidden": [4]}]
-
-
 def test_a_default_that_is_written_out_is_the_same_run(config: Path):
     ids = [run.id for run in runs(config)]
     assert ids == [r.id for r in runs(config, training={"rounds": 2.0, "momentum": 0})]
@@ -148,10 +135,6 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
     tune = {"method": "finetune", "start": "b"}
     said = refused(config, methods={"fedavg": None, "b": tune})
     assert "config/studies/a.yaml: methods.b.start: goes round in a circle: b <- b" in said
-    said = refused(config, methods={"a": tune, "b": {**tune, "start": "a"}})
-    assert "methods.a.start: 'b' (finetune) has no shared model" in said
-    said = refused(config, methods={"fedavg": None, "a": {**tune, "start": "fedavgg"}})
-    assert "methods.a.start: unknown entry of this study 'fedavgg' (did you mean 'fedavg'?)" in said
     said = refused(config, methods={"a": {"method": "finetune"}, "fedavg": None})
     assert "methods.a.start" in said
     assert "allowed: fedavg" in said
@@ -171,10 +154,6 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
     ("changes", "said"),
     [
         ({"datasets": ["digit"]}, "datasets.0: unknown data set 'digit' (did you mean 'digits'?)"),
-        ({"methods": {"fedavgg": None}}, "methods.fedavgg: unknown method"),
-        ({"methods": {"fedprox": {"nu": 1}}}, "methods.fedprox.nu: unknown key 'nu'"),
-        ({"training": {"learning_rate": 1}}, "'learning_rate' (did you mean 'lr'?)"),
-        ({"partitions": [{"homogeneous": {"n_clients": 2}}]}, "(did you mean 'clients'?)"),
         ({"training": {"lr": 1e308}}, "training.lr: is 1e+308; allowed: a number > 0 and <= "),
         (
             {"training": {"rounds": 20, "schedule": "exponential", "lr_decay": 1e30}},
@@ -184,19 +163,12 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
             {"methods": {"fedprox": {"mu": -1}}},
             "methods.fedprox.mu: is -1.0; allowed: a number >= 0",
         ),
-        (
-            {"methods": {"fedavg": {"lr": [0.1, 0]}}},
-            "methods.fedavg.lr: is 0.0; allowed: a number > 0",
-        ),
         ({"training": {"lr": "fast"}}, "training.lr: is 'fast' (str); allowed: a number > 0"),
         ({"seeds": []}, "seeds: is empty; allowed: at least one"),
-        ({"seeds": [0, 0]}, "seeds.1: 0 stands twice"),
-        ({"seeds": [-1]}, "seeds.0: is -1; allowed: a whole number >= 0"),
         (
             {"analyses": [{"inversion": {"methods": ["local"]}}]},
             "analyses.0.inversion.methods.0: unknown entry 'local'",
         ),
-        ({"baseline": "local"}, "baseline: unknown entry 'local'"),
         ({"models": ["cnn"]}, "models.0.cnn: cnn does not take the inputs of synthetic"),
         (
             {"partitions": [{"dirichlet": {"clients": 90, "alpha": 1}}]},
@@ -283,12 +255,6 @@ def test_published_cells_are_looked_up(config: Path):
         (
             {"source": "papr.csv"},
             "published.0.source: unknown file 'papr.csv' (did you mean 'paper",
-        ),
-        ({"table": "3"}, "published.0.table: unknown table '3'; allowed: 1, 2"),
-        ({"rows": {"fedprox": "FedProx"}}, "published.0.rows.fedprox: unknown entry 'fedprox'"),
-        (
-            {"rows": {"fedavg": "FedAvh"}},
-            "unknown cell 'FedAvh / all' (did you mean 'FedAvg / all'",
         ),
         (
             {"columns": {"digits": "all"}},
@@ -571,11 +537,9 @@ def test_a_term_is_settled_and_is_part_of_the_run(config: Path):
 @pytest.mark.parametrize(
     ("terms", "said"),
     [
-        ({"mkmmd": {}}, "methods.mk.terms.mkmmd: unknown term 'mkmmd' (did you mean 'mk-mmd'"),
         ({"mk-mmd": {"layer": ["2"]}}, "terms.mk-mmd.layer: unknown key 'layer' (did you mean"),
         ({"mk-mmd": {"layers": ["body"]}}, "no layer 'body'; allowed: '0' ("),
         ({"mk-mmd": {"mu": 1.0}}, "layers: is missing"),
-        ({"mk-mmd": {"layers": ["2"], "kernels": 20}}, "kernels: is 20; allowed: a whole number"),
     ],
 )
 def test_a_term_that_is_not_understood_is_refused(config: Path, terms: Any, said: str):
@@ -598,11 +562,6 @@ def test_altered_features_are_settled_and_are_part_of_the_run(config: Path):
 @pytest.mark.parametrize(
     ("alterations", "said"),
     [
-        (
-            {"mixstile": {}},
-            "alterations.mixstile: unknown alteration 'mixstile' (did you mean 'mixst",
-        ),
-        ({"mixstyle": {"q": 1}}, "alterations.mixstyle.q: unknown key 'q'"),
         ({"mixstyle": {"layers": ["body"]}}, "no layer 'body'; allowed: '0' ("),
         ({"mixstyle": {"p": 0.1}}, "alterations.mixstyle.layers: is missing"),
         ({"mixstyle": {"layers": ["0"], "p": 2}}, "p: is 2.0; allowed: a number >= 0 and <= 1"),
@@ -651,8 +610,6 @@ def test_published_hyper_parameters_take_the_place_of_a_grid(
     [
         ({"rows": {"ditto": {}}}, "best.rows.ditto: unknown entry 'ditto'"),
         ({"rows": {"mk": {"mu": "MK: mu"}}}, "best.rows.mk.mu: unknown key 'mu'"),
-        ({"rows": {"mk": {"lr": "MK: rate"}}}, "best.rows.mk.lr: unknown cell 'MK: rate / all'"),
-        ({"table": "4"}, "best.table: unknown table '4'; allowed: 3"),
     ],
 )
 def test_published_hyper_parameters_that_are_not_there_are_refused(
