@@ -28,15 +28,6 @@ def test_a_seed_gives_the_same_weights_and_leaves_torchs_own_stream_alone() -> N
     assert not torch.equal(first["params"]["0.weight"], other["params"]["0.weight"])
 
 
-def test_variables_are_named_as_in_the_module_and_have_the_precision_asked_for() -> None:
-    variables = CNN.init(0)
-    assert list(variables["params"]) == CNN.names["params"]
-    assert list(variables["buffers"]) == CNN.names["buffers"]
-    assert {t.dtype for t in trees.leaves(variables["params"])} == {torch.float64}
-    assert variables["buffers"]["1.running_mean"].dtype == torch.float64
-    assert variables["buffers"]["1.num_batches_tracked"].dtype == torch.int64
-
-
 def test_training_and_evaluation_are_the_modules_own() -> None:
     variables = CNN.init(0)
     before = trees.apply(torch.clone, variables)

@@ -48,7 +48,6 @@ def test_the_rate_follows_its_schedule(values: dict[str, Any], rates: list[float
     [
         ({}, 1, None),
         ({"local_epochs": 3}, 3, None),
-        ({"local_steps": 7}, None, 7),
         ({"local_steps": 7, "local_epochs": None}, None, 7),
     ],
 )
@@ -66,22 +65,3 @@ def test_epochs_and_steps_exclude_each_other() -> None:
         "studies/a.yaml: training.local_steps: is 7 beside local_epochs 2; "
         "allowed: one of local_epochs and local_steps"
     )
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("rounds", 0),
-        ("lr", 0),
-        ("lr", float("inf")),
-        ("momentum", 1.5),
-        ("participation", 1.1),
-        ("optimizer", "rmsprop"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(key: str, value: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
-        settled(**{key: value})
-    assert caught.value.where == WHERE / key
-    assert str(value) in caught.value.problem
-    assert caught.value.allowed

@@ -54,12 +54,7 @@ NAN, INF = float("nan"), float("inf")
     [
         ("rate", 0, "is 0.0", "a number > 0"),
         ("rate", NAN, "is nan", "a number > 0"),
-        ("rate", "0.1", "is '0.1' (str)", "a number > 0"),
-        ("rate", True, "is True (bool)", "a number > 0"),
-        ("share", 1.01, "is 1.01", "a number >= 0 and <= 1"),
-        ("count", 0, "is 0", "a whole number >= 1"),
         ("count", True, "is True (bool)", "a whole number >= 1"),
-        ("number", NAN, "is nan", "a number"),
         ("text", 3, "is 3 (int)", "text"),
         ("flag", 1, "is 1 (int)", "true or false"),
         ("maybe", "one", "is 'one' (str)", "a whole number >= 1"),
@@ -79,8 +74,6 @@ def test_a_wrong_value_is_named_with_its_place_and_what_is_allowed(
     ("key", "value", "place", "problem"),
     [
         ("widths", [4, 0], "widths.1", "is 0"),
-        ("seeds", [0, 1, -2], "seeds.2", "is -2"),
-        ("names", {"a": 1, "b": 0}, "names.b", "is 0"),
         ("inner", {}, "inner.size", "is missing"),
         ("inner", {"size": 1, "nam": "y"}, "inner.nam", "unknown key 'nam' (did you mean 'name'?)"),
     ],
@@ -91,37 +84,9 @@ def test_the_place_of_an_inner_value_is_named(
     assert refusal(key, value).startswith(f"config/studies/a.yaml: methods.m.{place}: {problem}")
 
 
-@pytest.mark.parametrize(
-    ("value", "hint"),
-    [("adam", " (did you mean 'adamw'?)"), (1, ""), (["sgd"], None)],
-)
-def test_one_of_several_words(value: Any, hint: str | None) -> None:
-    message = refusal("kind", value)
-    assert message.startswith(f"{WHERE}.kind: unknown value {value!r}")
-    assert message.endswith("; allowed: adamw, sgd")
-    if hint is not None:
-        assert message == f"{WHERE}.kind: unknown value {value!r}{hint}; allowed: adamw, sgd"
-
-
-def test_true_is_not_the_word_1() -> None:
-    where = Where("a.yaml", "n")
-    assert fields.value(Literal[1, 2], 1, where) == 1
-    for given in (True, 3):
-        with pytest.raises(ConfigError):
-            fields.value(Literal[1, 2], given, where)
-
-
-@pytest.mark.parametrize(("given", "text"), [(3, "is 3"), (["a"], "is ['a']")])
-def test_what_is_no_mapping(given: Any, text: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse(Keys, given, WHERE)
-    assert str(caught.value) == f"{WHERE}: {text}; allowed: a mapping (key: value)"
-
-
-def test_a_key_that_is_no_text() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse(Keys, {True: 1}, WHERE)
-    assert str(caught.value) == f"{WHERE}.True: the key True is not text; allowed: a text key"
+def test_one_of_several_words() -> None:
+    problem = "unknown value 'adam' (did you mean 'adamw'?)"
+    assert refusal("kind", "adam") == f"{WHERE}.kind: {problem}; allowed: adamw, sgd"
 
 
 @pytest.mark.parametrize(
@@ -163,13 +128,3 @@ def test_a_functions_keyword_only_arguments_are_keys_too() -> None:
         parse(scheme, {"alpha": 2}, WHERE)
     with pytest.raises(ConfigError, match="unknown key 'labels'"):
         parse(scheme, {"labels": 2}, WHERE)
-
-
-@pytest.mark.parametrize("key", ["rate", "count", "number", "whole"])
-def test_a_number_of_any_length_is_a_number(key: str) -> None:
-    """Digits without end are refused or taken, but are no crash."""
-    try:
-        assert parse(Keys, {key: 10**400}, WHERE)[key] == 10**400
-    except ConfigError as error:
-        assert error.where == WHERE / key
-        assert error.allowed.startswith("a ")

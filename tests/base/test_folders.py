@@ -9,7 +9,7 @@ import planning
 import pytest
 
 from fl.base.errors import ConfigError, Where
-from fl.base.places import expand, place
+from fl.base.places import place
 from fl.plan import config, plan
 
 HERE = Where("config/config.yaml", "store")
@@ -61,10 +61,6 @@ def test_what_the_graph_cannot_carry_is_refused(text: str, problem: str) -> None
         place(text, HERE)
     assert str(caught.value).startswith(f"config/config.yaml: store: is {text!r}")
     assert problem in str(caught.value)
-
-
-def test_a_folder_that_no_rule_is_told_of_may_have_any_name() -> None:
-    assert expand("~/my {folder}", HERE) == "/home/ann/my {folder}"
 
 
 def test_all_folders_of_a_config_are_expanded(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import planning
@@ -52,30 +51,6 @@ def test_plugins_and_sources_that_can_be_no_folder(tmp_path: Path, text: str) ->
     assert "sources.digits: " in refusal(folder, plugins=[], sources={"digits": place})
 
 
-def test_a_hollow_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = planning.write_config(tmp_path)
-    asked = ["--config", str(folder)]
-    assert main.main(["plan", "--write", *asked]) == 0
-    home = tmp_path / "results" / "plan"
-    whole = json.loads((home / "plan.json").read_text())
-    [bundle] = (home / "bundles").glob("*.json")
-    for path, content in (
-        (bundle, {"runs": [{}]}),
-        (home / "plan.json", {**whole, "bundles": {"x": {}}}),
-        (home / "plan.json", {**whole, "settings": {}}),
-        (home / "plan.json", {}),
-    ):
-        path.write_text(json.dumps(content))
-        for command in (["status"], *([["store", "gc"]] if path != bundle else [])):
-            capsys.readouterr()
-            assert main.main([*command, *asked]) == 1
-            error = capsys.readouterr().err
-            assert error.startswith(f"error: {path}: ")
-            assert "python -m fl plan --write" in error
-    assert main.main(["plan", "--write", *asked]) == 0
-    assert main.main(["status", *asked]) == 0
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -92,26 +67,3 @@ def test_a_name_that_is_longer_than_names_can_be(
     assert main.main(asked if "--config" in asked else [*asked, "--config", str(folder)]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and len(error.splitlines()) == 1
-
-
-@pytest.mark.parametrize("key", ["results", "store"])
-@pytest.mark.parametrize("kind", ["file", "lost", "long"])
-def test_results_and_runs_that_can_be_in_no_folder(
-    tmp_path: Path, key: str, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = planning.make(tmp_path).spec("fedavg")
-    place = tmp_path / ("x" * 300 if kind == "long" else kind)
-    if kind == "file":
-        place.write_text("")
-    elif kind == "lost":
-        place.symlink_to(tmp_path / "nowhere")
-    asked = ["train", str(spec), "--store", str(place)]
-    if key == "results":
-        folder = tmp_path / "config"
-        refused = yaml.safe_load((folder / "config.yaml").read_text())
-        (folder / "config.yaml").write_text(yaml.safe_dump({**refused, "results": str(place)}))
-        asked = ["plan", "--write", "--config", str(folder)]
-    assert main.main(asked) == 1
-    error = capsys.readouterr().err.splitlines()
-    assert "Traceback" not in "".join(error)
-    assert error[-1].startswith(("error: ", "failed: "))

@@ -198,8 +198,6 @@ def test_a_scheme_of_ones_own_deals_every_sample(lab: Path) -> None:
                 "seed: a whole number >= 0; default: 0\n of the partition",
             ],
         ),
-        ("datasets", "two-clouds", ["size: a whole number >= 1; default: 600\n samples, here"]),
-        ("models", "small-net", ["width: a whole number >= 1; default: 64\n of the hidden layer"]),
     ],
 )
 def test_what_is_new_says_its_keys(
@@ -236,19 +234,6 @@ def test_a_study_of_ones_own_parts_is_trained(lab: Path, tmp_path: Path) -> None
     made = tmp_path / "results/analyses" / asked.stem
     assert pd.read_parquet(made / "table.parquet")["held"].tolist() == [2.0, 2.0]
     assert (made / "figure-2.pdf").is_file() and not (made / "figure-3.pdf").exists()
-
-
-def test_a_new_hyper_parameter_is_a_config_key_with_its_bounds(lab: Path) -> None:
-    edit(
-        lab / "methods/my_anchor.py",
-        "    strength: NonNegative = 0.1\n",
-        "    strength: NonNegative = 0.1\n    rate: NonNegative = 2.0\n",
-    )
-    config.settings(Path("config"))
-    entry = registry.find("method", "my-anchor", WHERE)
-    assert entry.parse({}, WHERE) == {"strength": 0.1, "rate": 2.0}
-    with pytest.raises(ConfigError, match=r"plugins\.rate: .*-2.0"):
-        entry.parse({"rate": -2.0}, WHERE)
 
 
 def test_a_hyper_parameter_called_as_a_key_of_every_entry_is_refused(
@@ -290,32 +275,6 @@ def test_code_of_ones_own_is_the_identity_of_what_uses_it_and_of_nothing_else(la
     assert changed(before) == set()
     edit(method, "mean(dim=1)", "sum(dim=1)")
     assert changed(before) == {"my-anchor"}
-
-
-@pytest.mark.parametrize(
-    ("statement", "use"),
-    [
-        ("from {lab}.terms import scale", "scale"),
-        ("from ..terms import scale", "scale"),
-    ],
-)
-def test_what_it_imports_of_its_package_counts_too(lab: Path, statement: str, use: str) -> None:
-    method, terms = lab / "methods/my_anchor.py", lab / "terms.py"
-    terms.write_text('"""Numbers."""\n\nscale = 1.0\n')
-    edit(
-        method,
-        "from torch import Tensor\n",
-        f"from torch import Tensor\n{statement.format(lab=lab.name)}\n",
-    )
-    edit(method, "return strength *", f"return {use.format(lab=lab.name)} * strength *")
-    before = identities()
-    assert {f"{lab.name}/methods/my_anchor.py", f"{lab.name}/terms.py"} <= set(
-        identity.files(identity.entry("method", "my-anchor"))
-    )
-    edit(terms, '"""Numbers."""', '"""A number."""')
-    assert changed(before) == set()
-    edit(terms, "scale = 1.0", "scale = 2.0")
-    assert changed(before) == {"my-anchor", "small-net"}
 
 
 # Refused

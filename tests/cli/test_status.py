@@ -199,11 +199,3 @@ def test_tensorboard_gets_the_curves_over_a_resume(planned: Plan) -> None:
     chosen = rows[(rows["metric"] == "accuracy") & (rows["split"] == "test")]
     expected = chosen.groupby("round")["value"].mean()
     assert [point.value for point in curve] == pytest.approx(expected.tolist(), abs=1e-6)
-
-
-def test_without_tensorboard_a_run_that_wants_it_says_so(planned: Plan, monkeypatch, capsys):
-    study = planned(execution={"tensorboard": True})
-    monkeypatch.setattr(tensorboard, "there", lambda: False)
-    assert study.train("fedavg") == 1
-    said = capsys.readouterr().err
-    assert "execution.tensorboard: is true, but tensorboard is not installed here" in said

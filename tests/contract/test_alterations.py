@@ -22,7 +22,7 @@ from fl.api.recipes import recipe
 from fl.api.term import Batch
 from fl.api.trees import Tree
 from fl.base import fields, registry
-from fl.base.errors import FedloomError, Where
+from fl.base.errors import Where
 from fl.engine import compiled, engine, simulate
 from fl.engine.simulation import Simulation
 from fl.methods.perfedavg import PerFedAvg
@@ -187,11 +187,6 @@ def test_evaluation_is_not_altered() -> None:
     simulation = counting(world("fedavg", "cnn"))
     state, plain = simulation.begin(), world("fedavg", "cnn")
     assert worlds.rows_agree(simulation.evaluate(state, 1), plain.evaluate(plain.begin(), 1), 0.0)
-
-
-def test_a_layer_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(FedloomError, match=r"no layer 'body'; allowed: '0' \("):
-        altered("moex", values={"layers": ["body"]})
 
 
 def test_perfedavg_alters_each_half_once_and_adapts_to_the_second() -> None:

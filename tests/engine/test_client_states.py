@@ -12,7 +12,6 @@ from fl.api import trees
 from fl.base.errors import FedloomError
 from fl.engine import simulate
 from fl.engine.client_states import ClientStates
-from fl.engine.state import State
 from fl.store import tree_file
 
 COUNT = 6
@@ -89,15 +88,6 @@ def test_what_is_saved_is_loaded(puts: int, tmp_path: Any) -> None:
     ids, start = PUTS[0]
     same = [one.put(torch.tensor(ids), values(ids, start)) for one in (loaded, clients)]
     assert worlds.same(*same)
-
-
-def test_a_state_may_be_given_a_full_stack() -> None:
-    full = stack()
-    state = State({}, full)
-    assert worlds.same(state.clients, full)
-    after = state.client_states.put(torch.tensor([4]), values([4], 5.0))
-    assert worlds.same(after, trees.put(full, torch.tensor([4]), values([4], 5.0)))
-    assert dict(State({}, {}).clients) == {}
 
 
 @pytest.mark.parametrize("method", ["ditto", "fedlgd"])

@@ -120,14 +120,6 @@ def test_an_update_that_reads_gradients_after_one_that_spends_them_finds_them(ba
     assert worlds.distance(worlds.tree(found), worlds.tree(expected)) == 0
 
 
-def test_stacked_is_loop_with_adamw_too() -> None:
-    simulation = world("fedavg", "cnn", optimizer="adamw", lr=0.01, weight_decay=0.1)
-    loop, rows = worlds.run(simulation, "loop")
-    stacked, stacked_rows = worlds.run(simulation, "stacked")
-    assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-9
-    assert worlds.rows_agree(stacked_rows, rows, 1e-9)
-
-
 def test_in_float32_they_agree_to_its_rounding() -> None:
     simulation = world("fedavg", "cnn", precision="float32")
     loop, stacked = (worlds.run(simulation, backend)[0] for backend in ("loop", "stacked"))

@@ -19,7 +19,7 @@ from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL
 from fl.engine import scored as scored_module
 from fl.engine.arrays import Arrays
 from fl.engine.client_data import ClientData
-from fl.engine.evaluate import evaluate, weighted_share
+from fl.engine.evaluate import evaluate
 from fl.engine.state import State
 from fl.pytorch.private import is_batched
 
@@ -188,21 +188,6 @@ def test_an_unseen_client_is_scored_by_the_shared_model_alone() -> None:
     assert set(value.index.droplevel("metric")) == kept
 
 
-def test_global_test_scores_every_clients_own_model_on_all_samples() -> None:
-    union = np.arange(6)
-    held = ClientData({"train": HELD.samples["train"], "test": [union, union]})
-    weights = torch.stack([EYE["params"]["weight"], -EYE["params"]["weight"]])
-    views = {**SHARED, PERSONAL: lambda server, client: dict(client)}
-    value = scored(views, State(EYE, {"params": {"weight": weights}, "buffers": {}}), held=held)
-    for client in (0, 1):
-        assert value[client, "test", "global", "accuracy"] == 4 / 6
-    assert value[0, "test", "personal", "accuracy"] == 4 / 6
-    # -z: the argmax of minus the logits, the first of equal ones.
-    expected = (np.argmax(-LOGITS, axis=1) == LABELS).mean()
-    assert value[1, "test", "personal", "accuracy"] == pytest.approx(expected)
-    assert expected < 4 / 6
-
-
 # All clients' samples by a client's shares
 
 
@@ -220,15 +205,6 @@ def test_accuracy_reweighted_by_what_a_client_trains_on() -> None:
     assert value[1, "test", "global", "reweighted_accuracy"] == pytest.approx(4 / 6)
     own = scored(SHARED, State(EYE, {}), held=ClientData(samples))
     assert value[value.index.get_level_values("metric") != "reweighted_accuracy"].equals(own)
-
-
-def test_it_is_what_resampled_test_samples_would_score() -> None:
-    """Three times as many of class 1 in training: each of its samples counts three times."""
-    correct = np.array([1.0, 0, 1, 1, 0])  # Two samples of class 0, three of class 1.
-    right, there = np.array([1, 2, 0]), np.array([2, 3, 0])
-    found = weighted_share(right, there, np.array([1, 3, 0]))
-    assert found == pytest.approx(np.repeat(correct, [1, 1, 3, 3, 3]).mean())
-    assert math.isnan(weighted_share(right, there, np.array([0, 0, 5])))
 
 
 # Many models and many clients in one pass
@@ -307,14 +283,6 @@ def test_stacked_models_score_as_one_after_another(
     rows, passes = noted(BOTH_VIEWS)
     assert agree(rows, expected)
     assert (None in passes) == (room > 1)
-
-
-@pytest.mark.parametrize("chunk", [7, 1024])
-def test_how_many_samples_go_together_changes_nothing(chunk: int) -> None:
-    rows, _ = noted(BOTH_VIEWS)
-    others, more = noted(BOTH_VIEWS, task=replace(CLASSIFICATION, chunk=chunk))
-    assert agree(rows, others)
-    assert max(n for n in more if n is not None) <= chunk
 
 
 def test_batches_that_normalise_themselves_are_of_one_client_and_one_split() -> None:

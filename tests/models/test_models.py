@@ -19,7 +19,7 @@ from fl.methods.fedavg import FedAvg
 from fl.methods.perfedavg import PerFedAvg
 from fl.models.alexnet import AlexNet
 from fl.models.cifar_cnn import CifarCNN
-from fl.models.convnet import ConvNet, Halving
+from fl.models.convnet import ConvNet
 from fl.models.densenet100 import DenseNet100
 from fl.models.digits_cnn import DigitsCNN
 from fl.models.lenet import LeNet
@@ -118,15 +118,10 @@ def test_models_have_the_published_sizes(name):
     ("model", "shape", "problem"),
     [
         (AlexNet(), (3, 62, 70), "at least 63 x 63"),
-        (AlexNet(channels=(4, 4)), (3, 256, 256), "of five blocks, not 2"),
         (ConvNet(), (6,), "allowed: images of at least 8 x 8"),
-        (ConvNet(), (3, 7, 32), "allowed: images of at least 8 x 8"),
         (ResNet18(norm="group", weights="imagenet"), CIFAR, "norm is group, but weights"),
-        (SwinT("cifar", weights="imagenet"), CIFAR, "weights are of patches of 4x4"),
-        (MLP((8,), "instance"), (5,), "norm is instance, but layers of vectors"),
         (TextCNN(), (4,), "at least 5 words"),
         (ViT(patch=5), CIFAR, "multiples of the patch, 5"),
-        (ViT(heads=3), CIFAR, "3 heads do not divide a width of 128"),
     ],
 )
 def test_what_a_model_cannot_take_is_refused(model, shape, problem):
@@ -343,9 +338,7 @@ def study(folder, **choices):
     ("dataset", "model", "problem"),
     [
         ("digits", "lenet", "lenet does not take the inputs of digits.*at least 16 x 16"),
-        ("synthetic", "resnet18", "resnet18 does not take the inputs of synthetic, of sh"),
         ("shakespeare", "mlp", "mlp does not take the inputs of shakespeare"),
-        ("digits", "lstm", "lstm does not take the inputs of digits"),
         ({"sent140": {"vocabulary": 500}}, {"text-cnn": {"tokens": 500}}, "501 different tokens"),
     ],
 )
@@ -354,13 +347,3 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_runs(
 ):
     with pytest.raises(ConfigError, match=rf"tiny\.yaml: models\.0\..*{problem}"):
         study(tmp_path, models=[model], datasets=[dataset])
-
-
-def test_halving_is_average_pooling() -> None:
-    x = torch.randn(3, 2, 6, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    x.requires_grad_()
-    pooled = Halving()(x), torch.nn.functional.avg_pool2d(x, 2)
-    torch.testing.assert_close(*pooled, rtol=0, atol=1e-15)
-    grads = [torch.autograd.grad(values.square().sum(), x)[0] for values in pooled]
-    torch.testing.assert_close(*grads, rtol=0, atol=1e-15)
-    assert torch.func.vmap(Halving())(x.detach()[None])[0].equal(pooled[0])

@@ -106,12 +106,8 @@ WRONG = {
     ),
     "lengths": (lambda: fl.arrays(X, Y[:-1]), "y is [59], and there are 60 inputs"),
     "labels": (lambda: fl.arrays(X, Y / 2), "y is float64; allowed: whole numbers or texts"),
-    "one": (lambda: fl.arrays(X, Y * 0), "y has one value only, '0'"),
     "many": (lambda: fl.arrays(X, np.arange(60)), "y has 60 different values in 60 rows"),
-    "flat": (lambda: fl.arrays(Y, Y), "x is int64 [60]"),
-    "text": (lambda: fl.arrays(WHOSE[:, None], Y), "x is <U5 [60, 1]"),
     "split": (lambda: fl.arrays(X, Y, split=WHOSE), "split has 'north'; allowed: train, test, val"),
-    "below": (lambda: fl.arrays(np.full((60, 2), -1), Y), "whole numbers below 0"),
     "no y": (lambda: fl.arrays(X), "y is missing"),
     "ragged": (
         lambda: fl.arrays(Ragged()),

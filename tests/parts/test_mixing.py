@@ -53,15 +53,6 @@ def test_the_projection_is_the_nearest_point(name: str) -> None:
     assert (found >= 0).all()
 
 
-def test_leading_dimensions_are_rows_one_by_one() -> None:
-    v = double(np.random.default_rng(2).normal(0, 1, (3, 4, 5)))
-    found = project_to_simplex(v)
-    assert found.shape == v.shape
-    for i in range(3):
-        for j in range(4):
-            assert torch.equal(found[i, j], project_to_simplex(v[i, j]))
-
-
 def test_rows_of_numbers_beyond_1_in_precision_have_a_nearest_point_too() -> None:
     rows = double([[1e17, 0.0], [-1e17, -1e17], [3e200, -3e200]])
     assert project_to_simplex(rows).tolist() == [[1.0, 0.0], [0.5, 0.5], [1.0, 0.0]]

@@ -13,8 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, vmap
 
 from fl.api import trees
-from fl.parts.distances import squared_distances, three_distances
-from fl.parts.kernel_weights import solve
+from fl.parts.distances import three_distances
 from fl.parts.mmd import (
     GRID,
     DeepKernel,
@@ -231,37 +230,6 @@ def test_what_is_not_finite_gets_equal_weights_and_spoils_no_other(where: str, b
     found = optimal_kernel_weights(mmd2, covariance, 1e-3)
     np.testing.assert_allclose(found[1], 1 / 19, rtol=0, atol=1e-15)
     torch.testing.assert_close(found[[0, 2]], expected[[0, 2]], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("ridge", [0.0, 1e-3])
-def test_a_singular_covariance_has_weights_too(ridge: float) -> None:
-    mmd2, _ = problems("samples", 4)
-    ones = torch.ones(4, 19, 19, dtype=torch.float64)
-    for covariance in (0 * ones, ones, mmd2.unsqueeze(-1) * mmd2.unsqueeze(-2)):
-        found = optimal_kernel_weights(mmd2, covariance, ridge)
-        assert found.isfinite().all() and (found >= 0).all()
-        np.testing.assert_allclose(found.sum(-1), 1, rtol=0, atol=1e-12)
-
-
-def test_the_active_set_is_one_operation() -> None:
-    mmd2, covariance = problems("samples", 3)
-    a = 2 * covariance + torch.eye(19, dtype=torch.float64)
-    torch.library.opcheck(solve, (a, mmd2), test_utils=("test_schema", "test_faketensor"))
-
-
-def test_distances_are_those_of_differences() -> None:
-    x, y = samples(2, 5, 3)
-    found = squared_distances(x, y, 1, 4)
-    assert found.shape == (2, 4, 3, 4)
-    for place, (a, b) in enumerate(((x, x), (y, y), (x, y), (y, x))):
-        expected = (a[:, 1:4, None] - b[:, None, 1:]).square().sum(-1)
-        torch.testing.assert_close(found[:, place], expected, rtol=0, atol=1e-14)
-    torch.testing.assert_close(
-        three_distances(x, y), squared_distances(x, y)[:, :3], rtol=0, atol=1e-14
-    )
-    still = three_distances(x.float(), x.float())
-    assert torch.equal(still[:, 0], still[:, 1])
-    assert torch.equal(still[:, 0], still[:, 2])
 
 
 def written_out(params: Any, form: str, x: Tensor, y: Tensor) -> tuple[float, float]:

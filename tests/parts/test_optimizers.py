@@ -95,15 +95,3 @@ def test_gradients_that_nobody_reads_any_more_give_their_memory(name: str) -> No
         pairs = zip(trees.leaves(one), trees.leaves(other), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
     assert places <= {leaf.data_ptr() for tree in found for leaf in trees.leaves(tree)}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_weights_keep_their_place_in_memory(name: str) -> None:
-    """Also where a gradient lies otherwise."""
-    made, _ = CASES[name]
-    before, grads = params(0), gradient(params(0), 0)
-    expected, _ = made.step(before, grads, made.init(before), 0.1)
-    turned = {**grads, "w": grads["w"].T.contiguous().T}
-    after, _ = made.step(before, trees.Scratch(turned), made.init(before), 0.1)
-    for key, leaf in after.items():
-        assert torch.equal(leaf, expected[key]) and leaf.stride() == before[key].stride()

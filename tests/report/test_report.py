@@ -18,7 +18,6 @@ from make_results import clients, entry, plan, write_partition, write_plan, writ
 from matplotlib.image import imread
 
 from fl import report
-from fl.base.errors import DataError
 from fl.data import partition
 from fl.report import figures, partitions, summaries
 from fl.report.cells import NOTHING
@@ -323,14 +322,6 @@ def test_a_report_is_made_from_whatever_there_is(tmp_path, state):
         assert f"– (1 {word})" in md and f"-- (1 {word})" in latex  # noqa: RUF001
     assert f"{len(runs)} runs: 0 complete" in md
     assert {link[1:] for link in page.links} <= set(page.ids)
-
-
-def test_a_partition_that_cannot_be_read_is_named(tmp_path):
-    write_partition(tmp_path, "part", {"train": [[1]], "test": [[1]]}, ["zero"])
-    (tmp_path / "partitions" / "part" / "statistics.parquet").write_bytes(b"PAR1")
-    small(tmp_path, entry("a", "fedavg"))
-    with pytest.raises(DataError, match="partitions/part: the partition's statistics"):
-        made(tmp_path)
 
 
 def test_unseen_clients_have_a_table_of_their_own(tmp_path):

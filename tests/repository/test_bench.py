@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -71,37 +68,6 @@ def test_what_is_promised_of_a_card_is_checked(
     assert len(rows) == 4 and all("| holds: " in row for row in rows)
     monkeypatch.setattr(gpu, "LIMITS", {"float32": -1.0})
     assert "DOES NOT HOLD" in next(bench.contract())
-
-
-def test_a_part_that_fails_on_a_card_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(self: gpu.Bench) -> Iterator[str]:
-        raise ValueError("no such card")
-        yield ""
-
-    monkeypatch.setattr(gpu.Bench, "cifar", failing)
-    monkeypatch.setattr(gpu.Bench, "resnet", lambda self: iter(["a row"]))
-    rows = list(gpu.table(gpu.Bench("cpu", gpu.TINY), only=("cifar", "resnet")))
-    assert rows == ["cifar | ValueError: no such card", "a row"]
-    late = list(gpu.table(gpu.Bench("cpu", gpu.TINY), minutes=0.0, only=("cifar",)))
-    assert late == ["cifar | left out: 0 minutes are over"]
-
-
-def test_the_bench_of_a_card_needs_nothing_of_the_workflow() -> None:
-    code = "import sys, bench.gpu; sys.exit(bool({'snakemake', 'dvc', 'cvxpy'} & set(sys.modules)))"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-def test_a_folder_without_pfllib_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(runs, "planned", lambda *_: [])
-    monkeypatch.setattr(sys, "argv", ["runs", "--pfllib", str(tmp_path)])
-    runs.main()
-    assert "has no system/main.py" in capsys.readouterr().out
-    (tmp_path / "system").mkdir()
-    (tmp_path / "system" / "main.py").touch()
-    runs.main()
-    assert "has no system/main.py" not in capsys.readouterr().out
 
 
 def test_pfllib_gets_the_samples_of_every_client(tmp_path: Path) -> None:

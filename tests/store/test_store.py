@@ -169,16 +169,6 @@ def test_an_exception_keeps_the_checkpoints_and_gives_the_lease_back(tmp_path: P
     assert names(tmp_path) == [f"{RUN}.partial"]
 
 
-def test_the_first_to_finish_is_kept(tmp_path: Path) -> None:
-    with store_of(tmp_path).open(RUN) as work:
-        assert work is not None
-        shutil.copytree(finished(tmp_path / "other", 1.0), tmp_path / RUN)
-        assert not work.finish(RECORD, rows_of(2.0))
-    shutil.rmtree(tmp_path / "other")
-    is_whole(tmp_path, 1.0)
-    assert names(tmp_path) == [RUN]
-
-
 @pytest.mark.parametrize(("there", "ours", "added"), [(0, 0, 0), (1, 0, 0), (1, 1, 0), (0, 1, 1)])
 def test_one_that_appeared_meanwhile_is_kept_and_gets_what_it_lacks(
     there: int, ours: int, added: int, tmp_path: Path
@@ -207,15 +197,6 @@ def test_a_run_without_weights_gets_them_when_they_are_needed(tmp_path: Path) ->
     is_whole(tmp_path, 1.0, weights=2.0)
     assert store_of(tmp_path).has_weights(RUN)
     assert names(tmp_path) == [RUN]
-
-
-def test_an_interrupted_upgrade_keeps_its_checkpoints(tmp_path: Path) -> None:
-    compute(tmp_path)
-    with store_of(tmp_path).open(RUN, need_weights=True) as work:
-        assert work is not None
-        checkpoint.save(work.checkpoints, 7, weights_of(7), {}, rows_of(7))
-    assert not compute(tmp_path)
-    assert (tmp_path / f"{RUN}.partial/checkpoint/round-000007").is_dir()
 
 
 @pytest.mark.parametrize("start", ["nothing", "without weights"])
@@ -413,16 +394,3 @@ def test_a_damaged_lease_counts_as_silent(content: bytes, tmp_path: Path) -> Non
     with store_of(tmp_path, patience=0.3).open(RUN) as work:
         assert work is not None
     assert time.monotonic() - before >= 0.29
-
-
-def test_the_holder_touches_its_lease_and_sees_that_it_lost(tmp_path: Path) -> None:
-    with store_of(tmp_path).open(RUN) as work:
-        assert work is not None
-        path = work.folder / "lease.json"
-        first = path.stat().st_mtime_ns
-        until(lambda: path.stat().st_mtime_ns > first)
-        assert not work.lost
-        path.rename(work.folder / "aside")
-        foreign_lease(tmp_path)
-        until(lambda: work.lost)
-    assert path.exists()

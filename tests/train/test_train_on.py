@@ -144,11 +144,6 @@ def _setting(simulation: Any) -> Any:
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
-        ({"fedavg": {"train_on": 0}}, "methods.fedavg.train_on: is 0; allowed: .*1"),
-        (
-            {"fedavg": {"train_on": "all"}, "all": {"method": "fedavg"}},
-            "is 'all'; allowed: .* none",
-        ),
         (
             {
                 "a": {**METHODS["warm-up"], "method": "warm-up", "train_on": 3},
