@@ -27,10 +27,11 @@ class Optimizer:
     step: Callable[[Tree, Tree, Tree, Rate], tuple[Tree, Tree]]
 
 
-def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+def sgd(momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False) -> Optimizer:
     """Stochastic gradient descent as `torch.optim.SGD` does it.
 
-    g <- g + weight_decay w;  v <- momentum v + g;  w <- w - lr v.
+    g <- g + weight_decay w;  v <- momentum v + g;  w <- w - lr v, or with
+    ``nesterov`` w <- w - lr (g + momentum v).
     """
 
     def init(params: Tree) -> Tree:
@@ -44,8 +45,13 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
         new_state = {}
         if momentum:
             velocity = tuple(trees.leaves(state["momentum"]))
-            direction = _sum(direction, velocity, momentum, free)
-            new_state, free = {"momentum": trees.unflatten(params, direction)}, None
+            if nesterov:
+                velocity = private.add_each(direction, velocity, alpha=momentum)
+                direction = _sum(direction, velocity, momentum, free)
+            else:
+                direction = velocity = _sum(direction, velocity, momentum, free)
+                free = None
+            new_state = {"momentum": trees.unflatten(params, velocity)}
         return trees.unflatten(params, _down(weights, direction, lr, free=free)), new_state
 
     return Optimizer(init, step)
@@ -160,4 +166,24 @@ def optimizer(training: Training) -> Optimizer:
         return adamw(training.weight_decay)
     if training.optimizer == "adam":
         return adam(training.weight_decay)
-    return sgd(training.momentum, training.weight_decay)
+    return sgd(training.momentum, training.weight_decay, training.nesterov)
+
+
+def clipped(grads: Tree, norm: float | None, stacked: bool) -> Tree:
+    """g min(1, norm / |g|), with |g| the l2-norm over all leaves; of each client for itself.
+
+    Args:
+        norm: None leaves gradients as they are.
+        stacked: Whether the first dimension of all leaves is that of clients.
+    """
+    if norm is None:
+        return grads
+    squares = [_square(leaf, stacked) for leaf in trees.leaves(grads)]
+    length = torch.stack(squares).sum(0).sqrt()
+    share = norm / length.clamp(min=norm)
+    return trees.apply(lambda leaf: leaf * trees.align(share, leaf), grads)
+
+
+def _square(leaf: Tensor, stacked: bool) -> Tensor:
+    """The sum of squares, [clients] of a stack."""
+    return leaf.reshape(len(leaf), -1).square().sum(1) if stacked else leaf.square().sum()

@@ -30,6 +30,9 @@ class Training:
             (decoupled weight decay). Adam has betas 0.9 and 0.999; momentum is SGD's alone.
         lr: The learning rate of local steps.
         momentum: Of SGD.
+        nesterov: Whether a step of SGD goes along g + momentum * v in place of v.
+        clip_norm: The largest l2-norm of a client's gradient in a step, over all weights that the
+            step trains, before weight decay; null: any.
         weight_decay: The factor of the weights.
         keep_optimizer: Whether momentum and the like stay with a client from round to round, or
             begin afresh. By default as the method has it: they stay where a client's own model goes
@@ -39,6 +42,7 @@ class Training:
             cos(pi (t-1)/R)) / 2; `drops`: times lr_decay after half of the rounds, and once more
             after three quarters.
         lr_decay, lr_decay_every: See `schedule`.
+        warmup_rounds: N of a linear start: round t < N has t / N of what `schedule` says; 1: none.
         weighting: Of clients where the server averages: by their `samples`, or `uniform`.
         participation: Share of the clients drawn in each round; at least one is drawn.
         stragglers: Share of a round's clients that do only a part of its local work, a random
@@ -67,11 +71,14 @@ class Training:
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: Positive = 0.01
     momentum: Share = 0.0
+    nesterov: bool = False
+    clip_norm: Positive | None = None
     weight_decay: NonNegative = 0.0
     keep_optimizer: bool | None = None
     schedule: Literal["constant", "cosine", "exponential", "step", "drops"] = "constant"
     lr_decay: Positive = 1.0
     lr_decay_every: Count = 1
+    warmup_rounds: Count = 1
     weighting: Literal["samples", "uniform"] = "samples"
     participation: Annotated[float, Bound(above=0, high=1)] = 1.0
     stragglers: Share = 0.0
@@ -98,6 +105,9 @@ class Training:
         if values["local_steps"] is None and values["local_epochs"] is None:
             values["local_epochs"] = 1
         _check_stragglers(values, where)
+        if values["nesterov"] and not (values["optimizer"] == "sgd" and values["momentum"]):
+            problem = "is true without momentum of SGD"
+            raise ConfigError(where / "nesterov", problem, "optimizer: sgd, and momentum above 0")
         try:
             augmentation_steps(str(values["augmentation"]))
         except ValueError as error:
@@ -154,7 +164,12 @@ def _check_decay(training: Training, where: Where) -> None:
 
 
 def learning_rate(training: Training, round_: int) -> float:
-    """The rate of round t = 1, 2, ..., R, by the key ``schedule`` of `Training`."""
+    """The rate of round t = 1, 2, ..., R, by ``schedule`` and ``warmup_rounds`` of `Training`."""
+    rate = _scheduled(training, round_)
+    return rate * round_ / training.warmup_rounds if round_ < training.warmup_rounds else rate
+
+
+def _scheduled(training: Training, round_: int) -> float:
     done = round_ - 1
     if training.schedule == "cosine":
         return training.lr * (1 + math.cos(math.pi * done / training.rounds)) / 2

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import Pass, Refresh, Sweep
+from fl.api.optimizers import clipped
 from fl.api.protocols import is_spending
 from fl.api.term import Batch
 from fl.api.trees import Tree
@@ -34,7 +35,7 @@ class Cohort:
 
     clients: their trees, stacked; ids: their numbers, [m]; server: its tree, or where ``several``
     runs are trained together a stack with the server's tree of each client's run; schedule: the
-    clients' batches; usual: see `fl.engine.state.RoundPlan`.
+    clients' batches; usual, clip_norm: see `fl.engine.state.RoundPlan`.
     """
 
     clients: Tree
@@ -46,6 +47,7 @@ class Cohort:
     round: int
     lr: float
     usual: np.ndarray | None = None
+    clip_norm: float | None = None
 
     @property
     def dims(self) -> tuple[int | None, int]:
@@ -88,7 +90,8 @@ def _alone(pass_: Pass, cohort: Cohort, row: int, watch: Watch | None) -> Traine
         loss, aux = pass_.loss(server, work, batch)
         if watch:
             watch(row, step, loss)
-        work = _updated(pass_, server, work, _gradients(work, loss), aux, cohort.lr)
+        grads = _gradients(work, loss, cohort.clip_norm)
+        work = _updated(pass_, server, work, grads, aux, cohort.lr)
         total = total + loss.detach()
         for number, refresh in _due(pass_, step):
             extra = batches.extra(number, refresh, 0, step)
@@ -179,7 +182,7 @@ def _stacked_step(
         active = replace(active, work=_differentiable(active.work))
         batch = ask(reference, active.server, active.work, batch)
         losses, aux = objective(active.server, active.work, batch)
-        grads = _gradients(active.work, losses)
+        grads = _gradients(active.work, losses, cohort.clip_norm)
         if not number:
             active = active.laid_out(grads)
         work = _updated(pass_, active.server, active.work, grads, aux, cohort.lr)
@@ -229,7 +232,15 @@ def compiled_stack(pass_: Pass, cohort: Cohort) -> Trained:
     work = trees.vmap(pass_.begin, cohort.dims)(server, cohort.clients)
     width = compiled.width(len(schedule.steps), cohort.usual)
     work, totals = compiled.train(
-        pass_, server, cohort.several, work, cohort.arrays, schedule, cohort.lr, width
+        pass_,
+        server,
+        cohort.several,
+        work,
+        cohort.arrays,
+        schedule,
+        cohort.lr,
+        width,
+        cohort.clip_norm,
     )
     kept, uploads = trees.vmap(pass_.end, (*cohort.dims, 0))(server, cohort.clients, work)
     taken = torch.from_numpy(schedule.steps.clip(min=1)).to(totals.device)
@@ -271,12 +282,12 @@ def _differentiable(work: Tree) -> Tree:
     return {**work, "params": params}
 
 
-def _gradients(work: Tree, losses: Tensor) -> Tree:
-    """Of the sum of the losses, by the tree's ``params``."""
+def _gradients(work: Tree, losses: Tensor, clip_norm: float | None) -> Tree:
+    """Of each loss, by the tree's ``params``; ``losses`` has one, or [m] of a stack."""
     params = work["params"]
     # Given the gradient of the losses instead, PyTorch loads SymPy, for half a second.
     grads = torch.autograd.grad(losses.sum(), trees.leaves(params))
-    return trees.unflatten(params, grads)
+    return clipped(trees.unflatten(params, grads), clip_norm, stacked=losses.dim() > 0)
 
 
 def _updated(pass_: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float) -> Tree:

@@ -22,6 +22,7 @@ from torch.func import grad_and_value, vmap
 
 from fl.api import trees
 from fl.api.method import Pass
+from fl.api.optimizers import clipped
 from fl.api.trees import Rate, Tree
 from fl.engine import turns
 from fl.engine.arrays import Arrays
@@ -73,12 +74,14 @@ def train(
     schedule: Schedule,
     lr: Rate,
     width: int,
+    clip_norm: float | None = None,
 ) -> tuple[Tree, Tensor]:
     """All steps of some clients.
 
     Args:
         several: Whether ``server`` is a stack too, see `fl.engine.backends.Cohort`.
         width: How many of them are trained at once.
+        clip_norm: See `fl.engine.state.RoundPlan`.
 
     Returns:
         Their work trees after the last step, stacked, and each one's summed loss, [K].
@@ -88,7 +91,7 @@ def train(
         return (trees.take(server, row) if several else server), trees.take(work, row)
 
     batches = Batches(pass_, schedule, arrays, models)
-    advance = _program(pass_, several, arrays.device.type == "cpu")
+    advance = _program(pass_, several, arrays.device.type == "cpu", clip_norm)
     total = torch.zeros(len(schedule.steps), dtype=torch.float64, device=arrays.device)
     # Not a scalar, which the compiler would try as a constant first, and then trace anew.
     lr = torch.tensor([lr], dtype=torch.float64, device=arrays.device)
@@ -110,7 +113,7 @@ def train(
 
 
 @cache
-def _program(pass_: Pass, several: bool, whole: bool) -> Any:
+def _program(pass_: Pass, several: bool, whole: bool, clip_norm: float | None) -> Any:
     """The compiled chunk of a pass: (server, work, batches, active, lr) -> (work, losses).
 
     Batches and who is active come step by step, each in memory of its own: so the code of a step is
@@ -136,7 +139,7 @@ def _program(pass_: Pass, several: bool, whole: bool) -> Any:
         grads, (_, (losses, aux)) = grad_and_value(total, has_aux=True)(work["params"])
         after = trees.apply(
             lambda new, old: torch.where(trees.align(active, new), new, old),
-            pass_.update(server, work, grads, aux, lr),
+            pass_.update(server, work, clipped(grads, clip_norm, stacked=True), aux, lr),
             work,
         )
         return after, torch.where(active, losses, 0)

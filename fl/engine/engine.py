@@ -191,4 +191,5 @@ def _cohort(
         round=plan.round,
         lr=plan.lr,
         usual=plan.usual,
+        clip_norm=plan.clip_norm,
     )

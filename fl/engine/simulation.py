@@ -110,7 +110,14 @@ class Simulation:
         lr = learning_rate(self.training, round_)
         uniform = self.training.weighting == "uniform"
         return RoundPlan(
-            round_, rosters, self.arrays, lr, team=self.team, usual=self._usual, uniform=uniform
+            round_,
+            rosters,
+            self.arrays,
+            lr,
+            team=self.team,
+            usual=self._usual,
+            uniform=uniform,
+            clip_norm=self.training.clip_norm,
         )
 
     def _rosters(self, clients: np.ndarray, work: Work, round_: int) -> tuple[Roster | None, ...]:

@@ -107,7 +107,7 @@ class RoundPlan:
     each one's participants, None where there are none; they alone have schedules then. team: the
     processes that share the work; None: this one does all of it. usual: local steps in a round of
     everybody who can take part, by their settings, int64; None: not known. uniform: whether all
-    participants count alike where the server averages.
+    participants count alike where the server averages. clip_norm: of `fl.api.training.Training`.
     """
 
     round: int
@@ -118,6 +118,7 @@ class RoundPlan:
     team: Team | None = None
     usual: np.ndarray | None = None
     uniform: bool = False
+    clip_norm: float | None = None
 
     def weights(self, n: Tensor) -> Tensor:
         """By numbers of training samples, what participants weigh in means."""

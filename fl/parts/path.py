@@ -19,6 +19,8 @@ def check_sgd(setting: Setting, method: str) -> None:
     if setting.training.keep_optimizer:
         allowed = "false, as a path is of one round's gradients"
         raise FedloomError(f"{method}: keep_optimizer is true; allowed: {allowed}")
+    if setting.training.nesterov:
+        raise FedloomError(f"{method}: nesterov is true; allowed: false, of which a path is known")
     if setting.training.optimizer != "sgd":
         raise FedloomError(f"{method}: optimizer is {setting.training.optimizer!r}; allowed: sgd")
 

@@ -46,7 +46,14 @@ ENOUGH = 4
 method that halves its batches gives batch normalisation two values to work on.
 """
 
-LENGTHS = ("rounds", "local_epochs", "local_steps", "lr_decay_every", "evaluate_every")
+LENGTHS = (
+    "rounds",
+    "local_epochs",
+    "local_steps",
+    "lr_decay_every",
+    "warmup_rounds",
+    "evaluate_every",
+)
 """Training keys that say how long something is done, not what."""
 
 META = torch.device("meta")

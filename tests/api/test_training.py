@@ -35,6 +35,11 @@ def settled(**values: Any) -> Training:
             {"schedule": "cosine", "rounds": 4},
             [0.8, 0.8 * 0.8535533905932737, 0.4, 0.8 * 0.14644660940672627],
         ),
+        ({"warmup_rounds": 4}, [0.2, 0.4, 0.6, 0.8, 0.8]),
+        (
+            {"warmup_rounds": 2, "schedule": "exponential", "lr_decay": 0.5},
+            [0.4, 0.4, 0.2, 0.1, 0.05],
+        ),
     ],
 )
 def test_the_rate_follows_its_schedule(values: dict[str, Any], rates: list[float]) -> None:
@@ -65,3 +70,9 @@ def test_epochs_and_steps_exclude_each_other() -> None:
         "studies/a.yaml: training.local_steps: is 7 beside local_epochs 2; "
         "allowed: one of local_epochs and local_steps"
     )
+
+
+@pytest.mark.parametrize("values", [{}, {"optimizer": "adam", "momentum": 0.9}])
+def test_nesterov_without_momentum_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"training\.nesterov.*momentum"):
+        settled(nesterov=True, **values)

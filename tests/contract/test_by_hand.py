@@ -29,6 +29,7 @@ from torch import nn
 from fl.api import trees
 from fl.api.method import PAYLOAD
 from fl.base.schema import PERSONAL
+from fl.engine import simulate
 
 HELD: list[Samples] = [[(1, 0), (3, 0)], [(2, 1)]]
 """Two clients who want the opposite."""
@@ -70,6 +71,22 @@ def test_fedavgs_clients_can_keep_their_momentum() -> None:
         v = 0.9 * mean_g(0.0, samples) + mean_g(w, samples)
         ends.append(w - 0.1 * v)
     assert is_pair(trained(simulation).server["params"]["weight"], (2 * ends[0] + ends[1]) / 3)
+
+
+def test_nesterov_looks_ahead_along_the_momentum() -> None:
+    """Two steps on (2, 0) from w = 0, momentum 1/2: g = -1, v = -1, w = 0.1 (1 + 1/2)."""
+    state = trained(of("fedavg", [[(2, 0)]], rounds=1, local_steps=2, momentum=0.5, nesterov=True))
+    w = 0.15
+    v = 0.5 * -1 + g(w, 2, 0)
+    assert is_pair(state.server["params"]["weight"], w - 0.1 * (g(w, 2, 0) + 0.5 * v))
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked", "compiled"])
+def test_each_clients_gradient_is_clipped(backend: str) -> None:
+    """The gradients (-1.5, 1.5) and (1/2, -1/2) at most of norm sqrt(2): (0.1 * 2 - 0.05) / 3."""
+    simulation = of("fedavg", [[(2, 0), (4, 0)], [(1, 1)]], rounds=1, clip_norm=math.sqrt(2))
+    [ended] = simulate.rounds(simulation, simulation.begin(stored(0.0)), 0, backend)
+    assert is_pair(ended.state.server["params"]["weight"], 0.05)
 
 
 @pytest.mark.parametrize(("rounds", "pull"), [(1, 0.5 * (0.05 - 0)), (2, 0.0)])
@@ -183,6 +200,26 @@ def test_fedavgm_goes_on_along_the_change_of_the_round_before() -> None:
     state = trained(simulation)
     assert is_pair(state.server["velocity"]["weight"], v)
     assert is_pair(state.server["params"]["weight"], w - 2 * v)
+
+
+@pytest.mark.parametrize("server", ["adam", "yogi", "adagrad"])
+def test_fedopts_server_steps_along_the_mean_change(server: str) -> None:
+    """Two rounds; d of round 1 is 0.25 / 3 as in FedAvg's test, v begins as tau^2."""
+    values = {"server": server, "eta": 0.5, "beta1": 0.5, "beta2": 0.75, "tau": 0.1}
+    held: list[Samples] = [[(2, 0), (4, 0)], [(1, 1)]]
+    w, m, v = 0.0, 0.0, 0.01
+    for _ in range(2):
+        d = -0.1 * (2 * mean_g(w, held[0]) + mean_g(w, held[1])) / 3
+        m = m / 2 + d / 2
+        if server == "adam":
+            v = 0.75 * v + 0.25 * d**2
+        elif server == "yogi":
+            v -= 0.25 * d**2 * math.copysign(1, v - d**2)
+        else:
+            v += d**2
+        w += 0.5 * m / (math.sqrt(v) + 0.1)
+    state = trained(of("fedopt", held, values, rounds=2))
+    assert is_pair(state.server["params"]["weight"], w)
 
 
 def test_fedbn_averages_all_but_batch_normalisation() -> None:

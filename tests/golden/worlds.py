@@ -117,6 +117,11 @@ METHODS: dict[str, list[World]] = {
     "fedmix": [{"lam": 0.2}],
     "fednova": [{}, {"mu": 0.2}],
     "fedproto": [{}, {"predict": "head", "prototypes": "uniform"}],
+    "fedopt": [
+        {"tau": 0.1},
+        {"server": "yogi", "eta": 0.1},
+        {"server": "adagrad", "beta1": 0.0, "eta": 0.1},
+    ],
     "fedprox": [{"mu": 0.5}, {"mu": 0.1, "adapt": True, "patience": 1}],
     "fedrep": [
         {"head_epochs": 2},
@@ -178,7 +183,8 @@ one or two.
 
 STARTING = ("fedavg", "fedl2p", "finetune", "finetune-bn", "finetune-l2p", "knn-per", "l2p")
 MODAL = {
-    **dict.fromkeys(("ditto", "fedavg", "fedavgm", "fedbabu", "fedprox", "fedrep"), "shared"),
+    **dict.fromkeys(("ditto", "fedavg", "fedavgm", "fedbabu", "fedopt"), "shared"),
+    **dict.fromkeys(("fedprox", "fedrep"), "shared"),
     **dict.fromkeys(("fedsac", "finetune", "local", "moon"), "shared"),
     **dict.fromkeys(("feddyn", "fediot", "mrmtl", "pfedgraph", "scaffold"), "own"),
 }
@@ -318,6 +324,9 @@ SETTINGS: dict[str, World] = {
         "data": "images",
         "training": {"memory_format": "channels-last"},
     },
+    "nesterov": {"training": {"nesterov": True}},
+    "clipped": {"training": {"clip_norm": 0.2}},
+    "warm start": {"training": {"warmup_rounds": 3}},
     "uniform": {"training": {"weighting": "uniform"}, "sizes": (1, 9, 4)},
     "kept optimizer": {"training": {"keep_optimizer": True}},
     "adam": {"training": {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.1}},

@@ -1,0 +1,78 @@
+"""FedOpt: the server takes a step of Adam, Yogi or Adagrad along the clients' mean change.
+
+Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive Federated Optimization.
+ICLR 2021. arXiv:2003.00295 (Algorithm 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fl.api import Averaging, Method, Positive, Setting, Share, Tree, declare, recipe, trees
+from fl.parts.sending import all_but
+
+
+@declare("global", tasks="any", modalities=True)
+class FedOpt:
+    """server: FedAdam, FedYogi or FedAdagrad of the paper. eta: the server's learning rate.
+    beta1: of the mean change (the paper's FedAdagrad has 0). beta2: of the mean square; Adagrad
+    has none. tau: added to the root of the mean square, which begins as its square.
+    """
+
+    server: Literal["adam", "yogi", "adagrad"] = "adam"
+    eta: Positive = 0.01
+    beta1: Share = 0.9
+    beta2: Share = 0.99
+    tau: Positive = 1e-3
+
+    def build(self, setting: Setting) -> Method:
+        """With d the mean of w_k - w:  m <- beta1 m + (1 - beta1) d;
+
+        v <- beta2 v + (1 - beta2) d^2 (adam), v - (1 - beta2) d^2 sign(v - d^2) (yogi), v + d^2
+        (adagrad);  w <- w + eta m / (sqrt(v) + tau).
+        """
+        base = recipe(setting)
+
+        def init(variables: Tree) -> tuple[Tree, Tree]:
+            server, client = base.init(variables)
+            params = variables["params"]
+            square = trees.apply(lambda w: torch.full_like(w, self.tau**2), params)
+            return {**server, "change": trees.zeros_like(params), "square": square}, client
+
+        def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+            mean, kept = base.aggregate(server, clients, uploads, n)
+            change = trees.apply(
+                lambda m, new, w: self.beta1 * m + (1 - self.beta1) * (new - w),
+                server["change"],
+                mean["params"],
+                server["params"],
+            )
+            square = trees.apply(
+                lambda v, new, w: self._square(v, (new - w).square()),
+                server["square"],
+                mean["params"],
+                server["params"],
+            )
+            params = trees.apply(
+                lambda w, m, v: w + self.eta * m / (v.sqrt() + self.tau),
+                server["params"],
+                change,
+                square,
+            )
+            return {**mean, "params": params, "change": change, "square": square}, kept
+
+        return replace(
+            base, init=init, aggregate=Averaging(aggregate), send=all_but("change", "square")
+        )
+
+    def _square(self, v: Tensor, new: Tensor) -> Tensor:
+        """The mean square after a round whose change has the square ``new``."""
+        if self.server == "adagrad":
+            return v + new
+        if self.server == "yogi":
+            return v - (1 - self.beta2) * new * (v - new).sign()
+        return self.beta2 * v + (1 - self.beta2) * new
