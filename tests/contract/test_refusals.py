@@ -72,6 +72,12 @@ def test_what_is_refused_is_so_for_its_reason_alone() -> None:
         worlds.world("fedlgd", "cnn", terms=[("mk-mmd", {"layers": ["2"], "update": "periodic"})])
 
 
+@pytest.mark.parametrize("method", ["fednova", "scaffold"])
+def test_a_path_of_nesterovs_steps_is_not_known(method: str) -> None:
+    with pytest.raises(FedloomError, match="nesterov is true; allowed: false"):
+        of(method, [[(1, 0)]], momentum=0.5, nesterov=True)
+
+
 @pytest.mark.parametrize(
     ("method", "values", "problem"),
     [
