@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar, dataclass_transform
 
+from fl.base.errors import FedloomError
+
 Stage = Literal["global", "personal"]
 Need = Literal["val", "server"]
 Kind = TypeVar("Kind")
@@ -91,6 +93,9 @@ def declare(
     )
 
     def made(kind: type[Kind]) -> type[Kind]:
+        if "__dataclass_fields__" in vars(kind):
+            problem = "is a dataclass under @declare, which makes it one"
+            raise FedloomError(f"{kind.__name__}: {problem}; allowed: @declare(...) alone")
         for name, value in {**vars(said), "title": title or kind.__name__}.items():
             setattr(kind, name, value)
         return dataclass(frozen=True)(kind)

@@ -50,6 +50,9 @@ def study(given: Mapping[str, Any], settings: Settings) -> tuple[Study, Settings
     of_training = dict(fields.mapping(said.pop("training", None), CALL / "training"))
     for key, value in said.items():
         name = ONE.get(key, key)
+        if key == "dataset" and not isinstance(value, str | Mapping | Given):
+            allowed = "a name, a name with its keys, or data of your own by fl.arrays(x, y)"
+            raise ConfigError(CALL / key, f"is a {type(value).__name__}", allowed)
         if name in known:
             _once(of_study, name, [value] if key in ONE else value, key)
         elif key in training:
@@ -61,15 +64,20 @@ def study(given: Mapping[str, Any], settings: Settings) -> tuple[Study, Settings
     of_study["models"] = classes.models(of_study.get("models"), CALL / "models")
     of_study, of_training = plain(of_study, folder), plain(of_training, folder)
     seeds = of_study.setdefault("seeds", 1)
-    if type(seeds) is int:
+    if type(seeds) is int and seeds > 0:
         of_study["seeds"] = list(range(seeds))
+    elif not isinstance(seeds, list):
+        allowed = "how many, 1 or more, or a list of seeds"
+        raise ConfigError(CALL / "seeds", f"is {seeds!r}", allowed)
     brought = replace(settings, plugins=(*settings.plugins, *classes.plugins))
     return config.given_study({**of_study, "training": of_training}, CALL), brought
 
 
 def _once(keys: dict[str, Any], name: str, value: Any, said: str) -> None:
     if name in keys:
-        raise ConfigError(CALL / said, f"says {name} a second time", "each key once")
+        short = next((short for short, long in ONE.items() if long == name), "training")
+        other = name if said == short else short
+        raise ConfigError(CALL / said, f"stands beside {other}, which says it too", "one of them")
     keys[name] = value
 
 

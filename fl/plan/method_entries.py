@@ -209,7 +209,8 @@ class Entries:
             )
         if wanted and start is None:
             others = sorted(set(self._given) - {label})
-            raise ConfigError(at / "start", "is missing", ", ".join(others) or "an entry to be")
+            allowed = ", ".join(others) or "another entry, such as fedavg, which is not there yet"
+            raise ConfigError(at / "start", "is missing", allowed)
         if wanted and (not isinstance(start, str) or start not in self._given):
             raise unknown(at / "start", "entry of this study", start, set(self._given) - {label})
         return start

@@ -118,8 +118,8 @@ def curves(
 
     The columns are `fl.report.over_rounds.CURVE_COLUMNS`. Runs are complete and at the selected
     point; their last round is that of `load`, unless the study says ``scored: best``. A method that
-    starts from a stored model goes on in that one's rounds and bytes. Arguments and errors are
-    those of `load`.
+    starts from a stored model goes on in that one's rounds and bytes, where `load` counts its own
+    rounds alone. Arguments and errors are those of `load`.
     """
     _, rows, runs = _tables(study, results, store)
     return over_rounds.curves(rows, runs, UNSEEN if unseen else "test")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 import fl.api
+from fl.base.errors import FedloomError
 
 METHODS = [path for path in Path("fl/methods").glob("*.py") if path.stem != "__init__"]
 
@@ -28,3 +32,12 @@ def test_methods_import_fl_api_and_parts_alone_and_mostly_few_names() -> None:
     modules = {module for names in by_method for module in names}
     assert not [name for name in modules if name != "fl.api" and not name.startswith("fl.parts")]
     assert statistics.median(len(names["fl.api"]) for names in by_method) <= 11
+
+
+def test_declare_alone_makes_a_dataclass() -> None:
+    with pytest.raises(FedloomError, match="Mine: is a dataclass under @declare"):
+
+        @fl.api.declare("global")
+        @dataclass(frozen=True)
+        class Mine:
+            strength: float = 0.1

@@ -102,7 +102,7 @@ class Ragged:
 WRONG = {
     "nan": (
         lambda: fl.arrays(np.where(X[5, 0] == X, np.nan, X), Y),
-        "x of sample 5 and of 0 others",
+        "x of sample 5",
     ),
     "lengths": (lambda: fl.arrays(X, Y[:-1]), "y is [59], and there are 60 inputs"),
     "labels": (lambda: fl.arrays(X, Y / 2), "y is float64; allowed: whole numbers or texts"),

@@ -113,7 +113,12 @@ def test_predictions_are_those_behind_the_recorded_metrics(lab: Path) -> None:
 
 WRONG = {
     "round": ({"round": 5}, "fl.run: round: unknown key 'round' (did you mean 'rounds'?)"),
-    "twice": ({"datasets": ["digits"]}, "datasets: says datasets a second time"),
+    "twice": ({"datasets": ["digits"]}, "datasets: stands beside dataset, which says it too"),
+    "arrays": (
+        {"dataset": ([[1.0]], [0])},
+        "dataset: is a tuple; allowed: a name, a name with its keys, or data of your",
+    ),
+    "no seeds": ({"seeds": 0}, "seeds: is 0; allowed: how many, 1 or more, or a list of seeds"),
     "none": ({"methods": []}, "fl.run: methods: is empty"),
     "name": ({"name": "a/b"}, "fl.run: name: 'a/b' is no name for a study"),
     "taken": ({"name": "tiny"}, "name: is 'tiny', which is the study in config/studies/tiny.yaml"),

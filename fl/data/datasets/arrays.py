@@ -137,7 +137,8 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
         )
     wrong = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
     if wrong.any():
-        problem = f"x of sample {int(wrong.argmax())} and of {int(wrong.sum()) - 1} others"
+        more = f" and of {int(wrong.sum()) - 1} others" if wrong.sum() > 1 else ""
+        problem = f"x of sample {int(wrong.argmax())}{more}"
         raise DataError(
             f"{name}: {problem} has numbers that are not finite; leave these samples out"
         )
