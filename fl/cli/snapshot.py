@@ -50,7 +50,7 @@ def take(results: Path) -> Path:
 
 
 def _passed_over(path: Path) -> bool:
-    return any(part == "__pycache__" or part.startswith(".") for part in path.parts)
+    return any(name == "__pycache__" or name.startswith(".") for name in path.parts)
 
 
 def _small(path: Path) -> bool:

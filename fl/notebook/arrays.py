@@ -40,10 +40,10 @@ class Given:
         if not path.exists():
             with files.disk_errors(path):
                 folder.mkdir(parents=True, exist_ok=True)
-                part = path.with_name(f".{path.name}.partial.npz")
+                draft = path.with_name(f".{path.name}.partial.npz")
                 named: dict[str, Any] = dict(self.arrays)
-                np.savez(part, **named)
-                part.replace(path)
+                np.savez(draft, **named)
+                draft.replace(path)
         return {"arrays": {"path": str(path)}}
 
 
@@ -98,14 +98,14 @@ def _pairs(dataset: Any) -> tuple[Any, Any]:
         problem = f"is a {type(dataset).__name__} that does not give pairs, and y is missing"
         raise ConfigError(AT / "x", problem, "x and y, or a data set of (input, label)") from None
     first = np.asarray(inputs[0])
-    for place, one in enumerate(inputs):
-        if np.asarray(one).shape != first.shape or np.asarray(one).dtype != first.dtype:
-            shown = f"{np.asarray(one).dtype} {list(np.asarray(one).shape)}"
+    for place, sample in enumerate(inputs):
+        if np.asarray(sample).shape != first.shape or np.asarray(sample).dtype != first.dtype:
+            shown = f"{np.asarray(sample).dtype} {list(np.asarray(sample).shape)}"
             problem = (
                 f"is {shown} in sample {place}, and {first.dtype} {list(first.shape)} in the first"
             )
             raise ConfigError(AT / "x", problem, "inputs of one shape and type, such as tensors")
-    return np.stack([np.asarray(one) for one in inputs]), [int(label) for label in labels]
+    return np.stack([np.asarray(sample) for sample in inputs]), [int(label) for label in labels]
 
 
 def _array(key: str, value: Any) -> np.ndarray:

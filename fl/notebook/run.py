@@ -113,4 +113,4 @@ def _checked(name: str, folder: Path) -> str:
 
 
 def _bundles(planned: Plan) -> dict[str, Bundle]:
-    return {name: Bundle.of(one, Where(name)) for name, one in planned.bundles.items()}
+    return {name: Bundle.of(written, Where(name)) for name, written in planned.bundles.items()}

@@ -55,11 +55,11 @@ class Added:
 class _Noting:
     """A term or an alteration as the registry has it; asked: whether what it builds was called."""
 
-    own: Any
+    registered: Any
     asked: bool = field(default=False)
 
     def build(self, setting: Setting) -> Term | Adaptive | Alteration | Attached:
-        built = self.own.build(setting)
+        built = self.registered.build(setting)
         if isinstance(built, Adaptive):
             return replace(built, term=self._noted(built.term))
         if isinstance(built, Compared | Attached):

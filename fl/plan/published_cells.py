@@ -68,21 +68,21 @@ def _columns(cells: Cells) -> Iterator[tuple[str, str | None, str]]:
 
 def _check_quantity(cells: Cells, expansion: Expansion, at: Where) -> None:
     """Refuse (`ConfigError`) a metric that the study does not measure, or not of some clients."""
-    own = materials.task_entry(expansion.runs[0].dataset.spec).make({}).metrics
+    metrics = materials.task_entry(expansion.runs[0].dataset.spec).make({}).metrics
     analyses = [choice.spec["name"] for choice in expansion.analyses]
-    if cells.metric is not None and cells.metric not in own:
+    if cells.metric is not None and cells.metric not in metrics:
         kind = next(filter(cells.metric.startswith, PACE), "")
         entry = cells.metric.removeprefix(kind)
         if kind and entry not in expansion.study.methods:
             raise unknown(at / "metric", "entry", entry, expansion.study.methods)
         if not kind and cells.metric not in COSTS and entry.partition(".")[0] not in analyses:
-            allowed = [*own, *COSTS, *(f"{name}.COLUMN" for name in analyses)]
+            allowed = [*metrics, *COSTS, *(f"{name}.COLUMN" for name in analyses)]
             allowed += [f"{kind}ENTRY" for kind in PACE]
             raise unknown(at / "metric", "metric", cells.metric, allowed)
         by_domain = any(isinstance(columns, dict) for columns in cells.columns.values())
         if cells.round is not None or cells.modality is not None or cells.unseen or by_domain:
             problem = f"is {cells.metric}, which no round and no group of clients has by itself"
-            raise ConfigError(at / "metric", problem, ", ".join(own))
+            raise ConfigError(at / "metric", problem, ", ".join(metrics))
     if cells.round is not None:
         for run in expansion.runs:
             last, each = (run.spec["training"][key] for key in ("rounds", "evaluate_every"))

@@ -92,13 +92,13 @@ class Rehearsals:
     def __init__(self) -> None:
         self._stages: dict[str, Rehearsal] = {}
 
-    def of(self, model: Choice, dataset: Choice, held: str) -> Rehearsal:
+    def of(self, model: Choice, dataset: Choice, holding: str) -> Rehearsal:
         """A model on a data set, of which clients hold what `fl.plan.modal_check` says.
 
         Raises:
             ConfigError: If the model does not take these inputs.
         """
-        kinds = inputs(dataset, held)
+        kinds = inputs(dataset, holding)
         task = materials.task_of(dataset.spec)
         key = _key([model.spec, [asdict(kind) for kind in kinds], task.name])
         if key not in self._stages:
