@@ -38,12 +38,11 @@ class Given:
             content.update(np.ascontiguousarray(array).data)
         path = folder / f"{self.name}-{content.hexdigest()[:16]}.npz"
         if not path.exists():
+            named: dict[str, Any] = dict(self.arrays)
             with files.disk_errors(path):
                 folder.mkdir(parents=True, exist_ok=True)
-                draft = path.with_name(f".{path.name}.partial.npz")
-                named: dict[str, Any] = dict(self.arrays)
-                np.savez(draft, **named)
-                draft.replace(path)
+                with files.replacing(path) as file:
+                    np.savez(file, **named)
         return {"arrays": {"path": str(path)}}
 
 
