@@ -144,6 +144,20 @@ def parse(
     return resolved
 
 
+def at_default(target: type | Callable[..., Any], values: Mapping[str, Any]) -> list[str]:
+    """The keys whose values are the defaults that ``target`` declares."""
+    return [
+        key
+        for key, field in fields(target).items()
+        if key in values and _lists(values[key]) == _lists(field.default)
+    ]
+
+
+def _lists(value: Any) -> Any:
+    """A value with lists for tuples, as JSON has no others."""
+    return [_lists(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def mapping(values: Any, where: Where) -> Mapping[str, Any]:
     """``values`` as a mapping with text keys; nothing (``None``) is the empty one."""
     if values is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,9 +50,33 @@ class Numbers(NamedTuple):
     files: dict[str, tuple[str, str]]
 
 
-def point(spec: Mapping[str, Any], code: Mapping[str, str]) -> str:
-    """The id of a point: a hash of its spec without the seed, and of its code and data."""
-    return digest([{key: value for key, value in spec.items() if key != "seed"}, dict(code)])
+def point(spec: Mapping[str, Any], code: Mapping[str, str], defaults: Sequence[str] = ()) -> str:
+    """The id of a point: a hash of its spec without the seed, and of its code and data.
+
+    defaults: Keys of the spec that have their defaults, see `fl.plan.specs.defaults`. They are left
+        out, so that a key that a later version brings renames no run.
+    """
+    return digest([_without(spec, ["seed", *defaults]), dict(code)])
+
+
+def _without(spec: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """A spec without some keys: ``seed``, ``training.momentum``, ``terms.0.mu``."""
+    inner: dict[str, list[str]] = {}
+    for key in keys:
+        first, _, rest = key.partition(".")
+        inner.setdefault(first, []).append(rest)
+    return {
+        key: _pruned(value, inner[key]) if key in inner else value
+        for key, value in spec.items()
+        if "" not in inner.get(key, ())
+    }
+
+
+def _pruned(value: Any, keys: Sequence[str]) -> Any:
+    if isinstance(value, Mapping):
+        return _without(value, keys)
+    pruned = _without({str(place): item for place, item in enumerate(value)}, keys)
+    return list(pruned.values())
 
 
 def run(point: str, seed: int) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from fl import data
 from fl.api.task import DEFAULT, Task
-from fl.base import identity, registry
+from fl.base import fields, identity, registry
 from fl.base.errors import DataError, Where
 from fl.base.files import damage, read_sealed, write_json, write_sealed, write_table
 from fl.base.registry import Entry, entry_of
@@ -63,7 +63,7 @@ def dataset_id(spec: Spec) -> str:
     entry, dataset = entry_of("data set", spec)
     sources = [[source.name, source.sha256] for source in data.sources(dataset)]
     code = [identity.code(identity.entry("data set", entry.name)), identity.code(identity.DATA)]
-    return f"{entry.name}-{identity.digest([dict(spec), code, sources])}"
+    return f"{entry.name}-{identity.digest([_named(entry, spec), code, sources])}"
 
 
 def partition_id(spec: Spec, dataset: str) -> str:
@@ -72,7 +72,13 @@ def partition_id(spec: Spec, dataset: str) -> str:
     brought = holdings.content_hash(holdings.brought(spec)) if "path" in spec else ""
     scheme = identity.entry("partition scheme", entry.name)
     code = [identity.code(scheme), identity.code(identity.DATA)]
-    return f"{entry.name}-{identity.digest([dict(spec), code, dataset, brought])}"
+    return f"{entry.name}-{identity.digest([_named(entry, spec), code, dataset, brought])}"
+
+
+def _named(entry: Entry, spec: Spec) -> dict[str, Any]:
+    """What names data: a spec without its defaults, as of `fl.plan.specs.defaults`."""
+    usual = fields.at_default(entry.target, spec)
+    return {key: value for key, value in spec.items() if key not in usual}
 
 
 def supply(spec: Spec, origins: Mapping[str, str], lock: str | Path) -> Supply:

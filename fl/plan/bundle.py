@@ -23,6 +23,7 @@ class Member:
         run: Its id.
         spec: Every choice that decides its numbers.
         code: The hashes of the code and the data that it was planned with.
+        defaults: The keys of its spec that its name leaves out, see `fl.plan.specs.defaults`.
         start: The run whose stored model it starts from, if any.
         keep_weights: Whether its final weights are stored.
     """
@@ -30,6 +31,7 @@ class Member:
     run: str
     spec: dict[str, Any]
     code: dict[str, str]
+    defaults: list[str]
     start: str | None
     keep_weights: bool
 
@@ -105,7 +107,7 @@ def read(path: Path) -> Bundle:
 def _member(given: Mapping[str, Any], where: Where) -> Member:
     member = Member(**fields.parse(Member, given, where))
     try:
-        point = identity.point(member.spec, member.code)
+        point = identity.point(member.spec, member.code, member.defaults)
         run = identity.run(point, member.spec["seed"])
         training = member.spec["training"]
     except (KeyError, TypeError) as error:

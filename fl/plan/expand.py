@@ -46,6 +46,7 @@ class Run:
     point: str
     spec: dict[str, Any]
     code: dict[str, str]
+    defaults: list[str]
     label: str
     title: str
     grid: dict[str, Any]
@@ -187,12 +188,12 @@ class _Place:
     site: Site
     model: Choice
     tried: Mapping[int, Rehearsed]
-    _codes: dict[int, dict[str, str]] = field(default_factory=dict)
+    _codes: dict[int, tuple[dict[str, str], list[str]]] = field(default_factory=dict)
 
-    def _code(self, method: Point, spec: dict[str, Any]) -> dict[str, str]:
-        """The code hashes of a point, which are the same for all seeds and starts."""
+    def _code(self, method: Point, spec: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+        """The code of a point, and its keys at their defaults, for all seeds and starts."""
         if id(method) not in self._codes:
-            self._codes[id(method)] = specs.code(spec)
+            self._codes[id(method)] = specs.code(spec), specs.defaults(spec)
         return self._codes[id(method)]
 
     def runs(self, label: str, seed: int) -> Iterator[Run]:
@@ -223,13 +224,14 @@ class _Place:
                 spec["test"] = self.test
             if on is not None:
                 spec["train_on"] = parent.id if parent and not start else on
-            code = self._code(method, spec)
-            point, tried = identity.point(spec, code), self.tried.get(id(method))
+            code, defaults = self._code(method, spec)
+            point, tried = identity.point(spec, code, defaults), self.tried.get(id(method))
             yield Run(
                 id=identity.run(point, seed),
                 point=point,
                 spec={**spec, "seed": seed},
                 code=code,
+                defaults=defaults,
                 label=label,
                 title=self.entries.title(label),
                 grid={**before, **method.grid},

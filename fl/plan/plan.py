@@ -169,6 +169,7 @@ def _bundles(
                     "run": run.id,
                     "spec": run.spec,
                     "code": run.code,
+                    "defaults": run.defaults,
                     "start": run.start,
                     "keep_weights": run.id in kept,
                 }

@@ -7,10 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl.base import identity
+from fl.api.training import Training
+from fl.base import fields, identity
+from fl.base.errors import Where
 from fl.base.files import sha256
 from fl.base.places import Folders
-from fl.base.registry import entry_of
+from fl.base.registry import entry_of, find
 from fl.data import materials
 from fl.data.materials import (
     dataset_id,
@@ -34,6 +36,16 @@ if TYPE_CHECKING:
 
 Spec = Mapping[str, Any]
 """A run's whole spec; of a part of it, ``{"name": ..., key: value, ...}``."""
+
+KINDS = {
+    "dataset": "data set",
+    "partition": "partition scheme",
+    "model": "model",
+    "method": "method",
+    "terms": "term",
+    "alterations": "alteration",
+}
+"""The entries in a spec, by key, as the registry calls them."""
 
 
 def parts_of(spec: Spec) -> Parts:
@@ -124,6 +136,27 @@ def _added(spec: Spec) -> Iterator[tuple[str, str, Spec]]:
     yield from (
         ("alterations", "alteration", alteration) for alteration in spec.get("alterations", ())
     )
+
+
+def defaults(spec: Spec) -> list[str]:
+    """The keys of a spec that have their defaults, as ``training.momentum``, ``terms.0.mu``.
+
+    A run's name leaves them out (`fl.base.identity.point`): a key that Fedloom gets later renames
+    no run. That no default changes unseen is held by ``tests/golden/defaults.json``.
+    """
+    parts = {"training": ("", spec["training"])}
+    for key, kind in KINDS.items():
+        given = spec.get(key, [])
+        several = {f"{key}.{i}": item for i, item in enumerate(given)}
+        named = several if isinstance(given, list) else {key: given}
+        parts |= {place: (kind, values) for place, values in named.items()}
+    return [
+        f"{place}.{key}"
+        for place, (kind, values) in parts.items()
+        for key in fields.at_default(
+            find(kind, values["name"], Where("the spec")).target if kind else Training, values
+        )
+    ]
 
 
 def model_code(spec: Spec) -> str:

@@ -101,6 +101,7 @@ class _Whole(_Computed):
     spec: _Spec = field(kw_only=True)
     code: dict[str, str] = field(kw_only=True)
     code_files: dict[str, str] = field(default_factory=dict)
+    defaults: list[str] = field(default_factory=list)
     note: str = ""
 
 
@@ -158,7 +159,7 @@ def check_id(record: Mapping[str, Any], run: str, source: str) -> None:
     and code, so that no edit of either keeps its name.
     """
     try:
-        point = identity.point(record["spec"], record["code"])
+        point = identity.point(record["spec"], record["code"], record.get("defaults", ()))
         named = identity.run(point, record["spec"]["seed"])
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as error:
         raise DataError(f"{source}: its record has what no spec has ({error})") from error

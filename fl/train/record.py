@@ -20,6 +20,7 @@ def check_code(member: Member) -> None:
     """Refuse (`FedloomError`) a run whose code differs from that it was planned with."""
     now = specs.code(member.spec)
     changed = [key for key, code in member.code.items() if now.get(key) != code]
+    changed += [key for key in member.defaults if key not in specs.defaults(member.spec)]
     if changed:
         raise FedloomError(
             f"{member.run}: the code of its {', '.join(changed)} changed after it was planned; "
@@ -38,6 +39,7 @@ def record(
         "state": "diverged" if last.diverged else "complete",
         "spec": member.spec,
         "code": member.code,
+        "defaults": member.defaults,
         "code_files": specs.code_files(member.spec),
         "data": materials.contents_of(member.code, folders.data, folders.results),
         "start": member.start,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,3 +146,15 @@ def test_differences_of_nested_specs_are_named_by_place() -> None:
         "seed: 1, not None",
         "terms: None, not []",
     ]
+
+
+def test_a_name_leaves_out_the_keys_that_have_their_defaults() -> None:
+    code = {"core": "1"}
+    spec: dict[str, Any] = {"seed": 3, "method": {"name": "prox", "mu": 1.0}, "terms": [{"name": "t", "w": 2}]}
+    later = {**spec, "method": {**spec["method"], "adapt": False}}
+    terms = {**later, "terms": [{"name": "t", "w": 2, "layers": []}]}
+    named = identity.point(spec, code)
+    assert identity.point(later, code, ["method.adapt"]) == named
+    assert identity.point(terms, code, ["method.adapt", "terms.0.layers"]) == named
+    assert identity.point(later, code) != named
+    assert identity.point(spec, code, ["terms.0.w"]) != named

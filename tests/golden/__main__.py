@@ -26,7 +26,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "helpers"), str(TESTS / "data"), str(TESTS.parent)]
 
 from fl.base import identity  # noqa: E402
-from golden import certify, kept, measure, pool  # noqa: E402
+from golden import certify, defaults, kept, measure, pool  # noqa: E402
 from golden.measure import Fingerprint  # noqa: E402
 
 
@@ -74,8 +74,10 @@ def certified(
         print(f"nothing is certified: {len(broken or old)} worlds {why}")
         return 1
     blamed = certify.risen(old, measured.keys() - set(differing), changed)
+    blamed |= defaults.changed(defaults.now(), defaults.load())
     versions = certify.versions(known.versions, blamed)
     identity.write(versions)
+    defaults.save(defaults.now())
     kept.save(
         {name: measured[name] if name in differing else before[name] for name in measure.names()}
     )

@@ -19,6 +19,8 @@ NEARER_NOT = (
     (r"core: mixed", 1e-2),
     # Images are made in single precision, whose last bit processors do not agree on.
     (r"method vhl: .*", 1e-5),
+    # Batch normalisation in sixteen blocks makes much of the rounding in which processors differ.
+    (r"model efficientnet-b0: .*", 1e-5),
     # AdamW divides by roots of squares: of gradients that are 0 but for rounding, it makes steps.
     (r"method .*: steps", 1e-5),
 )

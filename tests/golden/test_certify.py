@@ -110,6 +110,27 @@ def test_names_change_with_numbers_and_with_edits_that_nobody_certified(tmp_path
     assert renamed() == {"fedprox", "falling"}
 
 
+def test_a_new_key_renames_nothing_and_another_default_what_has_it(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.certify()
+    before = project.names()
+    fedprox, training = "fl/methods/fedprox.py", "fl/api/training.py"
+    key = "    patience: Count = 5\n"
+    project.edit(fedprox, key, f"{key}    unread: float = 0.5\n")
+    project.edit(
+        training,
+        "    evaluate_every: Count = 1\n",
+        "    also_unread: int = 1\n    evaluate_every: Count = 1\n",
+    )
+    project.certify()
+    assert project.names() == before
+
+    project.edit(fedprox, "unread: float = 0.5", "unread: float = 0.7")
+    assert "method fedprox (version 2)" in project.certify()
+    now = project.names()
+    assert {entry for entry in now if now[entry] != before[entry]} == {"fedprox"}
+
+
 @pytest.mark.parametrize(
     ("differing", "changed", "expected"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from golden import adapter, kept, measure
+from golden import adapter, defaults, kept, measure
 
 KINDS = ("method", "term", "alteration", "model", "task", "data set", "partition scheme")
 
@@ -20,4 +20,5 @@ def test_every_entry_has_a_world_and_no_other_world_is_kept() -> None:
     for kind in KINDS:
         assert {f"{kind} {entry}" for entry in adapter.names(kind)} <= about
     assert list(kept.load().keys() - set(measure.names())) == []
+    assert defaults.load() == defaults.now()
     assert sum(path.stat().st_size for path in kept.FOLDER.iterdir()) < 400_000

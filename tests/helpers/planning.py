@@ -18,7 +18,7 @@ from fl.base import identity
 from fl.base.files import write_json
 from fl.cli import main
 from fl.engine.simulate import Round
-from fl.plan import plan
+from fl.plan import plan, specs
 from fl.store.store import Store
 from fl.train import progress
 
@@ -53,7 +53,8 @@ class Planned:
         content = self.bundle(label)
         edit(content)
         for member in content["runs"]:
-            point = identity.point(member["spec"], member["code"])
+            member["defaults"] = specs.defaults(member["spec"])
+            point = identity.point(member["spec"], member["code"], member["defaults"])
             member["run"] = identity.run(point, member["spec"]["seed"])
         write_json(self.spec(label), content)
 
