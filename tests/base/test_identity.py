@@ -150,7 +150,11 @@ def test_differences_of_nested_specs_are_named_by_place() -> None:
 
 def test_a_name_leaves_out_the_keys_that_have_their_defaults() -> None:
     code = {"core": "1"}
-    spec: dict[str, Any] = {"seed": 3, "method": {"name": "prox", "mu": 1.0}, "terms": [{"name": "t", "w": 2}]}
+    spec: dict[str, Any] = {
+        "seed": 3,
+        "method": {"name": "prox", "mu": 1.0},
+        "terms": [{"name": "t", "w": 2}],
+    }
     later = {**spec, "method": {**spec["method"], "adapt": False}}
     terms = {**later, "terms": [{"name": "t", "w": 2, "layers": []}]}
     named = identity.point(spec, code)
