@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,113 @@ from fl.data.prepared import SPLIT
 ROWS = 50_000
 PARQUET = (".parquet", ".pq")
 LARGEST = float(np.finfo(np.float32).max)
-DROP = "mend it, or name columns that are no features under `drop`"
+EMPTY = ("", "?", "N/A", "NA", "NULL", "NaN", "None", "nan", "null")
+"""What stands for an empty cell where numbers or dates stand, without blanks around it."""
 INDEX = re.compile(r"__index_level_[0-9]+__")
 """The columns in which pandas keeps the index of a table in Parquet."""
+LISTED = 20
+"""Columns that one message names."""
+
+
+class Wrong(Exception):
+    """A cell that is not of its column's kind.
+
+    row: its place in the piece that was read. what: is wrong with it.
+    """
+
+    def __init__(self, row: int, what: str) -> None:
+        self.row, self.what = row, what
+        super().__init__(what)
+
+    @classmethod
+    def check(cls, wrong: pd.Series[Any] | np.ndarray, what: Callable[[int], str]) -> None:
+        """Raise for the first cell that is marked."""
+        marked = np.asarray(wrong, bool)
+        if marked.any():
+            row = int(marked.argmax())
+            raise cls(row, what(row))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the cells of a column are.
+
+    Attributes:
+        convert: Makes an array of a piece of the column. The second argument says whether cells may
+            be empty; these become NaN, or "" among texts.
+        takes: The types of Parquet's columns that are of this kind, by functions of pyarrow.
+        allowed: Of these, in words.
+        written: Whether cells of a CSV file are taken as they are written, ``01`` for example.
+    """
+
+    convert: Callable[[pd.Series[Any], bool], np.ndarray]
+    takes: tuple[str, ...]
+    allowed: str
+    written: bool = True
+
+
+def _numbers(values: pd.Series[Any], empty: bool) -> np.ndarray:
+    """float64; one that no float32 holds is wrong."""
+    gaps, cells = values.isna(), values
+    if values.dtype.kind not in "biuf":
+        texts = values.astype(str).str.strip()
+        gaps |= texts.isin(EMPTY)
+        cells = pd.to_numeric(texts, errors="coerce")
+    numbers = np.where(gaps, np.nan, cells.to_numpy(np.float64))
+    fits = np.abs(numbers) <= LARGEST
+    Wrong.check(~(fits | gaps if empty else fits), lambda row: _no(values, row, "number"))
+    return numbers
+
+
+def _dates(values: pd.Series[Any], empty: bool) -> np.ndarray:
+    """Days since 1970 began, float64; a time without a zone is Greenwich's."""
+    gaps, cells = values.isna(), values
+    if values.dtype.kind != "M":
+        texts = values.astype(str).str.strip()
+        gaps |= texts.isin(EMPTY)
+        cells = texts
+    moments = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
+    days = (moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+    numbers = np.where(gaps, np.nan, days.to_numpy(np.float64))
+    strange = np.isnan(numbers) & ~gaps if empty else np.isnan(numbers)
+    Wrong.check(strange, lambda row: _no(values, row, "date (YYYY-MM-DD)"))
+    return numbers
+
+
+def _no(values: pd.Series[Any], row: int, what: str) -> str:
+    text = str(values.iloc[row])[:100]
+    shown = "an empty cell" if text.strip().lower() in ("", "nan", "nat", "none") else repr(text)
+    return f"{shown} is no {what}"
+
+
+def _texts(values: pd.Series[Any], empty: bool) -> np.ndarray:
+    """Texts; of Parquet's floats, which are whole numbers where a cell can be empty, as such."""
+    gaps = values.isna() | (values.astype(str) == "")
+    if not empty:
+        Wrong.check(gaps, lambda _: "is empty; allowed: a name")
+    if values.dtype.kind == "f":
+        # Above that, whole numbers that differ are one float.
+        broken = ~gaps & ((values != values.round()) | (values.abs() > 2**53))
+        allowed = "allowed: text or whole numbers"
+        Wrong.check(broken, lambda row: f"{values.iloc[row]} is no class; {allowed}")
+        values = values.fillna(0).astype(np.int64)
+    pairs = zip(values, gaps, strict=True)
+    return np.array(["" if gap else str(value) for value, gap in pairs], object)
+
+
+def _splits(values: pd.Series[Any], empty: bool) -> np.ndarray:
+    """The published split of each row as its number in `SPLIT`, int8; -1 where there is none."""
+    texts = _texts(values, empty)
+    known = np.isin(texts, [*SPLIT, ""])
+    Wrong.check(~known, lambda row: f"is {texts[row]!r}; allowed: {', '.join(SPLIT)}")
+    return np.array([SPLIT.index(text) if text else -1 for text in texts], np.int8)
+
+
+NAMED = ("is_string", "is_large_string", "is_integer", "is_boolean", "is_floating", "is_dictionary")
+NUMBER = Kind(_numbers, ("is_integer", "is_floating", "is_boolean"), "numbers", written=False)
+DATE = Kind(_dates, ("is_date", "is_timestamp", "is_string", "is_large_string"), "dates")
+TEXT = Kind(_texts, NAMED, "text or whole numbers")
+SPLIT_NAME = Kind(_splits, NAMED, "text or whole numbers")
 
 
 def names(path: Path, separator: str = ",") -> list[str]:
@@ -74,126 +179,95 @@ def require(path: Path, there: Iterable[str], key: str, column: str) -> None:
 
 
 def pieces(
-    path: Path, columns: Sequence[str], texts: Sequence[str], separator: str = ","
-) -> Iterator[tuple[int, pd.DataFrame]]:
+    path: Path,
+    kinds: Mapping[str, Kind],
+    gaps: Collection[str] = (),
+    separator: str = ",",
+    remedy: str = "",
+) -> Iterator[dict[str, np.ndarray]]:
     """Read some columns of a table, up to `ROWS` rows at a time.
 
     Args:
-        texts: The columns that are taken as they are written, ``01`` for example.
+        kinds: Of the columns that are read.
+        gaps: The columns in which cells may be empty.
+        remedy: What an error for cells that are not of their kind ends with.
 
     Yields:
-        The number of the first row of a piece, and the piece.
+        A piece of each column, as its kind converts it.
 
     Raises:
-        DataError: For a damaged file.
+        DataError: For a damaged file; after the last row, for all columns with cells that are not
+            of their kind.
     """
+    wrong: dict[str, str] = {}
     first = 1
-    read = (_parquet if path.suffix in PARQUET else _csv)(path, columns, texts, separator)
     with reading(path, "cannot be read as a table"):
-        for piece in read:
-            if len(piece):
-                yield first, piece
+        for piece in (_parquet if path.suffix in PARQUET else _csv)(path, kinds, separator, wrong):
+            converted = {}
+            for name in kinds.keys() - wrong.keys():
+                try:
+                    converted[name] = kinds[name].convert(piece[name], name in gaps)
+                except Wrong as problem:
+                    row = first + problem.row
+                    wrong[name] = f"column {name!r}, row {row}: {problem.what}"
+            if len(piece) and not wrong:
+                yield converted
             first += len(piece)
+    if wrong:
+        told = [wrong[name] for name in kinds if name in wrong]
+        more = [f"and {len(told) - LISTED} columns more"] if len(told) > LISTED else []
+        raise DataError(f"{path}: {'; '.join([*told[:LISTED], *more])}{remedy and '; '}{remedy}")
 
 
 def _parquet(
-    path: Path, columns: Sequence[str], texts: Sequence[str], separator: str
+    path: Path, kinds: Mapping[str, Kind], separator: str, wrong: dict[str, str]
 ) -> Iterator[pd.DataFrame]:
     import pyarrow.parquet as pq
+    from pyarrow import int8, types
 
     with pq.ParquetFile(path) as file:
-        for name in columns:
-            _check_type(path, name, file.schema_arrow.field(name).type, name in texts)
-        for batch in file.iter_batches(ROWS, columns=list(columns)):
-            yield batch.to_pandas(ignore_metadata=True)
-
-
-def _check_type(path: Path, name: str, type_: Any, text: bool) -> None:
-    """Raise a `DataError` for a column of Parquet that holds what no cell of a table is."""
-    from pyarrow import types
-
-    number = types.is_integer(type_) or types.is_floating(type_) or types.is_boolean(type_)
-    strange = types.is_nested(type_) or types.is_binary(type_) or types.is_large_binary(type_)
-    if strange if text else not number:
-        allowed = "text or whole numbers" if text else f"numbers; {DROP}"
-        raise DataError(
-            f"{path}: column {name!r} is of type {str(type_)[:100]}; allowed: {allowed}"
-        )
+        for name, kind in kinds.items():
+            type_ = file.schema_arrow.field(name).type
+            if not any(getattr(types, takes)(type_) for takes in kind.takes):
+                shown = str(type_)[:100]
+                wrong[name] = f"column {name!r} is of type {shown}; allowed: {kind.allowed}"
+        fine = [name for name in kinds if name not in wrong]
+        for batch in file.iter_batches(ROWS, columns=fine):
+            # Truths with gaps would be objects.
+            cast = {
+                name: batch[name].cast(int8())
+                if kinds[name] is NUMBER and types.is_boolean(batch[name].type)
+                else batch[name]
+                for name in fine
+            }
+            yield pd.DataFrame({name: values.to_pandas() for name, values in cast.items()})
 
 
 def _csv(
-    path: Path, columns: Sequence[str], texts: Sequence[str], separator: str
+    path: Path, kinds: Mapping[str, Kind], separator: str, wrong: dict[str, str]
 ) -> Iterator[pd.DataFrame]:
     truths: dict[str, bool] = {}
     with pd.read_csv(
         path,
         sep=separator,
-        dtype=dict.fromkeys(texts, str),
+        dtype={name: str for name, kind in kinds.items() if kind.written},
         keep_default_na=False,  # So that an error can say what stands there.
         chunksize=ROWS,
         low_memory=False,
         encoding="utf-8-sig",
     ) as chunks:
         for chunk in chunks:
-            for name in columns:
+            for name in kinds.keys() - wrong.keys():
                 # As within a piece, where both make a column of texts.
                 truth = chunk[name].dtype == bool
                 if truths.setdefault(name, truth) != truth:
                     row = chunk.index[0] + 1
-                    raise DataError(
-                        f"{path}: column {name!r}: numbers and True or False, from row {row} on;"
-                        f" allowed: one of both; {DROP}"
+                    mixed = "numbers and True or False"
+                    wrong[name] = (
+                        f"column {name!r}: {mixed}, from row {row} on; allowed: one of both"
                     )
             # All were read: pandas passes over surplus cells where it is to read some columns.
-            yield chunk[list(columns)]
-
-
-def numbers(path: Path, first: int, piece: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    """These columns as float64 ``[rows, columns]``; `DataError` for a cell that is no number, or
-    one that no float32 holds.
-    """
-    cells = np.empty((len(piece), len(columns)))
-    for place, column in enumerate(columns):
-        values = piece[column]
-        if values.dtype.kind not in "biuf":
-            values = pd.to_numeric(values.astype(str), errors="coerce")
-        cells[:, place] = values.to_numpy(np.float64)
-        strange = ~(np.abs(cells[:, place]) <= LARGEST)
-        if strange.any():
-            row = int(strange.argmax())
-            text = str(piece[column].iloc[row])[:100]
-            shown = repr(text) if text not in ("", "nan") else "an empty cell"
-            raise DataError(
-                f"{path}: column {column!r}, row {first + row}: {shown} is no number; {DROP}"
-            )
-    return cells
-
-
-def labels(path: Path, first: int, values: pd.Series[Any]) -> list[str]:
-    """The cells of a column as text; `DataError` for one that is empty."""
-    empty = (values.isna() | (values.astype(str) == "")).to_numpy(bool)
-    if empty.any():
-        row = first + int(empty.argmax())
-        raise DataError(f"{path}: column {values.name!r}, row {row}: is empty; allowed: a name")
-    if values.dtype.kind == "f":  # In Parquet alone; of whole numbers, where a cell can be empty.
-        # Above that, whole numbers that differ are one float.
-        broken = ((values != values.round()) | (values.abs() > 2**53)).to_numpy(bool)
-        if broken.any():
-            row = int(broken.argmax())
-            problem = f"column {values.name!r}, row {first + row}: {values.iloc[row]} is no class"
-            raise DataError(f"{path}: {problem}; allowed: text or whole numbers")
-        values = values.astype(np.int64)
-    return [str(value) for value in values]
-
-
-def splits(path: Path, first: int, values: pd.Series[Any]) -> np.ndarray:
-    """The published split of each row as its number in `SPLIT`, int8; `DataError` for others."""
-    texts = labels(path, first, values)
-    for row, text in enumerate(texts, first):
-        if text not in SPLIT:
-            problem = f"{path}: column {values.name!r}, row {row}: is {text!r}"
-            raise DataError(f"{problem}; allowed: {', '.join(SPLIT)}")
-    return np.array([SPLIT.index(text) for text in texts], np.int8)
+            yield chunk[list(kinds)]
 
 
 def in_order(texts: Iterable[str]) -> list[str]:
@@ -212,8 +286,15 @@ def numbered(texts: Iterable[str], order: Sequence[str]) -> np.ndarray:
 
 def check_classes(path: Path, key: str, classes: Sequence[str], samples: int) -> None:
     """Raise a `DataError` for labels that are no classes."""
+    if not samples:
+        raise DataError(f"{path}: has no rows; allowed: at least one below the header")
     if len(classes) < 2:
         raise DataError(f"{path}: {key} has one value only, {classes[0]!r}; allowed: two classes")
-    if 2 * len(classes) > samples:
-        problem = f"{path}: {key} has {len(classes)} different values in {samples} rows"
+    check_repeated(path, key, classes, samples)
+
+
+def check_repeated(path: Path, key: str, values: Sequence[str], samples: int) -> None:
+    """Raise a `DataError` for a column in which nearly every row has a value of its own."""
+    if 2 * len(values) > samples:
+        problem = f"{path}: {key} has {len(values)} different values in {samples} rows"
         raise DataError(f"{problem}; allowed: classes of two samples or more, on average")

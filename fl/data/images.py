@@ -70,16 +70,21 @@ def decode(
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def look(path: Path) -> tuple[str, tuple[int, int]]:
+def look(picture: Path | bytes, name: str) -> tuple[str, tuple[int, int]]:
     """The mode of a picture by Pillow's name, and (height, width) when it is upright; read from its
     first bytes alone.
+
+    Args:
+        picture: Its file, or what is in it.
+        name: What errors call it.
 
     Raises:
         DataError: If it cannot be read.
     """
     from PIL import Image
 
-    with reading(path, *BROKEN), Image.open(path) as image:
+    source = io.BytesIO(picture) if isinstance(picture, bytes) else picture
+    with reading(name, *BROKEN), Image.open(source) as image:
         width, height = image.size
         on_its_side = EXIF in image.info and image.getexif().get(ORIENTATION, 1) > UPSIDE_DOWN
         return image.mode, (width, height) if on_its_side else (height, width)

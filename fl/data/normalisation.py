@@ -16,6 +16,21 @@ PIECE = 1 << 15
 """Numbers that are looked at together."""
 
 
+def filled(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Inputs without gaps, where a prepared set has any (``missing: mean`` in its normalisation).
+
+    Args:
+        x: Inputs ``[samples, channels]``; NaN where a number is missing.
+        rows: The samples that count.
+
+    Returns:
+        A copy; a gap is the mean of its channel over the numbers of these samples, 0 without any.
+    """
+    trained = x[rows]
+    mean = np.nansum(trained, axis=0) / np.maximum((~np.isnan(trained)).sum(axis=0), 1)
+    return np.where(np.isnan(x), mean, x)
+
+
 def measured(x: np.ndarray, rows: np.ndarray, scale: float) -> dict[str, Any]:
     """The normalisation by mean and deviation of some samples, in float64.
 

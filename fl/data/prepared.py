@@ -110,8 +110,9 @@ class Writer:
             classes, domains: The names into which labels and domains index.
             normalisation: ``scale``, ``mean`` and ``sd``, each a number or a list with one number
                 per channel. Where mean and sd are None, they are those of the samples that a
-                partition trains on, see `fl.data.normalisation`. None in place of the three says
-                that inputs are tokens, whole numbers that stay what they are.
+                partition trains on, see `fl.data.normalisation`; with ``missing: mean`` beside
+                them, so are numbers in place of NaN. None in place of the three says that inputs
+                are tokens, whole numbers that stay what they are.
             inputs: By array, how further inputs are normalised; those left out are tokens.
         """
         self.description = {

@@ -20,7 +20,7 @@ from fl.api.training import Training
 from fl.base.errors import DataError, FedloomError
 from fl.data import holdings
 from fl.data.modality import Modality, groups, kinds_of, named
-from fl.data.normalisation import measured
+from fl.data.normalisation import filled, measured
 from fl.engine import modality, train_on
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
 from fl.engine.client_data import OWN, ClientData
@@ -138,11 +138,13 @@ class _Reader:
         normalisation = self.prepared.normalisation_of(name)
         if normalisation is not None and self.training.normalisation in NORMALISATIONS:
             normalisation = {**normalisation, **NORMALISATIONS[self.training.normalisation]}
+        x = self.prepared.array(name)
+        if normalisation is not None and normalisation.get("missing") == "mean":
+            x = filled(x, self.trained)
         if normalisation is not None and normalisation["mean"] is None:
-            x = self.prepared.array(name)
             normalisation = measured(x, self.trained, normalisation["scale"])
         return Arrays(
-            self.prepared.array(name),
+            x,
             self.labels,
             normalisation,
             self.device,

@@ -15,6 +15,9 @@ import torch
 import yaml
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from fl import data
 from fl.base import files, plugins, registry
@@ -331,7 +334,7 @@ def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path, suffix: str) -
     table = patients(path).set_index(np.arange(60) * 7)
     table.to_csv(path) if suffix == ".csv" else table.to_parquet(path)
     made = dataset("table", path, **OWN)
-    assert made.survey.features == ("age", "height", "smokes")
+    assert [*made.kinds] == ["age", "height", "smokes", "diagnosis", "hospital"]
     assert prepared(made, tmp_path).x.shape == (60, 3)
 
 
@@ -435,6 +438,112 @@ def test_test_rows_do_not_decide_how_a_table_is_standardised(project: Path) -> N
     assert np.allclose(x.mean(0), 0, atol=1e-6)
     assert np.allclose(x.std(0), 1, atol=1e-6)
     assert len(np.unique(x[:, 1])) == 2, "1e8 and 1e8 + 1 are two numbers"
+
+
+# Columns that are no numbers, cells that are empty
+
+
+def visits(path: Path) -> pd.DataFrame:
+    """60 rows with a ward that no training row has, dates, and gaps in numbers and names."""
+    day = pd.Timestamp("2024-02-27") + pd.to_timedelta(np.arange(60) * 12, unit="h")
+    changed: dict[str, Any] = {
+        "height": [None if i % 7 == 3 else 150.5 + i for i in range(60)],
+        "ward": [("a", "b", None)[i % 3] if i < 45 else "c" for i in range(60)],
+        "seen": [None if i == 5 else when for i, when in enumerate(day)],
+        "split": ["train"] * 45 + ["test"] * 15,
+    }
+    return patients(path, **changed)
+
+
+VISITS = {**OWN, "split": "split", "categorical": ["ward"], "dates": ["seen"]}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("standardise", [True, False])
+def test_means_in_place_of_empty_cells_are_those_of_training_rows_as_scikit_learn_has_them(
+    project: Path, suffix: str, standardise: bool
+) -> None:
+    table = visits(project / f"visits{suffix}")
+    keys = {**VISITS, "missing": "mean", "standardise": standardise}
+    entry = {"table": {"path": f"visits{suffix}", **keys}}
+    write(project, [entry], partitions=[{"natural": {"test": "published"}}])
+    simulation, dealt = assembled()
+    x = simulation.arrays.inputs(torch.arange(60)).numpy()
+    names = table["ward"].fillna("")
+    columns_ = [table["age"], table["height"], table["smokes"].astype(float)]
+    columns_ += [names == value for value in ("", "a", "b", "c")]
+    columns_ += [(table["seen"] - pd.Timestamp("1970-01-01")) / pd.Timedelta("1D")]
+    # The ward stands after the columns of `patients`, the dates after it.
+    raw = np.stack([column.to_numpy(float) for column in columns_], axis=1)
+    rows = dealt[dealt["split"] == "train"]["sample"].to_numpy()
+    steps = [SimpleImputer(), *([StandardScaler()] if standardise else [])]
+    expected = make_pipeline(*steps).fit(raw[rows]).transform(raw)
+    assert np.isnan(raw[rows]).any()
+    assert np.allclose(x, expected, rtol=1e-6, atol=1e-5)
+    assert (expected[rows, 6] == 0).all() and expected[-1, 6] == 1, "a ward of test rows alone"
+
+
+def test_dates_are_days_and_rows_with_an_empty_cell_may_be_dropped(tmp_path: Path) -> None:
+    text = "seen,age,y\n1970-01-02,1,a\n2024-02-29T12:00:00Z,2,b\n2024-03-01,NA,a\n"
+    text += "1969-12-31 18:00+06:00,?,b\n2024-03-01,4,\n2024-03-01 06:00,5,a\n1970-01-01,6,b\n"
+    (tmp_path / "t.csv").write_text(text)
+    keys = {"label": "y", "dates": ["seen"], "missing": "drop"}
+    found = prepared(dataset("table", tmp_path / "t.csv", **keys), tmp_path)
+    leap = (pd.Timestamp("2024-02-29") - pd.Timestamp("1970-01-01")).days
+    assert leap == 54 * 365 + 13 + 31 + 28, "13 leap years have passed, then January and February"
+    expected = [[1.0, 1.0], [leap + 0.5, 2.0], [leap + 1.25, 5.0], [0.0, 6.0]]
+    assert found.x.tolist() == expected
+    assert found.y.tolist() == [0, 1, 0, 1]
+
+
+def test_all_columns_that_cannot_be_read_are_named_in_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "ROWS", 7)
+    visits(tmp_path / "v.csv")
+    with pytest.raises(DataError) as caught:
+        _ = dataset("table", tmp_path / "v.csv", label="diagnosis", split="hospital").shape
+    for said in (
+        "column 'height', row 4: an empty cell is no number",
+        "column 'name', row 1: 'Ann' is no number",
+        "column 'ward', row 1: 'a' is no number",
+        "column 'seen', row 1: '2024-02-27 00:00:00' is no number",
+        "column 'hospital', row 1: is '8'; allowed: train, test, val",
+        "`categorical`, `dates` or `drop`, or say under `missing`",
+    ):
+        assert said in str(caught.value)
+    pd.read_csv(tmp_path / "v.csv", parse_dates=["seen"]).to_parquet(tmp_path / "v.parquet")
+    with pytest.raises(DataError) as caught:
+        _ = dataset("table", tmp_path / "v.parquet", label="diagnosis").shape
+    assert "column 'seen' is of type timestamp" in str(caught.value)
+    assert "column 'height', row 4: an empty cell" in str(caught.value)
+
+
+UNREAD: dict[str, tuple[dict[str, Any], str]] = {
+    "mean of a label": (
+        {"missing": "mean", "label": "ward", "categorical": ["diagnosis"]},
+        "'ward', row 3: is empty",
+    ),
+    "no category": ({"missing": "category"}, "'height', row 4: an empty cell is no number"),
+    "no date": ({"dates": ["ward"], "categorical": []}, "'ward', row 1: 'a' is no date"),
+    "two meanings": ({"dates": ["ward"]}, "column 'ward' stands under 2 keys"),
+    "no column": ({"categorical": ["wards"]}, "categorical is 'wards', but there is no such"),
+    "a value for each row": (
+        {"categorical": ["ward", "height"], "missing": "category", "drop": ["name", "seen"]}
+        | {"dates": []},
+        "column 'height' has 52 different values in 60 rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", UNREAD)
+def test_what_missing_and_kinds_of_columns_do_not_cover_is_refused(
+    tmp_path: Path, fault: str
+) -> None:
+    changed, message = UNREAD[fault]
+    visits(tmp_path / "v.csv")
+    with pytest.raises(DataError, match=message):
+        _ = dataset("table", tmp_path / "v.csv", **{**VISITS, **changed}).shape
 
 
 # Images

@@ -633,6 +633,7 @@ DATA_SETS: dict[str, list[World]] = {
         {"drop": ["who", "part"]},
         {"standardise": False, "drop": ["b", "who", "part"]},
         {"client": "who", "split": "part"},
+        {"categorical": ["who", "part"]},
     ],
     "images": [{}, {"pixels": 5}],
     "arrays": [{}, {"standardise": False}],

@@ -1,55 +1,76 @@
-"""A table of your own: a CSV or Parquet file, numbers as features and a column as label.
+"""A table of your own: a CSV or Parquet file, columns as features and one of them as label.
 
 No publication: it is yours. What is in the file is part of what a run is.
 
-Every column but those that the keys name is a feature and must hold numbers; an empty cell or a
-text is refused by column and row. The classes are the different values of the label column, in
-order: whole numbers by value, anything else by spelling.
+Every column but those that the keys name is a feature and must hold numbers; all columns that do
+not are named in one error. Columns under ``dates`` become days since 1970 began (2024-02-29, or any
+form of ISO 8601). A column under ``categorical`` becomes one of zeros and ones for each value that
+stands in the file. A value that no training row has gives a column that is 0 in training: the
+weights on it stay as they began. The classes are the different values of the label column. Values
+are in order: whole numbers by value, anything else by spelling.
+
+Empty cells are refused, unless ``missing`` says what becomes of them:
+
+- ``drop`` leaves out rows that have one in any column that is read;
+- ``mean`` puts in the mean of the rows that a partition trains on, as it does with scales below (0
+  where all of these are empty); in a categorical column ``empty`` is a value of its own;
+- ``category`` allows empty cells in categorical columns alone, as a value of their own.
+
+In columns of numbers and dates, what pandas reads as missing (NA, NaN, null, ...) and ``?`` count
+as empty.
 
 Features are kept as float64. Where they are standardised, it is by mean and deviation over the
-rows that a partition trains on: its split train, without clients that are held out.
+rows that a partition trains on: its split train, without clients that are held out. So no test row
+has a part in means or deviations.
 
 Memory: a piece of 50,000 rows at a time, and the labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
-import pandas as pd
 
 from fl.base.errors import DataError, reading
 from fl.base.places import path_of
 from fl.data import columns
+from fl.data.columns import DATE, NUMBER, SPLIT_NAME, TEXT, Kind
 from fl.data.contents import stamp
 from fl.data.download import Source
 from fl.data.normalisation import OPEN
 from fl.data.prepared import IDENTITY, Writer
 
+REMEDY = (
+    "mend them, name columns under `categorical`, `dates` or `drop`, or say under `missing` what"
+    " becomes of empty cells"
+)
+
 
 @dataclass(frozen=True)
 class Survey:
-    """What a table holds: its features, classes and clients, by name, and how many rows."""
+    """What a table holds: the values of its label and client and of categorical columns, in order,
+    how many numbers a row becomes, and how many rows there are.
+    """
 
-    features: tuple[str, ...]
-    classes: tuple[str, ...]
-    clients: tuple[str, ...]
+    values: dict[str, list[str]]
+    width: int
     samples: int
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of numbers in classes.
+    """Rows of features in classes.
 
     path: the file, ``.csv`` or ``.parquet``; label: the column of classes; client: the column that
     says whose row it is; split: the column of a published split, train, val or test; drop: columns
-    to leave out; standardise: bring each feature to mean 0 and deviation 1 over the rows that are
-    trained on; separator: between the cells of a CSV file.
+    to leave out; categorical: columns of names; dates: columns of dates; missing: what becomes of
+    empty cells, without it they are refused; standardise: bring each feature to mean 0 and
+    deviation 1 over the rows that are trained on; separator: between the cells of a CSV file.
     """
 
     path: str
@@ -57,6 +78,9 @@ class Table:
     client: str | None = None
     split: str | None = None
     drop: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    dates: tuple[str, ...] = ()
+    missing: Literal["drop", "mean", "category"] | None = None
     standardise: bool = True
     separator: str = ","
 
@@ -71,17 +95,17 @@ class Table:
     @property
     def shape(self) -> tuple[int, ...]:
         """The number of features."""
-        return (len(self.survey.features),)
+        return (self.survey.width,)
 
     @property
     def classes(self) -> int:
         """How many different labels there are."""
-        return len(self.survey.classes)
+        return len(self.survey.values[self.label])
 
     @property
     def natural(self) -> int | None:
         """How many different clients there are, if there is a column of them."""
-        return len(self.survey.clients) or None
+        return None if self.client is None else len(self.survey.values[self.client])
 
     @property
     def size(self) -> int:
@@ -90,64 +114,89 @@ class Table:
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float64 ``[rows, features]``; y int64, client int32 and split int8 ``[rows]``."""
-        survey = self.survey
-        for first, piece in self.pieces(survey.features):
-            path = path_of(self.path)
-            writer.append("x", columns.numbers(path, first, piece, survey.features))
-            labels = columns.labels(path, first, piece[self.label])
-            writer.append("y", columns.numbered(labels, survey.classes))
+        order, kinds = self.survey.values, self.kinds
+        features = [column for column in kinds if column not in self.named]
+        for piece in self.pieces(kinds):
+            blocks = [
+                np.eye(len(order[name]))[columns.numbered(piece[name], order[name])]
+                if name in order
+                else piece[name][:, None]
+                for name in features
+            ]
+            writer.append("x", np.concatenate(blocks, axis=1))
+            writer.append("y", columns.numbered(piece[self.label], order[self.label]))
             if self.client is not None:
-                clients = columns.labels(path, first, piece[self.client])
-                place = columns.numbered(clients, survey.clients)
+                place = columns.numbered(piece[self.client], order[self.client])
                 writer.append("client", place.astype(np.int32))
             if self.split is not None:
-                writer.append("split", columns.splits(path, first, piece[self.split]))
-        writer.describe(survey.classes, normalisation=OPEN if self.standardise else IDENTITY)
+                writer.append("split", piece[self.split])
+        normalisation = {**(OPEN if self.standardise else IDENTITY)}
+        if self.missing == "mean":
+            normalisation["missing"] = "mean"
+        writer.describe(order[self.label], normalisation=normalisation)
 
-    def pieces(self, features: Sequence[str]) -> Iterator[tuple[int, pd.DataFrame]]:
-        """The columns of these features and those that keys name; see `columns.pieces`."""
-        named = self.named
-        return columns.pieces(path_of(self.path), [*features, *named], named, self.separator)
+    def pieces(self, kinds: dict[str, Kind]) -> Iterator[dict[str, np.ndarray]]:
+        """See `columns.pieces`; without the rows that ``missing`` leaves out."""
+        gaps = {
+            None: (),
+            "drop": tuple(kinds),
+            "mean": tuple(kinds.keys() - {*self.named}),
+            "category": self.categorical,
+        }[self.missing]
+        path = path_of(self.path)
+        for piece in columns.pieces(path, kinds, gaps, self.separator, REMEDY):
+            if self.missing == "drop":
+                whole = np.all([_there(cells) for cells in piece.values()], axis=0)
+                piece = {name: cells[whole] for name, cells in piece.items()}
+            yield piece
 
     @property
     def named(self) -> list[str]:
         """The columns that keys give a meaning."""
         return [column for column in (self.label, self.client, self.split) if column is not None]
 
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """The kind of each column that is read; `DataError` for a key that names none of them."""
+        path = path_of(self.path)
+        there = columns.names(path, self.separator)
+        for key in ("label", "client", "split", "drop", "categorical", "dates"):
+            value = getattr(self, key)
+            for column in (value,) if isinstance(value, str) else value or ():
+                columns.require(path, there, key, column)
+        by_key = {**dict.fromkeys(self.categorical, TEXT), **dict.fromkeys(self.dates, DATE)}
+        for column in by_key:
+            count = [*self.categorical, *self.dates, *self.drop, *self.named].count(column)
+            if count > 1:
+                problem = f"{path}: column {column!r} stands under {count} keys"
+                raise DataError(f"{problem}; allowed: one of them")
+        kinds = {name: by_key.get(name, NUMBER) for name in there if name not in self.drop}
+        if not kinds.keys() - {*self.named}:
+            listed = ", ".join(there)
+            raise DataError(f"{path}: has no column left for a feature; there are: {listed}")
+        kinds |= dict.fromkeys(self.named, TEXT)
+        return kinds if self.split is None else {**kinds, self.split: SPLIT_NAME}
+
+
+def _there(cells: np.ndarray) -> np.ndarray:
+    """Which cells are not empty, as `columns.pieces` gives them."""
+    if cells.dtype == object:
+        return cells != ""
+    return ~np.isnan(cells) if cells.dtype.kind == "f" else cells >= 0
+
 
 @lru_cache(maxsize=32)
 def _survey(table: Table, stamped: str) -> Survey:
-    path, features = path_of(table.path), _features(table)
-    labels: list[str] = []
-    clients: set[str] = set()
-    for first, piece in table.pieces(features):
-        columns.numbers(path, first, piece, features)
-        labels += columns.labels(path, first, piece[table.label])
-        if table.client is not None:
-            clients.update(columns.labels(path, first, piece[table.client]))
-        if table.split is not None:
-            columns.splits(path, first, piece[table.split])
-    if not labels:
-        raise DataError(f"{path}: has no rows; allowed: at least one below the header")
-    classes = columns.in_order(labels)
-    columns.check_classes(path, f"label {table.label!r}", classes, len(labels))
-    return Survey(
-        features=features,
-        classes=tuple(classes),
-        clients=tuple(columns.in_order(clients)),
-        samples=len(labels),
-    )
-
-
-def _features(table: Table) -> tuple[str, ...]:
-    path = path_of(table.path)
-    there = columns.names(path, table.separator)
-    for key in ("label", "client", "split"):
-        if getattr(table, key) is not None:
-            columns.require(path, there, key, getattr(table, key))
-    for column in table.drop:
-        columns.require(path, there, "drop", column)
-    features = tuple(name for name in there if name not in {*table.named, *table.drop})
-    if not features:
-        raise DataError(f"{path}: has no column left for a feature; there are: {', '.join(there)}")
-    return features
+    path, kinds, samples = path_of(table.path), table.kinds, 0
+    values: dict[str, set[str]] = {name: set() for name, kind in kinds.items() if kind is TEXT}
+    for piece in table.pieces(kinds):
+        samples += len(piece[table.label])
+        for name in values:
+            values[name].update(piece[name])
+    order = {name: columns.in_order(values[name]) for name in values}
+    columns.check_classes(path, f"label {table.label!r}", order[table.label], samples)
+    for name in table.categorical:
+        columns.check_repeated(path, f"column {name!r}", order[name], samples)
+    features = kinds.keys() - {*table.named}
+    width = sum(len(order[name]) if name in order else 1 for name in features)
+    return Survey(order, width, samples)
