@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import planning
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -23,7 +25,7 @@ from fl import data
 from fl.base import files, plugins, registry
 from fl.base.errors import DataError, Where
 from fl.cli import main
-from fl.data import columns, contents, holdings
+from fl.data import columns, contents, holdings, pictures
 from fl.data.prepared import Prepared
 from fl.engine.simulation import Simulation
 from fl.plan import bundle as bundles
@@ -746,3 +748,90 @@ def test_a_study_on_a_folder_of_images_notices_a_new_one(project: Path) -> None:
     assert train(bundle) == 0
     photo(project / "photos" / "cat" / "99.png", 99)
     assert bundle not in plan.current(Path("config"))["bundles"]
+
+
+# Images in Parquet
+
+
+HUGGING_FACE = Path(__file__).with_name("huggingface.parquet")
+"""Six grey images of 4 x 5 pixels, image n of shade n, of classes zebra and ant in turn: as
+``Dataset.to_parquet`` of datasets 5.2.0 wrote them, with the features ``Image()`` and
+``ClassLabel(names=["zebra", "ant"])``.
+"""
+
+
+def in_parquet(path: Path, labels: list[Any], **changed: list[Any]) -> None:
+    """The same schema, with the images of `HUGGING_FACE`, and columns beside or in place of them."""
+    real = pq.read_table(HUGGING_FACE)
+    made = {"image": real["image"].to_pylist()[: len(labels)], "label": labels, **changed}
+    path.parent.mkdir(exist_ok=True, parents=True)
+    fields = [real.schema.field(key) for key in ("image", "label")]
+    fields += [pa.field(key, pa.string()) for key in changed if key not in ("image", "label")]
+    schema = pa.schema(fields, metadata=real.schema.metadata)
+    pq.write_table(pa.table(made, schema=schema), path)
+
+
+def test_a_file_that_hugging_face_wrote_comes_out_as_it_went_in(tmp_path: Path) -> None:
+    made = dataset("images", HUGGING_FACE, image="image")
+    assert (made.size, made.shape, made.classes, made.natural) == (6, (1, 4, 5), 2, None)
+    assert made.files == [HUGGING_FACE]
+    found = prepared(made, tmp_path)
+    assert found.classes == ("zebra", "ant"), "in the order of the file's names"
+    assert found.y.tolist() == [0, 1] * 3
+    assert np.array_equal(found.x[:, 0], np.arange(6)[:, None, None] * np.ones((4, 5)))
+
+
+@pytest.mark.parametrize(
+    "place", ["{}-00000-of-00001.parquet", "{}.parquet", "{}/0000.parquet"], ids=str
+)
+def test_files_of_hugging_face_are_the_published_split(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "BATCH", 2)
+    folder = tmp_path / "data"
+    in_parquet(folder / place.format("train"), [0, 1, 1, 0, 1], who=[*"aabbc"])
+    in_parquet(folder / place.format("validation"), [1, 0], who=[*"cc"])
+    in_parquet(folder / place.format("test"), [1, 0, 0], who=[*"dda"])
+    found = prepared(dataset("images", folder, image="image", client="who"), tmp_path)
+    assert found.split is not None and found.client is not None
+    by_split = {0: ([0, 1, 1, 0, 1], "aabbc"), 1: ([1, 0, 0], "dda"), 2: ([1, 0], "cc")}
+    for split, (labels, who) in by_split.items():
+        rows = found.split == split
+        assert found.y[rows].tolist() == labels
+        assert found.client[rows].tolist() == ["abcd".index(name) for name in who]
+        assert found.x[rows, 0, 0, 0].tolist() == [*range(len(labels))]
+
+
+def test_parquet_without_pictures_or_with_labels_of_no_class_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    in_parquet(path, [0, 1, -1, 0])
+    with pytest.raises(DataError, match=r"t\.parquet: has the label -1, .* 0 to 1"):
+        _ = dataset("images", path, image="image").shape
+    gone: list[Any] = [{"bytes": None, "path": "cat.png"}] * 4
+    in_parquet(path, [0, 1, 1, 0], image=gone)
+    with pytest.raises(DataError, match=r"t\.parquet: row 1: holds no picture"):
+        _ = dataset("images", path, image="image").shape
+    in_parquet(path, [0, 1, 1, 0], image=[{"bytes": b"?", "path": None}] * 4)
+    with pytest.raises(DataError, match=r"t\.parquet: row 1: cannot be read as a picture"):
+        _ = dataset("images", path, image="image").shape
+    with pytest.raises(DataError, match=r"image is 'path', .* there are: image, label"):
+        _ = dataset("images", path).shape
+    folder = tmp_path / "data"
+    in_parquet(folder / "train.parquet", [0, 1, 1, 0])
+    in_parquet(folder / "dev.parquet", [0, 1, 1, 0])
+    with pytest.raises(DataError, match=r"dev\.parquet: its name is no split's"):
+        _ = dataset("images", folder, image="image").shape
+    (folder / "dev.parquet").unlink()
+    with pytest.raises(DataError, match=r"column 'label' holds no pictures"):
+        _ = dataset("images", folder, image="label").shape
+
+
+def test_a_study_on_images_in_parquet_needs_a_config_alone(project: Path) -> None:
+    in_parquet(project / "ants" / "train-00000-of-00001.parquet", [0, 1, 1, 0, 0, 1])
+    in_parquet(project / "ants" / "test-00000-of-00001.parquet", [0, 1])
+    entry = {"images": {"path": "ants", "image": "image"}}
+    write(project, [entry], partitions=[{"homogeneous": {"clients": 1, "test": "published"}}])
+    simulation, _ = assembled()
+    assert simulation.classes == 2
+    [bundle] = names()["bundles"]
+    assert train(bundle) == 0
