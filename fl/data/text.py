@@ -1,14 +1,32 @@
-"""Texts as tokens: words numbered by how common they are. And tables of texts, row by row."""
+"""Texts as tokens: characters of LEAF's alphabet, or words numbered by how common they are. And
+tables of texts, row by row.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
+import numpy as np
+
 from fl.base.errors import reading
 from fl.data.archives import name_of
+
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""LEAF's, of 80 characters."""
+WORD = re.compile(r"[\w']+|[.,!?;]")
+"""What LEAF takes for a word."""
+_NUMBERS = {character: number for number, character in enumerate(ALPHABET)}
+
+
+def characters(text: str) -> np.ndarray:
+    """The number of each character in `ALPHABET`, uint8 ``[characters]``; any other becomes its
+    last, as LEAF's indexing by -1 has it.
+    """
+    return np.array([_NUMBERS.get(c, len(ALPHABET) - 1) for c in text], np.uint8)
 
 
 def vocabulary(counts: Mapping[str, int], size: int) -> dict[str, int]:

@@ -761,7 +761,7 @@ HUGGING_FACE = Path(__file__).with_name("huggingface.parquet")
 
 
 def in_parquet(path: Path, labels: list[Any], **changed: list[Any]) -> None:
-    """The same schema, with the images of `HUGGING_FACE`, and columns beside or in place of them."""
+    """The same schema and images, and columns beside or in place of them."""
     real = pq.read_table(HUGGING_FACE)
     made = {"image": real["image"].to_pylist()[: len(labels)], "label": labels, **changed}
     path.parent.mkdir(exist_ok=True, parents=True)

@@ -171,8 +171,8 @@ def _of_scheme(scheme: str, values: worlds.World) -> Fingerprint:
 def _of_data(name: str, values: worlds.World) -> Fingerprint:
     root = Path(tempfile.mkdtemp())
     try:
-        if name in ("arrays", "images", "table"):
-            values = {**values, **_own_files(name, root)}
+        if name in ("arrays", "images", "leaf", "table"):
+            values = {**values, **_own_files(name, values, root)}
         files = root / "files" if adapter.with_files(name) else None
         prepared = adapter.read(name, values, files, root)
         arrays = {
@@ -196,7 +196,7 @@ def _of_data(name: str, values: worlds.World) -> Fingerprint:
         shutil.rmtree(root)
 
 
-def _own_files(name: str, root: Path) -> dict[str, Any]:
+def _own_files(name: str, values: worlds.World, root: Path) -> dict[str, Any]:
     draw = np.random.default_rng(5)
     if name == "table":
         n = 40
@@ -215,6 +215,13 @@ def _own_files(name: str, root: Path) -> dict[str, Any]:
         x = draw.integers(0, 256, (40, 1, 4, 4), dtype=np.uint8)
         np.savez(root / "own.npz", x=x, client=draw.integers(0, 4, 40), **texts)
         return {"path": str(root / "own.npz")}
+    if name == "leaf":
+        numbers = {"x": draw.normal(2, 3, (20, 4)).tolist(), "y": [i % 3 for i in range(20)]}
+        texts = {"x": ["to be or not to be"] * 20, "y": [*"abcde"] * 4}
+        for path, data in (("numbers.json", numbers), ("texts.json", texts)):
+            content = {"users": ["a"], "num_samples": [20], "user_data": {"a": data}}
+            (root / path).write_text(json.dumps(content))
+        return {"path": str(root / ("texts.json" if "text" in values else "numbers.json"))}
     from PIL import Image
 
     for label in ("cat", "dog"):

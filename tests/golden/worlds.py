@@ -636,6 +636,7 @@ DATA_SETS: dict[str, list[World]] = {
         {"categorical": ["who", "part"]},
     ],
     "images": [{}, {"pixels": 5}],
+    "leaf": [{}, {"text": "words", "vocabulary": 3, "length": 5}, {"text": "characters"}],
     "arrays": [{}, {"standardise": False}],
 }
 """Keys beside those of the generator; a set that is not here has one world."""

@@ -32,7 +32,6 @@ Beside the arrays that it maps, preparing files of the full size holds some 180 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ from fl.data.archives import entries, name_of
 from fl.data.counts import enough, hold, lacking
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.text import encode, table, vocabulary
+from fl.data.text import WORD, encode, table, vocabulary
 
 LENGTH = 25
 FILES = {"training.1600000.processed.noemoticon.csv": 0, "testdata.manual.2009.06.14.csv": 1}
@@ -55,7 +54,6 @@ FILES = {"training.1600000.processed.noemoticon.csv": 0, "testdata.manual.2009.0
 TWEETS, ALL_USERS = 1_600_498, 660_120
 """LEAF's, before users are left out."""
 POLARITIES = {"0": 0, "2": 0, "4": 1}
-WORD = re.compile(r"[\w']+|[.,!?;]")
 
 
 class Tweet(NamedTuple):

@@ -49,8 +49,8 @@ from fl.data.archives import member
 from fl.data.counts import enough, hold
 from fl.data.download import Source
 from fl.data.prepared import Writer
+from fl.data.text import ALPHABET, characters
 
-ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 LENGTH = 80
 LAST = 124_195
 """The last line of the plays, from 0 and without the first line of the file."""
@@ -161,6 +161,4 @@ def _spoken(lines: list[str], title: str) -> Lines:
 
 def numbered(lines: list[str]) -> np.ndarray:
     """A role's lines as one row of characters, uint8 ``[characters]``."""
-    text = re.sub(" +", " ", "".join(f"{line} " for line in lines))
-    numbers = {character: number for number, character in enumerate(ALPHABET)}
-    return np.array([numbers.get(c, len(ALPHABET) - 1) for c in text], np.uint8)
+    return characters(re.sub(" +", " ", "".join(f"{line} " for line in lines)))

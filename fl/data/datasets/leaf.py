@@ -1,0 +1,282 @@
+"""Data of your own in LEAF's JSON, as its preprocessing of any data set leaves them.
+
+S. Caldas, S. M. K. Duddu, P. Wu, T. Li, J. Konečný, H. B. McMahan, V. Smith and A. Talwalkar. LEAF:
+A Benchmark for Federated Settings. 2018. arXiv:1812.01097.
+
+A file has the keys ``users``, ``num_samples`` (of each) and ``user_data``, which has for each user
+the lists ``x`` and ``y``. A path is such a file, a folder of them, or a folder with folders
+``train``, ``test`` and perhaps ``val``, which are the published split; what lies beside these (as
+LEAF's ``raw_data``) is not read. Users are clients, sorted by name; a user may be in several files.
+
+Inputs are vectors of numbers, as LEAF's synthetic and FEMNIST data, or images under ``image``; they
+stay as they are unless ``standardise`` is true. Or they are texts under ``text``: of characters,
+numbered as in LEAF's alphabet of 80, as its Shakespeare; of words, as its Sent140, whose inputs are
+lists with the text in fifth place. Words are numbered by how common they are in what is not the
+split test or val; one token more, ``vocabulary``, is any other word, and fills up. CelebA's, which
+are names of files, are not read: `images` reads these with a table.
+
+Labels that are whole numbers are classes as they stand, from 0 to the largest; a character is a
+class by its place in the alphabet where inputs are characters; other texts are in order.
+
+Memory: one file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from fl.base.errors import DataError, reading
+from fl.base.fields import Count
+from fl.base.files import is_folder
+from fl.base.places import path_of
+from fl.data import columns
+from fl.data.contents import below, stamp
+from fl.data.download import Source
+from fl.data.normalisation import OPEN
+from fl.data.prepared import IDENTITY, SPLIT, Writer
+from fl.data.text import ALPHABET, WORD, characters, encode, vocabulary
+
+LARGEST = 10_000
+"""Of labels that are numbers, so that no phone number becomes a class."""
+
+
+class User(NamedTuple):
+    """What a file has of one of its users, and the published split that the file is, or -1."""
+
+    name: str
+    x: list[Any]
+    y: list[Any]
+    split: int
+    at: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What files hold: users, classes, the shape of an input, and how many samples."""
+
+    users: tuple[str, ...]
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    samples: int
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Users with samples.
+
+    path: the file or folder; image: channels, height and width that the numbers of an input are,
+    say [1, 28, 28]; text: whether inputs are texts of characters or of words; vocabulary: how many
+    words have a token of their own; length: how many words of a text are read; standardise: bring
+    each channel of inputs that are no texts to mean 0 and deviation 1 over the samples that are
+    trained on.
+    """
+
+    path: str
+    image: tuple[Count, ...] | None = None
+    text: Literal["characters", "words"] | None = None
+    vocabulary: Count = 10_000
+    length: Count = 25
+    standardise: bool = False
+
+    sources: ClassVar[tuple[Source, ...]] = ()
+
+    @property
+    def files(self) -> list[Path]:
+        """All that is read."""
+        return [file for file, _ in _files(path_of(self.path))]
+
+    @property
+    def survey(self) -> Survey:
+        """What is in the files; they are read once for each time that one has changed."""
+        with reading(self.path, "cannot be read", "mend its name or its permissions"):
+            return _survey(self, stamp(self.files))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of an input."""
+        return self.survey.shape
+
+    @property
+    def tokens(self) -> int:
+        """How many different characters or words there are; 0 of numbers."""
+        return {None: 0, "characters": len(ALPHABET), "words": self.vocabulary + 1}[self.text]
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self.survey.classes)
+
+    @property
+    def natural(self) -> int | None:
+        """How many users there are."""
+        return len(self.survey.users)
+
+    @property
+    def size(self) -> int:
+        """How many samples there are."""
+        return self.survey.samples
+
+    def read(self, raw: Path, writer: Writer) -> None:
+        """Write x, float32 or tokens, ``[samples, ...]``; y int64, client int32, and split int8."""
+        survey = self.survey
+        place = {name: number for number, name in enumerate(survey.users)}
+        known = self._words()
+        for user in self.users():
+            if not user.y:
+                continue
+            writer.append("x", self._inputs(user, known).reshape(-1, *survey.shape))
+            writer.append("y", columns.numbered(self.labels(user), survey.classes))
+            writer.append("client", np.full(len(user.y), place[user.name], np.int32))
+            if user.split >= 0:
+                writer.append("split", np.full(len(user.y), user.split, np.int8))
+        normalisation = None if self.text else OPEN if self.standardise else IDENTITY
+        writer.describe(survey.classes, normalisation=normalisation)
+
+    def users(self) -> Iterator[User]:
+        """The users of all files."""
+        for file, split in _files(path_of(self.path)):
+            yield from _users(file, split)
+
+    def labels(self, user: User) -> list[str]:
+        """The names of the classes of a user's samples; `DataError` for what is none."""
+        if self.text == "characters" and all(isinstance(y, str) and len(y) == 1 for y in user.y):
+            return [ALPHABET[number] for number in characters("".join(user.y))]
+        for kind in (int, str):
+            if all(type(y) is kind for y in user.y):
+                return [str(y) for y in user.y]
+        odd = next((y for y in user.y if type(y) not in (int, str)), user.y[0])
+        raise DataError(
+            f"{user.at}: y has {odd!r:.50}; allowed: whole numbers alone, or texts alone"
+        )
+
+    def width(self, user: User) -> int:
+        """How many numbers or tokens each input of a user's is; `DataError` for what is none."""
+        if self.text is None:
+            return self._inputs(user, {}).shape[1]
+        lengths = {len(text) for text in _texts(user)}
+        if self.text == "characters" and len(lengths) > 1:
+            raise DataError(
+                f"{user.at}: x has texts of {min(lengths)} and {max(lengths)} characters"
+            )
+        return self.length if self.text == "words" else lengths.pop()
+
+    def _inputs(self, user: User, known: dict[str, int]) -> np.ndarray:
+        if self.text == "characters":
+            return np.stack([characters(text) for text in _texts(user)])
+        if self.text == "words":
+            rows = [
+                encode(WORD.findall(text), known, self.length, self.vocabulary)
+                for text in _texts(user)
+            ]
+            return np.array(rows, np.int32)
+        if any(isinstance(x, str) for x in user.x):
+            allowed = "numbers, or the key `text`: characters, or words"
+            raise DataError(f"{user.at}: x has the text {user.x[0]!r:.50}; allowed: {allowed}")
+        with reading(f"{user.at}: x", "is no list of vectors of one length", "mend the file"):
+            rows_of = np.asarray(user.x, np.float32)
+        if rows_of.ndim == 1 or not np.isfinite(rows_of).all():
+            problem = f"{user.at}: x has single numbers, or ones that are not finite"
+            raise DataError(f"{problem}; allowed: vectors of finite numbers")
+        return rows_of.reshape(len(rows_of), -1)
+
+    def _words(self) -> dict[str, int]:
+        if self.text != "words":
+            return {}
+        counts: Counter[str] = Counter()
+        for user in self.users():
+            if user.split in (-1, SPLIT.index("train")):
+                for text in _texts(user):
+                    counts.update(WORD.findall(text))
+        return vocabulary(counts, self.vocabulary)
+
+
+def _files(path: Path) -> list[tuple[Path, int]]:
+    """The files of a path, each with the number of its published split, or -1."""
+    if not is_folder(path):
+        return [(path, -1)]
+    folders = [(path / name, number) for number, name in enumerate(SPLIT)]
+    parts = [(folder, number) for folder, number in folders if is_folder(folder)] or [(path, -1)]
+    files = [
+        (file, number)
+        for folder, number in parts
+        for file in below(folder)
+        if file.suffix == ".json"
+    ]
+    if not files:
+        raise DataError(
+            f"{path}: holds no .json; allowed: LEAF's files, or train/ and test/ with them"
+        )
+    return files
+
+
+def _users(path: Path, split: int) -> Iterator[User]:
+    with reading(path, "is no JSON"):
+        content = json.loads(path.read_bytes())
+    allowed = "allowed: users, num_samples and user_data, as LEAF writes them"
+    if not isinstance(content, dict) or not {"users", "num_samples", "user_data"} <= content.keys():
+        raise DataError(f"{path}: lacks a key; {allowed}")
+    with reading(path, "is not as LEAF writes it", allowed):
+        for name, count in zip(content["users"], content["num_samples"], strict=True):
+            at = f"{path}: user {name!r}"
+            data = content["user_data"].get(name)
+            if data is None:
+                raise DataError(f"{at}: is not under user_data; {allowed}")
+            x, y = data["x"], data["y"]
+            if not len(x) == len(y) == count:
+                problem = f"{at}: has {len(x)} x and {len(y)} y, and num_samples says {count}"
+                raise DataError(f"{problem}; allowed: as many of each")
+            yield User(str(name), x, y, split, at)
+
+
+def _texts(user: User) -> list[str]:
+    """The inputs as texts; of lists, as Sent140 has them, the fifth item."""
+    texts = [x[4] if isinstance(x, list) and len(x) > 4 else x for x in user.x]
+    for text in texts:
+        if not isinstance(text, str):
+            raise DataError(f"{user.at}: x has {text!r:.50}; allowed: texts, as `text` says")
+    return texts
+
+
+@lru_cache(maxsize=8)
+def _survey(leaf: Leaf, stamped: str) -> Survey:
+    path, samples = path_of(leaf.path), 0
+    users: set[str] = set()
+    labels: set[str] = set()
+    widths: dict[int, str] = {}
+    for user in leaf.users():
+        users.add(user.name)
+        samples += len(user.y)
+        if user.y:
+            labels.update(leaf.labels(user))
+            widths.setdefault(leaf.width(user), user.at)
+    classes = _classes(path, leaf.text, labels)
+    columns.check_classes(path, "y", sorted(labels), samples)
+    for (width, at), (other, there) in pairwise(widths.items()):
+        problem = f"{there}: x has inputs of {other}, and in {at} of {width}"
+        raise DataError(f"{problem}; allowed: one length")
+    [width] = widths
+    shape = (width,) if leaf.image is None else leaf.image
+    if np.prod(shape) != width or (leaf.image is not None and (leaf.text or len(shape) != 3)):
+        problem = f"{path}: image is {list(shape)}, and x has {width} each"
+        raise DataError(f"{problem}; allowed: channels, height and width of as many numbers")
+    return Survey(tuple(sorted(users)), classes, shape, samples)
+
+
+def _classes(path: Path, text: str | None, labels: set[str]) -> tuple[str, ...]:
+    if text == "characters" and labels <= set(ALPHABET):
+        return tuple(ALPHABET)
+    if not all(label.isdecimal() for label in labels):
+        return tuple(columns.in_order(labels))
+    most = max(map(int, labels), default=0)
+    if most > LARGEST:
+        raise DataError(f"{path}: y has the label {most}; allowed: classes from 0 to {LARGEST}")
+    return tuple(map(str, range(most + 1)))
