@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 BROKEN = ("cannot be read as a picture", "get it again, or its archive")
 """What is wrong with what Pillow cannot read, and what to do."""
 
+GREY = ("1", "L", "LA")
+KINDS = (*GREY, "P", "RGB", "RGBA", "CMYK")
+"""Pillow's names of the kinds of images that are taken."""
+
 EXIF, ORIENTATION, UPSIDE_DOWN = "exif", 0x0112, 4
 """What Pillow calls EXIF data, the number of the orientation there, and the last of its values by
 which height and width stay what they are."""
@@ -66,8 +70,20 @@ def decode(
         picture = picture.crop(_middle(*picture.size) if crop == "centre" else crop)
     if size is not None and picture.size != size[::-1]:
         picture = picture.resize(size[::-1], Image.Resampling[resample.upper()])
-    pixels = np.asarray(picture)
-    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    return _pixels(picture)
+
+
+def pixels(picture: Image) -> np.ndarray:
+    """A picture of the user's own in memory, uint8: ``[1, height, width]`` where it is grey, else
+    ``[3, height, width]``; `DataError` for one whose mode is none of `KINDS`.
+    """
+    mode = "L" if picture.mode in GREY else "RGB"
+    return _pixels(_in_mode(picture, mode, KINDS, "a picture"))
+
+
+def _pixels(picture: Image) -> np.ndarray:
+    array = np.asarray(picture)
+    return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
 def look(picture: Path | bytes, name: str) -> tuple[str, tuple[int, int]]:

@@ -14,6 +14,7 @@ import numpy as np
 from fl.base import files
 from fl.base.errors import ConfigError, FedloomError, Where
 from fl.data.datasets.arrays import check
+from fl.data.images import pixels
 from fl.notebook.plainly import plainly
 
 AT = Where("fl.arrays")
@@ -64,8 +65,8 @@ def arrays(
     Args:
         x: Inputs [samples, ...]: floating-point numbers, which are normalised; images of 8 bits
             [samples, channels, height, width]; other whole numbers are tokens. Or a map-style
-            ``torch.utils.data.Dataset`` of pairs of input and label; it must give the same each
-            time.
+            ``torch.utils.data.Dataset`` of pairs of input (an array, a tensor or a picture of
+            Pillow's) and label; it must give the same each time, so no transform of it may draw.
         y: Labels [samples], whole numbers or texts; left out beside a data set.
         client: Whose each sample is, for the partition ``natural``.
         domain: Where each sample is from, for the partitions by domain.
@@ -96,15 +97,16 @@ def _pairs(dataset: Any) -> tuple[Any, Any]:
     except (TypeError, ValueError):
         problem = f"is a {type(dataset).__name__} that does not give pairs, and y is missing"
         raise ConfigError(AT / "x", problem, "x and y, or a data set of (input, label)") from None
-    first = np.asarray(inputs[0])
-    for place, sample in enumerate(inputs):
-        if np.asarray(sample).shape != first.shape or np.asarray(sample).dtype != first.dtype:
-            shown = f"{np.asarray(sample).dtype} {list(np.asarray(sample).shape)}"
+    x = [pixels(sample) if hasattr(sample, "getbands") else np.asarray(sample) for sample in inputs]
+    for place, sample in enumerate(x):
+        if sample.shape != x[0].shape or sample.dtype != x[0].dtype:
+            shown = f"{sample.dtype} {list(sample.shape)}"
             problem = (
-                f"is {shown} in sample {place}, and {first.dtype} {list(first.shape)} in the first"
+                f"is {shown} in sample {place}, and {x[0].dtype} {list(x[0].shape)} in the first"
             )
-            raise ConfigError(AT / "x", problem, "inputs of one shape and type, such as tensors")
-    return np.stack([np.asarray(sample) for sample in inputs]), [int(label) for label in labels]
+            allowed = "inputs of one shape and type, such as images that a transform resizes"
+            raise ConfigError(AT / "x", problem, allowed)
+    return np.stack(x), np.stack([np.asarray(label) for label in labels])
 
 
 def _array(key: str, value: Any) -> np.ndarray:

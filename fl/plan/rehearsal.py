@@ -390,10 +390,22 @@ def _network(
         if exhausted(error):
             problem = f"{model.text} on {dataset.text} takes more memory than this machine gives"
             raise ConfigError(model.at, problem, "a smaller model") from None
-        problem = f"{model.text} does not take the inputs of {dataset.text}, {_told(kind)} "
-        problem += f"({type(error).__name__}: {error})"
-        raise ConfigError(model.at, problem, "a model for such inputs") from None
+        problem = f"{model.text} does not take the inputs of {dataset.text}, {_told(kind)}"
+        # A model that takes a shape apart says no more than how long it is.
+        if "values to unpack" not in str(error):
+            problem += f" ({type(error).__name__}: {error})"
+        raise ConfigError(model.at, problem, _suited(kind)) from None
     return network
+
+
+def _suited(kind: Inputs) -> str:
+    """The models that take such inputs, in words."""
+    if kind.parts or kind.tokens:
+        return "a model for such inputs" if kind.parts else "a model for tokens, such as lstm"
+    if len(kind.shape) == 3:
+        order = "a model for such inputs; images are [channels, height, width]"
+        return f"{order}, and not of too few pixels"
+    return "a model for such inputs, such as mlp; images are [channels, height, width]"
 
 
 def _told(kind: Inputs) -> str:

@@ -10,12 +10,16 @@ import pandas as pd
 import planning
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from PIL import Image
+from torch.utils.data import Dataset, TensorDataset
 
 import fl
 from fl.base.errors import FedloomError
 from fl.data.prepared import Prepared
 from fl.plan import plan
+from fl.pytorch.vision import torchvision
+
+transforms = torchvision.transforms
 
 X = np.random.default_rng(0).normal(3.0, 2.0, (60, 4)).astype(np.float32)
 Y = np.arange(60) % 3
@@ -91,6 +95,50 @@ def test_a_data_set_of_pytorch_is_read_sample_by_sample() -> None:
     assert fl.run(dataset=tokens, **{**call, "rounds": 1}).table()["mean"].notna().all()
 
 
+class Photos(Dataset[Any]):
+    """As torchvision's data sets are: pictures of Pillow's, a transform, and labels."""
+
+    def __init__(self, pixels: np.ndarray, transform: Any = None) -> None:
+        self._pixels, self._transform = pixels, transform
+
+    def __len__(self) -> int:
+        return len(self._pixels)
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        picture = Image.fromarray(self._pixels[i])
+        return (self._transform(picture) if self._transform else picture), int(Y[i])
+
+
+PIXELS = np.random.default_rng(1).integers(0, 256, (60, 8, 9, 3), dtype=np.uint8)
+
+
+def test_pictures_of_a_data_set_of_torchvision_have_their_channels_first() -> None:
+    to_8_bits = transforms.PILToTensor()
+    for x in (Photos(PIXELS), Photos(PIXELS, to_8_bits), PIXELS.transpose(0, 3, 1, 2)):
+        made = fl.arrays(x) if isinstance(x, Photos) else fl.arrays(x, Y)
+        assert np.array_equal(made.arrays["x"], PIXELS.transpose(0, 3, 1, 2))
+        assert np.array_equal(made.arrays["y"], Y)
+    grey = fl.arrays(Photos(PIXELS[..., 0])).arrays["x"]
+    assert np.array_equal(grey, PIXELS[:, None, :, :, 0])
+    scaled = transforms.Compose([transforms.Resize((8, 8)), transforms.ToTensor()])
+    own = fl.arrays(Photos(PIXELS, scaled))
+    assert (own.arrays["x"].dtype, own.arrays["x"].shape) == (np.float32, (60, 3, 8, 8))
+    call = {**CALL, "partition": {"homogeneous": {"clients": 2}}, "model": "cnn", "rounds": 1}
+    assert fl.run(dataset=own, **call).table()["mean"].notna().all()
+
+
+def test_a_model_for_images_on_a_table_is_refused_by_name_and_shape() -> None:
+    call = {**CALL, "partition": {"homogeneous": {"clients": 2}}, "model": "cnn"}
+    with pytest.raises(FedloomError) as caught:
+        fl.run(dataset=fl.arrays(X, Y, name="rows"), **call)
+    said = str(caught.value)
+    assert "models.0.cnn: cnn does not take the inputs of arrays(path=data/arrays/rows-" in said
+    assert ", of shape (4,); allowed: a model for such inputs, such as mlp; images are " in said
+    assert "unpack" not in said
+    with pytest.raises(FedloomError, match=r"of shape \(8, 9, 3\).*channels, height, width"):
+        fl.run(dataset=fl.arrays(PIXELS / 255, Y), **call)
+
+
 class Ragged:
     def __len__(self) -> int:
         return 2
@@ -112,6 +160,20 @@ WRONG = {
     "ragged": (
         lambda: fl.arrays(Ragged()),
         "float32 [2] in sample 1, and float32 [1] in the first",
+    ),
+    "channels last": (
+        lambda: fl.arrays(PIXELS, Y),
+        "x is uint8 [60, 8, 9, 3], with channels last; allowed: images as [samples, channels, "
+        "height, width]; write x.transpose(0, 3, 1, 2) in place of x",
+    ),
+    "no channels": (lambda: fl.arrays(PIXELS[..., 0], Y), "write x[:, None] in place of x"),
+    "deep pictures": (
+        lambda: fl.arrays(Photos(np.full((60, 8, 9), 300, np.uint16))),
+        "a picture: is a picture of mode I;16; allowed: RGB, 1, L",
+    ),
+    "scores": (
+        lambda: fl.arrays(TensorDataset(torch.tensor(X), torch.eye(3)[Y])),
+        "y is [60, 3], and there are 60 inputs",
     ),
     "name": (lambda: fl.arrays(X, Y, name="a/b"), "fl.arrays: name: is 'a/b'"),
 }

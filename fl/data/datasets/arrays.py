@@ -135,6 +135,12 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
         raise DataError(
             f"{problem}; allowed: numbers [samples, ...] of one dimension more or several"
         )
+    if x.dtype == np.uint8 and (rather := _channels_first(x.shape)):
+        problem = f"{name}: x is uint8 {list(x.shape)}, as images without a place for channels are"
+        if x.ndim == 4:
+            problem = f"{name}: x is uint8 {list(x.shape)}, with channels last"
+        allowed = "allowed: images as [samples, channels, height, width]"
+        raise DataError(f"{problem}; {allowed}; write {rather} in place of x")
     wrong = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
     if wrong.any():
         more = f" and of {int(wrong.sum()) - 1} others" if wrong.sum() > 1 else ""
@@ -162,6 +168,16 @@ def _check_names(key: str, values: np.ndarray, samples: int, name: str) -> None:
     others = set(values.tolist()) - set(SPLIT)
     if key == "split" and others:
         raise DataError(f"{name}: split has {min(map(str, others))!r}; allowed: {', '.join(SPLIT)}")
+
+
+def _channels_first(shape: tuple[int, ...]) -> str:
+    """What brings images of such a shape into order; "" where they are."""
+    if len(shape) == 3:
+        return "x[:, None]"
+    colours = (1, 3, 4)
+    if len(shape) == 4 and shape[3] in colours and shape[1] not in colours:
+        return "x.transpose(0, 3, 1, 2)"
+    return ""
 
 
 def _has_tokens(x: np.ndarray) -> bool:

@@ -40,14 +40,10 @@ from fl.base.places import path_of
 from fl.data import columns, pictures
 from fl.data.contents import below, stamp
 from fl.data.download import Source
-from fl.data.images import BROKEN, decode, look
+from fl.data.images import BROKEN, GREY, KINDS, decode, look
 from fl.data.normalisation import OPEN
 from fl.data.pictures import Listed
 from fl.data.prepared import Writer
-
-GREY = ("1", "L", "LA")
-KINDS = (*GREY, "P", "RGB", "RGBA", "CMYK")
-"""Pillow's names of the kinds of images that are taken."""
 
 
 @dataclass(frozen=True)
