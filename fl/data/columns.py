@@ -117,11 +117,11 @@ def _texts(values: pd.Series[Any], empty: bool) -> np.ndarray:
 
 
 def _splits(values: pd.Series[Any], empty: bool) -> np.ndarray:
-    """The published split of each row as its number in `SPLIT`, int8; -1 where there is none."""
+    """Names of splits."""
     texts = _texts(values, empty)
     known = np.isin(texts, [*SPLIT, ""])
     Wrong.check(~known, lambda row: f"is {texts[row]!r}; allowed: {', '.join(SPLIT)}")
-    return np.array([SPLIT.index(text) if text else -1 for text in texts], np.int8)
+    return texts
 
 
 NAMED = ("is_string", "is_large_string", "is_integer", "is_boolean", "is_floating", "is_dictionary")

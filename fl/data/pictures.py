@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from fl.base.errors import DataError, reading
 from fl.base.files import is_file
@@ -19,11 +18,8 @@ from fl.data.contents import below
 from fl.data.prepared import SPLIT
 
 ENDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
-SPLITS = {
-    name: SPLIT.index("val" if name.startswith("val") else name)
-    for name in ("train", "test", "val", "valid", "validation")
-}
-"""What folders and files of splits are called, and the number of each split."""
+SPLITS = {name: name for name in SPLIT} | {"valid": "val", "validation": "val"}
+"""The split by what its folders and files are called."""
 SHARD = re.compile(r"([a-z]+)(?:-\d{5}-of-\d{5})?\.(?:parquet|pq)", re.IGNORECASE)
 """What Hugging Face calls the files of a split, ``train-00000-of-00002.parquet``."""
 BATCH = 100
@@ -32,7 +28,7 @@ BATCH = 100
 
 @dataclass(frozen=True)
 class Listed:
-    """Pictures with the label of each, and its client and split (a number in `SPLIT`) if any.
+    """Pictures with the label of each, and its client and published split if any.
 
     Attributes:
         files: What is read: pictures, or Parquet files that hold them in ``column``.
@@ -43,7 +39,7 @@ class Listed:
     labels: tuple[str, ...]
     order: tuple[str, ...]
     clients: tuple[str, ...] = ()
-    splits: tuple[int, ...] = ()
+    splits: tuple[str, ...] = ()
     column: str = ""
 
     def pictures(self) -> Iterator[tuple[str, Path | bytes]]:
@@ -60,7 +56,7 @@ def in_folders(top: Path) -> Listed:
     split_of = _split_folders(top, _folders(top))
     files: list[Path] = []
     labels: list[str] = []
-    splits: list[int] = []
+    splits: list[str] = []
     for parent in split_of or [top]:
         for folder in _folders(parent):
             inside = [file for file in below(folder) if _is_image(file)]
@@ -74,9 +70,9 @@ def in_folders(top: Path) -> Listed:
     return Listed(tuple(files), tuple(labels), _classes(top, labels), splits=tuple(splits))
 
 
-def _split_folders(top: Path, folders: list[Path]) -> dict[Path, int]:
-    """The published split of each folder, by its number in `SPLIT`, in that order; empty if the
-    folders are classes.
+def _split_folders(top: Path, folders: list[Path]) -> dict[Path, str]:
+    """The published split of each folder, in the order of `SPLIT`; empty if the folders are
+    classes.
 
     A folder that is called like a split may be a class, as trains are of vehicles: then its images
     lie in it, and other classes beside it.
@@ -88,18 +84,14 @@ def _split_folders(top: Path, folders: list[Path]) -> dict[Path, int]:
     named = {folder: SPLITS[folder.name.lower()] for folder in folders if _split_name(folder)}
     if not any(child.is_dir() for folder in named for child in folder.iterdir()):
         return {}
-    splits = sorted(named.values())
-    if (
-        len(named) < len(folders)
-        or len({*splits}) < len(splits)
-        or SPLIT.index("train") != splits[0]
-    ):
+    splits = [*named.values()]
+    if len(named) < len(folders) or len({*splits}) < len(splits) or "train" not in splits:
         listed = ", ".join(folder.name for folder in folders[:20])
         raise DataError(
             f"{top}: has the folders {listed}; allowed: folders of classes alone, or of splits"
             " alone: train, and beside it test, val (or valid, validation)"
         )
-    return dict(sorted(named.items(), key=lambda item: item[1]))
+    return dict(sorted(named.items(), key=lambda item: SPLIT.index(item[1])))
 
 
 def _split_name(folder: Path) -> bool:
@@ -168,7 +160,7 @@ def in_parquet(path: Path, files: Sequence[Path], keys: Mapping[str, str]) -> Li
     """
     texts: dict[str, list[str]] = {key: [] for key in keys if key != "image"}
     splits = [] if "split" in keys else _shards(path, files)
-    published: list[int] = []
+    published: list[str] = []
     for place, file in enumerate(files):
         if not holds(file, keys["image"]):
             problem = f"column {keys['image']!r} holds no pictures"
@@ -218,7 +210,7 @@ def _named(path: Path, text: str, names: Sequence[str]) -> str:
     return names[int(text)]
 
 
-def _shards(path: Path, files: Sequence[Path]) -> list[int]:
+def _shards(path: Path, files: Sequence[Path]) -> list[str]:
     """The split of each file by its name, or by its folder's; none where no name is a split's."""
     by_name = [
         SPLITS.get(match[1].lower() if (match := SHARD.fullmatch(file.name)) else "")
@@ -250,20 +242,20 @@ def _held(path: Path, column: str) -> Iterator[tuple[str, bytes]]:
                 yield name, content
 
 
-def _texts(path: Path, keys: Mapping[str, str]) -> dict[str, list[Any]]:
+def _texts(path: Path, keys: Mapping[str, str]) -> dict[str, list[str]]:
     """The columns of a table by the keys that name them."""
     there = columns.names(path)
     for key, column in keys.items():
         columns.require(path, there, key, column)
     kinds = {column: SPLIT_NAME if key == "split" else TEXT for key, column in keys.items()}
-    texts: dict[str, list[Any]] = {key: [] for key in keys}
+    texts: dict[str, list[str]] = {key: [] for key in keys}
     for piece in columns.pieces(path, kinds):
         for key, column in keys.items():
             texts[key] += piece[column].tolist()
     return texts
 
 
-def _listed(path: Path, files: tuple[Path, ...], texts: Mapping[str, list[Any]]) -> Listed:
+def _listed(path: Path, files: tuple[Path, ...], texts: Mapping[str, list[str]]) -> Listed:
     return Listed(
         files=files,
         labels=tuple(texts["label"]),

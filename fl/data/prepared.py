@@ -68,9 +68,13 @@ class Writer:
                 rows.close()
         shutil.rmtree(self.temporary, ignore_errors=True)
 
-    def save(self, name: str, array: np.ndarray) -> None:
-        """Store a whole array under one of the names in `ARRAYS`, or one such as `INPUT`."""
-        np.save(self._path(name), array, allow_pickle=False)
+    def save(self, name: str, array: np.ndarray | Sequence[str]) -> None:
+        """Store a whole array under one of the names in `ARRAYS`, or one such as `INPUT`.
+
+        Published splits may be numbers or names, ``save("split", ["train", "test", ...])``;
+        `DataError` for another name. So it is of `append` and `add`.
+        """
+        np.save(self._path(name), self._settled(name, array), allow_pickle=False)
 
     def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.memmap[Any, Any]:
         """A writable, zero-filled array on disk, for sets that do not fit in memory.
@@ -85,8 +89,9 @@ class Writer:
                 os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         return array
 
-    def append(self, name: str, rows: np.ndarray) -> None:
+    def append(self, name: str, rows: np.ndarray | Sequence[str]) -> None:
         """Add rows ``[n, ...]`` to an array whose length is not known before its end."""
+        rows = self._settled(name, rows)
         if name not in self._growing:
             self._growing[name] = Rows(self._path(name), rows)
         self._growing[name].add(rows)
@@ -148,6 +153,17 @@ class Writer:
         sync_folder(self.temporary)
         while not move(self.temporary, self.folder) and not (self.folder / DESCRIPTION).exists():
             erase(self.folder)  # What is there was never finished, or is being made anew.
+
+    def _settled(self, name: str, array: np.ndarray | Sequence[str]) -> np.ndarray:
+        """The array; names of splits as numbers."""
+        given = np.asarray(array)
+        if name != "split" or given.dtype.kind not in "UO":
+            return given
+        others = {str(text) for text in given.tolist()} - {*SPLIT}
+        if others:
+            problem = f"{self.folder}: array split has {min(others)!r}"
+            raise DataError(f"{problem}; allowed: {', '.join(SPLIT)}")
+        return np.array([SPLIT.index(text) for text in given.tolist()], np.int8)
 
     def _path(self, name: str) -> Path:
         if name not in ARRAYS and not INPUT.fullmatch(name):

@@ -53,6 +53,21 @@ def test_round_trip(tmp_path):
     data.verify()
 
 
+def test_splits_may_be_named(tmp_path):
+    expected = [0, 1, 2, 0, 0, 1, 2, 0, 0, 0]
+    texts = [("train", "test", "val")[number] for number in expected]
+    for place, given in enumerate((texts, np.array(texts), np.array(texts, object))):
+        split = Prepared.open(write(tmp_path / str(place), split=given)).split
+        assert split.dtype == np.int8
+        assert split.tolist() == expected
+    with Writer(tmp_path / "grown") as writer:
+        for x, y, split in zip(X, Y, texts, strict=True):
+            writer.add(x=x, y=y, split=split)
+        writer.describe(["a", "b", "c"])
+        writer.finish(META)
+    assert Prepared.open(tmp_path / "grown").split.tolist() == expected
+
+
 def test_arrays_are_mapped_and_read_only(tmp_path):
     data = Prepared.open(write(tmp_path / "toy"))
     assert isinstance(data.x, np.memmap)
@@ -67,6 +82,7 @@ def test_arrays_are_mapped_and_read_only(tmp_path):
         ("y", np.arange(10) % 4, "labels run from 0 to 3; allowed: 0 to 2"),
         ("client", np.zeros(10), r"array client is float64 \[10\]"),
         ("split", np.full(10, 3, np.int8), "array split has unknown numbers; allowed: 0 to 2"),
+        ("split", ["train", "dev"] * 5, "array split has 'dev'; allowed: train, test, val"),
         ("mask", np.zeros((10, 3), np.uint8), r"array mask is uint8 \[10, 3\]; allowed: a mask of"),
         ("text", np.zeros((10, 4)), r"array text is float64 \[10, 4\]; allowed: a text of whole"),
     ],

@@ -96,7 +96,7 @@ class Arrays:
             numbers = columns.numbered(map(str, arrays["domain"].tolist()), domains)
             writer.save("domain", numbers.astype(np.int32))
         if "split" in arrays:
-            writer.save("split", columns.numbered(arrays["split"].tolist(), SPLIT).astype(np.int8))
+            writer.save("split", arrays["split"])
         scale = 1 / 255 if arrays["x"].dtype == np.uint8 else 1.0
         normalisation: dict[str, Any] | None
         normalisation = {**(OPEN if self.standardise else IDENTITY), "scale": scale}

@@ -109,7 +109,7 @@ class Images:
             order = columns.in_order(listed.clients)
             writer.save("client", columns.numbered(listed.clients, order).astype(np.int32))
         if listed.splits:
-            writer.save("split", np.array(listed.splits, np.int8))
+            writer.save("split", listed.splits)
         writer.describe(listed.order, normalisation={**OPEN, "scale": 1 / 255})
 
 

@@ -50,12 +50,12 @@ LARGEST = 10_000
 
 
 class User(NamedTuple):
-    """What a file has of one of its users, and the published split that the file is, or -1."""
+    """What a file has of one of its users, and the published split that the file is, or ""."""
 
     name: str
     x: list[Any]
     y: list[Any]
-    split: int
+    split: str
     at: str
 
 
@@ -136,8 +136,8 @@ class Leaf:
             writer.append("x", self._inputs(user, known).reshape(-1, *survey.shape))
             writer.append("y", columns.numbered(self.labels(user), survey.classes))
             writer.append("client", np.full(len(user.y), place[user.name], np.int32))
-            if user.split >= 0:
-                writer.append("split", np.full(len(user.y), user.split, np.int8))
+            if user.split:
+                writer.append("split", [user.split] * len(user.y))
         normalisation = None if self.text else OPEN if self.standardise else IDENTITY
         writer.describe(survey.classes, normalisation=normalisation)
 
@@ -193,21 +193,20 @@ class Leaf:
             return {}
         counts: Counter[str] = Counter()
         for user in self.users():
-            if user.split in (-1, SPLIT.index("train")):
+            if user.split in ("", "train"):
                 for text in _texts(user):
                     counts.update(WORD.findall(text))
         return vocabulary(counts, self.vocabulary)
 
 
-def _files(path: Path) -> list[tuple[Path, int]]:
-    """The files of a path, each with the number of its published split, or -1."""
+def _files(path: Path) -> list[tuple[Path, str]]:
+    """The files of a path, each with its published split, or ""."""
     if not is_folder(path):
-        return [(path, -1)]
-    folders = [(path / name, number) for number, name in enumerate(SPLIT)]
-    parts = [(folder, number) for folder, number in folders if is_folder(folder)] or [(path, -1)]
+        return [(path, "")]
+    splits = [(path / name, name) for name in SPLIT if is_folder(path / name)]
     files = [
-        (file, number)
-        for folder, number in parts
+        (file, split)
+        for folder, split in splits or [(path, "")]
         for file in below(folder)
         if file.suffix == ".json"
     ]
@@ -218,7 +217,7 @@ def _files(path: Path) -> list[tuple[Path, int]]:
     return files
 
 
-def _users(path: Path, split: int) -> Iterator[User]:
+def _users(path: Path, split: str) -> Iterator[User]:
     with reading(path, "is no JSON"):
         content = json.loads(path.read_bytes())
     allowed = "allowed: users, num_samples and user_data, as LEAF writes them"

@@ -180,9 +180,7 @@ class Table:
 
 def _there(cells: np.ndarray) -> np.ndarray:
     """Which cells are not empty, as `columns.pieces` gives them."""
-    if cells.dtype == object:
-        return cells != ""
-    return ~np.isnan(cells) if cells.dtype.kind == "f" else cells >= 0
+    return cells != "" if cells.dtype == object else ~np.isnan(cells)
 
 
 @lru_cache(maxsize=32)
