@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import planning
 import pytest
 import yaml
-from PIL import Image
 
-from fl.base import fields
+from fl.base import fields, plugins
 from fl.cli import catalogue, reference
 from fl.plan import plan
 from fl.plan.config import Settings, Study
@@ -35,6 +41,7 @@ MOST_WORDS = {
     "config/README.md": 2000,
     "docs/architecture.md": 1000,
     "docs/training-core.md": 1800,
+    "docs/your-data.md": 900,
 }
 
 
@@ -57,7 +64,7 @@ def test_every_example_of_the_guide_is_planned(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    files_of_ones_own(tmp_path)
+    (tmp_path / "cifar").mkdir()
     shutil.copytree(ROOT / "config", tmp_path / "config")
     settings, study = {}, {**BASE, **example}
     if not example.keys() <= fields.fields(Study).keys():
@@ -70,21 +77,6 @@ def test_every_example_of_the_guide_is_planned(
 
 def write(path: Path, values: dict) -> None:
     path.write_text(yaml.safe_dump(values, sort_keys=False))
-
-
-def files_of_ones_own(folder: Path) -> None:
-    """The tables, images and mirror that examples name."""
-    (folder / "cifar").mkdir()
-    for label in "ab":
-        (folder / "photos" / label).mkdir(parents=True)
-        for i in range(8):
-            Image.new("L", (8, 8), i).save(folder / "photos" / label / f"{i}.png")
-    images = sorted(path.relative_to(folder) for path in folder.glob("photos/*/*"))
-    labels, places = list("ab" * 8), [1] * 8 + [2] * 8
-    people = {"age": range(16), "diagnosis": labels, "hospital": places}
-    scans = {"file": map(str, images), "finding": labels, "site": places}
-    pd.DataFrame(people).to_csv(folder / "patients.csv", index=False)
-    pd.DataFrame(scans).to_csv(folder / "scans.csv", index=False)
 
 
 def test_links_between_documents_lead_somewhere() -> None:
@@ -135,3 +127,54 @@ def test_modules_and_files_that_pages_and_docstrings_name_exist() -> None:
         if not exists(name)
     ]
     assert not gone
+
+
+YOUR_DATA = ROOT / "docs" / "your-data.md"
+
+
+def test_every_block_on_data_of_ones_own_ends_in_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", YOUR_DATA.read_text(), re.S | re.M)
+    assert len(blocks) == YOUR_DATA.read_text().count("```") // 2
+    names = types.ModuleType("docs_your_data")
+    monkeypatch.setitem(sys.modules, names.__name__, names)
+    tables: list[pd.DataFrame] = []
+    for number, (language, block) in enumerate(blocks):
+        if language == "sh":
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+            subprocess.run(["bash", "-euc", block], check=True, env={**os.environ, "PATH": path})
+        elif file := re.match(r"# (mylab/\S+)\n", block):
+            assert Path(file[1]).is_file(), "what `fl new` has written is replaced"
+            Path(file[1]).write_text(block)
+        else:
+            exec(compile(block, f"your-data.md, block {number}", "exec"), vars(names))
+        if number == 0:
+            monkeypatch.setattr(names, "compare", recorded(names.compare, tables))
+    assert len(tables) == 9
+    for table in tables:
+        assert table["method"].tolist() == ["local", "fedavg"]
+        assert table["mean"].between(0, 1).all()
+        assert table["n_missing"].eq(0).all()
+    clients = [int(table["n_clients"].iloc[0]) for table in tables]
+    assert clients == [5, 5, 4, 4, 4, 4, 4, 4, 4]
+
+
+def recorded(compare: Callable[..., pd.DataFrame], tables: list[pd.DataFrame]) -> Any:
+    """The page's function, whose tables are kept."""
+    return lambda *given: tables.append(compare(*given))
+
+
+def test_the_line_of_yaml_on_data_of_ones_own_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    [line] = re.findall(r"^`(datasets: .*)`\.$", YOUR_DATA.read_text(), re.M)
+    rows = {"target": [0, 1] * 30, "hospital": [1, 2, 3] * 20, "radius": range(60)}
+    pd.DataFrame(rows).to_csv("biopsies.csv", index=False)
+    config = planning.write_config(tmp_path, yaml.safe_load(line) | {"partitions": ["natural"]})
+    assert len(plan.make(config).bundles) == 1

@@ -33,7 +33,7 @@ def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def test_two_steps_of_apfl_are_those_of_the_paper() -> None:
+def test_two_steps_are_those_of_the_paper() -> None:
     """Rate .1 from w = v = 0, alpha .5; the gradient of the loss at weights (u, -u) is -s(-2u)."""
     simulation = of("apfl", ONE, rounds=1, local_steps=2)
     state = trained(simulation)
@@ -51,7 +51,7 @@ def test_two_steps_of_apfl_are_those_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize(("alpha", "other"), [(0.0, "fedavg"), (1.0, "local")])
-def test_apfl_without_one_of_its_models_is_the_other(alpha: float, other: str) -> None:
+def test_without_one_of_its_models_it_is_the_other(alpha: float, other: str) -> None:
     clients: list[Samples] = [[(1, 0), (2, 1)], [(3, 0)]]
     simulation = of("apfl", clients, {"alpha": alpha, "adapt": False}, rounds=3)
     state = trained(simulation)
