@@ -59,7 +59,7 @@ def in_folders(top: Path) -> Listed:
     splits: list[str] = []
     for parent in split_of or [top]:
         for folder in _folders(parent):
-            inside = [file for file in below(folder) if _is_image(file)]
+            inside = [file for file in below(folder) if is_image(file)]
             if not inside:
                 raise DataError(f"{folder}: holds no image; allowed: {_allowed()}")
             files += inside
@@ -102,7 +102,7 @@ def _folders(top: Path) -> list[Path]:
     """The folders in a folder, in which no image may lie beside them."""
     inside = sorted(path for path in top.iterdir() if not path.name.startswith("."))
     for path in inside:
-        if _is_image(path):
+        if is_image(path):
             raise DataError(
                 f"{path}: lies in no folder of a class; allowed: {top}/CLASS/{path.name}"
             )
@@ -112,7 +112,8 @@ def _folders(top: Path) -> list[Path]:
     return folders
 
 
-def _is_image(path: Path) -> bool:
+def is_image(path: Path) -> bool:
+    """Whether a file is one by its name."""
     return path.suffix.lower() in ENDS and not path.is_dir()
 
 

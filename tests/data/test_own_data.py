@@ -574,6 +574,7 @@ def test_a_folder_of_classes_comes_out_as_it_went_in(
     expected = np.array(photos(tmp_path / "photos", mode)).reshape(6, 6, 5, colours)
     (tmp_path / "photos" / ".DS_Store").write_text("left by a program")
     (tmp_path / "photos" / "cat" / "notes.txt").write_text("of the photographer's")
+    (tmp_path / "photos" / "notes.parquet").write_text("beside images")
     made = dataset("images", tmp_path / "photos")
     assert (made.size, made.shape, made.classes) == (6, (colours, 6, 5), 2)
     assert made.natural is None

@@ -120,8 +120,9 @@ def _listed(images: Images, stamped: str) -> Listed:
     if not is_folder(path):
         held = pictures.holds(path, images.image)
         return pictures.in_parquet(path, [path], keys) if held else pictures.by_table(path, keys)
-    files = [file for file in below(path) if file.suffix in columns.PARQUET]
-    if files:
+    inside = list(below(path))
+    files = [file for file in inside if file.suffix in columns.PARQUET]
+    if files and not any(map(pictures.is_image, inside)):
         return pictures.in_parquet(path, files, keys)
     for key in ("client", "split"):
         if key in keys:
