@@ -26,6 +26,8 @@ EMPTY = ("", "?", "N/A", "NA", "NULL", "NaN", "None", "nan", "null")
 """What stands for an empty cell where numbers or dates stand, without blanks around it."""
 INDEX = re.compile(r"__index_level_[0-9]+__")
 """The columns in which pandas keeps the index of a table in Parquet."""
+CATEGORIES = 1000
+"""Different values of a column that becomes a feature for each."""
 LISTED = 20
 """Columns that one message names."""
 
@@ -102,8 +104,10 @@ def _no(values: pd.Series[Any], row: int, what: str) -> str:
 
 
 def _texts(values: pd.Series[Any], empty: bool) -> np.ndarray:
-    """Texts; of Parquet's floats, which are whole numbers where a cell can be empty, as such."""
-    gaps = values.isna() | (values.astype(str) == "")
+    """Texts without blanks around them; of Parquet's floats, which are whole numbers where a cell
+    can be empty, as such.
+    """
+    gaps = values.isna() | (values.astype(str).str.strip() == "")
     if not empty:
         Wrong.check(gaps, lambda _: "is empty; allowed: a name")
     if values.dtype.kind == "f":
@@ -113,7 +117,7 @@ def _texts(values: pd.Series[Any], empty: bool) -> np.ndarray:
         Wrong.check(broken, lambda row: f"{values.iloc[row]} is no class; {allowed}")
         values = values.fillna(0).astype(np.int64)
     pairs = zip(values, gaps, strict=True)
-    return np.array(["" if gap else str(value) for value, gap in pairs], object)
+    return np.array(["" if gap else str(value).strip() for value, gap in pairs], object)
 
 
 def _splits(values: pd.Series[Any], empty: bool) -> np.ndarray:
@@ -290,10 +294,18 @@ def check_classes(path: Path, key: str, classes: Sequence[str], samples: int) ->
         raise DataError(f"{path}: has no rows; allowed: at least one below the header")
     if len(classes) < 2:
         raise DataError(f"{path}: {key} has one value only, {classes[0]!r}; allowed: two classes")
-    check_repeated(path, key, classes, samples)
+    _check_repeated(path, key, classes, samples)
 
 
-def check_repeated(path: Path, key: str, values: Sequence[str], samples: int) -> None:
+def check_categories(path: Path, name: str, values: Sequence[str], samples: int) -> None:
+    """Raise a `DataError` for a column with too many values to be as many features."""
+    if len(values) > CATEGORIES:
+        problem = f"{path}: column {name!r} has {len(values)} different values"
+        raise DataError(f"{problem}; allowed: up to {CATEGORIES}, or name it under `drop`")
+    _check_repeated(path, f"column {name!r}", values, samples)
+
+
+def _check_repeated(path: Path, key: str, values: Sequence[str], samples: int) -> None:
     """Raise a `DataError` for a column in which nearly every row has a value of its own."""
     if 2 * len(values) > samples:
         problem = f"{path}: {key} has {len(values)} different values in {samples} rows"

@@ -487,7 +487,7 @@ def test_means_in_place_of_empty_cells_are_those_of_training_rows_as_scikit_lear
 
 def test_dates_are_days_and_rows_with_an_empty_cell_may_be_dropped(tmp_path: Path) -> None:
     text = "seen,age,y\n1970-01-02,1,a\n2024-02-29T12:00:00Z,2,b\n2024-03-01,NA,a\n"
-    text += "1969-12-31 18:00+06:00,?,b\n2024-03-01,4,\n2024-03-01 06:00,5,a\n1970-01-01,6,b\n"
+    text += "1969-12-31 18:00+06:00,?,b\n2024-03-01,4,\n2024-03-01 06:00,5,a\n1970-01-01,6, b\n"
     (tmp_path / "t.csv").write_text(text)
     keys = {"label": "y", "dates": ["seen"], "missing": "drop"}
     found = prepared(dataset("table", tmp_path / "t.csv", **keys), tmp_path)
@@ -495,7 +495,7 @@ def test_dates_are_days_and_rows_with_an_empty_cell_may_be_dropped(tmp_path: Pat
     assert leap == 54 * 365 + 13 + 31 + 28, "13 leap years have passed, then January and February"
     expected = [[1.0, 1.0], [leap + 0.5, 2.0], [leap + 1.25, 5.0], [0.0, 6.0]]
     assert found.x.tolist() == expected
-    assert found.y.tolist() == [0, 1, 0, 1]
+    assert found.y.tolist() == [0, 1, 0, 1], "blanks around a name do not count"
 
 
 def test_all_columns_that_cannot_be_read_are_named_in_one_error(

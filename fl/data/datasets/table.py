@@ -194,7 +194,7 @@ def _survey(table: Table, stamped: str) -> Survey:
     order = {name: columns.in_order(values[name]) for name in values}
     columns.check_classes(path, f"label {table.label!r}", order[table.label], samples)
     for name in table.categorical:
-        columns.check_repeated(path, f"column {name!r}", order[name], samples)
+        columns.check_categories(path, name, order[name], samples)
     features = kinds.keys() - {*table.named}
     width = sum(len(order[name]) if name in order else 1 for name in features)
     return Survey(order, width, samples)
