@@ -11,9 +11,10 @@ LEAF's ``raw_data``) is not read. Users are clients, sorted by name; a user may 
 Inputs are vectors of numbers, as LEAF's synthetic and FEMNIST data, or images under ``image``; they
 stay as they are unless ``standardise`` is true. Or they are texts under ``text``: of characters,
 numbered as in LEAF's alphabet of 80, as its Shakespeare; of words, as its Sent140, whose inputs are
-lists with the text in fifth place. Words are numbered by how common they are in what is not the
-split test or val; one token more, ``vocabulary``, is any other word, and fills up. CelebA's, which
-are names of files, are not read: `images` reads these with a table.
+lists with the text in fifth place. Words are numbered by how common they are in the split train;
+where files are no splits, in all of them, as no partition is known when data are prepared. One
+token more, ``vocabulary``, is any other word, and fills up. CelebA's, which are names of files, are
+not read: `images` reads these with a table.
 
 Labels that are whole numbers are classes as they stand, from 0 to the largest; a character is a
 class by its place in the alphabet where inputs are characters; other texts are in order.
@@ -182,11 +183,11 @@ class Leaf:
             allowed = "numbers, or the key `text`: characters, or words"
             raise DataError(f"{user.at}: x has the text {user.x[0]!r:.50}; allowed: {allowed}")
         with reading(f"{user.at}: x", "is no list of vectors of one length", "mend the file"):
-            rows_of = np.asarray(user.x, np.float32)
-        if rows_of.ndim == 1 or not np.isfinite(rows_of).all():
+            vectors = np.asarray(user.x, np.float32)
+        if vectors.ndim == 1 or not np.isfinite(vectors).all():
             problem = f"{user.at}: x has single numbers, or ones that are not finite"
             raise DataError(f"{problem}; allowed: vectors of finite numbers")
-        return rows_of.reshape(len(rows_of), -1)
+        return vectors.reshape(len(vectors), -1)
 
     def _words(self) -> dict[str, int]:
         if self.text != "words":
