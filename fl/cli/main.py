@@ -135,6 +135,11 @@ def _parser() -> argparse.ArgumentParser:
         "studies", nargs="*", help="whose run it is, if it is not stored (default: config.yaml's)"
     )
 
+    sub = command("recompute", _recompute, "trains a stored run again, and compares its metrics")
+    sub.add_argument("wanted", metavar="RUN", help="a run's id, or its beginning")
+    sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
+    sub.add_argument("--anyway", action="store_true", help="by this code, if other code made it")
+
     for name, run, help in (
         ("show", _show, "the result table of a study, from what is there"),
         ("report", _report, "tables and report of a study, from what is there"),
@@ -278,6 +283,21 @@ def _explain(parsed: argparse.Namespace) -> None:
         planned, remarks = dict(wanted.members), wanted.remarks
     for line in explain(parsed.wanted, planned, store, remarks):
         say(line)
+
+
+def _recompute(parsed: argparse.Namespace) -> int:
+    from fl.cli import recomputed
+
+    settings = config.settings(parsed.config)
+    store = readable(parsed.store or settings.store)
+    run = recomputed.matching(parsed.wanted, store)
+    with loading():
+        from fl.data.lock import NAME as LOCK
+        from fl.train.recompute import recompute
+    made = recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
+    for line in recomputed.lines(made):
+        say(line)
+    return int(not all(difference.same for difference in made.differences))
 
 
 def _tables(parsed: argparse.Namespace) -> None:
