@@ -114,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
     sub.add_argument("--log", type=Path, help="the file that it prints to, kept for each attempt")
 
+    sub = command("studies", _studies, "all studies: of which paper, how many runs, what is there")
+    sub.add_argument("paper", nargs="?", default="", help="only those of published/PAPER.csv")
+
     command("status", _status, "how far the planned runs are: done, running, failed, time left")
 
     for name, kind in KINDS.items():
@@ -238,6 +241,14 @@ def _trained(
     for line in failed:
         say(f"failed: {line}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _studies(parsed: argparse.Namespace) -> None:
+    from fl.cli import studies
+
+    store = readable(config.settings(parsed.config).store)
+    for line in studies.lines(studies.look(parsed.config, parsed.paper), store):
+        say(line)
 
 
 def _status(parsed: argparse.Namespace) -> None:
