@@ -45,6 +45,9 @@ REFUSED = (
 )
 """What a disk refuses wherever a path is first looked at; no fault of the program."""
 
+LICENCE = "https://spdx.org/licenses/Apache-2.0"
+"""Of what `export` writes, where nothing else is said: Fedloom's own."""
+
 CHATTY = ("torch", "fontTools")
 """Packages that log what nobody asked for: a compiler's statistics, how a figure's font is cut."""
 
@@ -142,6 +145,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("wanted", metavar="RUN", help="a run's id, or its beginning")
     sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
     sub.add_argument("--anyway", action="store_true", help="by this code, if other code made it")
+
+    sub = command("export", _export, "a study with all that it takes, as an RO-Crate to publish")
+    sub.add_argument("study")
+    sub.add_argument("--crate", type=Path, required=True, help="a new folder, or a file *.zip")
+    sub.add_argument("--license", default=LICENCE, help=f"its address (default: {LICENCE})")
+    sub.add_argument("--anonymous", action="store_true", help="for a blind review: names nobody")
 
     for name, run, help in (
         ("show", _show, "the result table of a study, from what is there"),
@@ -309,6 +318,15 @@ def _recompute(parsed: argparse.Namespace) -> int:
     for line in recomputed.lines(made):
         say(line)
     return int(not all(difference.same for difference in made.differences))
+
+
+def _export(parsed: argparse.Namespace) -> None:
+    from fl.cli import crate
+
+    for line in crate.write(
+        parsed.config, parsed.study, parsed.crate, parsed.license, parsed.anonymous
+    ):
+        say(line)
 
 
 def _tables(parsed: argparse.Namespace) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fl.base import registry
+from fl.base.registry import Said
 from fl.report.facts import Facts
 from fl.report.latex import tex
 
@@ -97,20 +98,37 @@ def _work(text: str) -> Work | None:
     )
 
 
+def named(facts: Facts) -> list[Said]:
+    """What the registry says of everything that a report's study names."""
+    return [
+        said
+        for kind, names in facts.plan.get("names", {}).items()
+        for said in (registry.described(kind) if names else ())
+        if said.name in names
+    ]
+
+
 def of(facts: Facts) -> Iterator[tuple[str, str]]:
     """Each citation that a report shows, after what is cited by it: ``method fedprox``."""
     things: dict[str, list[str]] = {}
-    for kind, names in facts.plan.get("names", {}).items():
-        for said in registry.described(kind) if names else ():
-            if said.name in names and works(said.citation):
-                things.setdefault(said.citation, []).append(f"{kind} {said.name}")
-    yield from ((", ".join(named), citation) for citation, named in things.items())
+    for said in named(facts):
+        if works(said.citation):
+            things.setdefault(said.citation, []).append(f"{said.kind} {said.name}")
+    yield from ((", ".join(names), citation) for citation, names in things.items())
 
 
 def document(facts: Facts) -> str:
     """The BibTeX file of a report."""
     made_by = facts.runs["fedloom"].dropna().unique()
-    return bibtex((citation for _, citation in of(facts)), sorted(made_by))
+    return bibtex((said.citation for said in named(facts)), sorted(made_by))
+
+
+def together(citations: Iterable[str]) -> list[Work]:
+    """Each work that some citations name once, with all that they say of it."""
+    by_title: dict[str, Work] = {}
+    for work in (work for citation in citations for work in works(citation)):
+        by_title[work.same] = work.joined(by_title.get(work.same, work))
+    return [*by_title.values()]
 
 
 def bibtex(citations: Iterable[str], versions: Iterable[str] = ()) -> str:
@@ -119,17 +137,10 @@ def bibtex(citations: Iterable[str], versions: Iterable[str] = ()) -> str:
     Args:
         versions: Of Fedloom, that the runs were made by.
     """
-    by_title: dict[str, Work] = {}
-    for work in (work for citation in citations for work in works(citation)):
-        by_title[work.same] = work.joined(by_title.get(work.same, work))
     told = ", ".join(versions)
-    fedloom = {
-        "author": f"{{{AUTHORS}}}",
-        "title": f"{{{TITLE}}}",
-        "note": told and f"version {told}",
-    }
-    entries = [_entry("software", "fedloom", fedloom)]
-    entries += [_entry("misc", work.key, _fields(work)) for work in by_title.values()]
+    fedloom = {"author": f"{{{AUTHORS}}}", "title": f"{{{TITLE}}}"}
+    entries = [_entry("software", "fedloom", fedloom | {"note": told and f"version {told}"})]
+    entries += [_entry("misc", work.key, _fields(work)) for work in together(citations)]
     return "\n".join(entries)
 
 
