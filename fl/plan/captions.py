@@ -13,16 +13,6 @@ from fl.base import registry
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
 
-KINDS = {
-    "method": "method",
-    "terms": "term",
-    "alterations": "alteration",
-    "model": "model",
-    "dataset": "data set",
-    "partition": "partition scheme",
-}
-"""By key of a spec, the kind of what stands there, one or several."""
-
 
 def told(expansion: Expansion) -> dict[str, Any]:
     """``titles`` by kind and text, ``models`` (text -> data set -> parameters), ``entries``, and by
@@ -48,7 +38,8 @@ def told(expansion: Expansion) -> dict[str, Any]:
 
 
 def _names(expansion: Expansion) -> dict[str, list[str]]:
-    from fl.data.materials import task_name  # It imports pandas, as planning has by now.
+    from fl.data.materials import task_name  # They import pandas, as planning has by now.
+    from fl.plan.specs import KINDS
 
     names: dict[str, set[str]] = {
         "analysis": {analysis.entry.name for analysis in expansion.analyses},

@@ -85,7 +85,8 @@ def recompute(run: str, store: Store, settings: Settings, lock: Path, anyway: bo
     if problems := maintenance.problems(store, run):
         raise DataError("; ".join(problems))
     record = store.record(run)
-    code = specs.code(record["spec"])
+    spec = specs.settled(record["spec"])
+    code = specs.code(spec)
     if not anyway:
         _check(run, record, code)
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
@@ -94,7 +95,7 @@ def recompute(run: str, store: Store, settings: Settings, lock: Path, anyway: bo
             raise FedloomError(
                 f"{run}: begins with the model of {start}, which {store.root} has not, or damaged"
             )
-        again = Member(run, record["spec"], code, start, keep_weights=False)
+        again = Member(run, spec, code, specs.defaults(spec), start, keep_weights=False)
         if failed := train_bundle(_bundle(again, record, settings, lock, folder), scratch):
             raise FedloomError(f"failed: {'; '.join(failed)}")
         both = store.metrics(run), scratch.metrics(run)

@@ -103,6 +103,24 @@ def test_a_run_of_other_code_is_refused_with_both_versions_unless_asked_anyway(
     assert "all metrics are the same" in capsys.readouterr().out
 
 
+def test_a_key_that_came_after_a_run_has_its_default(
+    planned: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned(methods={"fedprox": {"mu": 0.5}})
+    assert study.train("fedprox") == 0
+    [run] = study.runs("fedprox")
+    path = study.root / "runs" / run / RECORD
+    record = files.read_sealed(path)
+    described = record.pop("files")
+    for key in ("adapt", "step", "patience"):
+        del record["spec"]["method"][key]
+        record["defaults"].remove(f"method.{key}")
+    files.write_described(path, record, described)
+    capsys.readouterr()
+    assert recompute(study, run) == 0
+    assert "all metrics are the same, to the last digit" in capsys.readouterr().out
+
+
 def test_no_run_several_runs_and_a_damaged_run_are_refused(
     planned: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:
