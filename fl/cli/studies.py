@@ -118,7 +118,7 @@ def lines(overviews: Iterable[Overview], store: Store) -> Iterator[str]:
         f"{counted(len(table) - 1, 'study')}. Time: one run after another, at the rate of the runs "
         "in the store; unknown where a run has none like it. Published: cells beside ours."
     )
-    yield from troubles
+    yield from (*rates.remarks, *troubles)
 
 
 def blocks(overviews: Iterable[Overview]) -> Iterator[str]:
