@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fl.base.errors import FedloomError
+from fl.cli.printing import aligned
 from fl.store.store import Store
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ def matching(wanted: str, store: Store) -> str:
 
 def lines(made: Recomputed) -> Iterator[str]:
     """A line for each fact about how both were computed, then one for each metric."""
-    table = [("run", (f"{made.run}, stored", "here")), *made.environments.items()]
-    first, second = max(len(key) for key, _ in table), max(len(pair[0]) for _, pair in table)
-    for key, (stored, here) in table:
-        mark = " " if stored == here or key in ("run", "date", "seconds") else "*"
-        yield f"{mark} {key:{first}}  {stored:{second}}  {here}".rstrip()
+    rows = [(" ", "run", f"{made.run}, stored", "here")]
+    for key, (stored, here) in made.environments.items():
+        mark = " " if stored == here or key in ("date", "seconds") else "*"
+        rows.append((mark, key, stored, here))
+    yield from aligned(rows)
     for each in made.differences:
         at = ", ".join(f"{key} {value}" for key, value in each.at.items())
         where = f": {each.stored!r}, here {each.here!r} ({at})" if each.size else ""

@@ -14,6 +14,7 @@ from typing import Any
 
 from fl.base.errors import FedloomError, Where, unknown
 from fl.base.units import counted, duration
+from fl.cli.printing import aligned
 from fl.plan import needed, plan
 from fl.plan.estimate import Rates
 from fl.store.store import Store
@@ -111,9 +112,7 @@ def lines(overviews: Iterable[Overview], store: Store) -> Iterator[str]:
                 str(each.published),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        yield "  ".join(f"{cell:{n}}" for cell, n in zip(row, widths, strict=True)).rstrip()
+    yield from aligned(table)
     yield (
         f"{counted(len(table) - 1, 'study')}. Time: one run after another, at the rate of the runs "
         "in the store; unknown where a run has none like it. Published: cells beside ours."
