@@ -14,6 +14,7 @@ Data sets are not in it: they are cited, with the addresses they come from.
 
 from __future__ import annotations
 
+import importlib.util
 import mimetypes
 import shutil
 import tempfile
@@ -84,6 +85,9 @@ def write(
     """
     if place.exists():
         raise FedloomError(f"{place}: is there already; choose another name")
+    if importlib.util.find_spec("rocrate") is None:
+        allowed = "`make extras`, or `pip install rocrate`"
+        raise FedloomError(f"a crate needs the package rocrate, which is not there; {allowed}")
     planned = plan.asked(folder, [name])
     with files.disk_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +171,7 @@ def _results(stage: Path, name: str, planned: Plan) -> Facts:
     made += [analyses.place(results, each["analysis"]) for each in study.get("analyses", ())]
     for path in dict.fromkeys(made):
         if path.is_dir():
-            shutil.copytree(path, stage / path.relative_to(results.parent / results.name))
+            shutil.copytree(path, stage / "results" / path.relative_to(results))
     report.build(name, stage / "results", stage / "runs", study)
     return gather(name, stage / "results", stage / "runs", study)
 
@@ -182,14 +186,9 @@ def _readme(stage: Path, facts: Facts, there: int) -> None:
 
 
 def _metadata(stage: Path, facts: Facts, licence: str) -> None:
-    try:
-        from rocrate.model.contextentity import ContextEntity
-        from rocrate.rocrate import ROCrate
-    except ImportError:
-        raise FedloomError(
-            "a crate needs the package rocrate, which is not installed; allowed: `make extras`, or "
-            "`pip install rocrate`"
-        ) from None
+    from rocrate.model.contextentity import ContextEntity
+    from rocrate.rocrate import ROCrate
+
     crate = ROCrate()
 
     def entity(id: str, kind: str, **properties: Any) -> Any:

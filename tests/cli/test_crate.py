@@ -115,6 +115,8 @@ def test_a_crate_says_of_every_file_what_it_is(crate: Path) -> None:
     for name in ("config/studies/tiny.yaml", "results/report/tiny.html", "results/report/tiny.bib"):
         assert name in parts
     assert "results/tables/tiny.parquet" in parts
+    assert any(part.startswith("results/partitions/") for part in parts)
+    assert any(part.startswith("results/report/tiny/partitions") for part in parts)
     cited = {known[each["@id"]]["name"] for each in root["citation"]}
     assert any(title.startswith("Communication-Efficient Learning") for title in cited)
     scheme = known["#partition-scheme-dirichlet"]
@@ -156,11 +158,14 @@ def test_a_crate_is_a_folder_to_work_in(crate: Path, tmp_path: Path) -> None:
     shutil.copytree(crate, place)
     numbers = (place / "results" / "tables" / "tiny.parquet").read_bytes()
     shutil.rmtree(place / "results" / "tables")
+    shutil.rmtree(place / "results" / "report")
     for words in (["store", "verify"], ["report", "tiny"], ["plan"]):
         done = run(place, words, place / "code")
         assert done.returncode == 0, done.stderr
         assert "3 of 3 runs there" in done.stdout or words != ["report", "tiny"]
     assert "0 to train" in done.stdout
+    page = place / "results" / "report" / "tiny.html"
+    assert page.read_bytes() == (crate / "results" / "report" / "tiny.html").read_bytes()
     assert (place / "results" / "tables" / "tiny.parquet").read_bytes() == numbers
 
 
