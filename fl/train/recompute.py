@@ -166,7 +166,7 @@ def _environment(record: Mapping[str, Any]) -> dict[str, str]:
         "processes": execution.get("processes"),
         "runs in the stack": len(execution.get("stack") or [1]),
         "data set": record.get("data", {}).get("dataset"),
-        "partition": record.get("data", {}).get("partition"),
+        "partition": record.get("data", {}).get("partition", "")[:16] or None,
         "date": record.get("date"),
         "state": record["state"],
         "rounds": record["rounds"],
