@@ -24,7 +24,7 @@ demo: $(VENV)/run.stamp ## run the study quickstart and show its result
 	@begun=$$(date +%s) && $(BIN)/snakemake results/report/quickstart.html && \
 	  $(BIN)/python -m fl show quickstart && echo "That took $$(($$(date +%s) - begun)) s here."
 
-extras: $(VENV)/extras.stamp ## install what the demo does without: DVC, CVXPY, scikit-image, LPIPS, nibabel
+extras: $(VENV)/extras.stamp ## install what the demo does without: DVC, CVXPY, scikit-image, LPIPS, nibabel, rocrate
 
 comma := ,
 FULL := synthetic-full-0.0,synthetic-full-0.5,ditto-mmd-figure3-kernels-0.0,ditto-mmd-figure3-kernels-0.5

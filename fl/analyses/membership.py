@@ -1,7 +1,7 @@
 """Membership inference: whether one can tell from a model what it was trained on.
 
 N. Carlini, S. Chien, M. Nasr, S. Song, A. Terzis, F. Tramer. Membership Inference Attacks From
-First Principles. IEEE S&P 2022. arXiv:2112.03570, in the form that Huang et al. give it: Federated
+First Principles. IEEE S&P 2022. arXiv:2112.03570; in the form of: Huang et al. Federated
 Learning on Virtual Heterogeneous Data with Local-Global Dataset Distillation. TMLR 2024.
 arXiv:2303.02278 (figure 6).
 

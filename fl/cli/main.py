@@ -45,6 +45,9 @@ REFUSED = (
 )
 """What a disk refuses wherever a path is first looked at; no fault of the program."""
 
+LICENCE = "https://spdx.org/licenses/Apache-2.0"
+"""Of what `export` writes, where nothing else is said: Fedloom's own."""
+
 CHATTY = ("torch", "fontTools")
 """Packages that log what nobody asked for: a compiler's statistics, how a figure's font is cut."""
 
@@ -114,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
     sub.add_argument("--log", type=Path, help="the file that it prints to, kept for each attempt")
 
+    sub = command("studies", _studies, "all studies: of which paper, how many runs, what is there")
+    sub.add_argument("paper", nargs="?", default="", help="only those of published/PAPER.csv")
+
     command("status", _status, "how far the planned runs are: done, running, failed, time left")
 
     for name, kind in KINDS.items():
@@ -134,6 +140,17 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "studies", nargs="*", help="whose run it is, if it is not stored (default: config.yaml's)"
     )
+
+    sub = command("recompute", _recompute, "trains a stored run again, and compares its metrics")
+    sub.add_argument("wanted", metavar="RUN", help="a run's id, or its beginning")
+    sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
+    sub.add_argument("--anyway", action="store_true", help="by this code, if other code made it")
+
+    sub = command("export", _export, "a study with all that it takes, as an RO-Crate to publish")
+    sub.add_argument("study")
+    sub.add_argument("--crate", type=Path, required=True, help="a new folder, or a file *.zip")
+    sub.add_argument("--license", default=LICENCE, help=f"its address (default: {LICENCE})")
+    sub.add_argument("--anonymous", action="store_true", help="for a blind review: names nobody")
 
     for name, run, help in (
         ("show", _show, "the result table of a study, from what is there"),
@@ -235,6 +252,14 @@ def _trained(
     return 1 if failed else 0
 
 
+def _studies(parsed: argparse.Namespace) -> None:
+    from fl.cli import studies
+
+    store = readable(config.settings(parsed.config).store)
+    for line in studies.lines(studies.look(parsed.config, parsed.paper), store):
+        say(line)
+
+
 def _status(parsed: argparse.Namespace) -> None:
     from fl.cli import status
     from fl.plan.estimate import Rates
@@ -277,6 +302,30 @@ def _explain(parsed: argparse.Namespace) -> None:
         wanted = needed.look(parsed.config, studies)
         planned, remarks = dict(wanted.members), wanted.remarks
     for line in explain(parsed.wanted, planned, store, remarks):
+        say(line)
+
+
+def _recompute(parsed: argparse.Namespace) -> int:
+    from fl.cli import recomputed
+
+    settings = config.settings(parsed.config)
+    store = readable(parsed.store or settings.store)
+    run = recomputed.matching(parsed.wanted, store)
+    with loading():
+        from fl.data.lock import NAME as LOCK
+        from fl.train.recompute import recompute
+    made = recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
+    for line in recomputed.lines(made):
+        say(line)
+    return int(not all(difference.same for difference in made.differences))
+
+
+def _export(parsed: argparse.Namespace) -> None:
+    from fl.cli import crate
+
+    for line in crate.write(
+        parsed.config, parsed.study, parsed.crate, parsed.license, parsed.anonymous
+    ):
         say(line)
 
 

@@ -79,7 +79,7 @@ def _remove_stale_tables(planned: Mapping[str, Any], whole: Mapping[str, bool]) 
     for name, study in planned["studies"].items():
         made = result_files.paths(results, name)
         wanted = (study["hash"], True)
-        pages = [results / "report" / f"{name}{end}" for end in (".html", ".md", ".tex")]
+        pages = [results / "report" / f"{name}{end}" for end in (".html", ".md", ".tex", ".bib")]
         stale: list[Path] = []
         if not all(whole[bundle] for bundle in study["bundles"]) or any(
             read_plan_hash(path) != wanted for path in made[:2]

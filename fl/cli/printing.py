@@ -6,6 +6,7 @@ A terminal obeys control characters that move its cursor, hide text or reverse i
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 
@@ -22,3 +23,10 @@ def plain(text: object) -> str:
 def say(text: object, file: TextIO | None = None) -> None:
     """Print a line, made `plain`; None is standard output."""
     print(plain(text), file=file)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A line for each row, with columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(f"{cell:{n}}" for cell, n in zip(row, widths, strict=True)).rstrip()

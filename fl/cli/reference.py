@@ -14,6 +14,7 @@ from fl.api.training import Training
 from fl.base import fields, meanings, plugins, registry
 from fl.base.registry import Entry
 from fl.cli import api_reference, catalogue
+from fl.cli import studies as overview
 from fl.data.scheme import Common
 from fl.plan.config import Best, Cells, Execution, Node, Settings, Study
 
@@ -105,6 +106,16 @@ def python() -> str:
     return _page("fl", about, api_reference.python())
 
 
+def studies() -> str:
+    """The page of all studies."""
+    about = (
+        "`python -m fl studies [PAPER]` says the same, with how much of each is in your store, "
+        "and how long the whole takes where runs like it are there. A study's report sets its "
+        "published cells beside what was measured."
+    )
+    return _page("Studies", about, overview.blocks(overview.look(ROOT / "config")))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/methods.md": methods,
     "docs/datasets.md": datasets,
@@ -112,6 +123,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/config.md": config,
     "docs/api.md": api,
     "docs/python.md": python,
+    "docs/studies.md": studies,
 }
 """By path from the root of the repository, the function that gives a page's text."""
 

@@ -146,6 +146,7 @@ def lines(standings: Sequence[Standing], rates: Rates) -> Iterator[str]:
         for standing in standings:
             if standing.state == state:
                 yield f"{state:12} {_told(standing)}"
+    yield from rates.remarks
     yield line(standings, rates)
 
 

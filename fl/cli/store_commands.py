@@ -17,7 +17,7 @@ from typing import Any
 from fl.base import fields, files, registry
 from fl.base.errors import FedloomError, Where
 from fl.base.units import counted, size, written
-from fl.cli.printing import plain, say
+from fl.cli.printing import aligned, plain, say
 from fl.data import materials
 from fl.plan import config
 from fl.store import import_export, maintenance
@@ -108,10 +108,8 @@ def _table(runs: Iterable[StoredRun]) -> Iterator[str]:
     """Lines with columns as wide as their widest cell, in a terminal no wider than that."""
     head = ("run", "state", "seed", "rounds", "lr", "size", "date", "version", "method", "place")
     cells = [head, *(tuple(map(plain, _row(entry))) for entry in runs)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     most = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    for row in cells:
-        line = "  ".join(f"{cell:{n}}" for cell, n in zip(row, widths, strict=True)).rstrip()
+    for line in aligned(cells):
         yield line if len(line) <= most else f"{line[: most - 1]}…"
 
 
@@ -283,13 +281,10 @@ def _runs_of(folder: Path, studies: list[str]) -> set[str]:
 
 def _planned(folder: Path) -> set[str]:
     """The runs of the plan as it was last written; none if there is none."""
-    return set(_plan(folder).get("runs", ()))
-
-
-def _plan(folder: Path) -> dict[str, Any]:
     from fl.plan import plan_files
 
-    return plan_files.summary(Path(config.settings(folder).results) / "plan")
+    summary = plan_files.summary(Path(config.settings(folder).results) / "plan")
+    return set(summary.get("runs", ()))
 
 
 def _tell(moved: Iterable[Moved]) -> int:

@@ -66,6 +66,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
                 f"{counted(others, 'run')} of the same spec with other numbers (another version of"
                 " code or data) in the store: python -m fl explain RUN"
             )
+        yield from rates.remarks
         yield _cost([member.spec for member in missing], rates)
         yield _starts(plan, lacking, store, rates)
 
@@ -95,7 +96,8 @@ def _cost(specs: list[dict[str, Any]], rates: Rates) -> str:
     if seconds is None:
         time = "time unknown until a run like each of them is in the store"
     else:
-        time = f"about {duration(seconds)} one after another, at the rate of the runs there"
+        time = f"about {duration(seconds)} one after another, at the rate of the runs there, and "
+        time += "seconds for each start"
     return f"{steps:,} local steps of a client to go, for each pass and model of a method; {time}"
 
 

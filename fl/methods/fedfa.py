@@ -1,6 +1,6 @@
 """FedFA: features are augmented by how much they vary over clients, and held to one histogram.
 
-Zhou, Konukoglu. FedFA: Federated Feature Augmentation. ICLR 2023. arXiv:2301.12995, and Zhou, Yuan,
+Zhou, Konukoglu. FedFA: Federated Feature Augmentation. ICLR 2023. arXiv:2301.12995; Zhou, Yuan,
 Wang, Konukoglu. Federated Feature Augmentation and Alignment. IEEE TPAMI 2024.
 
 As it stands it is FedFA^l. The papers' other methods are FedFA-C (``augment: batch``: what is left

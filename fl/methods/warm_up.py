@@ -1,6 +1,6 @@
 """Warm-up: every client distils its samples into virtual images, on which other methods may train.
 
-Zhao, Bilen. Dataset Condensation with Distribution Matching. WACV 2023. arXiv:2110.04181, as FedLGD
+Zhao, Bilen. Dataset Condensation with Distribution Matching. WACV 2023. arXiv:2110.04181; as FedLGD
 begins with it: Huang et al. Federated Learning on Virtual Heterogeneous Data with Local-Global
 Dataset Distillation. TMLR 2024. arXiv:2303.02278.
 

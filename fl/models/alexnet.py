@@ -1,10 +1,11 @@
 """AlexNet with normalisation: five convolutional blocks and two hidden layers.
 
 Krizhevsky, Sutskever, Hinton. ImageNet Classification with Deep Convolutional Neural Networks. NIPS
-2012, as FedBN (Li et al. ICLR 2021) and FedFA (Zhou and Konukoglu. ICLR 2023) have it for images of
-256 x 256: normalised after every layer but the last, without dropout.
+2012.
 
-Its blocks, in the order in which FedFA counts them: `pool1`, `pool2`, `relu3`, `relu4`, `pool5`.
+It is as FedBN (Li et al. ICLR 2021) and FedFA (Zhou and Konukoglu. ICLR 2023) have it for images of
+256 x 256: normalised after every layer but the last, without dropout. Its blocks, in the order in
+which FedFA counts them: `pool1`, `pool2`, `relu3`, `relu4`, `pool5`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The convolutional network of pFL-Bench for CIFAR-10, with a linear layer of 2,048 features.
 
-Ayromlou, Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (section 5), after D.
+Ayromlou, Emerson. Adaptive Latent-Space Constraints in Personalized FL. 2025 (section 5); after: D.
 Chen et al. pFL-Bench: A Comprehensive Benchmark for Personalized Federated Learning. NeurIPS 2022.
 
 Layers that constraints of depth 1, 2 and 3 tap: `features`; `features` and `block2`; these and

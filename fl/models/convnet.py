@@ -1,11 +1,11 @@
 """ConvNet: three blocks of convolution, instance normalisation, ReLU and average pooling.
 
 B. Zhao, K. R. Mopuri, H. Bilen. Dataset Condensation with Gradient Matching. ICLR 2021.
-arXiv:2006.05929 (section 3.1, after Gidaris and Komodakis, CVPR 2018). The network of most work on
-data set distillation, that of FedLGD (table 9) included.
+arXiv:2006.05929 (section 3.1, after Gidaris and Komodakis, CVPR 2018).
 
-As in the released code, instance normalisation is group normalisation of one channel a group, with
-a scale and a shift. That code pads images of one channel by 3 in the first layer; this does not.
+It is the network of most work on data set distillation, that of FedLGD (table 9) included. As in
+the released code, instance normalisation is group normalisation of one channel a group, with a
+scale and a shift. That code pads images of one channel by 3 in the first layer; this does not.
 """
 
 from __future__ import annotations

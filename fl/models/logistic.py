@@ -1,7 +1,7 @@
 """Multinomial logistic regression: one linear layer, a convex objective.
 
-The model of FedProx's own experiments on Synthetic, MNIST and FEMNIST (Li et al. MLSys 2020.
-arXiv:1812.06127).
+The model on Synthetic, MNIST and FEMNIST of: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated
+Optimization in Heterogeneous Networks. MLSys 2020. arXiv:1812.06127.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Multi-layer perceptrons.
 
-The 2NN of McMahan et al. AISTATS 2017. arXiv:1602.05629 has two hidden layers of 200.
+With two hidden layers of 200 it is the 2NN of: McMahan, Moore, Ramage, Hampson, Agüera y Arcas.
+Communication-Efficient Learning of Deep Networks from Decentralized Data. AISTATS 2017.
+arXiv:1602.05629.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,13 @@ class Bar:
 
     Args:
         total: The rounds of all runs.
-        shown: Whether there is anything to be seen.
+        shown: Whether there is anything to be seen; in a log, which keeps every state of a bar on
+            a line of its own, there is not.
     """
 
     def __init__(self, total: int, shown: bool) -> None:
-        self._bar: Any = tqdm(total=total, unit="round", disable=not shown)
+        seen = sys.stderr.isatty() or tqdm.__init__.__module__ == "tqdm.notebook"
+        self._bar: Any = tqdm(total=total, unit="round", disable=not (shown and seen))
         self._done = 0
 
     def say(self, text: str) -> None:

@@ -54,7 +54,7 @@ def run(
         keep_weights: Whether final weights are kept, which `Result.model` and `Result.predictions`
             read. By default those of runs that are trained now are; True also trains runs again
             that are there without weights.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar, in a notebook or a terminal.
         study: The study's keys.
 
     Raises:
@@ -88,7 +88,9 @@ def load(study: str, config: str | Path | None = None) -> Result:
     Raises:
         FedloomError: For a study that is not there, or that cannot be planned.
     """
-    planned = plan.asked(Path(config or FOLDER), [study])
+    folder = Path(config or FOLDER)
+    config_files.study(folder, study, Where("fl.load"))
+    planned = plan.asked(folder, [study])
     return Result(planned.studies[study], _bundles(planned), planned.settings)
 
 

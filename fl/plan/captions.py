@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fl.base import registry
+
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
 
 
 def told(expansion: Expansion) -> dict[str, Any]:
-    """``titles`` by kind and text, ``models`` (text -> data set -> parameters), and ``entries``.
+    """``titles`` by kind and text, ``models`` (text -> data set -> parameters), ``entries``, and by
+    kind of the registry the ``names`` of all that the study uses.
 
     An entry has its method and what it starts from. Under ``training`` and ``values`` it has, for
     every key, the list of its values over the points of the entry's grid, mostly one.
@@ -30,7 +33,24 @@ def told(expansion: Expansion) -> dict[str, Any]:
             )
             for label in labels
         },
+        "names": _names(expansion),
     }
+
+
+def _names(expansion: Expansion) -> dict[str, list[str]]:
+    from fl.data.materials import task_name  # They import pandas, as planning has by now.
+    from fl.plan.specs import KINDS
+
+    names: dict[str, set[str]] = {
+        "analysis": {analysis.entry.name for analysis in expansion.analyses},
+        "task": {task_name(run.spec["dataset"]) for run in expansion.runs},
+    }
+    for run in expansion.runs:
+        for key, kind in KINDS.items():
+            given = run.spec.get(key, ())
+            for each in [given] if isinstance(given, Mapping) else given:
+                names.setdefault(kind, set()).add(each["name"])
+    return {kind: sorted(names.get(kind, ())) for kind in registry.FOLDERS}
 
 
 def _titles(runs: Iterable[Run]) -> dict[str, dict[str, str]]:

@@ -73,13 +73,19 @@ class Rates:
 
     Attributes:
         specs: Digests of the specs of all these runs.
+        damaged: The runs whose records cannot be read.
     """
 
     def __init__(self, store: Store) -> None:
         seen: dict[str, list[float]] = {}
         self.specs: set[str] = set()
+        self.damaged: list[str] = []
         for run in store.runs():
-            record = store.record(run)
+            try:
+                record = store.record(run)
+            except DataError:
+                self.damaged.append(run)
+                continue
             try:
                 run_check.check_shape(record, Where(run))
                 self.specs.add(digest(record["spec"]))
@@ -92,6 +98,12 @@ class Rates:
             for keys in LIKENESS:
                 seen.setdefault(_key(record["spec"], keys), []).append(rate)
         self._rates = {key: statistics.median(rates) for key, rates in seen.items()}
+
+    @property
+    def remarks(self) -> list[str]:
+        """A line for each damaged run."""
+        remedy = "`python -m fl store verify --remove` removes it"
+        return [f"{run}: its run.json is damaged; passed over; {remedy}" for run in self.damaged]
 
     def seconds(self, specs: Iterable[Mapping[str, Any]]) -> float | None:
         """An estimate for runs one after another, each by one process; None if none is known."""

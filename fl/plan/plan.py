@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -236,8 +237,14 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
         "published": published_cells(expansion, folder),
         **told(expansion),
     }
+    return {**content, "hash": identity.digest([content, *_looks()])}
+
+
+@cache
+def _looks() -> tuple[str, dict[str, str]]:
+    """What shows a study's numbers; once a process, as it takes longer than a small plan."""
     looks = {path.name: sha256(path) for path in fingerprint.TEMPLATES.glob("report.*")}
-    return {**content, "hash": identity.digest([content, identity.room("report"), looks])}
+    return identity.room("report"), looks
 
 
 def _analysed(study: dict[str, Any], analyses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -159,6 +159,23 @@ def defaults(spec: Spec) -> list[str]:
     ]
 
 
+def settled(spec: Spec) -> dict[str, Any]:
+    """A spec of a stored run with the defaults of keys that came after it."""
+    whole = dict(spec)
+    for key, kind in KINDS.items():
+        given = spec.get(key, [])
+        several = [_settled(kind, each) for each in (given if isinstance(given, list) else [given])]
+        if several:
+            whole[key] = several if isinstance(given, list) else several[0]
+    return whole
+
+
+def _settled(kind: str, values: Spec) -> dict[str, Any]:
+    declared = fields.fields(find(kind, values["name"], Where("the spec")).target)
+    later = {key: field.default for key, field in declared.items() if key not in values}
+    return {**values, **{k: value for k, value in later.items() if value is not fields.REQUIRED}}
+
+
 def model_code(spec: Spec) -> str:
     """The code of a model, and the content of a weights file of the user's own."""
     code = identity.code(identity.entry("model", spec["name"]))

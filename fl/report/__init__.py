@@ -15,7 +15,16 @@ from fl.base import files
 from fl.base.errors import DataError
 from fl.base.schema import UNSEEN
 from fl.plan import plan_files
-from fl.report import figures, latex, markdown, over_rounds, page, result_files, summaries
+from fl.report import (
+    figures,
+    latex,
+    markdown,
+    over_rounds,
+    page,
+    references,
+    result_files,
+    summaries,
+)
 from fl.report.cells import Table
 from fl.report.facts import Facts, gather, read_plan
 from fl.report.figures import Figure
@@ -34,7 +43,8 @@ COLUMNS = [
 def build(
     study: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None
 ) -> list[Path]:
-    """Write ``results/report/<study>.html``, ``.md`` and ``.tex`` from the runs that are there.
+    """Write ``results/report/<study>.html``, ``.md``, ``.tex`` and ``.bib`` from the runs that are
+    there.
 
     Every figure is an SVG and a PDF file in ``results/report/<study>/``. Missing and diverged runs
     are named. Incomplete tables of the study are made again first.
@@ -43,7 +53,7 @@ def build(
         plan: The study's, if not the one in ``results/plan``.
 
     Returns:
-        The three paths and that of the folder.
+        The four paths and that of the folder.
 
     Raises:
         DataError: For a study that is not planned or a file that cannot be read.
@@ -69,6 +79,7 @@ def texts(facts: Facts, sections: Sequence[Section]) -> dict[str, str]:
         ".html": page.html(facts, sections),
         ".md": markdown.document(facts, tables),
         ".tex": latex.document(facts, tables),
+        ".bib": references.document(facts),
     }
 
 

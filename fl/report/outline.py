@@ -14,6 +14,7 @@ from fl.report import (
     over_rounds,
     partitions,
     published,
+    references,
     summaries,
     training,
 )
@@ -118,6 +119,7 @@ def _sections(facts: Facts) -> list[Section]:
         Section("grids", "Hyper-parameters", _there(method_tables.grid_table(facts))),
         Section("training", "How it was trained", training.training_tables(facts)),
         _partitions(facts),
+        _references(facts),
     ]
     return [section for section in sections if section.blocks or section.remarks]
 
@@ -170,6 +172,12 @@ def _partitions(facts: Facts) -> Section:
     picture = Figure("partitions", caption, tuple(panels))
     shown: tuple[Block | Fold, ...] = (picture, partitions.sizes_table(each), *folds)
     return Section("partitions", "Partitions", shown, remarks)
+
+
+def _references(facts: Facts) -> Section:
+    lead = f"As BibTeX: {facts.plan['study']}.bib, beside this page."
+    each = tuple(f"{things}: {citation}" for things, citation in references.of(facts))
+    return Section("references", "References", (), each, lead)
 
 
 def _panels(facts: Facts, draw: Callable[[StudySetting], Panel | None]) -> tuple[Panel, ...]:

@@ -44,7 +44,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert main.main(["plan", "--write", "--config", "config"]) == 0
     [bundle] = (tmp_path / "results" / "plan" / "bundles").glob("*.json")
     member, _ = json.loads(bundle.read_text())["runs"]
-    known = {"spec": member["spec"], "code": member["code"]}
+    known = {key: member[key] for key in ("spec", "code", "defaults")}
     write_run(tmp_path / "runs", member["run"], clients([0.5, 0.6]), **known)
     return tmp_path
 

@@ -150,7 +150,7 @@ def test_what_a_result_does_not_have_is_said(lab: Path) -> None:
         (lambda: result.model("local", client=4, model="logistic"), "client is 4; allowed: 0 to 3"),
         (lambda: result.model("local", stage="global", model="logistic"), "unknown stage 'global'"),
         (lambda: result.predictions("local", split="tset", model="logistic"), "unknown split"),
-        (lambda: fl.load("nothing"), "unknown study 'nothing'"),
+        (lambda: fl.load("nothing"), "fl.load: unknown study 'nothing'"),
     ):
         with pytest.raises(FedloomError) as caught:
             wrong()
@@ -225,3 +225,17 @@ def test_importing_the_package_imports_no_torch() -> None:
     assert "'run'" in done.stdout
     with pytest.raises(AttributeError, match="no attribute 'rum'"):
         fl.rum  # noqa: B018
+
+
+def test_a_log_has_no_bar_and_a_terminal_has(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(terminal: bool) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys.stderr, "isatty", lambda: terminal)
+            made = bar.Bar(6, shown=True)
+            made.say("training")
+            made.passed(6)
+            made.close()
+        return capsys.readouterr().err
+
+    assert shown(terminal=False) == ""
+    assert "6/6" in shown(terminal=True)

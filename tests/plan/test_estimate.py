@@ -14,6 +14,7 @@ from planning import Planned
 
 from fl.base import registry
 from fl.base.errors import Where
+from fl.cli import main
 from fl.data import materials
 from fl.engine.client_data import ClientData
 from fl.plan.estimate import Rates, client_steps
@@ -84,6 +85,26 @@ def test_a_published_test_split_is_not_trained_on(
     partition = settled("partition scheme", "dirichlet", **keys)
     study = spec(planned, dataset, partition, batch_size=1, rounds=1)
     assert client_steps(study) == pytest.approx(0.9 * published, rel=0.07)
+
+
+def test_a_run_whose_record_is_damaged_is_passed_over_and_named(
+    planned: Callable[..., Planned], capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned(seeds=[0, 1])
+    store = study.store()
+    write_run(store.root, "whole", [], spec=study.bundle("fedavg")["runs"][0]["spec"])
+    write_run(store.root, "torn", [], spec={})
+    (store.root / "torn" / "run.json").write_text('{"run": "to')
+    rates = Rates(store)
+    assert rates.damaged == ["torn"]
+    assert rates.seconds([study.bundle("fedavg")["runs"][0]["spec"]]) == pytest.approx(1.5)
+    told = "torn: its run.json is damaged; passed over; `python -m fl store verify --remove`"
+    config = ["--config", str(study.root / "config")]
+    assert main.main(["plan", "--write", *config]) == 0
+    assert told in capsys.readouterr().out
+    assert main.main(["status", *config]) == 0
+    said = capsys.readouterr().out
+    assert told in said and "0 of 2 runs done" in said
 
 
 def test_a_run_of_what_is_not_known_here_is_passed_over(planned: Callable[..., Planned]) -> None:

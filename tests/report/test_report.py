@@ -65,7 +65,7 @@ class Page(HTMLParser):
 
 def made(results: Path, study: str = "small") -> tuple[Page, str, str]:
     facts = gather(study, results, results / "runs")
-    html, md, latex = report.texts(facts, outline(facts)).values()
+    html, md, latex, _ = report.texts(facts, outline(facts)).values()
     return Page(html), md, latex
 
 

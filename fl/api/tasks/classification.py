@@ -1,6 +1,6 @@
 """One class for each sample.
 
-No paper's: cross-entropy is minimised; accuracy and balanced accuracy are reported.
+No paper's: cross-entropy is minimised, accuracy and balanced accuracy are reported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Label skew by holding a few classes only, or by missing a few.
 
-B. McMahan, E. Moore, D. Ramage, S. Hampson and B. A. y Arcas. Communication-Efficient Learning of
-Deep Networks from Decentralized Data. AISTATS 2017.
+B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas. Communication-Efficient Learning
+of Deep Networks from Decentralized Data. AISTATS 2017.
 """
 
 from __future__ import annotations

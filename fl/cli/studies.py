@@ -1,0 +1,137 @@
+"""All studies of a config folder: which table or figure of which paper each is, and what it takes.
+
+Nothing is trained, and no model is tried. A study's paper is the file of `published/` whose name
+its own begins with, or whose cells it names; which table it is stands in the comment above it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fl.base.errors import FedloomError, Where, unknown
+from fl.base.units import counted, duration
+from fl.cli.printing import aligned
+from fl.plan import needed, plan
+from fl.plan.estimate import Rates
+from fl.store.store import Store
+
+NUMBER = r"\d\d?[a-z]?\b"
+NUMBERED = re.compile(
+    rf"(?:\b(?:twin of|stand-in for) )?\b(?:[Tt]able|[Ff]igure)s? {NUMBER}"
+    rf"(?:(?:, {NUMBER})* and {NUMBER}| to {NUMBER})?"
+)
+CALLED = re.compile(r"The ((?:[\w ]+ )?(?:table|figure)(?: [\w ]+)?)$")
+"""How a comment says which tables and figures of the paper below it a study is."""
+NONE = "no paper"
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A study, seen from far.
+
+    Attributes:
+        shows: The paper's tables and figures; empty where the paper does not number them.
+        published: How many published cells its report sets beside what was measured.
+        runs: Of each its spec.
+        trouble: Why it cannot be planned; then the rest is empty.
+    """
+
+    name: str
+    paper: str
+    shows: str
+    title: str = ""
+    datasets: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    published: int = 0
+    runs: Mapping[str, Mapping[str, Any]] | None = None
+    trouble: str = ""
+
+
+def look(folder: Path, paper: str = "") -> list[Overview]:
+    """The studies of a paper, by default of all of them, sorted by paper.
+
+    Raises:
+        FedloomError: For a paper that no study is of.
+    """
+    papers = sorted((path.stem for path in (folder / "published").glob("*.csv")), key=len)
+    each = [_overview(folder, name, papers[::-1], paper) for name in needed.every(folder)]
+    seen = [overview for overview in each if overview is not None]
+    if paper and not seen:
+        raise unknown(Where("the command line"), "paper", paper, [*papers, NONE])
+    return sorted(seen, key=lambda overview: (overview.paper == NONE, overview.paper))
+
+
+def _overview(folder: Path, name: str, papers: Iterable[str], wanted: str) -> Overview | None:
+    text = (folder / "studies" / f"{name}.yaml").read_text(encoding="utf-8", errors="replace")
+    of = next((p for p in papers if name.startswith(p) or f"source: {p}.csv" in text), NONE)
+    if wanted not in ("", of):
+        return None
+    comment = " ".join(re.findall(r"^# ?(.*)", text.partition("\n\n")[0], re.MULTILINE))
+    before, _, _ = comment.partition(" of the paper below")
+    said = NUMBERED.findall(before) or CALLED.findall(before)
+    shows = ", ".join(text[0].lower() + text[1:] for text in said)
+    try:
+        planned = plan.make(folder, [name], checked=False)
+    except FedloomError as error:
+        return Overview(name, of, shows, trouble=str(error))
+    study = planned.studies[name]
+    specs = {m["run"]: m["spec"] for bundle in planned.bundles.values() for m in bundle["runs"]}
+    return Overview(
+        name,
+        of,
+        shows,
+        title=study["title"],
+        datasets=tuple(study["names"]["data set"]),
+        methods=tuple(study["names"]["method"]),
+        published=len(study["published"]),
+        runs=specs,
+    )
+
+
+def lines(overviews: Iterable[Overview], store: Store) -> Iterator[str]:
+    """A table; runs and hours are by what is in the store."""
+    rates, stored = Rates(store), {*store.runs()}
+    what = ["methods", "runs", "there", "time", "published"]
+    head = ("paper", "study", "shows", "data set", *what)
+    table, troubles = list[tuple[str, ...]]([head]), list[str]()
+    for each in overviews:
+        if each.trouble:
+            troubles.append(f"{each.name} cannot be planned: {each.trouble}")
+            continue
+        runs = each.runs or {}
+        seconds = rates.seconds(runs.values())
+        table.append(
+            (
+                *(each.paper, each.name, each.shows, ", ".join(each.datasets)),
+                *map(str, (len(each.methods), len(runs), len(stored & {*runs}))),
+                "unknown" if seconds is None else duration(seconds),
+                str(each.published),
+            )
+        )
+    yield from aligned(table)
+    yield (
+        f"{counted(len(table) - 1, 'study')}. Time: one run after another, at the rate of the runs "
+        "in the store; unknown where a run has none like it. Published: cells beside ours."
+    )
+    yield from (*rates.remarks, *troubles)
+
+
+def blocks(overviews: Iterable[Overview]) -> Iterator[str]:
+    """The same as Markdown, without what depends on a store: a table for each paper."""
+    by_paper: dict[str, list[Overview]] = {}
+    for overview in overviews:
+        by_paper.setdefault(overview.paper, []).append(overview)
+    for paper, studies in by_paper.items():
+        yield f"## {paper}"
+        rows = [
+            f"| [`{s.name}`](../config/studies/{s.name}.yaml) | {s.shows} | {s.title} "
+            f"| {', '.join(s.datasets)} | {', '.join(s.methods)} | {len(s.runs or {})} "
+            f"| {s.published} |"
+            for s in studies
+        ]
+        head = "| study | shows | title | data set | methods | runs | published cells |"
+        yield "\n".join([head, "|---|---|---|---|---|---:|---:|", *rows])

@@ -1,0 +1,179 @@
+"""What a report's numbers rest on: a reference for each thing that it names, and BibTeX of them.
+
+They are read from the citations in docstrings, which are ``Authors. Title. Where 2020.``, perhaps
+with ``arXiv:`` or ``doi:``, a remark in brackets, and before the authors some words that end in a
+colon. Several works are apart by ``; ``. Nothing else is known of a work: an entry is a ``@misc``
+with the names as they stand there, often surnames alone.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fl.base import registry
+from fl.base.registry import Said
+from fl.report.facts import Facts
+from fl.report.latex import tex
+
+TITLE = "Fedloom: federated-learning studies that anyone can run again"
+AUTHORS = "The Fedloom developers"
+"""As ``CITATION.cff`` has them, which an installed package has not."""
+
+WORK = re.compile(
+    r"(?:[^.:]*: )?"  # words before the authors
+    r"(?P<authors>.+?)(?<!\b[A-Z])\. "  # an initial ends no list of authors
+    r"(?P<title>.+?)[.?!] (?P<rest>.*)"
+)
+YEAR = r"\b(?:19|20)\d\d\b"
+REMARK = re.compile(rf"\((?!{YEAR}\))[^()]*\)(?!,)")
+INITIALS = re.compile(r"((?:[A-Z]\.[- ]?)+)(.+)")
+
+
+@dataclass(frozen=True)
+class Work:
+    """A published work; what its citation does not say is empty."""
+
+    authors: str
+    title: str
+    venue: str
+    year: str
+    arxiv: str
+    doi: str
+
+    @property
+    def same(self) -> str:
+        """Equal for two citations of one work."""
+        return re.sub(r"\W", "", self.title).lower()
+
+    def joined(self, other: Work) -> Work:
+        """What two citations of one work say together."""
+        best = max((self, other), key=lambda w: ("et al" not in w.authors, len(w.authors)))
+        placed = max((self, other), key=lambda w: (bool(w.venue), w is best))
+        return Work(
+            authors=best.authors,
+            title=best.title,
+            venue=placed.venue,
+            year=placed.year,
+            arxiv=self.arxiv or other.arxiv,
+            doi=self.doi or other.doi,
+        )
+
+    @property
+    def key(self) -> str:
+        """``li2020federated``: first author, year, first long word of the title."""
+        first = _names(self.authors)[0].replace("{", "").replace("}", "").partition(",")[0]
+        words = [word for word in re.split(r"[\W_]+", _plain(self.title)) if len(word) > 3]
+        return re.sub(r"\W", "", f"{_plain(first)}{self.year}{(words or [''])[0]}").lower()
+
+
+def works(citation: str) -> list[Work]:
+    """The works that a citation names, in its order; none in ``No paper's: ...``."""
+    each = (_work(text) for text in citation.split("; ") if not text.startswith("No "))
+    return [work for work in each if work is not None]
+
+
+def _work(text: str) -> Work | None:
+    match = WORK.match(f"{text} ")
+    if match is None:
+        return None
+    rest = match["rest"]
+    arxiv, doi = re.search(r"arXiv:(\d{4}\.\d{4,5})", rest), re.search(r"doi:([^\s;,]+)", rest)
+    bare = re.sub(r"(arXiv|doi):\S+", "", REMARK.sub("", rest))
+    venue, year = bare, ""
+    for found in re.finditer(YEAR, bare):  # The last one: a report's number may have another.
+        venue, year = bare[: found.start()].strip(" ,("), found.group()
+    if not year and arxiv is None:
+        return None
+    return Work(
+        authors=match["authors"],
+        title=match["title"],
+        venue=venue if year else "",
+        year=year or f"20{arxiv[1][:2]}" if arxiv else year,
+        arxiv=arxiv[1] if arxiv else "",
+        doi=doi[1].rstrip(".") if doi else "",
+    )
+
+
+def named(facts: Facts) -> list[Said]:
+    """What the registry says of everything that a report's study names."""
+    return [
+        said
+        for kind, names in facts.plan.get("names", {}).items()
+        for said in (registry.described(kind) if names else ())
+        if said.name in names
+    ]
+
+
+def of(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Each citation that a report shows, after what is cited by it: ``method fedprox``."""
+    things: dict[str, list[str]] = {}
+    for said in named(facts):
+        if works(said.citation):
+            things.setdefault(said.citation, []).append(f"{said.kind} {said.name}")
+    yield from ((", ".join(names), citation) for citation, names in things.items())
+
+
+def document(facts: Facts) -> str:
+    """The BibTeX file of a report."""
+    made_by = facts.runs["fedloom"].dropna().unique()
+    return bibtex((said.citation for said in named(facts)), sorted(made_by))
+
+
+def together(citations: Iterable[str]) -> list[Work]:
+    """Each work that some citations name once, with all that they say of it."""
+    by_title: dict[str, Work] = {}
+    for work in (work for citation in citations for work in works(citation)):
+        by_title[work.same] = work.joined(by_title.get(work.same, work))
+    return [*by_title.values()]
+
+
+def bibtex(citations: Iterable[str], versions: Iterable[str] = ()) -> str:
+    """A BibTeX file of all works in these citations, and of Fedloom.
+
+    Args:
+        versions: Of Fedloom, that the runs were made by.
+    """
+    told = ", ".join(versions)
+    fedloom = {"author": f"{{{AUTHORS}}}", "title": f"{{{TITLE}}}"}
+    entries = [_entry("software", "fedloom", fedloom | {"note": told and f"version {told}"})]
+    entries += [_entry("misc", work.key, _fields(work)) for work in together(citations)]
+    return "\n".join(entries)
+
+
+def _fields(work: Work) -> dict[str, Any]:
+    return {
+        "author": " and ".join(_names(tex(work.authors))),
+        "title": f"{{{tex(work.title)}}}",
+        "howpublished": tex(work.venue),
+        "year": work.year,
+        "eprint": work.arxiv,
+        "archiveprefix": work.arxiv and "arXiv",
+        "doi": work.doi,
+    }
+
+
+def _entry(kind: str, key: str, fields: Mapping[str, Any]) -> str:
+    lines = [f"  {name} = {{{value}}},\n" for name, value in fields.items() if value]
+    return f"@{kind}{{{key},\n{''.join(lines)}}}\n"
+
+
+def _names(authors: str) -> list[str]:
+    """Names as BibTeX has them, ``Li, T.``; a surname of several words is held together."""
+    names = re.split(r", | and ", authors.replace(" et al", ", others"))
+    return [_name(name) for name in names if name]
+
+
+def _name(name: str) -> str:
+    initials = INITIALS.fullmatch(name)
+    if initials:
+        return f"{initials[2]}, {initials[1].strip()}"
+    return f"{{{name}}}" if " " in name else name
+
+
+def _plain(text: str) -> str:
+    """Without accents."""
+    return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()

@@ -1,0 +1,226 @@
+"""A study as an RO-Crate: complete, valid, one to work in, and without names where none may be."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import planning
+import pytest
+
+from fl.cli import main
+from fl.store import maintenance
+from fl.store.store import Store
+
+pytest.importorskip("rocrate", reason="the package of crates (make extras)")
+LICENCE = "https://creativecommons.org/licenses/by/4.0/"
+VALIDATE = """
+import json, sys
+from pathlib import Path
+import requests, rocrate
+# The one file that the validator fetches comes with the package that writes crates.
+CONTEXT = (Path(rocrate.__file__).parent / "data" / "ro-crate.jsonld").read_bytes()
+
+def send(self, request, **settings):
+    assert request.url == "https://w3id.org/ro/crate/1.3/context", request.url
+    response = requests.Response()
+    response.status_code, response._content, response.request = 200, CONTEXT, request
+    response.url, response.headers["Content-Type"] = request.url, "application/ld+json"
+    return response
+
+requests.Session.send = send
+from rocrate_validator import models, services
+settings = services.ValidationSettings(
+    rocrate_uri=sys.argv[1], no_cache=True, skip_availability_check=True,
+    requirement_severity=models.Severity.REQUIRED,
+)
+result = services.validate(settings)
+print(*(f"{issue.severity.name} {issue.message}" for issue in result.get_issues()), sep="\\n")
+sys.exit(not result.passed())
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained study with a grid and a plugin."""
+    root = tmp_path_factory.mktemp("lab")
+    plugin = root / "mylab"
+    (plugin / "methods").mkdir(parents=True)
+    source = Path(main.__file__).parents[1] / "methods" / "fedavg.py"
+    (plugin / "methods" / "mine.py").write_text(
+        source.read_text().replace("class FedAvg", "class Mine")
+    )
+    methods = {"fedavg": None, "mine": {"method": "mine", "lr": [0.05, 0.1]}}
+    settings = {
+        "plugins": [str(plugin)],
+        "execution": {**planning.EXECUTION, "account": "physics", "memory_mb": 1234},
+    }
+    training = {**planning.STUDY["training"], "rounds": 2}
+    study = {"methods": methods, "question": "Does it?", "training": training}
+    config = planning.write_config(root, study, settings)
+    assert run(root, ["plan", "--write", "--config", str(config)]).returncode == 0
+    bundles = sorted((root / "results" / "plan" / "bundles").glob("*.json"))
+    store = str(root / "runs")
+    done = run(root, ["train", *map(str, bundles), "--store", store])
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+def run(
+    root: Path, words: list[str], code: Path = planning.ROOT
+) -> subprocess.CompletedProcess[str]:
+    """``python -m fl`` in a folder, with the code of another one."""
+    command = [sys.executable, "-m", "fl", *words]
+    environment = {**os.environ, "PYTHONPATH": str(code)}
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+
+
+def entities(place: Path) -> dict[str, dict[str, Any]]:
+    graph = json.loads((place / "ro-crate-metadata.json").read_text())["@graph"]
+    return {entity["@id"]: entity for entity in graph}
+
+
+@pytest.fixture(scope="module")
+def crate(lab: Path) -> Path:
+    place = lab / "crates" / "tiny"
+    words = ["export", "tiny", "--crate", str(place), "--license", LICENCE]
+    done = run(lab, words)
+    assert done.returncode == 0, done.stderr
+    assert "3 of 3 runs are in it" in done.stdout
+    return place
+
+
+def test_a_crate_says_of_every_file_what_it_is(crate: Path) -> None:
+    known = entities(crate)
+    root = known["./"]
+    assert (root["name"], root["license"]) == ("tiny", {"@id": LICENCE})
+    assert root["description"].startswith("Does it? 3 runs: 3 complete")
+    parts = {part["@id"] for part in root["hasPart"]}
+    for path in crate.rglob("*"):
+        inner = path.relative_to(crate)
+        if path.is_file() and inner.parts[0] not in ("code", "runs"):
+            assert inner.as_posix() in parts or inner.name == "ro-crate-metadata.json"
+    assert {part for part in parts if part.startswith("runs/")} == {
+        f"runs/{run}/" for run in Store(crate / "runs").runs()
+    }
+    for name in ("config/studies/tiny.yaml", "results/report/tiny.html", "results/report/tiny.bib"):
+        assert name in parts
+    assert "results/tables/tiny.parquet" in parts
+    assert any(part.startswith("results/partitions/") for part in parts)
+    assert any(part.startswith("results/report/tiny/partitions") for part in parts)
+    cited = {known[each["@id"]]["name"] for each in root["citation"]}
+    assert any(title.startswith("Communication-Efficient Learning") for title in cited)
+    scheme = known["#partition-scheme-dirichlet"]
+    [work] = scheme["citation"]
+    assert known[work["@id"]]["name"].startswith("Bayesian Nonparametric")
+    data = known["#data-set-synthetic"]
+    assert "publisher" in data["conditionsOfAccess"] and data["citation"]
+    assert known["#fedloom"]["version"]
+
+
+def test_a_crate_is_read_by_the_package_that_reads_crates(crate: Path) -> None:
+    from rocrate.rocrate import ROCrate
+
+    read = ROCrate(crate)
+    assert read.name == "tiny"
+    for entity in read.data_entities:
+        assert (crate / entity.id).exists(), entity.id
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("rocrate_validator") is None,
+    reason="needs roc-validator, which wants an older rich than the lock files have",
+)
+def test_a_crate_is_valid_by_the_validator_of_ro_crate(crate: Path, tmp_path: Path) -> None:
+    script = [sys.executable, "-c", VALIDATE]
+    done = subprocess.run([*script, str(crate)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # It would see a file that is not there.
+    shutil.copytree(crate, tmp_path / "copy")
+    (tmp_path / "copy" / "results" / "report" / "tiny.tex").unlink()
+    done = subprocess.run(
+        [*script, str(tmp_path / "copy")], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 1 and "tiny.tex" in done.stdout, done.stderr
+
+
+def test_a_crate_is_a_folder_to_work_in(crate: Path, tmp_path: Path) -> None:
+    place = tmp_path / "elsewhere"
+    shutil.copytree(crate, place)
+    numbers = (place / "results" / "tables" / "tiny.parquet").read_bytes()
+    shutil.rmtree(place / "results" / "tables")
+    shutil.rmtree(place / "results" / "report")
+    for words in (["store", "verify"], ["report", "tiny"], ["plan"]):
+        done = run(place, words, place / "code")
+        assert done.returncode == 0, done.stderr
+        assert "3 of 3 runs there" in done.stdout or words != ["report", "tiny"]
+    assert "0 to train" in done.stdout
+    page = place / "results" / "report" / "tiny.html"
+    assert page.read_bytes() == (crate / "results" / "report" / "tiny.html").read_bytes()
+    assert (place / "results" / "tables" / "tiny.parquet").read_bytes() == numbers
+
+
+def test_settings_of_a_cluster_and_files_of_other_studies_stay_at_home(crate: Path) -> None:
+    settings = (crate / "config" / "config.yaml").read_text()
+    assert "physics" not in settings
+    assert "memory_mb: 1234" in settings and "code/mylab" in settings
+    assert [path.name for path in (crate / "config" / "studies").iterdir()] == ["tiny.yaml"]
+
+
+def test_an_anonymous_crate_names_nobody_and_is_as_whole(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words in (["init"], ["config", "user.name", "Ada Lovelace"]):
+        subprocess.run(["git", *words], cwd=lab, check=True, capture_output=True)
+    remote = ["remote", "add", "origin", "git@example.org:lovelace/engine.git"]
+    subprocess.run(["git", *remote], cwd=lab, check=True)
+    monkeypatch.setenv("USER", "lovelace")
+    monkeypatch.setenv("LOGNAME", "lovelace")
+    place = lab / "crates" / "blind.zip"
+    words = ["export", "tiny", "--crate", str(place), "--anonymous"]
+    done = run(lab, words)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(place) as archive:
+        archive.extractall(lab / "blind")
+    store = Store(lab / "blind" / "runs")
+    assert len(store.runs()) == 3
+    for name in store.runs():
+        assert maintenance.problems(store, name) == []
+        assert store.record(name)["environment"]["commit"] is None
+        assert "+" not in store.record(name)["versions"]["fedloom"]
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=planning.ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    told = [str(lab), "lovelace", "Ada Lovelace", "example.org", *([head[:9]] if head else [])]
+    host = socket.gethostname().encode()
+    for path in (lab / "blind").rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert not [word for word in told if word.encode() in content], path
+            if "code" not in path.parts:  # A host may have a name of two letters.
+                assert not re.search(rb"(?<!\w)" + re.escape(host) + rb"(?!\w)", content), path
+
+    study = lab / "config" / "studies" / "tiny.yaml"
+    before = study.read_text()
+    study.write_text(f"# By Ada Lovelace.\n{before}")
+    again = lab / "crates" / "again.zip"
+    done = run(lab, [*words[:3], str(again), "--anonymous"])
+    study.write_text(before)
+    assert done.returncode == 1 and not again.exists()
+    problem = "config/studies/tiny.yaml: tells 'Ada Lovelace', and the crate is to be anonymous"
+    assert problem in done.stderr
+
+
+def test_a_place_that_is_taken_is_refused(lab: Path, crate: Path) -> None:
+    done = run(lab, ["export", "tiny", "--crate", str(crate)])
+    assert done.returncode == 1
+    assert "is there already; choose another name" in done.stderr

@@ -1,0 +1,72 @@
+"""The overview of studies: whose table each is, what it takes, and what of it is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import planning
+import pytest
+
+from fl.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+CELLS = "table,row,column,value,sd,note\n1,FedAvg,all,70.0,,\n1,Local,all,60.0,,\n"
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tiny study, as table 1 of a paper, and beside it one that cannot be planned."""
+    monkeypatch.chdir(tmp_path)
+    column = "synthetic(alpha=1.0, clients=4, samples=40)"
+    cells = {"source": "smith.csv", "table": "1", "columns": {column: "all"}}
+    cells["rows"] = {"fedavg": "FedAvg", "local": "Local"}
+    config = planning.write_config(
+        tmp_path,
+        {"methods": {"fedavg": None, "local": None}, "published": [cells], "seeds": [0, 1]},
+    )
+    (config / "published").mkdir()
+    (config / "published" / "smith.csv").write_text(CELLS)
+    tiny = config / "studies" / "tiny.yaml"
+    said = "# Tables 1, 2 and 3 of the paper below, 50 parties.\n# Smith. Some. 2020 (table 9).\n\n"
+    tiny.write_text(said + tiny.read_text())
+    (config / "studies" / "smith-bad.yaml").write_text("# The main table of the paper below.\n")
+    return tmp_path
+
+
+def test_runs_time_and_cells_stand_in_a_line(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["studies"]) == 0
+    head, line, told, trouble = capsys.readouterr().out.splitlines()
+    what = "methods runs there time published"
+    assert head.split() == ["paper", "study", "shows", "data", "set", *what.split()]
+    cells = re.split(r"\s{2,}", line)
+    shown = ["smith", "tiny", "tables 1, 2 and 3", "synthetic", "2", "4", "0", "unknown", "2"]
+    assert cells == shown
+    assert told.startswith("1 study. Time: ")
+    assert trouble.startswith("smith-bad cannot be planned: config/studies/smith-bad.yaml")
+
+    assert main.main(["plan", "--write"]) == 0
+    for bundle in (lab / "results" / "plan" / "bundles").iterdir():
+        assert main.main(["train", str(bundle), "--store", "runs"]) == 0
+    capsys.readouterr()
+    assert main.main(["studies", "smith"]) == 0
+    cells = re.split(r"\s{2,}", capsys.readouterr().out.splitlines()[1])
+    assert cells[:7] == [*shown[:6], "4"]
+    assert re.fullmatch(r"[\d.]+ s", cells[7])
+
+
+def test_a_paper_that_no_study_is_of_is_refused(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["studies", "smyth"]) == 1
+    error = capsys.readouterr().err
+    assert "the command line: unknown paper 'smyth'" in error and "smith" in error
+
+
+def test_a_study_that_is_named_after_a_table_shows_it() -> None:
+    page = (ROOT / "docs" / "studies.md").read_text()
+    rows = re.findall(r"^\| \[`([^`]+)`\]\(\S+\) \| ([^|]*) \|", page, re.MULTILINE)
+    assert len(rows) == len(list((ROOT / "config" / "studies").glob("*.yaml")))
+    for name, shows in rows:
+        for kind, number in re.findall(r"-(table|figure)(\d+[a-z]?)(?:-|$)", name):
+            assert re.search(rf"{kind}s? .*\b{number}", shows), f"{name}: {shows!r}"

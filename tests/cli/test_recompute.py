@@ -1,0 +1,146 @@
+"""A stored run trained again, by the code that made it and by other code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from planning import Planned
+
+from fl.base import files
+from fl.cli import main
+from fl.store.layout import METRICS, RECORD
+from fl.train.recompute import Difference
+
+Plan = Callable[..., Planned]
+
+
+def recompute(study: Planned, *words: str) -> int:
+    config = study.root / "config"
+    return main.main(["recompute", *words, "--config", str(config)])
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """By path, the content and the time of every file below a folder."""
+    return {
+        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_run_trained_again_is_the_same_and_the_store_is_as_it_was(
+    planned: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    methods = {"fedavg": None, "tuned": {"method": "finetune", "start": "fedavg"}}
+    study = planned(methods=methods)
+    assert study.train("fedavg") == 0
+    assert study.train("tuned") == 0
+    before = snapshot(study.root)
+    for label in methods:
+        [run] = study.runs(label)
+        capsys.readouterr()
+        assert recompute(study, run[:9]) == 0
+        said = capsys.readouterr().out
+        assert said.splitlines()[-1] == "all metrics are the same, to the last digit"
+        assert f"{run}, stored" in said
+        assert "largest difference of accuracy: 0\n" in said
+        [torch] = [line.split() for line in said.splitlines() if line.split()[0] == "torch"]
+        assert torch[1] == torch[2]
+        assert not [line for line in said.splitlines() if line.startswith("*")]
+    assert snapshot(study.root) == before
+
+
+def test_other_numbers_are_found_and_the_environments_stand_side_by_side(
+    planned: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned()
+    assert study.train("fedavg") == 0
+    [run] = study.runs("fedavg")
+    rows = study.store().metrics(run)
+    place = rows.index[(rows["metric"] == "loss") & (rows["round"] == 4)][0]
+    rows.loc[place, "value"] += 0.25
+    folder = study.root / "runs" / run
+    record = files.read_sealed(folder / RECORD)
+    record.pop("files")
+    files.write_table(folder / METRICS, rows)
+    record["versions"]["torch"] = "1.0"
+    files.write_sealed(folder / RECORD, record, files=(METRICS,))
+    capsys.readouterr()
+    assert recompute(study, run) == 1
+    said = capsys.readouterr().out
+    [line] = [line for line in said.splitlines() if line.startswith("largest difference of loss")]
+    assert "loss: 0.25: " in line and "round 4" in line
+    [torch] = [line.split() for line in said.splitlines() if " torch " in line]
+    assert torch[:3] == ["*", "torch", "1.0"]
+    assert said.splitlines()[-1] == "other numbers"
+
+
+def test_a_run_of_other_code_is_refused_with_both_versions_unless_asked_anyway(
+    planned: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned()
+    assert study.train("fedavg") == 0
+    [made] = study.runs("fedavg")
+    now = study.bundle("fedavg")["runs"][0]["code"]["method"]
+    # As version 0 of FedAvg would have stored it.
+    study.change("fedavg", lambda content: content["runs"][0]["code"].update(method="0"))
+    [old] = study.runs("fedavg")
+    (study.root / "runs" / made).rename(study.root / "runs" / old)
+    path = study.root / "runs" / old / RECORD
+    record = files.read_sealed(path)
+    record |= {"run": old, "code": {**record["code"], "method": "0"}}
+    record["versions"]["fedloom"] = "0.1.0"
+    described = record.pop("files")
+    files.write_described(path, record, described)
+    capsys.readouterr()
+    assert recompute(study, old) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"made by other code, method 0 (here {now}), of fedloom 0.1.0; --anyway" in error
+    assert recompute(study, old, "--anyway") == 0
+    assert "all metrics are the same" in capsys.readouterr().out
+
+
+def test_a_key_that_came_after_a_run_has_its_default(
+    planned: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned(methods={"fedprox": {"mu": 0.5}})
+    assert study.train("fedprox") == 0
+    [run] = study.runs("fedprox")
+    path = study.root / "runs" / run / RECORD
+    record = files.read_sealed(path)
+    described = record.pop("files")
+    for key in ("adapt", "step", "patience"):
+        del record["spec"]["method"][key]
+        record["defaults"].remove(f"method.{key}")
+    files.write_described(path, record, described)
+    capsys.readouterr()
+    assert recompute(study, run) == 0
+    assert "all metrics are the same, to the last digit" in capsys.readouterr().out
+
+
+def test_no_run_several_runs_and_a_damaged_run_are_refused(
+    planned: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned(seeds=[0, 1])
+    assert study.train("fedavg") == 0
+    assert recompute(study, "no-such") == 1
+    assert "run 'no-such': begins no finished run" in capsys.readouterr().err
+    assert recompute(study, "") == 1
+    assert ", ".join(sorted(study.runs("fedavg"))) in capsys.readouterr().err
+    run = study.runs("fedavg")[0]
+    with (study.root / "runs" / run / METRICS).open("ab") as file:
+        file.write(b"more")
+    assert recompute(study, run) == 1
+    assert METRICS in capsys.readouterr().err
+
+
+def test_a_value_that_only_one_of_both_has_is_an_infinite_difference() -> None:
+    nan = math.nan
+    assert Difference("loss", {}, nan, nan).same
+    assert Difference("loss", {}, 1.0, nan).size == math.inf
+    assert not Difference("loss", {}, nan, 1.0).same
+    assert Difference("loss", {}, 1.0, 1.0 + 1e-7).same
+    assert not Difference("loss", {}, 1.0, 1.0 + 1e-5).same
