@@ -20,6 +20,8 @@ LIBRARY = {
     "methods": "contract",
     "terms": "contract",
     "alterations": "contract",
+    "wire": "contract",
+    "aggregations": "contract",
     "models": "models",
     "datasets": "data",
     "schemes": "data",

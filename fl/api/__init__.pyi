@@ -31,6 +31,7 @@ from fl.api.method import (
     PERSONAL_PARAMS as PERSONAL_PARAMS,
     REAL as REAL,
     Averaging as Averaging,
+    ByMean as ByMean,
     Method as Method,
     Pass as Pass,
     Phase as Phase,
@@ -84,6 +85,15 @@ from fl.api.alteration import (
     Alterations as Alterations,
 )
 from fl.api.mixed_labels import mixed as mixed, remember as remember
+
+# What lies between uploads and the server.
+from fl.api.wire import (
+    Aggregation as Aggregation,
+    Crossing as Crossing,
+    Message as Message,
+    Stage as Stage,
+    per_round as per_round,
+)
 
 # Networks.
 from fl.api.network import Around as Around, Network as Network, Output as Output

@@ -143,11 +143,10 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Averaging:
-    """Marks an `Method.aggregate` that knows uploads by their mean weighted with ``n`` only.
+class ByMean:
+    """Marks an `Method.aggregate` that knows uploads by means over them only, whatever the weights.
 
-    The engine may then average groups of clients as they finish and hand over a row for each group,
-    so that the uploads of a thousand clients are never in memory together.
+    A study may then put other uploads, or one in the place of all, before it (`fl.api.wire`).
     """
 
     aggregate: Aggregate
@@ -155,6 +154,14 @@ class Averaging:
     def __call__(self, server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         """As the function that is marked."""
         return self.aggregate(server, clients, uploads, n)
+
+
+class Averaging(ByMean):
+    """Marks one whose mean is weighted with ``n``.
+
+    The engine may then average groups of clients as they finish and hand over a row for each group,
+    so that the uploads of a thousand clients are never in memory together.
+    """
 
 
 KINDS = ("params", "buffers")
@@ -250,6 +257,7 @@ class Method:
     admit: refuses clients that the method cannot do with.
     by_modality: what it is for clients of each modality, where they differ in it.
     works: what the server computes beside means of what it gets; it decides no number.
+    size: the bytes of a client's upload in the last phase; None: those of its tensors.
     """
 
     init: protocols.Init
@@ -264,6 +272,7 @@ class Method:
     admit: protocols.Admit | None = None
     by_modality: tuple[ModalityMethod, ...] = ()
     works: tuple[ServerWork, ...] = ()
+    size: Callable[[Tree], int] | None = None
 
     @property
     def phases(self) -> tuple[Phase, ...]:

@@ -174,6 +174,13 @@ class Aggregate(Protocol):
         """
 
 
+class Combine(Protocol):
+    """One upload in the place of all of a round."""
+
+    def __call__(self, rows: Tensor, n: Tensor, /) -> Tensor:
+        """rows: the uploads, [K, d]; n: their weights in the mean, [K]. Gives a row, [d]."""
+
+
 class Serve(Protocol):
     """A pass over the samples that the server itself holds."""
 

@@ -1,5 +1,5 @@
-"""The registry of methods, loss terms, alterations of features, models, data sets, partition
-schemes and analyses, one file each.
+"""The registry of methods, loss terms, alterations of features, stages and aggregations of uploads,
+models, data sets, partition schemes and analyses, one file each.
 
 A file's name is its name (``two_layer.py`` is ``two-layer``). The first line of its docstring is
 its summary, the second paragraph its citation, the rest are notes. It defines one dataclass with a
@@ -13,7 +13,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,8 @@ FOLDERS = {
     "method": "methods",
     "term": "terms",
     "alteration": "terms/alterations",
+    "stage": "wire",
+    "aggregation": "wire/aggregations",
     "model": "models",
     "task": "api/tasks",
     "data set": "data/datasets",
@@ -36,6 +38,16 @@ FOLDERS = {
     "analysis": "analyses",
 }
 """Where each kind lies in ``fl``; in a plugin without ``data/``."""
+
+ADDED = {
+    "terms": "term",
+    "alterations": "alteration",
+    "wire": "stage",
+    "aggregation": "aggregation",
+}
+"""What a study adds to a method: by key of an entry and of a spec, its kind. A spec has none but
+``terms`` that adds nothing, so that runs without are named as they were.
+"""
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,12 @@ def entry_of(kind: str, spec: Mapping[str, Any]) -> tuple[Entry, Any]:
     entry = find(kind, spec["name"], Where("the spec"))
     values = {key: value for key, value in spec.items() if key != "name"}
     return entry, entry.make(values)
+
+
+def added(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """What a spec adds to its method: the key, the kind, and the spec of each."""
+    for key, kind in ADDED.items():
+        yield from ((key, kind, its) for its in spec.get(key, ()))
 
 
 def described(kind: str) -> list[Said]:

@@ -32,6 +32,8 @@ KINDS = {
     "methods": "method",
     "terms": "term",
     "alterations": "alteration",
+    "wire": "stage",
+    "aggregations": "aggregation",
     "datasets": "data set",
     "models": "model",
     "partitions": "partition scheme",

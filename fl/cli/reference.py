@@ -26,6 +26,8 @@ OTHERS = {
     "partition scheme": "Partitions",
     "term": "Terms of the loss",
     "alteration": "Alterations of features",
+    "stage": "Stages of the wire",
+    "aggregation": "Aggregations",
     "analysis": "Analyses",
 }
 """The kinds that share the page of the library, and their headings."""
@@ -59,9 +61,9 @@ def datasets() -> str:
 
 
 def library() -> str:
-    """The page of models, partitions, terms, alterations and analyses."""
+    """The page of the rest of what a study can name."""
     about = "What a study can name beside [methods](methods.md) and [data sets](datasets.md)."
-    return _page("Models, partitions, terms, alterations, analyses", about, _library())
+    return _page("Models, partitions, terms, alterations, wire, analyses", about, _library())
 
 
 def _library() -> Iterator[str]:

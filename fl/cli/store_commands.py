@@ -154,7 +154,7 @@ def _defaults(kind: str, name: str) -> dict[str, str]:
 
 def _added(spec: Mapping[str, Any]) -> list[str]:
     """The names of what a study added to a method."""
-    return [added["name"] for added in (*spec["terms"], *spec.get("alterations", ()))]
+    return [its["name"] for _, _, its in registry.added(spec)]
 
 
 def _verify(parsed: argparse.Namespace) -> int:

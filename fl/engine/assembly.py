@@ -26,6 +26,7 @@ from fl.engine.arrays import Arrays, SeveralArrays, augmented
 from fl.engine.client_data import OWN, ClientData
 from fl.engine.serving import serving
 from fl.engine.simulation import DTYPES, Simulation
+from fl.engine.wire import wired
 
 if TYPE_CHECKING:
     from fl.data.prepared import Prepared
@@ -45,11 +46,15 @@ class Parts:
 
 @dataclass(frozen=True)
 class Composed:
-    """A method, and what a study adds to it: terms of its loss, and alterations of features."""
+    """A method, and what a study adds to it: terms of its loss, alterations of features, stages of
+    its wire, and at most one aggregation.
+    """
 
     method: Any
     terms: tuple[Any, ...] = ()
     alterations: tuple[Any, ...] = ()
+    wire: tuple[Any, ...] = ()
+    aggregation: tuple[Any, ...] = ()
 
 
 def assemble(
@@ -236,7 +241,9 @@ def build(composed: Composed, setting: Setting) -> Method:
     for term in terms:
         if isinstance(term, Attached):
             made = term.attach(made)
-    return made
+    stages = [stage.build(setting) for stage in composed.wire]
+    instead = [aggregation.build(setting) for aggregation in composed.aggregation]
+    return wired(made, setting, composed.method, stages, instead[0] if instead else None)
 
 
 def computing(make: Callable[[], nn.Module], training: Training) -> Network:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fl.api import (
+    ByMean,
     Forward,
     Method,
     Positive,
@@ -86,7 +87,7 @@ class FedDyn:
 
         step = replace(local, begin=begin, end=end)
         views = {"global": mean_model if self.scored == "mean" else shared}
-        return Method(init, (step,), aggregate, views, send=all_but("drift"))
+        return Method(init, (step,), ByMean(aggregate), views, send=all_but("drift"))
 
 
 def against_drift(forward: Forward) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl.api import Method, Positive, Rate, Setting, Tree, declare, only, recipe, trees
+from fl.api import ByMean, Method, Positive, Rate, Setting, Tree, declare, only, recipe, trees
 from fl.parts.path import check_sgd, length, started, stepped
 
 
@@ -77,4 +77,4 @@ class Scaffold:
             return {**server, **mean, "params": params, "control": control}, dict(clients)
 
         step = replace(local, begin=begin, update=update, end=end)
-        return Method(init, (step,), aggregate, base.views)
+        return Method(init, (step,), ByMean(aggregate), base.views)

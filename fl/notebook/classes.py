@@ -21,8 +21,6 @@ from fl.notebook import source
 HOME = "classes"
 """The folder of these plugins, in that of results."""
 
-ADDED = {"terms": "term", "alterations": "alteration"}
-
 
 class Classes:
     """The classes of a call.
@@ -60,7 +58,7 @@ class Classes:
         if is_own(said.get("method")):
             name, values = self._named("method", said["method"], where / "method")
             said = {**values, **said, "method": name}
-        for key, kind in ADDED.items():
+        for key, kind in registry.ADDED.items():
             if isinstance(said.get(key), Mapping):
                 pairs = [self._added(kind, n, v, where / key) for n, v in said[key].items()]
                 said[key] = dict(pairs)

@@ -81,7 +81,7 @@ def _entry(specs: list[dict[str, Any]], start: str | None) -> dict[str, Any]:
 def _hyper(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a method and of what is added to it, ``mk-mmd.mu``."""
     hyper = {key: value for key, value in spec["method"].items() if key != "name"}
-    for added in (*spec["terms"], *spec.get("alterations", ())):
+    for _, _, added in registry.added(spec):
         hyper |= {f"{added['name']}.{key}": value for key, value in added.items() if key != "name"}
     return hyper
 

@@ -126,8 +126,8 @@ def _key(spec: Mapping[str, Any], keys: tuple[str, ...]) -> str:
     added = [
         [
             {k: v for k, v in added_spec.items() if not isinstance(v, float)}
-            for added_spec in spec.get(kind, ())
+            for added_spec in spec.get(key, ())
         ]
-        for kind in ("terms", "alterations")
+        for key in registry.ADDED
     ]
     return json.dumps([[(key, spec[key]["name"]) for key in keys], *added], sort_keys=True)

@@ -16,6 +16,7 @@ from fl.api.task import Task
 from fl.base import identity
 from fl.base.errors import Where
 from fl.base.places import path_of
+from fl.base.registry import ADDED
 from fl.data.contents import stamp
 from fl.plan import analysis_check, modal_check, partition_fit, specs, task_check
 from fl.plan.components import Choice, choices
@@ -217,9 +218,7 @@ class _Place:
                 "training": method.training,
                 "start": parent.point if parent and start else None,
             }
-            # Left out where there are none, so that runs without are named as they were.
-            if method.alterations:
-                spec["alterations"] = method.alterations
+            spec |= {key: added for key in ADDED if (added := getattr(method, key))}
             if self.test != "own":
                 spec["test"] = self.test
             if on is not None:

@@ -15,13 +15,13 @@ from fl.base import faults, fields, registry
 from fl.base.declaration import declared
 from fl.base.errors import ConfigError, FedloomError, Where, unknown
 from fl.base.fields import Count
-from fl.base.registry import Entry
+from fl.base.registry import ADDED, Entry
 from fl.base.schema import SERVER
 from fl.plan import config, modal_check, partition_fit, task_check
 from fl.plan.components import Choice
 from fl.plan.config import Execution, Study
 from fl.plan.elsewhere import Elsewhere, Site, check_start
-from fl.plan.points import ADDED, Point, points
+from fl.plan.points import Point, points
 from fl.plan.rehearsal import Rehearsal, Rehearsed, TooFew
 
 

@@ -10,13 +10,13 @@ from typing import Any
 from fl.api.training import Training
 from fl.base import fields, registry
 from fl.base.errors import ConfigError, Where, unknown
-from fl.base.registry import Entry
+from fl.base.registry import ADDED, Entry
 from fl.plan import config, published
 from fl.plan.config import Study
 from fl.plan.grids import check_size, each_once, grid, is_grid
 
-ADDED = {"terms": "term", "alterations": "alteration"}
-"""What an entry adds to its method, by key, and what the registry calls it."""
+ONE = "aggregation"
+"""The key of which an entry has one; its name may stand alone."""
 RESERVED = ("method", "start", "train_on", "title", *ADDED, "execution", "dataset", "partition")
 EXCLUSIVE = ("local_epochs", "local_steps")
 
@@ -26,13 +26,15 @@ class Point:
     """A method entry of a study at one point of its grid.
 
     Attributes:
-        terms, alterations: Specs of those that the entry adds.
+        terms, alterations, wire, aggregation: Specs of those that the entry adds.
     """
 
     entry: Entry
     values: dict[str, Any]
     terms: list[dict[str, Any]]
     alterations: list[dict[str, Any]]
+    wire: list[dict[str, Any]]
+    aggregation: list[dict[str, Any]]
     training: dict[str, Any]
     grid: dict[str, Any]
 
@@ -98,7 +100,12 @@ def _added(merged: Mapping[str, Any], at: Where) -> dict[str, tuple[str, Entry, 
     by_name: dict[str, tuple[str, Entry, Mapping[str, Any]]] = {}
     for kind, called in ADDED.items():
         where = at / kind
-        for name, values in fields.mapping(merged.get(kind), where).items():
+        given = merged.get(kind)
+        given = {given: None} if kind == ONE and isinstance(given, str) else given
+        given = fields.mapping(given, where)
+        if kind == ONE and len(given) > 1:
+            raise ConfigError(where, f"is {' and '.join(given)}", "one of them")
+        for name, values in given.items():
             entry = registry.find(called, name, where / name)
             if name in by_name:
                 problem = f"{name!r} stands in {by_name[name][0]} too"

@@ -28,6 +28,7 @@ from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base import faults, registry
 from fl.base.errors import ConfigError, FedloomError
+from fl.base.registry import ADDED
 from fl.data import materials
 from fl.data.modality import Modality
 from fl.engine import modality
@@ -37,7 +38,7 @@ from fl.engine.loader import ask
 from fl.plan import specs
 from fl.plan.added import Added
 from fl.plan.components import Choice, Inputs, inputs
-from fl.plan.points import ADDED, Point
+from fl.plan.points import Point
 from fl.pytorch import private
 from fl.pytorch.memory import exhausted
 

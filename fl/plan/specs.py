@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl.api.training import Training
-from fl.base import fields, identity
+from fl.base import fields, identity, registry
 from fl.base.errors import Where
 from fl.base.files import sha256
 from fl.base.places import Folders
@@ -42,8 +42,7 @@ KINDS = {
     "partition": "partition scheme",
     "model": "model",
     "method": "method",
-    "terms": "term",
-    "alterations": "alteration",
+    **registry.ADDED,
 }
 """The entries in a spec, by key, as the registry calls them."""
 
@@ -73,8 +72,10 @@ def composed(spec: Spec) -> Composed:
 
     return Composed(
         entry_of("method", spec["method"])[1],
-        tuple(entry_of("term", term)[1] for term in spec["terms"]),
-        tuple(entry_of("alteration", alteration)[1] for alteration in spec.get("alterations", ())),
+        *(
+            tuple(entry_of(kind, its)[1] for its in spec.get(key, ()))
+            for key, kind in registry.ADDED.items()
+        ),
     )
 
 
@@ -119,8 +120,8 @@ def code(spec: Spec) -> dict[str, str]:
 def _entries(spec: Spec) -> dict[str, str]:
     """The roots of the entries that train a run, by their key in `code`."""
     added = {
-        f"{key} {added_spec['name']}": identity.entry(kind, added_spec["name"])
-        for key, kind, added_spec in _added(spec)
+        f"{'term' if key == 'terms' else key} {its['name']}": identity.entry(kind, its["name"])
+        for key, kind, its in registry.added(spec)
     }
     return {
         **added,
@@ -128,14 +129,6 @@ def _entries(spec: Spec) -> dict[str, str]:
         "model": identity.entry("model", spec["model"]["name"]),
         "task": identity.entry("task", task_name(spec["dataset"])),
     }
-
-
-def _added(spec: Spec) -> Iterator[tuple[str, str, Spec]]:
-    """What a study adds to the method: its name in `code`, its kind, its spec."""
-    yield from (("term", "term", term) for term in spec["terms"])
-    yield from (
-        ("alterations", "alteration", alteration) for alteration in spec.get("alterations", ())
-    )
 
 
 def defaults(spec: Spec) -> list[str]:

@@ -59,6 +59,8 @@ class _Spec:
     test: Literal["own", "global", "reweighted"] = "own"
     train_on: str | Count | None = None
     alterations: list[_Named] = field(default_factory=list)
+    wire: list[_Named] = field(default_factory=list)
+    aggregation: list[_Named] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What a run costs: bytes between server and clients, operations of both, and kept state.
 
-Bytes are exactly those of the trees that are sent and received, without compression or protocol.
+Bytes are exactly those of the trees that are sent and received, without protocol; where uploads
+cross a wire that compresses them (`fl.api.wire`), those of its messages.
 Operations are those of matrix products and convolutions, forward and backward, as PyTorch counts
 them. Nothing here decides a number of a run; costs are measured when a run is finished.
 """
@@ -21,6 +22,7 @@ from fl.api.trees import Tree
 from fl.engine.modality import state_of
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
+from fl.engine.wire import without_wire
 from fl.pytorch.operations import Operations
 from fl.train.counting import ShortRound, short_round, steps_stated
 
@@ -111,7 +113,8 @@ def measure(simulation: Simulation, state: State) -> Costs:
         flops=flops,
         flops_server=sum(_of_server(alone.method, its.server, rounds) for alone, its in runs),
         state_client=kept,
-        state_server=trees.nbytes(state.server) + payloads * state.client_states.count,
+        state_server=trees.nbytes(without_wire(state.server))
+        + payloads * state.client_states.count,
     )
 
 

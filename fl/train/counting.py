@@ -18,6 +18,7 @@ from fl.engine import engine
 from fl.engine.batches import Schedule
 from fl.engine.simulation import Simulation
 from fl.engine.state import HOST, State
+from fl.engine.wire import without_wire
 from fl.pytorch.operations import Operations
 
 ONCE = 2**62
@@ -116,7 +117,7 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
         if roster is None or not any(roster.schedules):
             continue
         sent = dict(phase.send(state.server) if phase.send else state.server)
-        done.receive(sent)
+        done.receive(without_wire(sent))
         if renewed and not phase.payload:
             done.down += trees.nbytes(state.client_states.initial.get(PAYLOAD, {}))
         alone = roster.take(row)
@@ -137,8 +138,10 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
                 steps = schedule.weight.sum((1, 2)) if sweep else schedule.steps
                 done.work.append(Work(pass_, steps, lap.counts(pass_)))
         [kept], [uploads], [n] = answers.kept, answers.uploads, answers.n
-        done.up += trees.nbytes(uploads)
-        if number + 1 < len(plan.rosters):  # What comes of the last is not asked.
+        last = number + 1 == len(plan.rosters)
+        told = simulation.method.size if last else None
+        done.up += told(uploads) if told else trees.nbytes(uploads)
+        if not last:  # What comes of the last is not asked.
             server, after = phase.aggregate(state.server, kept, uploads, n)
             old, new = (trees.leaves(tree.get(PAYLOAD, {})) for tree in (kept, after))
             renewed = list(map(id, old)) != list(map(id, new))

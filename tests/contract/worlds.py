@@ -101,10 +101,12 @@ def world(
     terms: Sequence[tuple[str, Mapping[str, Any]]] = (),
     alterations: Sequence[tuple[str, Mapping[str, Any]]] = (),
     device: str = "cpu",
+    wire: Mapping[str, Any] | None = None,
+    aggregation: Mapping[str, Any] | None = None,
     **training: Any,
 ) -> Simulation:
     """A simulation of ``method`` with the hyper-parameters ``values``, more ``terms``, and what
-    alters ``alterations``, on a device.
+    alters ``alterations``, on a device; ``wire`` and ``aggregation`` as an entry has them.
     """
     found, where = entry(method), Where("test")
     given = {**TRAINING, **training}
@@ -120,6 +122,14 @@ def world(
             {"name": name, **find("alteration", name, where).parse(keys, where)}
             for name, keys in alterations
         ],
+        "wire": [
+            {"name": name, **find("stage", name, where).parse(keys, where)}
+            for name, keys in (wire or {}).items()
+        ],
+        "aggregation": [
+            {"name": name, **find("aggregation", name, where).parse(keys, where)}
+            for name, keys in (aggregation or {}).items()
+        ],
     }
     network = computing(lambda: module(model), settled)
     arrays = Arrays(x, y, NORMALISATION, device, DTYPES[settled.precision])
@@ -133,7 +143,8 @@ def world(
         if model == "cnn" or network.batch_norm:
             raise
         # Some methods refuse a model without batch normalisation, which the other one has.
-        return world(method, "cnn", values, sizes, seed, terms, alterations, device, **training)
+        more: dict[str, Any] = {"wire": wire, "aggregation": aggregation, **training}
+        return world(method, "cnn", values, sizes, seed, terms, alterations, device, **more)
     return Simulation(
         method=built,
         network=network,

@@ -25,6 +25,7 @@ from fl.engine.assembly import Parts
 from fl.engine.simulation import Simulation
 from fl.plan import specs
 
+ADDED = registry.ADDED
 WHERE = Where("golden")
 
 
@@ -43,8 +44,10 @@ def simulated(
     spec = {
         "model": _settled("model", world["model"]),
         "method": _settled("method", world["method"]),
-        "terms": [_settled("term", term) for term in world.get("terms", ())],
-        "alterations": [_settled("alteration", one) for one in world.get("alterations", ())],
+        **{
+            key: [_settled(kind, one) for one in world.get(key, ())]
+            for key, kind in registry.ADDED.items()
+        },
         "training": Training.settle(fields.parse(Training, world["training"], WHERE), WHERE),
         "seed": world.get("seed", 5),
         **{key: world[key] for key in ("test", "train_on") if key in world},

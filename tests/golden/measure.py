@@ -97,8 +97,9 @@ def roots(name: str) -> tuple[str, set[str]]:
     if name not in _runs():
         return "data", {subject(name)}
     world = _runs()[name]
-    added = {f"term {term['name']}" for term in world.get("terms", ())}
-    added |= {f"alteration {one['name']}" for one in world.get("alterations", ())}
+    added = {
+        f"{kind} {one['name']}" for key, kind in adapter.ADDED.items() for one in world.get(key, ())
+    }
     added |= {f"{kind} {world[kind]['name']}" for kind in ("method", "model")}
     added |= {f"task {world.get('task', 'classification')}"}
     return "core", added | set(adapter.settings(world))

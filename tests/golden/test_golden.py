@@ -6,7 +6,7 @@ import pytest
 
 from golden import adapter, defaults, kept, measure
 
-KINDS = ("method", "term", "alteration", "model", "task", "data set", "partition scheme")
+KINDS = ("method", *adapter.ADDED.values(), "model", "task", "data set", "partition scheme")
 
 
 @pytest.mark.filterwarnings("ignore")

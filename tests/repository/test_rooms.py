@@ -16,7 +16,7 @@ FLOORS = (
     {"pytorch"},
     {"api"},
     {"data", "parts"},
-    {"engine", "methods", "models", "store", "terms"},
+    {"engine", "methods", "models", "store", "terms", "wire"},
     {"analyses", "plan"},
     {"report", "train"},
     {"cli", "notebook"},

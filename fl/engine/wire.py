@@ -1,0 +1,345 @@
+"""A method whose uploads cross a wire: stages change them, another row may stand for their mean.
+
+All happens in the aggregate of the last phase, where all uploads of a round are at hand, so that
+backends agree in it; only labels are changed where clients train. See `fl.api.wire`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fl.api import trees
+from fl.api.method import COUNTS, ByMean, Method, Pass, Setting, Sweep, declared
+from fl.api.protocols import is_spending, spends
+from fl.api.trees import Rate, Tree
+from fl.api.wire import WIRE, Aggregation, Crossing, Message, Stage, attackers
+from fl.base.errors import FedloomError
+
+ROUND, ATTACKERS, KEPT = "round", "attackers", "kept"
+"""In the server's tree under `WIRE`: rounds done; who attacks; what stages keep."""
+
+
+def wired(
+    method: Method,
+    setting: Setting,
+    named: Any,
+    stages: Sequence[Stage | None],
+    aggregation: Aggregation | None,
+) -> Method:
+    """The method with these stages, in their order, and that aggregation in place of the mean.
+
+    Args:
+        named: What it was built from.
+        stages: None is one that changes nothing.
+
+    Raises:
+        FedloomError: For a method whose server wants more than a mean, and for noise whose effect
+            nobody has bounded.
+    """
+    crossed = tuple(stage for stage in stages if stage is not None)
+    if not crossed and aggregation is None:
+        return method
+    _check_method(method, setting, declared(named).title)
+    _check_noise(crossed, aggregation, setting)
+    layout = _Layout.of(method, setting)
+    if not layout.floats:
+        raise _refused(declared(named).title, "its clients send nothing")
+    if layout.counters and crossed[-1:] and crossed[-1].multiplier:
+        raise FedloomError(
+            "wire.noise: clients send counters of batch normalisation, which no noise hides; "
+            "allowed: a model without it, or a method that keeps it local, such as fedbn"
+        )
+    return _Wired(method, setting, layout, crossed, aggregation).method()
+
+
+def without_wire(tree: Tree) -> dict[str, Any]:
+    """A tree as the method knows it."""
+    return {key: leaf for key, leaf in tree.items() if key != WIRE}
+
+
+def _check_method(method: Method, setting: Setting, title: str) -> None:
+    """Refuse a method of which uploads in one phase and their mean are not all."""
+    problem = ""
+    if not isinstance(method.aggregate, ByMean):
+        problem = "its server does more than average what clients send"
+    elif method.before:
+        problem = "its clients send in more than one phase of a round"
+    elif method.payload is not None:
+        problem = "its server makes something for each client alone"
+    elif any(isinstance(pass_, Sweep) for pass_ in method.passes):
+        problem = "its clients send what they see, not what they train"
+    elif setting.lacking:
+        problem = "clients differ in modality, and do not send the same weights"
+    if problem:
+        raise _refused(title, problem)
+
+
+def _refused(title: str, problem: str) -> FedloomError:
+    allowed = "a method whose server averages, such as fedavg, fedprox, scaffold, ditto, fedbn"
+    return FedloomError(
+        f"wire, aggregation: do not go with {title}, as {problem}; allowed: {allowed}"
+    )
+
+
+def _check_noise(
+    stages: Sequence[Stage], aggregation: Aggregation | None, setting: Setting
+) -> None:
+    """Refuse noise that hides no client, as what one client can change is not bounded."""
+    noisy = [place for place, stage in enumerate(stages) if stage.multiplier]
+    if not noisy:
+        return
+    place, training = noisy[0], setting.training
+    if place == 0 or not stages[place - 1].bounds:
+        problem = "follows no clip, so that one client may change more than the noise hides"
+        raise FedloomError(f"wire.noise: {problem}; allowed: clip or adaptive-clip right before it")
+    if place + 1 < len(stages):
+        raise FedloomError(
+            f"wire.{stages[place + 1].name}: follows noise, which the server adds; allowed: before "
+            "clip, where clients are"
+        )
+    if aggregation is not None:
+        raise FedloomError(
+            "aggregation: is set beside noise, whose scale is that of a mean; allowed: one of both"
+        )
+    if training.weighting != "uniform":
+        raise FedloomError(
+            f"weighting: is {training.weighting}, and wire.noise hides a client that weighs 1 of "
+            "all; allowed: uniform"
+        )
+    if training.stragglers and training.partial_work == "dropped":
+        raise FedloomError(
+            "partial_work: is dropped, and wire.noise divides by a fixed number of clients; "
+            "allowed: another value, or stragglers 0"
+        )
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """An upload as a row: its leaves in order, and which of them are weights that were sent.
+
+    leaves: of an upload of a client that took no step; sent: by place, the path in the server's
+    tree of those that are what the server sent.
+    """
+
+    leaves: tuple[Tensor, ...]
+    sent: Mapping[int, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, method: Method, setting: Setting) -> _Layout:
+        """That of a method."""
+        with torch.no_grad():
+            server, client = method.init(setting.network.init(0))
+            client = {
+                **client,
+                "id": torch.tensor(0),
+                COUNTS: torch.zeros(setting.classes, dtype=torch.int64),
+            }
+            server = method.send(server) if method.send else server
+            upload: Tree = {}
+            for pass_ in method.passes:
+                assert isinstance(pass_, Pass)
+                client, upload = pass_.end(server, client, pass_.begin(server, client))
+        at = {id(leaf): path for path, leaf in _paths(server)}
+        leaves = trees.leaves(upload)
+        return cls(
+            tuple(leaves),
+            {place: at[id(leaf)] for place, leaf in enumerate(leaves) if id(leaf) in at},
+        )
+
+    @property
+    def floats(self) -> list[int]:
+        """The places of the leaves that are in a row."""
+        return [place for place, leaf in enumerate(self.leaves) if leaf.is_floating_point()]
+
+    @cached_property
+    def zeros(self) -> Tensor:
+        """A row of zeros, [d]."""
+        return torch.cat([self.leaves[p].new_zeros(self.leaves[p].numel()) for p in self.floats])
+
+    @property
+    def counters(self) -> int:
+        """Bytes of the leaves that are in no row."""
+        floats = self.floats
+        return sum(
+            leaf.numel() * leaf.element_size()
+            for place, leaf in enumerate(self.leaves)
+            if place not in floats
+        )
+
+    def rows(self, server: Tree, uploads: Tree) -> Tensor:
+        """Stacked uploads as rows, [K, d]."""
+        leaves = trees.leaves(uploads)
+        return torch.cat([self._moved(server, leaves, p).flatten(1) for p in self.floats], dim=1)
+
+    def uploads(self, server: Tree, before: Tree, rows: Tensor, changed: Tensor) -> dict[str, Any]:
+        """The uploads of changed rows; what did not change is as it was sent, to the bit."""
+        leaves, begin = trees.leaves(before), 0
+        for place in self.floats:
+            leaf = leaves[place]
+            its = slice(begin, begin + leaf[0].numel())
+            begin = its.stop
+            new = changed[:, its].reshape(leaf.shape).to(leaf.dtype)
+            if place in self.sent:
+                new = new + _at(server, self.sent[place])
+            stays = (changed[:, its] == rows[:, its]).reshape(leaf.shape)
+            leaves[place] = torch.where(stays, leaf, new)
+        return trees.unflatten(before, leaves)
+
+    def _moved(self, server: Tree, leaves: Sequence[Tensor], place: int) -> Tensor:
+        leaf = leaves[place]
+        return leaf - _at(server, self.sent[place]) if place in self.sent else leaf
+
+
+def _paths(tree: Tree, above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Tensor]]:
+    paths: list[tuple[tuple[str, ...], Tensor]] = []
+    for key, leaf in tree.items():
+        inner = not isinstance(leaf, Tensor)
+        paths += _paths(leaf, (*above, key)) if inner else [((*above, key), leaf)]
+    return paths
+
+
+def _at(tree: Any, path: Sequence[str]) -> Tensor:
+    for key in path:
+        tree = tree[key]
+    assert isinstance(tree, Tensor)
+    return tree
+
+
+@dataclass(frozen=True, eq=False)
+class _Wired:
+    """What makes the functions of the new method."""
+
+    inner: Method
+    setting: Setting
+    layout: _Layout
+    stages: tuple[Stage, ...]
+    aggregation: Aggregation | None
+
+    @property
+    def flipping(self) -> list[Stage]:
+        return [stage for stage in self.stages if stage.batch]
+
+    def method(self) -> Method:
+        passes = tuple(self._pass(p) for p in self.inner.passes if isinstance(p, Pass))
+        return replace(
+            self.inner,
+            init=self.init,
+            passes=passes,
+            aggregate=self.aggregate,
+            send=self.send,
+            admit=self.admit,
+            size=self.size,
+        )
+
+    def admit(self, counts: Tensor, clients: Tensor) -> None:
+        if self.inner.admit:
+            self.inner.admit(counts, clients)
+        taking = max(1, round(self.setting.training.participation * len(clients)))
+        if self.aggregation and taking < self.aggregation.least:
+            raise FedloomError(
+                f"aggregation: {taking} clients take part in a round; allowed: "
+                f"{self.aggregation.least} or more, or fewer attackers"
+            )
+        for before, stage in zip(self.stages, self.stages[1:], strict=False):
+            if before.counted is None or not stage.multiplier:
+                continue
+            most = 2 * before.counted * taking
+            if stage.multiplier >= most:
+                raise FedloomError(
+                    f"wire.noise.multiplier: is {stage.multiplier:g}, as much as the noise on the "
+                    f"count of clients gives alone, or more; allowed: less than {most:g}, or a "
+                    f"larger wire.{before.name}.count_noise"
+                )
+
+    def size(self, upload: Tree) -> int:
+        bits = 8 * self.layout.zeros.element_size()
+        message = Message(self.layout.zeros.numel(), bits)
+        for stage in self.stages:
+            message = stage.message(message)
+        return -(-message.total // 8) + self.layout.counters
+
+    def init(self, variables: Tree) -> tuple[Tree, Tree]:
+        server, client = self.inner.init(variables)
+        row = self.layout.zeros.to(trees.leaves(variables)[0].device)
+        seed, clients = self.setting.seed, self.setting.clients
+        mine: dict[str, Any] = {ROUND: torch.zeros((), dtype=torch.int64, device=row.device)}
+        if self.flipping:
+            mine[ATTACKERS] = {
+                stage.name: attackers(seed, stage.share, clients).to(row.device)
+                for stage in self.flipping
+            }
+        states = {stage.name: dict(stage.state(row)) for stage in self.stages}
+        kept = {stage.name: dict(stage.kept(row)) for stage in self.stages}
+        if any(states.values()):
+            mine[KEPT] = {name: state for name, state in states.items() if state}
+        if any(kept.values()):
+            client = {**client, WIRE: {name: its for name, its in kept.items() if its}}
+        return {**server, WIRE: mine}, client
+
+    def send(self, server: Tree) -> Tree:
+        bare = without_wire(server)
+        sent = dict(self.inner.send(bare)) if self.inner.send else bare
+        told = server[WIRE].get(ATTACKERS)
+        return {**sent, WIRE: told} if told else sent
+
+    def aggregate(self, server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        bare, mine = without_wire(server), server[WIRE]
+        rows = self.layout.rows(bare, uploads)
+        states, kept = dict(mine.get(KEPT, {})), dict(clients.get(WIRE, {}))
+        number = int(mine[ROUND]) + 1
+        ids = tuple(clients["id"].tolist())
+        crossing = Crossing(rows, n, ids, number, self.setting.seed, self.setting.clients)
+        for stage in self.stages:
+            its = {"kept": kept.get(stage.name, {}), "state": states.get(stage.name, {})}
+            crossing = stage.apply(replace(crossing, **its))
+            if crossing.kept:
+                kept[stage.name] = dict(crossing.kept)
+            if crossing.state:
+                states[stage.name] = dict(crossing.state)
+        changed = crossing.rows
+        if self.aggregation:
+            changed = self.aggregation.combine(changed, crossing.weights).expand_as(changed)
+        uploads = self.layout.uploads(bare, uploads, rows, changed)
+        after, left = self.inner.aggregate(bare, without_wire(clients), uploads, crossing.weights)
+        mine = {**mine, ROUND: mine[ROUND] + 1, **({KEPT: states} if states else {})}
+        return {**after, WIRE: mine}, {**left, **({WIRE: kept} if kept else {})}
+
+    def _pass(self, pass_: Pass) -> Pass:
+        """The pass of clients that know nothing of a wire; attackers' batches are changed."""
+
+        def begin(server: Tree, client: Tree) -> Tree:
+            work = pass_.begin(without_wire(server), without_wire(client))
+            told = server.get(WIRE, {})
+            here = {name: _is_in(client["id"], those) for name, those in told.items()}
+            return {**work, WIRE: here} if here else work
+
+        def loss(server: Tree, work: Tree, batch: Mapping[str, Any]) -> tuple[Tensor, Tree]:
+            for stage in self.flipping:
+                assert stage.batch is not None
+                other, attacks = stage.batch(batch), work[WIRE][stage.name]
+                batch = {**batch, "y": torch.where(attacks, other["y"], batch["y"])}
+            return pass_.loss(without_wire(server), without_wire(work), batch)
+
+        def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
+            after = pass_.update(without_wire(server), without_wire(work), grads, aux, lr)
+            return {**after, WIRE: work[WIRE]} if WIRE in work else after
+
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            bare = without_wire(server), without_wire(client), without_wire(work)
+            left, upload = pass_.end(*bare)
+            return ({**left, WIRE: client[WIRE]} if WIRE in client else left), upload
+
+        if is_spending(pass_.update):
+            update = spends(update)
+        return replace(pass_, begin=begin, loss=loss, update=update, end=end)
+
+
+def _is_in(client: Tensor, those: Tensor) -> Tensor:
+    """Whether a client is one of those, bool [clients]; a scalar, also under `torch.func.vmap`."""
+    return (those & (torch.arange(len(those), device=those.device) == client)).any()

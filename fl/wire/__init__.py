@@ -1,0 +1,1 @@
+"""Stages between clients' uploads and the server, one file each; see `fl.api.wire`."""

@@ -1,0 +1,222 @@
+"""What every stage and every aggregation promises, under methods whose server averages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from contract import worlds
+from contract.worlds import world
+
+from fl.api import trees
+from fl.api.wire import WIRE
+from fl.base import registry
+from fl.base.errors import FedloomError
+from fl.engine import simulate
+from fl.engine.simulation import Simulation
+
+METHODS = ("fedavg", "fedprox", "scaffold", "ditto", "fedbn")
+
+STAGES: dict[str, dict[str, Any]] = {
+    "clip": {"norm": 0.1},
+    "adaptive-clip": {"count_noise": 0.3},
+    "noise": {"multiplier": 1.0},
+    "quantize": {"bits": 4},
+    "top-k": {"share": 0.1},
+    "random-k": {"share": 0.1},
+    "sign-flip": {"share": 0.5},
+    "label-flip": {"share": 0.5},
+    "gaussian": {"share": 0.5},
+    "alie": {"share": 0.4, "z": 1.5},
+}
+"""Values under which each of them is felt."""
+
+NONE: dict[str, dict[str, Any]] = {
+    "clip": {"norm": 1e30},
+    "adaptive-clip": {"initial": 1e30, "rate": 0.0},
+    "noise": {"multiplier": 0.0},
+    "quantize": {"bits": 32},
+    "top-k": {"share": 1.0},
+    "random-k": {"share": 1.0},
+    "sign-flip": {"share": 0.0},
+    "label-flip": {"share": 0.0},
+    "gaussian": {"share": 0.0},
+    "alie": {"share": 0.0},
+}
+"""Values under which they change nothing."""
+
+AGGREGATIONS: dict[str, dict[str, Any]] = {
+    "median": {},
+    "trimmed-mean": {"share": 0.2},
+    "krum": {"attackers": 0},
+    "geometric-median": {},
+}
+EVERY = [*STAGES, *AGGREGATIONS]
+PLAIN = {"rounds": 2, "local_epochs": 1}
+
+every = pytest.mark.parametrize("name", EVERY)
+every_stage = pytest.mark.parametrize("name", STAGES)
+every_method = pytest.mark.parametrize("method", METHODS)
+
+
+def with_wire(name: str, method: str = "fedavg", **more: Any) -> Simulation:
+    """A method with a stage, behind a clip if it is noise, or with an aggregation."""
+    more = {**PLAIN, **more}
+    if name in AGGREGATIONS:
+        return world(method, aggregation={name: AGGREGATIONS[name]}, **more)
+    before = {"clip": STAGES["clip"]} if name == "noise" else {}
+    return world(method, wire={**before, name: STAGES[name]}, **{"weighting": "uniform", **more})
+
+
+def test_all_are_here() -> None:
+    assert sorted(STAGES) == sorted(NONE) == registry.names("stage")
+    assert sorted(AGGREGATIONS) == registry.names("aggregation")
+
+
+@every_method
+@every
+def test_stacked_is_loop_to_rounding(name: str, method: str) -> None:
+    ends = [worlds.run(with_wire(name, method), backend) for backend in ("loop", "stacked")]
+    (loop, rows), (stacked, stacked_rows) = ends
+    assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
+    assert worlds.rows_agree(stacked_rows, rows, 1e-10)
+    _, plain = worlds.run(world(method, **PLAIN, weighting="uniform"), "stacked")
+    assert np.isfinite(rows["value"]).all()
+    assert not worlds.rows_agree(rows, plain, 1e-9), "it is felt"
+
+
+@every_method
+@every_stage
+def test_where_it_changes_nothing_the_run_is_the_plain_one_to_the_bit(
+    name: str, method: str
+) -> None:
+    state, rows = worlds.run(world(method, wire={name: NONE[name]}, **PLAIN))
+    plain, plain_rows = worlds.run(world(method, **PLAIN))
+    mine, theirs = worlds.tree(state), worlds.tree(plain)
+    assert worlds.same(trees.without(mine, [WIRE]), theirs)
+    assert worlds.rows_agree(rows, plain_rows, 0.0)
+
+
+@every
+def test_a_resumed_run_is_an_undisturbed_one(name: str) -> None:
+    simulation = with_wire(name)
+    first, second = list(simulate.rounds(simulation, simulation.begin(), 0, "stacked"))
+    [last] = simulate.rounds(with_wire(name), first.state, 1, "stacked")
+    assert worlds.same(worlds.tree(last.state), worlds.tree(second.state))
+
+
+@every
+def test_seeds_trained_together_are_those_trained_apart(name: str) -> None:
+    worlds.together({seed: with_wire(name, seed=seed) for seed in (5, 6)})
+
+
+@every
+def test_who_was_drawn_first_does_not_matter(name: str) -> None:
+    """The mean over the same clients in another order is the same, to rounding."""
+    simulation = with_wire(name, rounds=1, participation=1.0)
+    plan, order = simulation.plan(1), np.array([2, 0, 3, 1])
+    turned = replace(plan, rosters=(plan.last.take(order),))
+    from fl.engine import engine
+
+    states = [
+        engine.run_round(simulation.method, simulation.begin(), p, "stacked")[0]
+        for p in (plan, turned)
+    ]
+    assert worlds.distance(worlds.tree(states[0]), worlds.tree(states[1])) < 1e-10
+
+
+def test_what_is_not_sent_stays_with_the_client_that_took_part() -> None:
+    simulation = with_wire("top-k", rounds=1, participation=0.5)
+    state, _ = worlds.run(simulation)
+    rest = state.clients[WIRE]["top-k"]["rest"]
+    took = torch.isin(torch.arange(4), simulation.plan(1).clients)
+    assert (rest[~took] == 0).all()
+    assert (rest[took] != 0).any(dim=1).all()
+
+
+def test_attackers_are_a_share_drawn_by_seed_and_larger_shares_have_the_smaller() -> None:
+    from fl.api.wire import attackers
+
+    few, many = attackers(3, 0.2, 50), attackers(3, 0.4, 50)
+    assert few.sum() == 10
+    assert many.sum() == 20
+    assert (many | ~few).all()
+    assert (attackers(4, 0.2, 50) != few).any()
+
+
+def test_attackers_alone_train_on_flipped_labels() -> None:
+    """An honest client's loss is that of the plain run in round 1, an attacker's is another."""
+    given: dict[str, Any] = {"rounds": 1, "participation": 1.0}
+    simulation = with_wire("label-flip", **given)
+    _, rows = worlds.run(simulation)
+    _, plain = worlds.run(world("fedavg", **{**PLAIN, **given}))
+    attack = simulation.begin().server[WIRE]["attackers"]["label-flip"]
+    losses, honest = (t.loc[t["split"] == "train", "value"].to_numpy() for t in (rows, plain))
+    assert ((losses != honest) == attack.numpy()).all()
+
+
+@pytest.mark.parametrize(
+    ("method", "problem"),
+    [
+        ("local", "Local, as its clients send nothing"),
+        ("fedfm", "FedFM, as its clients send in more than one phase of a round"),
+        ("fedamp", "FedAMP, as its server does more than average"),
+        ("pfedgraph", "pFedGraph, as its server does more than average"),
+        ("fedl2p", "FedL2P, as its server does more than average"),
+    ],
+)
+@pytest.mark.parametrize(
+    "added", [{"wire": {"clip": {"norm": 1.0}}}, {"aggregation": {"median": {}}}]
+)
+def test_other_methods_refuse_by_name(method: str, problem: str, added: Mapping[str, Any]) -> None:
+    with pytest.raises(FedloomError, match=f"do not go with {problem}.*allowed: a method whose"):
+        world(method, **added)
+
+
+NOISE = {"noise": {"multiplier": 1.0}}
+CLIPPED = {"clip": {"norm": 1.0}, **NOISE}
+UNIFORM = {"weighting": "uniform"}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"wire": NOISE}, r"wire\.noise: follows no clip, .*allowed: clip or adaptive-clip"),
+        ({"wire": {**NOISE, "clip": {"norm": 1.0}}}, r"wire\.noise: follows no clip"),
+        ({"wire": {**CLIPPED, "quantize": {"bits": 4}}}, r"wire\.quantize: follows noise"),
+        ({"wire": CLIPPED, "aggregation": {"median": {}}}, "aggregation: is set beside noise"),
+        ({"wire": CLIPPED, "weighting": "samples"}, "weighting: is samples.*allowed: uniform"),
+        (
+            {"wire": CLIPPED, "stragglers": 0.5, "partial_work": "dropped"},
+            "partial_work: is dropped.*a fixed number of clients",
+        ),
+        (
+            {
+                "wire": {"clip": {"norm": 1.0}, "noise": {"multiplier": 1.0, "delta": 0.1}},
+                "participation": 1.0,
+            },
+            r"wire\.noise\.delta: is 0\.1, but all clients take part in every round",
+        ),
+    ],
+)
+def test_noise_that_would_hide_nobody_is_refused(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(FedloomError, match=problem):
+        world("fedavg", **{**UNIFORM, **given})
+
+
+def test_noise_refuses_counters_that_it_cannot_hide() -> None:
+    with pytest.raises(FedloomError, match=r"counters of batch normalisation.*fedbn"):
+        world("fedavg", "cnn", wire=CLIPPED, **UNIFORM)
+
+
+def test_what_a_round_is_too_small_for_is_refused_before_training() -> None:
+    few = world("fedavg", aggregation={"krum": {"attackers": 1}})
+    with pytest.raises(FedloomError, match=r"aggregation: 3 clients take part.*allowed: 5 or more"):
+        few.begin()
+    strong = {"adaptive-clip": {"count_noise": 0.1}, "noise": {"multiplier": 1.0}}
+    with pytest.raises(FedloomError, match=r"multiplier: is 1, .*allowed: less than 0\.6"):
+        world("fedavg", wire=strong, **UNIFORM).begin()
