@@ -132,6 +132,7 @@ class Entries:
                 modal_check.check_inputs(points[0].entry, dataset, model, at)
             for point in points:
                 self._check_batch(label, point.training["batch_size"], size, dataset)
+                self._check_round(label, point, scheme, dataset)
 
     def rehearse(
         self, labels: Iterable[str], rehearsal: Rehearsal, dataset: Choice, model: Choice, away: int
@@ -185,6 +186,23 @@ class Entries:
         if size is not None and batch > max(size, Training.batch_size):
             problem = f"is {batch}, more than the {size} samples of {dataset.text}"
             raise self._wrong(label, "batch_size", problem, f"1 to {size}")
+
+    def _check_round(self, label: str, point: Point, scheme: Choice, dataset: Choice) -> None:
+        """Whether as many clients take part in a round as an aggregation needs, as far as keys
+        tell.
+        """
+        clients = partition_fit.clients_of(scheme.spec, dataset.spec)
+        if clients is None or partition_fit.holds_out(scheme.spec):
+            return
+        taking = max(1, round(point.training["participation"] * clients))
+        for spec in point.aggregation:
+            least = getattr(registry.entry_of("aggregation", spec)[1], "least", 1)
+            if taking < least:
+                problem = (
+                    f"needs {least} clients in a round with these keys, and {taking} take part"
+                )
+                at = self._where / "methods" / label / "aggregation" / spec["name"]
+                raise ConfigError(at, problem, "fewer attackers, or more clients in a round")
 
     def _wrong(self, label: str, key: str, problem: str, allowed: str) -> ConfigError:
         """The error for a training key of an entry, at the layer that set it."""

@@ -63,8 +63,8 @@ def costs_table(facts: Facts) -> Table | None:
         "What a participant receives, sends and computes in a round, what is kept between rounds, "
         f"and bytes down and up of all participants until the mean over clients is {percent} of "
         "the method's own final value, those behind a stored model that a method starts from "
-        "included. Bytes are uncompressed; operations are those of matrix products and "
-        "convolutions. Means over seeds."
+        "included. Bytes are uncompressed but where a stage of the wire compresses; operations are "
+        "those of matrix products and convolutions. Means over seeds."
     )
     return by_setting(facts, "costs", caption, _nested(runs), shown)
 

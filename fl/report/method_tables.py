@@ -297,6 +297,34 @@ def personal_table(facts: Facts) -> Table | None:
     return by_setting(facts, "personalisation", caption, frame, shown)
 
 
+def privacy_table(facts: Facts) -> Table | None:
+    """Epsilon beside the final value; None where no run has noise on its uploads."""
+    metric, runs = facts.metric, facts.runs[facts.runs["selected"]]
+    noised = runs[runs["epsilon"].notna() | runs["epsilon_lacks"].notna()]
+    each = noised.groupby(summaries.KEY, sort=False).first().reset_index()
+    columns = [*summaries.KEY, "epsilon", "delta", "epsilon_lacks", "clients", "participants"]
+    frame = facts.summary.merge(each[columns], on=summaries.KEY)
+    if frame.empty:
+        return None
+    caption = (
+        f"Client-level privacy of the shared model: epsilon at delta, where each round draws its "
+        "clients without replacement and a neighbour has one client exchanged, beside the final "
+        f"test {unit(metric)}, mean ± standard deviation over seeds. The choice of a grid's point "
+        "is not counted."
+    )
+    shown: dict[str, Show] = {
+        "epsilon": lambda row: _told(row["epsilon"], "%.3g") or str(row["epsilon_lacks"]),
+        "delta": lambda row: _told(row["delta"], "%.2g") or NOTHING,
+        "clients\na round": lambda row: f"{row['participants']} of {row['clients']}",
+        "mean": _spread("mean", "sd_seeds", metric),
+    }
+    return by_setting(facts, "privacy", caption, frame, shown)
+
+
+def _told(value: float, text: str) -> str:
+    return "" if math.isnan(value) else text % value
+
+
 def draws_table(facts: Facts) -> Table | None:
     """Methods over the draws of each setting, and against the baseline; None where nothing is drawn
     more than once.

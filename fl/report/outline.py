@@ -98,6 +98,7 @@ def _sections(facts: Facts) -> list[Section]:
         Section("draws", "Over draws", _there(method_tables.draws_table(facts))),
         Section("unseen", "Unseen clients", _there(method_tables.unseen_table(facts))),
         Section("rounds", "Over rounds", _there(_lines(facts), effort.pace_table(facts))),
+        Section("privacy", "Privacy", _there(method_tables.privacy_table(facts))),
         Section("costs", "What it costs", _there(effort.costs_table(facts))),
         Section(
             "spread",

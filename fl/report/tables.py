@@ -24,6 +24,7 @@ from fl.base import files
 from fl.base.errors import DataError, Where
 from fl.base.schema import METRIC_COLUMNS, MISSING, PERSONAL, RESULT_COLUMNS, SETTING
 from fl.base.units import written
+from fl.report.privacy import PRIVACY, told
 from fl.report.summaries import KEY, REPORTED, SCORED, best_rounds, points, rising
 from fl.store import run_check
 from fl.store.layout import METRICS, RECORD
@@ -61,6 +62,7 @@ RUN_COLUMNS = {
     "processor": "string",
     "numbers": "string",
     "selected": "bool",
+    "clients": "Int64",
     "participants": "Int64",
     "traffic": "string",
     "bytes_down": "float64",
@@ -70,6 +72,7 @@ RUN_COLUMNS = {
     "flops_server": "float64",
     "state_client": "Int64",
     "state_server": "Int64",
+    **PRIVACY,
 }
 """Columns of ``<study>.runs.parquet``: one row per planned run, missing ones included. Columns
 ``hp.<key>`` follow.
@@ -78,7 +81,7 @@ rounds_before, seconds_before, bytes_before: what the model that a run starts fr
 where that is a fresh one; unknown where a run behind it is gone or does not tell. stack: the runs
 that were trained at once with it, itself included; each of them has an equal share of the seconds.
 participants, traffic (JSON) and the other costs are as the run's record has them; unknown of runs
-that do not tell.
+that do not tell. epsilon, delta, epsilon_lacks: see `fl.report.privacy`.
 """
 
 HYPER = "hp."
@@ -163,10 +166,11 @@ def _computed(record: Mapping[str, Any]) -> dict[str, Any]:
         "numbers": _numbers(record.get("code", {})),
     }
     row |= {name: text for name, text in record.get("versions", {}).items() if name in RUN_COLUMNS}
+    row |= told(record)
     if "traffic" not in costs:
         return row
-    told = {column: costs[column] for column in RUN_COLUMNS if column in costs}
-    return row | told | {"traffic": json.dumps(costs["traffic"])}
+    known = {column: costs[column] for column in RUN_COLUMNS if column in costs}
+    return row | known | {"traffic": json.dumps(costs["traffic"])}
 
 
 def _numbers(code: Mapping[str, str]) -> str:

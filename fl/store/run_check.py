@@ -73,6 +73,7 @@ class _Execution:
 
 @dataclass(frozen=True)
 class _Costs:
+    clients: Index | None = None
     participants: Index | None = None
     traffic: list[list[NonNegative]] = field(default_factory=list)
     bytes_down: NonNegative | None = None

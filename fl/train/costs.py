@@ -39,6 +39,7 @@ class Costs:
     Stragglers count as if they did all their work.
 
     Attributes:
+        clients: Those that may take part.
         participants: Clients that take part in a round.
         traffic: ``[rounds, down, up]`` for each stretch of equal rounds, in order: the bytes that a
             participant receives and sends in each of them.
@@ -51,6 +52,7 @@ class Costs:
         state_server: Bytes that the server keeps, those for each client included.
     """
 
+    clients: int
     participants: int
     traffic: list[list[int]]
     bytes_down: float
@@ -106,6 +108,7 @@ def measure(simulation: Simulation, state: State) -> Costs:
         )
     )
     return Costs(
+        clients=len(simulation.client_data.participants),
         participants=len(simulation.plan(1).clients),
         traffic=[[len(list(same)), *sizes] for sizes, same in alike],
         bytes_down=down,

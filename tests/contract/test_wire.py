@@ -13,10 +13,10 @@ from contract import worlds
 from contract.worlds import world
 
 from fl.api import trees
-from fl.api.wire import WIRE
+from fl.api.wire import WIRE, attackers
 from fl.base import registry
 from fl.base.errors import FedloomError
-from fl.engine import simulate
+from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
 
 METHODS = ("fedavg", "fedprox", "scaffold", "ditto", "fedbn")
@@ -120,8 +120,6 @@ def test_who_was_drawn_first_does_not_matter(name: str) -> None:
     simulation = with_wire(name, rounds=1, participation=1.0)
     plan, order = simulation.plan(1), np.array([2, 0, 3, 1])
     turned = replace(plan, rosters=(plan.last.take(order),))
-    from fl.engine import engine
-
     states = [
         engine.run_round(simulation.method, simulation.begin(), p, "stacked")[0]
         for p in (plan, turned)
@@ -139,8 +137,6 @@ def test_what_is_not_sent_stays_with_the_client_that_took_part() -> None:
 
 
 def test_attackers_are_a_share_drawn_by_seed_and_larger_shares_have_the_smaller() -> None:
-    from fl.api.wire import attackers
-
     few, many = attackers(3, 0.2, 50), attackers(3, 0.4, 50)
     assert few.sum() == 10
     assert many.sum() == 20

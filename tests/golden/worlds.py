@@ -9,6 +9,7 @@ A world has the name of its data in `arrays`, and who holds what in `table`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -224,6 +225,26 @@ ALTERATIONS: dict[str, list[World]] = {
     "moex": [{"p": 0.7}, {"p": 1.0, "lam": 0.8}],
 }
 
+STAGES: dict[str, list[World]] = {
+    "adaptive-clip": [{"count_noise": 0.3}, {"initial": 1.0, "quantile": 0.8, "rate": 0.5}],
+    "alie": [{"share": 0.4}, {"share": 0.4, "z": 1.5}],
+    "clip": [{"norm": 0.1}],
+    "gaussian": [{"share": 0.4, "deviation": 0.1}],
+    "label-flip": [{"share": 0.4}],
+    "noise": [{"multiplier": 0.5}],
+    "quantize": [{"bits": 3}],
+    "random-k": [{"share": 0.2}, {"share": 0.2, "feedback": False}],
+    "sign-flip": [{"share": 0.4}, {"share": 0.4, "times": 2.0}],
+    "top-k": [{"share": 0.2}, {"share": 0.2, "feedback": False}],
+}
+
+AGGREGATIONS: dict[str, list[World]] = {
+    "geometric-median": [{}, {"steps": 10, "nu": 0.1}],
+    "krum": [{}, {"chosen": 3}],
+    "median": [{}],
+    "trimmed-mean": [{"share": 0.2}],
+}
+
 SMALL, CIFAR, LARGE = (3, 16, 16), (3, 32, 32), (3, 64, 64)
 MODELS: dict[str, list[tuple[World, Any]]] = {
     "alexnet": [
@@ -365,6 +386,12 @@ def runs() -> Iterator[tuple[str, World]]:
     for name, several in ALTERATIONS.items():
         for number, values in enumerate(several):
             yield from _of_alteration(name, number, values)
+    for name, several in STAGES.items():
+        for number, values in enumerate(several):
+            yield from _of_stage(name, number, values)
+    for name, several in AGGREGATIONS.items():
+        for number, values in enumerate(several):
+            yield from _of_aggregation(name, number, values)
     for name, pairs in MODELS.items():
         for number, (values, data) in enumerate(pairs):
             yield f"model {name}: {number}", _of_model(name, values, data)
@@ -474,6 +501,35 @@ def _of_alteration(name: str, number: int, values: World) -> Iterator[tuple[str,
             ],
         },
     )
+
+
+def _of_stage(name: str, number: int, values: World) -> Iterator[tuple[str, World]]:
+    """Noise stands behind each of the two clips."""
+    stage = {"name": name, **values}
+    befores = [{"name": "clip", "norm": 0.1}, {"name": "adaptive-clip", "count_noise": 0.3}]
+    wires = [[before, stage] for before in befores] if name == "noise" else [[stage]]
+    training = {**TRAINING, "weighting": "uniform"}
+    for method, wire in itertools.product(("fedavg", "scaffold", "ditto"), wires):
+        behind = f" {wire[0]['name']}" if len(wire) > 1 else ""
+        yield (
+            f"stage {name}: {number}{behind} {method}",
+            {
+                **{"data": "numbers", "model": MLP, "method": {"name": method}},
+                **{"training": training, "wire": wire},
+            },
+        )
+
+
+def _of_aggregation(name: str, number: int, values: World) -> Iterator[tuple[str, World]]:
+    training = {**TRAINING, "participation": 1.0}
+    for method in ("fedavg", "scaffold", "ditto"):
+        yield (
+            f"aggregation {name}: {number} {method}",
+            {
+                **{"data": "numbers", "model": MLP, "method": {"name": method}},
+                **{"training": training, "aggregation": [{"name": name, **values}]},
+            },
+        )
 
 
 BLOCKS = ["pool1"]

@@ -1,0 +1,61 @@
+"""What a run with clipped and noised uploads hides of a client: epsilon, at a delta.
+
+A round draws m of N clients, all sets of m alike, and adds noise to the sum of what they send, none
+of which is longer than the clip S. A neighbour of a population is one in which one client is
+another: the sum changes by 2 S at most, so noise of deviation z S has the multiplier z / 2. Rounds
+compose. Wang, Balle, Kasiviswanathan. Subsampled Renyi Differential Privacy and Analytical Moments
+Accountant. AISTATS 2019 (theorem 27), as the package dp-accounting computes it. Epsilon is of the
+shared model alone; the choice of a grid's point by validation data is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+PRIVACY = {"epsilon": "float64", "delta": "float64", "epsilon_lacks": "string"}
+"""Of the runs table: epsilon and its delta, or why none is told of a run with noise."""
+
+STAGE = "noise"
+
+
+def told(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a run, from its record; {} of a run without noise."""
+    spec = record["spec"]
+    noise = [stage for stage in spec.get("wire", ()) if stage["name"] == STAGE]
+    if not noise or noise[0]["multiplier"] == 0:
+        return {}
+    costs = record.get("costs") or {}
+    clients, participants = costs.get("clients"), costs.get("participants")
+    if clients is None or participants is None:
+        return {"epsilon_lacks": "its record does not say how many clients there are"}
+    if spec.get("start") is not None or spec.get("train_on") is not None:
+        return {"epsilon_lacks": "it begins from what another run made of the same clients"}
+    if participants >= clients:
+        return {"epsilon_lacks": "all clients take part in every round"}
+    delta = noise[0]["delta"] or 1 / clients
+    try:
+        value = epsilon(noise[0]["multiplier"], clients, participants, record["rounds"], delta)
+    except ModuleNotFoundError:
+        return {"epsilon_lacks": "dp-accounting is not installed"}
+    return {"epsilon": value, "delta": delta}
+
+
+def epsilon(multiplier: float, clients: int, participants: int, rounds: int, delta: float) -> float:
+    """At a delta, of `rounds` that each draw ``participants`` of ``clients`` without replacement.
+
+    Args:
+        multiplier: z, the deviation of the noise on the sum over the norm of the clip.
+
+    Raises:
+        ModuleNotFoundError: Without the package dp-accounting.
+    """
+    import dp_accounting
+    from dp_accounting import rdp
+
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    accountant = rdp.RdpAccountant(neighboring_relation=relation)
+    noised = dp_accounting.GaussianDpEvent(multiplier / 2)
+    drawn = dp_accounting.SampledWithoutReplacementDpEvent(clients, participants, noised)
+    accountant.compose(drawn, rounds)
+    return float(accountant.get_epsilon(delta))
