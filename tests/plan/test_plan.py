@@ -575,6 +575,52 @@ def test_altered_features_that_are_not_understood_are_refused(
     assert said in refused(config, methods={"mk": entry}, **IMAGES)
 
 
+WIRE = {"top-k": {"share": [0.1, 0.5]}, "quantize": {"bits": 4}}
+
+
+def test_a_wire_is_settled_in_its_order_and_is_part_of_the_run(config: Path):
+    """Of a run without any the spec says nothing of it."""
+    given = {"fedavg": None, "sent": {"method": "fedavg", "wire": WIRE, "aggregation": "median"}}
+    plain, few, many = runs(config, methods=given, seeds=[0])
+    names = [stage["name"] for stage in few.spec["wire"]]
+    assert names == ["top-k", "quantize"]
+    assert few.spec["wire"][0] == {"name": "top-k", "share": 0.1, "feedback": True}
+    assert few.spec["aggregation"] == [{"name": "median"}]
+    assert (few.grid, many.grid) == ({"top-k.share": 0.1}, {"top-k.share": 0.5})
+    assert not {"wire", "aggregation"} & set(plain.spec)
+    added = {"wire top-k", "wire quantize", "aggregation median"}
+    assert set(few.code) - set(plain.code) == added
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"wire": {"noise": {"multiplier": 1}}}, "wire.noise: follows no clip, so that one"),
+        ({"wire": {"clip": {"norm": 0}}}, "wire.clip.norm: is 0.0; allowed: a number > 0"),
+        ({"wire": {"alie": {"share": 0.5}}}, "wire.alie.share: is 0.5; allowed: a number >= 0"),
+        ({"aggregation": "medin"}, "aggregation.medin: unknown aggregation 'medin' (did you mean"),
+        ({"aggregation": {"median": None, "krum": None}}, "aggregation: is median and krum; allow"),
+        (
+            {"aggregation": {"krum": {"attackers": 9}}},
+            "aggregation.krum: needs 21 clients in a rou",
+        ),
+        (
+            {"method": "fedamp", "aggregation": "median"},
+            "do not go with FedAMP, as its server does",
+        ),
+        (
+            {
+                "wire": {"clip": {"norm": 1}, "noise": {"multiplier": 1, "delta": 0.1}},
+                "weighting": "uniform",
+            },
+            "wire.noise.delta: is 0.1, but all clients take part in every round",
+        ),
+    ],
+)
+def test_a_wire_that_cannot_be_is_refused(config: Path, entry: dict[str, Any], said: str):
+    assert said in refused(config, methods={"sent": {"method": "fedavg", **entry}})
+
+
 BEST = {
     "source": "paper.csv",
     "table": "3",

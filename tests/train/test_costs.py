@@ -74,6 +74,22 @@ def test_bytes_are_those_worked_out_by_hand(
     assert of(method, values).traffic == [[2, down, up]]
 
 
+def test_bytes_up_are_those_of_the_messages_of_a_wire() -> None:
+    """What is rounded has 4 bits, and of the whole one float; counters go as they are."""
+    numbers, counters = (MODEL - 2 * 8) // 8, 2 * 8
+    simulation = world(
+        "fedavg", "cnn", wire={"quantize": {"bits": 4}, "label-flip": {"share": 0.5}}
+    )
+    found = costs.measure(simulation, simulation.begin())
+    assert found.traffic == [[2, MODEL, -(-(4 * numbers + 32) // 8) + counters]]
+    assert (found.clients, found.state_server) == (4, MODEL)
+    simulation = world("fedavg", "cnn", wire={"top-k": {"share": 0.5}})
+    found = costs.measure(simulation, simulation.begin())
+    sent, places = round(numbers / 2), math.ceil(math.log2(numbers))
+    assert found.traffic == [[2, MODEL, -(-sent * (64 + places) // 8) + counters]]
+    assert found.state_client == 8 * numbers, "what was not sent"
+
+
 def test_fedfm_sends_its_model_once_a_round_and_anchors_twice_from_round_start_on() -> None:
     found = of("fedfm", {"first": 3}, rounds=5)
     first = MODEL + ANCHORS
