@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from fl.base import registry
 from fl.base.errors import FedloomError
 from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
+from fl.store.tree_file import load_tree, save_tree
 
 METHODS = ("fedavg", "fedprox", "scaffold", "ditto", "fedbn")
 
@@ -56,7 +58,7 @@ AGGREGATIONS: dict[str, dict[str, Any]] = {
     "geometric-median": {},
 }
 EVERY = [*STAGES, *AGGREGATIONS]
-PLAIN = {"rounds": 2, "local_epochs": 1}
+PLAIN = {"rounds": 2, "local_epochs": None, "local_steps": 2}
 
 every = pytest.mark.parametrize("name", EVERY)
 every_stage = pytest.mark.parametrize("name", STAGES)
@@ -102,10 +104,12 @@ def test_where_it_changes_nothing_the_run_is_the_plain_one_to_the_bit(
 
 
 @every
-def test_a_resumed_run_is_an_undisturbed_one(name: str) -> None:
+def test_a_run_resumed_from_a_file_is_an_undisturbed_one(name: str, tmp_path: Path) -> None:
     simulation = with_wire(name)
     first, second = list(simulate.rounds(simulation, simulation.begin(), 0, "stacked"))
-    [last] = simulate.rounds(with_wire(name), first.state, 1, "stacked")
+    save_tree(first.state.server, tmp_path / "server")
+    state = replace(first.state, server=load_tree(tmp_path / "server"))
+    [last] = simulate.rounds(with_wire(name), state, 1, "stacked")
     assert worlds.same(worlds.tree(last.state), worlds.tree(second.state))
 
 
