@@ -61,6 +61,9 @@ class Training:
             dashes between them, in their order. `crop`, after padding by 4 zeros; `flip`, from left
             to right; `turn`, by right angles; `rotate15`, by up to so many degrees.
         evaluate_every: Rounds between evaluations; the last round is always evaluated.
+        evaluate_clients: How many clients are evaluated, drawn once by the run's seed, the same in
+            every round and for every method; null: all. Of clients that are held out of training as
+            many are drawn besides.
     """
 
     rounds: Count = 20
@@ -88,6 +91,7 @@ class Training:
     normalisation: Literal["own", "half", "none"] = "own"
     augmentation: str = "none"
     evaluate_every: Count = 1
+    evaluate_clients: Count | None = None
 
     @staticmethod
     def settle(values: dict[str, object], where: Where) -> dict[str, object]:

@@ -19,7 +19,7 @@ from fl.plan.bundle import Bundle
 from fl.plan.estimate import Rates, client_steps
 from fl.plan.plan import Plan
 from fl.report.cells import number, unit
-from fl.report.summaries import KEY, gaps
+from fl.report.summaries import KEY, evaluated_clients, gaps
 from fl.report.tables import point_text
 from fl.store.store import Store
 
@@ -124,6 +124,10 @@ def results(
     chosen = runs[runs["selected"]].groupby(KEY)["point"].first().to_dict()
     metric = study["metric"]
     yield study["title"]
+    samples = evaluated_clients(study).items()
+    told = (f"{titles[m]} {' or '.join(f'{n:,}' for n in counts)}" for m, counts in samples)
+    if samples:
+        yield f"scored on samples of clients, or on all if they are fewer: {', '.join(told)}"
     for summary, whose in ((seen, ""), (unseen, ", clients held out of training")):
         for setting, rows in summary.groupby(SETTING, sort=False):
             if rows["n_clients"].any() or not whose:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fl.api.method import REAL
+from fl.base import rng
 from fl.base.schema import SERVER, UNSEEN
 from fl.data.modality import MODALITY
 
@@ -90,6 +91,15 @@ class ClientData:
         }
         others = set(range(self.clients)) - wanted
         return replace(self, samples=samples, away=tuple(sorted({*self.away, *others})))
+
+    def sampled(self, count: int, seed: int) -> np.ndarray:
+        """At most ``count`` clients drawn by a seed, and as many of those held out of training."""
+        out = [len(numbers) > 0 for numbers in self.samples.get(UNSEEN, ())]
+        unseen = np.flatnonzero(out)
+        draw = rng.generator(seed, "evaluated")
+        groups = np.setdiff1d(np.arange(self.clients), unseen), unseen
+        drawn = [draw.choice(group, min(count, len(group)), replace=False) for group in groups]
+        return np.sort(np.concatenate(drawn))
 
     def of_modality(self, modality: int) -> ClientData:
         """The same clients, but only those of one modality hold samples and take part."""

@@ -220,15 +220,26 @@ class Simulation:
         return clients, shares(clients.tolist(), late, training, self.seed, round_) if late else ()
 
     def evaluate(self, state: State, round_: int) -> pd.DataFrame:
-        """Rows for every client, see `fl.engine.evaluate.evaluate`."""
+        """Rows for every client that is evaluated, see `fl.engine.evaluate.evaluate`."""
+        return self._evaluated._scores(state, round_)
+
+    @cached_property
+    def _evaluated(self) -> Simulation:
+        """The simulation in which only those clients have samples whose models are scored."""
+        count = self.training.evaluate_clients
+        if count is None:
+            return self
+        return replace(self._alone(self.client_data.sampled(count, self.seed)), team=self.team)
+
+    def _scores(self, state: State, round_: int) -> pd.DataFrame:
         if self.team:
             mine = self._alone(processes.scoring(self.team, self.client_data))
-            tables = self.team.exchanged(mine.evaluate(state, round_))
+            tables = self.team.exchanged(mine._scores(state, round_))
             by = self.client_data.modality if self.by_modality else None
             return processes.in_order(tables, list(self.method.views), by)
         if self.by_modality:
             by_kind = [
-                alone.evaluate(modality.state_of(method, state), round_)
+                alone._scores(modality.state_of(method, state), round_)
                 for method, alone in zip(self.method.by_modality, self.by_modality, strict=True)
             ]
             return pd.concat(by_kind, ignore_index=True)
@@ -266,10 +277,15 @@ class Simulation:
         return kept
 
     def before(self, weights: Tree) -> pd.DataFrame:
-        """Round 0 of a run that starts from a stored model: that model, scored on every client."""
+        """Round 0 of a run that starts from a stored model: that model, scored on every client that
+        is evaluated.
+        """
+        return self._evaluated._before(weights)
+
+    def _before(self, weights: Tree) -> pd.DataFrame:
         if self.by_modality:
             tables = [
-                alone.before(method.of(weights))
+                alone._before(method.of(weights))
                 for method, alone in zip(self.method.by_modality, self.by_modality, strict=True)
             ]
             return pd.concat(tables, ignore_index=True)

@@ -54,6 +54,7 @@ LENGTHS = (
     "lr_decay_every",
     "warmup_rounds",
     "evaluate_every",
+    "evaluate_clients",
 )
 """Training keys that say how long something is done, not what."""
 

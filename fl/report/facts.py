@@ -73,8 +73,27 @@ class Facts:
 
     @property
     def everywhere(self) -> str:
-        """A sentence on what all settings share; empty where there is nothing."""
-        return f"In every setting: {' · '.join(self.names.common)}." if self.names.common else ""
+        """What all tables of scores have in common, in sentences; empty where there is nothing."""
+        common = f"In every setting: {' · '.join(self.names.common)}." if self.names.common else ""
+        return f"{common} {self.sampled}".strip()
+
+    @property
+    def sampled(self) -> str:
+        """A sentence where models are scored on a sample of the clients; empty where on all."""
+        sizes = sorted({len(p.clients) - len(p.unseen) for p in self.partitions.values()})
+        counts = summaries.evaluated_clients(self.plan)
+        samples = {
+            title: " or ".join(
+                f"{n:,} of {m:,}" for n in counts.get(method, ()) for m in sizes if n < m
+            )
+            for method, title in self.methods.items()
+        }
+        alike = set(samples.values())
+        if len(alike) == 1:
+            [sample] = alike
+            return f"Scores are over a sample of {sample} clients." if sample else ""
+        each = (f"{title} {sample or 'all'}" for title, sample in samples.items())
+        return f"Scores are over samples of clients: {'; '.join(each)}."
 
     @cached_property
     def methods(self) -> dict[str, str]:

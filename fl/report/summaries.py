@@ -28,6 +28,15 @@ def rising(metric: str) -> bool:
     return metric != "loss"
 
 
+def evaluated_clients(plan: Mapping[str, Any]) -> dict[str, list[int]]:
+    """By entry that scores models on a sample of clients: of how many, over its grid."""
+    counts = {
+        method: [n for n in entry["training"].get("evaluate_clients", ()) if n is not None]
+        for method, entry in (plan.get("entries") or {}).items()
+    }
+    return {method: values for method, values in counts.items() if values}
+
+
 def best_rounds(rows: pd.DataFrame, metric: str) -> pd.Series:
     """Whether a row is of the first round in which the client's model, of that stage, does best on
     its own validation samples; of a client that has none, of the last round.

@@ -208,6 +208,16 @@ def test_stored_models_are_of_all_modalities_and_can_be_started_from() -> None:
     assert set(tuning.final(tuned.state)) == {PERSONAL}
 
 
+def test_a_sample_of_clients_is_drawn_over_all_modalities() -> None:
+    few, whole = world("fedavg", evaluate_clients=3), world("fedavg")
+    state = whole.begin()
+    rows, all_rows = few.evaluate(state, 1), whole.evaluate(state, 1)
+    drawn = set(rows["client"])
+    assert len(drawn) == 3 < len(set(all_rows["client"]))
+    expected = all_rows[all_rows["client"].isin(drawn)].reset_index(drop=True)
+    assert worlds.rows_agree(rows, expected, 1e-12)
+
+
 def test_final_weights_of_a_client_lack_those_of_the_other_modality(tmp_path: Path) -> None:
     """And a run goes on from a checkpoint to the same bits."""
     simulation = world("ditto", rounds=2)

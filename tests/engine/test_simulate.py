@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from contract import worlds
@@ -12,6 +13,10 @@ from contract.worlds import world
 from fl.api import trees
 from fl.engine import simulate
 from fl.engine.arrays import Arrays
+from fl.engine.client_data import ClientData
+from fl.engine.simulation import Simulation
+
+NOTHING = np.zeros(0, np.int64)
 
 
 @pytest.mark.parametrize(("share", "count"), [(1.0, 4), (0.75, 3), (0.01, 1)])
@@ -65,6 +70,63 @@ def test_scores_come_when_due_and_after_the_last_round() -> None:
     assert set(training["metric"]) == {"loss"}
     assert training.groupby("round").size().tolist() == [3] * 5
     assert set(scored["client"]) == {0, 1, 2, 3}
+
+
+EIGHT = (5, 5, 5, 5, 5, 5, 5, 5)
+
+
+def scored_clients(simulation: Simulation) -> dict[str, set[int]]:
+    """By split the clients with rows, the same in every round."""
+    rows = simulation.evaluate(simulation.begin(), 1)
+    for number in (2, 9):
+        again = simulation.evaluate(simulation.begin(), number)
+        pd.testing.assert_frame_equal(rows.drop(columns="round"), again.drop(columns="round"))
+    return {str(split): set(its["client"]) for split, its in rows.groupby("split")}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_a_sample_of_the_clients_is_evaluated_as_all_of_them_would_be(method: str) -> None:
+    whole = world(method, sizes=EIGHT)
+    few = world(method, sizes=EIGHT, evaluate_clients=3)
+    drawn = scored_clients(few)["test"]
+    assert len(drawn) == 3
+    state = whole.begin()
+    rows = whole.evaluate(state, 1)
+    expected = rows[rows["client"].isin(drawn)].reset_index(drop=True)
+    assert worlds.rows_agree(few.evaluate(state, 1), expected, 1e-12)
+    assert set(rows["client"]) == set(range(8))
+
+
+def test_the_sample_is_drawn_by_the_seed_alone() -> None:
+    drawn = [
+        frozenset(scored_clients(world(m, sizes=EIGHT, seed=s, evaluate_clients=3))["test"])
+        for m, s in [("fedavg", 5), ("scaffold", 5), *(("fedavg", seed) for seed in range(6, 16))]
+    ]
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn)) > 6
+    assert scored_clients(world("fedavg", evaluate_clients=99))["test"] == {0, 1, 2, 3}
+
+
+def test_of_clients_that_are_held_out_as_many_are_drawn_besides() -> None:
+    run = world("fedavg", sizes=EIGHT, evaluate_clients=2)
+    test = run.client_data.samples["test"]
+    out = (5, 6, 7)
+    samples = {
+        **run.client_data.samples,
+        "test": [NOTHING if k in out else numbers for k, numbers in enumerate(test)],
+        "unseen": [numbers if k in out else NOTHING for k, numbers in enumerate(test)],
+    }
+    drawn = scored_clients(replace(run, client_data=ClientData(samples, away=out)))
+    assert [len(drawn[split]) for split in ("test", "unseen")] == [2, 2]
+    assert drawn["unseen"] < set(out) and not drawn["test"] & set(out)
+
+
+def test_a_stored_model_is_scored_on_the_same_sample() -> None:
+    run = world("finetune", sizes=EIGHT, evaluate_clients=3)
+    weights = world("fedavg").begin().server
+    before = run.before(weights)
+    assert set(before["client"]) == set(run.evaluate(run.begin(weights), 1)["client"])
+    assert len(set(before["client"])) == 3
 
 
 def test_the_state_before_round_1_depends_on_the_seed_alone() -> None:

@@ -318,6 +318,7 @@ SETTINGS: dict[str, World] = {
     "stragglers dropped": {"training": {"stragglers": 0.5, "partial_work": "dropped"}},
     "all but one dropped": {"training": {"stragglers": 0.9, "partial_work": "dropped"}},
     "seldom evaluated": {"training": {"evaluate_every": 2}},
+    "some evaluated": {"training": {"evaluate_clients": 2}},
     "another seed": {"seed": 6},
     "tested on all": {"test": "global"},
     "tested on both": {"test": "reweighted"},

@@ -31,8 +31,10 @@ Lockstep = Callable[..., Iterator[dict[str, Round]]]
 
 
 def made(name: str) -> dict[str, Simulation]:
-    """The runs of a name, by seed."""
+    """The runs of a name, by seed; those of several modalities, or seeds, on samples of clients."""
     settings: dict[str, Any] = {"participation": 1.0, "local_epochs": 1}
+    if name.startswith((MODAL, SEVERAL)):
+        settings["evaluate_clients"] = 2
     if name.startswith(MODAL):
         return {"5": test_modalities.world(name.removeprefix(MODAL), **settings)}
     method, seeds = name.removeprefix(SEVERAL), SEEDS if name.startswith(SEVERAL) else SEEDS[:1]
