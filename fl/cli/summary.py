@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from fl.base.schema import SETTING
 from fl.base.units import counted, duration
 from fl.plan import analyses, jobs
 from fl.plan.bundle import Bundle
-from fl.plan.estimate import Rates, client_steps
+from fl.plan.estimate import Rates, client_steps, crowded
 from fl.plan.plan import Plan
 from fl.report.cells import number, unit
 from fl.report.summaries import KEY, evaluated_clients, gaps
@@ -69,6 +69,19 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
         yield from rates.remarks
         yield _cost([member.spec for member in missing], rates)
         yield _starts(plan, lacking, store, rates)
+        yield from _crowds(lacking.values())
+
+
+def _crowds(bundles: Iterable[Bundle]) -> Iterator[str]:
+    """A line if the metrics of some bundle take much of the memory that its job asks for."""
+    crowds = [(told, bundle) for bundle in bundles if (told := crowded(bundle))]
+    if crowds:
+        (rows, megabytes), bundle = max(crowds, key=lambda crowd: crowd[0])
+        yield (
+            f"{bundle.title}: about {rows:,} rows of metrics, for which a job needs up to "
+            f"{megabytes:,} MB beside memory_mb: {bundle.execution.memory_mb}; fewer with "
+            "training: {evaluate_clients: 1000} or a larger evaluate_every"
+        )
 
 
 def _starts(plan: Plan, lacking: dict[str, Bundle], store: Store, rates: Rates) -> str:

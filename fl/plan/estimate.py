@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -11,12 +12,14 @@ from typing import Any
 
 from fl.api.training import Training
 from fl.base import registry
+from fl.base.declaration import declared
 from fl.base.digest import digest
 from fl.base.errors import DataError, FedloomError, Where
 from fl.base.places import path_of
 from fl.data import holdings
 from fl.data.scheme import Common
 from fl.plan import partition_fit
+from fl.plan.bundle import Bundle
 from fl.store import run_check
 from fl.store.store import Store
 
@@ -25,6 +28,34 @@ LIKENESS = (("dataset", "model", "method"), ("dataset", "model"), ("model",))
 
 What a study adds to the method they always share: a term can cost many times what that does.
 """
+
+
+ROW = 200
+"""Bytes of memory that a row of metrics takes at most, while a checkpoint of all is written."""
+
+METRICS = 3
+"""Of classification; a mask has as many."""
+
+
+def crowded(bundle: Bundle) -> tuple[int, int] | None:
+    """Rows of metrics that the runs of a bundle have together and MB that they take, if these are
+    more than half of what its job asks for.
+
+    None, too, where only the data say how many clients there are.
+    """
+    spec = bundle.runs[0].spec
+    training = Training(**spec["training"])
+    clients = partition_fit.clients_of(spec["partition"], spec["dataset"]) or 0
+    clients = min(clients, training.evaluate_clients or clients)
+    evaluations = math.ceil(training.rounds / training.evaluate_every)
+    splits = 1 + partition_fit.holds(spec["partition"], "val")
+    rows = len(bundle.runs) * evaluations * clients * splits * METRICS
+    limit = bundle.execution.memory_mb * 2**20 / 2
+    if 2 * rows * ROW < limit:
+        return None  # What a method declares would not matter; reading it imports torch.
+    method = registry.find("method", spec["method"]["name"], Where("the spec"))
+    rows *= len(declared(method.target).stages)
+    return (rows, rows * ROW // 2**20) if rows * ROW > limit else None
 
 
 def client_steps(spec: Mapping[str, Any]) -> int:

@@ -85,3 +85,15 @@ def test_a_run_that_lacks_weights_is_told_of_as_one_to_train(
     other.rename(study.root / "runs")
     told("plan", "--write")
     assert f"run {run}: complete, without the {asked} now: it is trained" in told("explain", run)
+
+
+def test_a_job_whose_metrics_need_its_memory_is_told_of(
+    planned: Callable[..., Planned], capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = {**planning.STUDY["training"], "rounds": 1_200_000}
+    root = planned(training=training).root
+    for count, lines in ((None, 1), (1, 0)):
+        planning.write_study(root, {"training": {**training, "evaluate_clients": count}})
+        assert main.main(["plan", "--config", str(root / "config")]) == 0
+        said = capsys.readouterr().out
+        assert said.count("rows of metrics") == said.count(" 28,800,000 rows") == lines

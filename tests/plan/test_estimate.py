@@ -17,7 +17,8 @@ from fl.base.errors import Where
 from fl.cli import main
 from fl.data import materials
 from fl.engine.client_data import ClientData
-from fl.plan.estimate import Rates, client_steps
+from fl.plan.bundle import Bundle
+from fl.plan.estimate import ROW, Rates, client_steps, crowded
 
 WHERE = Where("a.yaml")
 
@@ -135,3 +136,26 @@ def test_a_term_is_told_by_runs_with_that_term(planned: Callable[..., Planned]) 
     write_run(store.root, "added", [], spec=added(), seconds=30.0)
     assert Rates(store).seconds([plain, added(mu=0.7)]) == pytest.approx(33.0)
     assert Rates(store).seconds([added(update="periodic")]) is None
+
+
+@pytest.mark.parametrize(("method", "stages"), [("fedavg", 1), ("ditto", 2)])
+def test_evaluation_that_fills_the_memory_of_a_job_is_told(
+    planned: Callable[..., Planned], method: str, stages: int
+) -> None:
+    """100,000 clients, 2 splits, 3 metrics, 100 of 200 rounds, 2 seeds."""
+    study = planned(methods={method: None}, seeds=[0, 1])
+
+    def told(**training: Any) -> tuple[int, int] | None:
+        def edit(bundle: dict[str, Any]) -> None:
+            for member in bundle["runs"]:
+                member["spec"]["partition"]["clients"] = 100_000
+                member["spec"]["training"] |= {"rounds": 200, "evaluate_every": 2, **training}
+
+        study.change(method, edit)
+        return crowded(Bundle.of(study.bundle(method), WHERE))
+
+    rows = 100_000 * 2 * 3 * 100 * 2 * stages
+    assert told() == (rows, rows * ROW // 2**20)
+    assert told(evaluate_clients=100_001) == told()
+    assert told(evaluate_clients=1000) is None
+    assert told(evaluate_clients=None, evaluate_every=100) is None

@@ -204,3 +204,31 @@ def test_costs_count_the_bytes_of_all_participants_and_of_the_start(tmp_path):
     table = effort.costs_table(replace(facts, runs=busy))
     assert table is not None and len(shown(table)["avg"]) == 7
     assert "4.00 T" in shown(table)[busy["title"][1]]
+
+
+def test_tables_say_that_a_sample_of_the_clients_is_scored(tmp_path):
+    write_partition(
+        tmp_path, "part", {"train": [[3, 1]] * 6, "val": [], "test": [[1, 1]] * 6}, "ab"
+    )
+    for run in ("a", "b"):
+        write_run(tmp_path / "runs", run, clients([0.5, 0.7]))
+    given = told(["digits"])
+    entries = {m: dict(given["entries"]["fedavg"]) for m in ("fedavg", "ditto")}
+    runs = [entry("a", "fedavg"), entry("b", "ditto")]
+
+    def sentence(**counts: list[int | None]) -> str:
+        for method, values in counts.items():
+            training = {**entries[method]["training"], "evaluate_clients": values}
+            entries[method] = {**entries[method], "training": training}
+        facts = facts_of(tmp_path, *runs, **{**given, "entries": entries})
+        scopes = {t.scope for t in blocks(outline(facts)) if isinstance(t, Table) and t.scope}
+        assert all(facts.sampled in scope for scope in scopes)
+        return facts.sampled
+
+    assert sentence(fedavg=[None]) == ""
+    both = "Scores are over a sample of 2 of 6 clients."
+    assert sentence(fedavg=[2], ditto=[2]) == both
+    only = "Scores are over samples of clients: fedavg 2 of 6; ditto all."
+    assert sentence(ditto=[None]) == only
+    assert sentence(ditto=[6]) == only
+    assert sentence(fedavg=[6]) == ""
