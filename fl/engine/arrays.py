@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,11 @@ from fl.engine import augment
 
 IMAGE = 3
 """Dimensions of an input that is an image: channels, height and width."""
+
+ON_CARD, IN_MEMORY = 2**31, 2**28
+"""Bytes of a set that is copied as a whole. Without a card that saves nothing but the first reading
+of a file, and the samples of those who never take part would be in memory too.
+"""
 
 
 class Arrays:
@@ -30,7 +37,7 @@ class Arrays:
         augmentation: What is done to training batches, and to masks with their images, see
             `fl.engine.augment`.
         resident: Sets of up to so many bytes are copied to the device once; larger ones are
-            gathered batch by batch.
+            gathered batch by batch. By default `ON_CARD`, or `IN_MEMORY` without one.
     """
 
     def __init__(
@@ -40,7 +47,7 @@ class Arrays:
         normalisation: Mapping[str, Any] | None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        resident: int = 2**31,
+        resident: int | None = None,
         augmentation: str = "none",
     ) -> None:
         self.device, self._dtype = torch.device(device), dtype
@@ -55,10 +62,19 @@ class Arrays:
         self._y = torch.from_numpy(np.array(y, dtype=kind)).to(self.device)
         self._x: Tensor | None = None
         self._map = x
+        if resident is None:
+            resident = IN_MEMORY if self.device.type == "cpu" else ON_CARD
         if x.nbytes <= resident:
             self._x = torch.from_numpy(np.array(x)).to(self.device)
             if self._augment is None and self._x.is_floating_point():
                 self._x, self._affine = self._normalised(self._x), None
+
+    @cached_property
+    def _mapped(self) -> Tensor:
+        """Inputs where they lie, in a file mostly."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.from_numpy(np.asarray(self._map))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -91,7 +107,7 @@ class Arrays:
         if self._x is not None:
             x = trees.rows(self._x, flat)
         else:
-            x = torch.from_numpy(self._map[flat.cpu().numpy()]).to(self.device)
+            x = trees.rows(self._mapped, flat.cpu()).to(self.device)
         if self._augment is not None and key is not None:
             x = self._augment(x, key.reshape(-1))
         x = self._normalised(x)

@@ -120,22 +120,19 @@ class ClientStates(Mapping[str, Any]):
         return ClientStates(self.count, trees.without(self.initial, names), self.facts, rows)
 
     def saved(self) -> dict[str, Any]:
-        """All of it as a tree, for a checkpoint."""
+        """What is not known before round 1, as a tree, for a checkpoint."""
         ids = torch.tensor(sorted(self.rows), dtype=torch.int64)
         return {
-            "count": torch.tensor(self.count),
             "initial": dict(self.initial),
-            "facts": dict(self.facts),
             "ids": ids,
             "rows": self._stacked(ids.tolist()),
         }
 
-    @classmethod
-    def loaded(cls, saved: Tree) -> ClientStates:
-        """What `saved` gave."""
+    def resumed(self, saved: Tree) -> ClientStates:
+        """These clients, before round 1, as they were when `saved` was asked."""
         ids = saved["ids"].tolist()
         rows = zip(ids, _rows(trees.leaves(saved["rows"]), len(ids)), strict=True)
-        return cls(int(saved["count"]), saved["initial"], saved["facts"], dict(rows))
+        return ClientStates(self.count, saved["initial"], self.facts, dict(rows))
 
 
 def _rows(leaves: Sequence[Tensor], count: int) -> list[Row]:

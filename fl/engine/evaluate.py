@@ -61,8 +61,8 @@ def evaluate(
         portions = [
             Portion(client, split, samples)
             for split in splits
-            for client, samples in enumerate(data.samples.get(split, ()))
-            if len(samples) and models.serves(client)
+            for client, samples in data.having(split)
+            if models.serves(client)
         ]
         if portions:
             values = scored(models, portions, conclude)

@@ -39,8 +39,8 @@ def predictions(simulation: Simulation, weights: Tree, stage: str, split: str) -
     )
     portions = [
         Portion(client, split, samples)
-        for client, samples in enumerate(simulation.client_data.samples[split])
-        if len(samples) and models.serves(client)
+        for client, samples in simulation.client_data.having(split)
+        if models.serves(client)
     ]
     tables: dict[int, pd.DataFrame] = {}
     for places, seen in models.looked(portions):

@@ -89,9 +89,7 @@ class Deal:
 
 def scoring(team: Team, data: ClientData) -> np.ndarray:
     """The clients whose models this process scores, dealt by their samples."""
-    samples = np.zeros(data.clients)
-    for name in SPLITS:
-        samples += [len(numbers) for numbers in data.samples.get(name, [()] * data.clients)]
+    samples = np.sum([data.sizes(name) for name in SPLITS], axis=0)
     return split(samples, team.size)[team.rank]
 
 

@@ -25,7 +25,7 @@ from fl.base.schema import GLOBAL, PERSONAL
 from fl.engine import engine, modality, processes
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule, schedule, steps_of, sweeping
-from fl.engine.client_data import ClientData
+from fl.engine.client_data import ClientData, together
 from fl.engine.evaluate import evaluate
 from fl.engine.state import Roster, RoundPlan, State, Team
 from fl.engine.stragglers import shares, stragglers
@@ -74,14 +74,11 @@ class Simulation:
         shape = self.client_data.clients, self.classes
         if not self.task.counted:
             return torch.zeros(shape, dtype=torch.int64)
-        train = self.client_data.samples["train"]
-        labels = self._labels(np.concatenate(train))
+        sizes = self.client_data.sizes("train")
+        labels = self._labels(together(self.client_data.samples["train"]))
         # A label that is no class is an error where it is trained on, which names its place.
         real = labels < self.classes
-        places = (
-            np.repeat(np.arange(len(train)), [len(numbers) for numbers in train]) * self.classes
-            + labels
-        )
+        places = np.repeat(np.arange(len(sizes)), sizes) * self.classes + labels
         counts = np.bincount(places[real], minlength=shape[0] * shape[1])
         return torch.from_numpy(counts.reshape(shape))
 
@@ -152,13 +149,12 @@ class Simulation:
 
     def _sizes(self, clients: np.ndarray) -> Tensor:
         """Training samples of some clients."""
-        sizes = [len(self.client_data.samples["train"][k]) for k in clients]
-        return torch.tensor(sizes, dtype=torch.float64, device=self.arrays.device)
+        sizes = torch.from_numpy(self.client_data.sizes("train")[clients])
+        return sizes.to(self.arrays.device, torch.float64)
 
     @cached_property
     def _usual(self) -> np.ndarray:
-        train = self.client_data.samples["train"]
-        sizes = np.array([len(train[k]) for k in self.client_data.participants])
+        sizes = self.client_data.sizes("train")[self.client_data.participants]
         return steps_of(sizes, self.training)
 
     def _schedule(

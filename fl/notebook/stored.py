@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,7 +137,7 @@ class Stored:
             )
         return client
 
-    def _samples(self, split: str) -> list[np.ndarray]:
+    def _samples(self, split: str) -> Sequence[np.ndarray]:
         """By client, the numbers of its samples."""
         samples = self.simulation.client_data.samples
         if split not in samples:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 from torch import nn
 
 from fl.api.method import Pass
@@ -82,5 +81,5 @@ def _longest(simulation: Simulation, pass_: Pass) -> int:
     training, data = simulation.training, simulation.client_data
     if pass_.sampling.epochs:
         training = replace(training, local_epochs=pass_.sampling.epochs, local_steps=None)
-    sizes = np.array([len(data.samples["train"][client]) for client in data.participants])
+    sizes = data.sizes("train")[data.participants]
     return int(steps_of(sizes, training).max(initial=0)) * pass_.sampling.repeat

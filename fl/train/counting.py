@@ -16,6 +16,7 @@ from fl.api.protocols import Payload
 from fl.api.trees import Tree
 from fl.engine import engine
 from fl.engine.batches import Schedule
+from fl.engine.client_data import ClientData
 from fl.engine.simulation import Simulation
 from fl.engine.state import HOST, State
 from fl.engine.wire import without_wire
@@ -56,24 +57,25 @@ class Work:
     """A pass and its operations.
 
     Attributes:
-        steps: Of every client, [K], to be multiplied by the steps that the pass itself states; for
-            a sweep the number of samples.
+        steps: Of clients, [m], to be multiplied by the steps that the pass itself states; for a
+            sweep the number of samples.
+        clients: How many clients each of them stands for, [m].
     """
 
     pass_: Pass | Sweep
     steps: np.ndarray
+    clients: np.ndarray
     counts: Counts
 
     def flops(self, round_: int) -> float:
         """The mean over clients."""
         stated, counts = steps_stated(self.pass_, round_), self.counts
         steps = self.steps * stated
-        total = float(counts.step * steps.sum() + counts.once * len(steps) * (stated > 0))
+        each = counts.step * steps + counts.once * (stated > 0)
         if isinstance(self.pass_, Pass):
-            sizes = list(zip(*np.unique(steps, return_counts=True), strict=True))
             for once, refresh in zip(counts.refreshes, self.pass_.refreshes, strict=True):
-                total += once * sum(refresh.times(int(s)) * int(n) for s, n in sizes)
-        return total / len(steps)
+                each = each + once * np.array([refresh.times(int(number)) for number in steps])
+        return float(np.average(each, weights=self.clients))
 
 
 @dataclass
@@ -108,7 +110,13 @@ class ShortRound:
 def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound:
     """A round of the client with most samples, with one step of each pass."""
     everybody = replace(simulation.training, participation=1.0)
-    short = replace(simulation, method=_shortened(simulation.method), training=everybody)
+    data, clients = _unlike(simulation.client_data)
+    short = replace(
+        simulation,
+        method=_shortened(simulation.method),
+        training=everybody,
+        client_data=data,
+    )
     plan, done, renewed = replace(short.plan(round_), team=None), ShortRound(), True
     operations = Operations()
     row = plan.n.argmax()[None].cpu().numpy()
@@ -136,7 +144,7 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
             if schedule is not None:
                 sweep = isinstance(pass_, Sweep)
                 steps = schedule.weight.sum((1, 2)) if sweep else schedule.steps
-                done.work.append(Work(pass_, steps, lap.counts(pass_)))
+                done.work.append(Work(pass_, steps, clients, lap.counts(pass_)))
         [kept], [uploads], [n] = answers.kept, answers.uploads, answers.n
         last = number + 1 == len(plan.rosters)
         told = simulation.method.size if last else None
@@ -147,6 +155,17 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
             renewed = list(map(id, old)) != list(map(id, new))
             state = State(server, state.client_states.put(alone.clients, trees.to(after, HOST)))
     return done
+
+
+def _unlike(data: ClientData) -> tuple[ClientData, np.ndarray]:
+    """The same data, of which the first client of each kind takes part, and how many are of its
+    kind: those who have as many samples in each split take the same steps.
+    """
+    sizes = np.stack([data.sizes(split) for split in data.samples], axis=1)[data.participants]
+    _, first, alike = np.unique(sizes, axis=0, return_index=True, return_counts=True)
+    order = first.argsort()
+    others = np.setdiff1d(np.arange(data.clients), data.participants[first])
+    return replace(data, away=tuple(others.tolist())), alike[order]
 
 
 def _first(pass_: Pass | Sweep, schedule: Schedule) -> Schedule:

@@ -22,7 +22,6 @@ from fl.api import trees
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.base.files import disk_errors
-from fl.engine.client_states import ClientStates
 from fl.engine.evaluate import as_rows
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
@@ -80,7 +79,8 @@ class Stack:
         for run in [run for run in members if run in saved.state]:
             simulation, tree = simulations[run], saved.state[run]
             server = trees.to(tree["server"], simulation.arrays.device)
-            states[run] = State(server, ClientStates.loaded(tree["clients"]))
+            clients = simulation.begin().client_states.resumed(tree["clients"])
+            states[run] = State(server, clients)
             its = saved.rows[saved.rows["run"] == run]
             rows[run] = its.drop(columns="run").reset_index(drop=True)
             traces[run] = _by_round(tree.get("traces", {}))

@@ -29,7 +29,6 @@ from torch import Tensor
 from fl.api import trees
 from fl.base.errors import FedloomError
 from fl.engine import simulate
-from fl.engine.client_states import ClientStates
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
@@ -162,8 +161,8 @@ class Team:
         dist.broadcast_object_list(given)
         states = {}
         for run, (server, clients) in pickle.loads(given[0]).items():
-            device = self._runs[run].arrays.device
-            states[run] = State(trees.to(server, device), ClientStates.loaded(clients))
+            begun, device = self._runs[run].begin(), self._runs[run].arrays.device
+            states[run] = State(trees.to(server, device), begun.client_states.resumed(clients))
         chosen = {run: self._runs[run] for run in asked["train"]}
         return simulate.lockstep(chosen, states, asked["done"], asked["backend"])
 

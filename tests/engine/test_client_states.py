@@ -78,11 +78,11 @@ def test_what_clients_are_from_the_start_stays() -> None:
 
 @pytest.mark.parametrize("puts", [0, 3])
 def test_what_is_saved_is_loaded(puts: int, tmp_path: Any) -> None:
-    clients = ClientStates.alike(INITIAL, FACTS, COUNT)
+    begun = clients = ClientStates.alike(INITIAL, FACTS, COUNT)
     for ids, start in PUTS[:puts]:
         clients = clients.put(torch.tensor(ids), values(ids, start))
     tree_file.save_tree(clients.saved(), tmp_path / "clients")
-    loaded = ClientStates.loaded(tree_file.load_tree(tmp_path / "clients"))
+    loaded = begun.resumed(tree_file.load_tree(tmp_path / "clients"))
     assert sorted(loaded.rows) == sorted(clients.rows)
     assert worlds.same(loaded, clients)
     ids, start = PUTS[0]

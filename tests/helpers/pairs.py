@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,9 @@ def make(asked: Mapping[str, Any]) -> dict[str, Simulation]:
     if asked["name"] == FAILS:
         # The second process trains other samples than there are.
         [(seed, run)] = made("fedavg").items()
-        run.client_data.samples["train"][:] = [
-            own + 10**6 for own in run.client_data.samples["train"]
-        ]
-        return {seed: run}
+        samples = run.client_data.samples
+        beyond = {**samples, "train": [numbers + 10**6 for numbers in samples["train"]]}
+        return {seed: replace(run, client_data=replace(run.client_data, samples=beyond))}
     return made(asked["name"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,7 +120,9 @@ def test_who_was_learnt_by_heart_is_found_and_who_was_not_is_not(by: Any) -> Non
 
 def test_clients_own_models_are_attacked_one_by_one_and_small_clients_left_out() -> None:
     simulation = small_world()
-    simulation.client_data.samples["test"][1] = simulation.client_data.samples["test"][1][:2]
+    samples = simulation.client_data.samples
+    few = {**samples, "test": [samples["test"][0], samples["test"][1][:2]]}
+    simulation = replace(simulation, client_data=replace(simulation.client_data, samples=few))
     first = simulation.network.init(1)["params"]
     personal = {"params": {n: torch.stack([p, 2 * p]) for n, p in first.items()}, "buffers": {}}
     run = source(simulation=simulation, weights={"personal": personal}, traces={})

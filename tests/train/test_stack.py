@@ -9,12 +9,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from fl.engine.client_states import ClientStates
 from fl.engine.simulate import Round
 from fl.engine.state import State
 from fl.store import checkpoint
 from fl.train.stack import Stack
 
-PLAIN: Any = SimpleNamespace(arrays=SimpleNamespace(device="cpu"))
+PLAIN: Any = SimpleNamespace(
+    arrays=SimpleNamespace(device="cpu"), begin=lambda: State({}, ClientStates.alike({}, {}, 2))
+)
 """Of a simulation what a checkpoint needs."""
 
 
