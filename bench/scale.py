@@ -1,5 +1,9 @@
 """Very many clients, memory, and evaluation: ``python -m bench.scale``.
 
+The whole way: a study of FedAvg and SCAFFOLD on generated data, command by command, each the
+processor's seconds and the most memory that it ever had. 100 clients of 20 samples take part in
+each of 100 rounds; every tenth is evaluated on 1,000 clients.
+
 Rounds: each row is a process of its own, by the loop for ResNet-18 and stacked otherwise; the
 processor's milliseconds a round (the median), the seconds of all rounds with their evaluations, and
 the most memory that the process ever had. Clients have a quarter as many test samples as training
@@ -11,13 +15,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +57,8 @@ BUILT: Mapping[str, tuple[tuple[int, ...], Callable[..., Any]]] = {
 class Case:
     """What is run: ``taking`` of the clients take part in each of ``rounds`` rounds.
 
-    every: rounds from one evaluation to the next; 0: there is none.
+    every: rounds from one evaluation to the next; 0: there is none. scored: how many clients are
+    evaluated; None: all.
     """
 
     method: str
@@ -59,15 +67,20 @@ class Case:
     taking: int = 100
     rounds: int = 100
     every: int = 0
+    scored: int | None = None
     model: str = "MLP"
     backend: str = "stacked"
 
 
 CASES = (
-    *(Case(method, clients) for method in ("FedAvg", "SCAFFOLD") for clients in (1000, 100_000)),
+    *(
+        Case(method, clients, every=10, scored=1000)
+        for method in ("FedAvg", "SCAFFOLD")
+        for clients in (1000, 342_477)
+    ),
     *(Case(method, 20_000, every=10) for method in ("FedAvg", "SCAFFOLD", "Ditto")),
-    Case("FedAvg", 3400, 100, 68, 4, 4, "CNN"),
-    Case("FedBN", 1000, 10, 1000, 1, 0, "ResNet-18", "loop"),
+    Case("FedAvg", 3400, 100, 68, 4, 4, model="CNN"),
+    Case("FedBN", 1000, 10, 1000, 1, model="ResNet-18", backend="loop"),
 )
 
 
@@ -82,6 +95,7 @@ def measure(case: Case) -> dict[str, float]:
         rounds=10**6,
         participation=case.taking / case.clients,
         evaluate_every=case.every or 10**6,
+        evaluate_clients=case.scored,
     )
     before, begun = time.process_time(), time.perf_counter()
     spent = []
@@ -108,10 +122,84 @@ def rounds() -> None:
         cost: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
         print(
             f"| {case.method} | {case.clients:,} x {case.samples}, {case.model} | {case.taking}: "
-            f"{cost['round']:.1f} ms | {case.rounds} | {case.every or 'never'} "
+            f"{cost['round']:.1f} ms | {case.rounds} | {_evaluated(case)} "
             f"| {cost['seconds']:.1f} | {cost['memory']:.2f} |",
             flush=True,
         )
+
+
+def _evaluated(case: Case) -> str:
+    some = f", {case.scored:,} clients" if case.scored else ""
+    return f"{case.every}{some}" if case.every else "never"
+
+
+CLIENTS = 342_477
+"""As many as Stack Overflow's data have for federated learning."""
+
+
+def config(folder: Path, clients: int) -> None:
+    """The config of the study ``many``, of so many clients."""
+    study = {
+        "datasets": [{"synthetic": {"clients": clients, "samples": 20}}],
+        "partitions": ["natural"],
+        "models": [{"mlp": {"hidden": [128]}}],
+        "seeds": [0],
+        "training": {
+            "rounds": 100,
+            "batch_size": 20,
+            "participation": 100 / clients,
+            "evaluate_every": 10,
+            "evaluate_clients": 1000,
+        },
+        "methods": {"fedavg": None, "scaffold": None},
+    }
+    places = {key: str(folder / key) for key in ("results", "store", "data")}
+    (folder / "studies").mkdir(parents=True)
+    (folder / "methods").mkdir()
+    # JSON is YAML.
+    (folder / "studies" / "many.yaml").write_text(json.dumps(study))
+    (folder / "config.yaml").write_text(json.dumps({"studies": ["many"], **places}))
+
+
+def whole(folder: Path, clients: int) -> Iterator[tuple[str, float, float]]:
+    """The commands of a study, from plan to report: each with the processor's seconds and GiB."""
+    config(folder, clients)
+    plan = folder / "results" / "plan"
+
+    def named(kind: str) -> str:
+        [path] = (plan / kind).glob("*.json")
+        return path.stem
+
+    yield "plan", *_cost(folder, "plan", "--write")
+    yield "prepare", *_cost(folder, "prepare", named("datasets"))
+    yield "partition", *_cost(folder, "partition", named("partitions"))
+    for bundle in sorted((plan / "bundles").glob("*.json"), key=lambda path: path.read_text()):
+        title = json.loads(bundle.read_text())["title"].split(" on ")[0]
+        words = (str(bundle), "--store", str(folder / "store"))
+        yield f"train, {title}", *_cost(None, "train", *words)
+    yield "report", *_cost(folder, "report", "many")
+
+
+def _cost(folder: Path | None, *words: str) -> tuple[float, float]:
+    """The processor's seconds of a command, and the most memory that it ever had, in GiB."""
+    where = ["--config", str(folder)] if folder else []
+    command = [sys.executable, "-m", "fl", *words, *where]
+    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(started.pid, 0)
+    if status:
+        raise RuntimeError(f"{' '.join(command)}: exit status {os.waitstatus_to_exitcode(status)}")
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20
+
+
+def ways(sizes: tuple[int, int] = (1000, CLIENTS)) -> None:
+    """The table of the whole way."""
+    with tempfile.TemporaryDirectory() as folder:
+        columns = [list(whole(Path(folder) / str(clients), clients)) for clients in sizes]
+    heads = " | ".join(f"{clients:,} clients, s | GiB" for clients in sizes)
+    print(f"\n| command | {heads} |\n|---|---:|---:|---:|---:|")
+    for rows in zip(*columns, strict=True):
+        costs = " | ".join(f"{seconds:.1f} | {memory:.2f}" for _, seconds, memory in rows)
+        print(f"| {rows[0][0]} | {costs} |", flush=True)
 
 
 def evaluation(work: Workload, name: str, method: Any, tries: int = 3) -> tuple[float, float]:
@@ -146,6 +234,7 @@ def main() -> None:
         print(json.dumps(measure(Case(**json.loads(asked.case)))))
         return
     rounds()
+    ways()
     evaluations()
 
 

@@ -20,7 +20,7 @@ from fl.engine import engine
 from fl.engine.arrays import Arrays
 from fl.engine.assembly import computing
 from fl.engine.batches import Schedule
-from fl.engine.client_data import ClientData
+from fl.engine.client_data import ByClient, ClientData
 from fl.engine.simulation import Simulation
 from fl.methods.fedavg import FedAvg
 from fl.models.cnn import CNN
@@ -86,11 +86,10 @@ def simulation(
     }
     settled = Training(**(settings | training))
     network = computing(model, settled)
-    ends = np.stack([sizes, tested], 1).flatten().cumsum()
-    parts = np.split(np.arange(len(x)), ends[:-1])
-    held = ClientData(
-        {"train": parts[::2], "test": parts[1::2]} if tests else {"train": parts[::2]}
-    )
+    each = {"train": sizes, "test": tested} if tests else {"train": sizes}
+    split = np.resize([True, False], 2 * len(sizes)).repeat(np.stack([sizes, tested], 1).flatten())
+    numbers = {"train": np.flatnonzero(split), "test": np.flatnonzero(~split)}
+    held = ClientData({name: ByClient(numbers[name], its) for name, its in each.items()})
     setting = Setting(network, settled, CLASSES, work.clients, work.shape)
     made = (method or FedAvg()).build(setting)
     arrays = Arrays(x, y, PIXELS if work.pixels else PLAIN, device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -104,3 +105,12 @@ def test_rounds_of_many_clients_are_measured() -> None:
     cost = scale.measure(case)
     assert 3 < cost["took part"] <= 12
     assert cost["seconds"] > 0 < cost["memory"]
+
+
+def test_the_whole_way_is_measured_command_by_command(tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    costs = {name: cost for name, *cost in islice(scale.whole(folder, 120), 3)}
+    assert list(costs) == ["plan", "prepare", "partition"]
+    assert all(seconds > 0 and 0.01 < memory < 8 for seconds, memory in costs.values())
+    [table] = folder.glob("results/partitions/*/partition.parquet")
+    assert len(pd.read_parquet(table)) == 120 * 20
