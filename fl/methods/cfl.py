@@ -85,31 +85,22 @@ class CFL:
             relative = self.bounds == "relative"
             largest = update.norm(dim=1).max() if relative else torch.ones_like(server["scale"])
             scale = torch.where(server["round"] > 0, server["scale"], largest)
-            # Who is where is settled in host memory: what is asked of the device waits for it.
-            cluster, means = server["cluster"].tolist(), dict[int, Tree]()
-            rows_of: dict[int, list[int]] = {}
-            for row, client in enumerate(ids.tolist()):
-                rows_of.setdefault(cluster[client], []).append(row)
-            numbers = sorted(rows_of)
-            order = torch.tensor([row for i in numbers for row in rows_of[i]], device=ids.device)
-            members = order.split([len(rows_of[number]) for number in numbers])
-            splits = torch.stack([self.at_odds(update[rows], n[rows], scale) for rows in members])
+            cluster, models = server["cluster"].clone(), server["models"]
             late = int(server["round"]) >= self.after
-            for number, rows, apart in zip(numbers, members, splits.tolist(), strict=True):
-                halves, place = {number: rows}, max(cluster) + 1
-                if late and apart and len(rows) > 1 and place < self.most:
+            for number in server["cluster"][ids].unique().tolist():
+                rows = (server["cluster"][ids] == number).nonzero()[:, 0]
+                halves, place = {number: rows}, int(cluster.max()) + 1
+                several = len(rows) > 1 and place < self.most
+                if late and several and self.at_odds(update[rows], n[rows], scale):
                     second = bipartition(cosines({"update": update[rows]})).to(rows.device) == 1
                     halves = {number: rows[~second], place: rows[second]}
-                    for client in ids[halves[place]].tolist():
-                        cluster[client] = place
-                for place, rows in halves.items():
-                    means[place] = trees.mean(trees.take(uploads, rows), n[rows])
-            places = torch.tensor(list(means), device=ids.device)
-            state = {
-                "models": trees.put(server["models"], places, trees.stack(list(means.values()))),
-                "cluster": torch.tensor(cluster, device=ids.device),
-            }
-            return {**state, "scale": scale, "round": server["round"] + 1}, dict(clients)
+                    cluster[ids[halves[place]]] = place
+                for place, half in halves.items():
+                    mean = trees.mean(trees.take(uploads, half), n[half])
+                    index = torch.tensor([place], device=ids.device)
+                    models = trees.put(models, index, trees.apply(lambda leaf: leaf[None], mean))
+            state = {"models": models, "cluster": cluster, "scale": scale}
+            return {**state, "round": server["round"] + 1}, dict(clients)
 
         def model_of(server: Tree, client: Tree | None) -> Tree:
             return payload(server, client or {})
@@ -125,11 +116,11 @@ class CFL:
         )
         return scoring_trained(method) if self.scored == "trained" else method
 
-    def at_odds(self, update: Tensor, n: Tensor, scale: Tensor) -> Tensor:
+    def at_odds(self, update: Tensor, n: Tensor, scale: Tensor) -> bool:
         """Whether the mean update of a cluster is small although some client's is large."""
         mean = (update * (n / n.sum())[:, None].to(update.dtype)).sum(0).norm()
         alike = update.norm(dim=1).max() <= self.eps2 * scale
-        return ~((mean >= self.eps1 * scale) | alike)
+        return not ((mean >= self.eps1 * scale) | alike)
 
 
 def clusters(server: Tree) -> dict[str, Tensor]:
