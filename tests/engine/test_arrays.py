@@ -41,6 +41,22 @@ def test_tokens_stay_whole_numbers(resident: int) -> None:
     assert found.tolist() == [[[70_000, 7]], [[0, 79]]]
 
 
+def test_a_large_set_is_not_copied_from_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the file has later is what is read."""
+    np.save(tmp_path / "x.npy", IMAGES)
+    file = np.load(tmp_path / "x.npy", mmap_mode="r+")
+    index, whole = torch.arange(2), Arrays(file, LABELS, PER_CHANNEL)
+    monkeypatch.setattr("fl.engine.arrays.IN_MEMORY", IMAGES.nbytes - 1)
+    large = Arrays(np.load(tmp_path / "x.npy", mmap_mode="r"), LABELS, PER_CHANNEL)
+    before = whole.inputs(index)
+    assert torch.equal(large.inputs(index), before)
+    file[0] += 1
+    assert torch.equal(whole.inputs(index), before)
+    assert not torch.equal(large.inputs(index)[0], before[0])
+
+
 def test_mapped_and_resident_inputs_are_the_same_bits(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", IMAGES)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")

@@ -126,6 +126,23 @@ def test_operations_are_those_of_matrix_products_over_all_steps() -> None:
     assert found.flops == step * sum(steps) / len(steps)
 
 
+def test_clients_with_as_many_samples_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [world("fedavg", sizes=(size,)) for size in (9, 20)]
+    each = [costs.measure(run, run.begin()).flops for run in runs]
+    drawn: list[int] = []
+    draw = Simulation._schedule
+
+    def noted(self: Simulation, pass_: Any, clients: Any, *rest: Any) -> Any:
+        drawn.append(len(clients))
+        return draw(self, pass_, clients, *rest)
+
+    monkeypatch.setattr(Simulation, "_schedule", noted)
+    run = world("fedavg", sizes=(9, 20, 9, 9, 20, 9), participation=0.2)
+    assert costs.measure(run, run.begin()).flops == (4 * each[0] + 2 * each[1]) / 6
+    # Some clients have no samples to validate on, so that there are four kinds; one takes part.
+    assert drawn == [4, 1]
+
+
 def test_the_servers_own_steps_are_counted_in_the_rounds_that_have_them() -> None:
     rounds, every, steps = 5, 2, 3
     keys: dict[str, Any] = {"images": 1, "real": 2, "warmup": 0, "initial": "noise", "every": every}
