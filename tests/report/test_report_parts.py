@@ -11,7 +11,7 @@ from make_results import clients, entry, plan, told, write_partition, write_plan
 
 from fl import report
 from fl.report import effort, method_tables, over_rounds, summaries, training
-from fl.report.cells import NOTHING, Table, transposed
+from fl.report.cells import NOTHING, Table, number, transposed
 from fl.report.facts import Facts, gather, names
 from fl.report.outline import Fold, Section, blocks, outline
 
@@ -174,6 +174,20 @@ def test_figures_are_files_without_dates_and_old_ones_go(tmp_path):
     (folder / "gone.pdf").write_bytes(b"old")
     report.build("small", tmp_path, tmp_path / "runs")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("value", "signed", "text"),
+    [
+        (11191.0, False, "11,191"),
+        (-12345.6, True, "\N{MINUS SIGN}12,346"),
+        (-0.0002, True, "0.000"),
+    ],
+)
+def test_numbers_have_commas_from_a_thousand_on_and_a_sign_unless_they_are_zero(
+    value, signed, text
+):
+    assert number(value, "bytes_up", signed) == text
 
 
 def test_costs_count_the_bytes_of_all_participants_and_of_the_start(tmp_path):
