@@ -55,7 +55,8 @@ STUDIES = {
     ),
     # 10,000 steps of distillation before the first round, 500 on the server in it.
     "fedlgd-table3": Once(
-        ("warm-up", "fedlgd"), less={"warm-up": {"steps": 1}, "fedlgd": {"server_steps": 5}}
+        ("warm-up", "fedlgd"),
+        less={"warm-up": {"steps": 1, "participation": 1.0}, "fedlgd": {"server_steps": 5}},
     ),
     "fedsac-cifar10": Once(("pfedgraph", "fedsac"), **CIFAR),
 }
@@ -72,16 +73,21 @@ def study(name: str) -> dict[str, Any]:
     wanted = STUDIES[name]
     shipped = yaml.safe_load((CONFIG / "studies" / f"{name}.yaml").read_text())
     training = shipped["training"]
-    share = training.get("participation", 1.0) / 10
+    # Methods have defaults of their own, so that keys of the study do not reach all.
+    small = {
+        "rounds": 1,
+        "evaluate_every": 1,
+        "participation": training.get("participation", 1.0) / 10,
+    }
     methods = {
-        entry: _once(shipped["methods"][entry], wanted.less.get(entry, {}))
+        entry: {**(shipped["methods"][entry] or {}), **small, **wanted.less.get(entry, {})}
         for entry in wanted.methods
     }
     kept = {
         **shipped,
         "datasets": [_read(dataset, wanted.reading) for dataset in shipped["datasets"]],
         "seeds": shipped["seeds"][:1],
-        "training": {**training, "rounds": 1, "evaluate_every": 1, "participation": share},
+        "training": {**training, **small},
         "methods": methods,
         "baseline": wanted.methods[0],
         "published": [_of(methods, cells) for cells in shipped["published"]],
@@ -109,13 +115,6 @@ def weights(home: Path) -> None:
     path = home / "hub" / "checkpoints" / name
     path.parent.mkdir(parents=True)
     torch.save(torchvision.models.resnet18().state_dict(), path)
-
-
-def _once(entry: Any, less: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry for one round, whatever it says of its own."""
-    keys = dict(entry or {})
-    own = {key: 1 for key in ("rounds", "evaluate_every") if key in keys}
-    return {**keys, **own, **less}
 
 
 def _name(dataset: Any) -> str:
