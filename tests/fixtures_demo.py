@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,6 +30,7 @@ from sources.server import serving  # noqa: E402
 
 from fl.base import registry  # noqa: E402
 from fl.base.errors import Where  # noqa: E402
+from fl.base.schema import COMPLETE  # noqa: E402
 from fl.data import materials  # noqa: E402
 from fl.data.lock import NAME as LOCK  # noqa: E402
 
@@ -108,10 +110,11 @@ def run(folder: Path, studies: Studies, files: Files, bare: Sequence[str] = ()) 
 
 def outcome(folder: Path, name: str) -> str:
     """Where the report of a study is."""
-    # A report is made of what there is; tables are only made of everything.
-    table = folder / "results" / "tables" / f"{name}.parquet"
+    runs = folder / "results" / "tables" / f"{name}.runs.parquet"
     page = folder / "results" / "report" / f"{name}.html"
-    return str(page) if table.exists() and page.exists() else "FAILED, see above"
+    # A report is made of what there is.
+    whole = runs.exists() and (pd.read_parquet(runs)["state"] == COMPLETE).all()
+    return str(page) if whole and page.exists() else "FAILED, see above"
 
 
 def prepared(folder: Path, name: str, url: str) -> str:
