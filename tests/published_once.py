@@ -56,6 +56,8 @@ STUDIES = {
     # 10,000 steps of distillation before the first round, 500 on the server in it.
     "fedlgd-table3": Once(
         ("warm-up", "fedlgd"),
+        files={"retina": {"share": 5}},
+        reading={"retina": {"complete": False}},
         less={"warm-up": {"steps": 1, "participation": 1.0}, "fedlgd": {"server_steps": 5}},
     ),
     "fedsac-cifar10": Once(("pfedgraph", "fedsac"), **CIFAR),
