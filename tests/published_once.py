@@ -50,7 +50,7 @@ STUDIES = {
     "fedl2p-office-caltech10": Once(
         ("untrained", "ft-c", "nets", "fedl2p"),
         files={"office-caltech10": {"share": 12}},
-        reading={"office-caltech10": {"complete": False}},
+        reading={"office-caltech10": {"complete": False, "side": 128}},  # 256 pixels.
         # 15 epochs and three steps of the nets in their round.
         less={"ft-c": FEW, "nets": {**FEW, "iterations": 1}, "fedl2p": FEW},
     ),
