@@ -57,7 +57,7 @@ STUDIES = {
     # 10,000 steps of distillation before the first round, 500 on the server in it.
     "fedlgd-table3": Once(
         ("warm-up", "fedlgd"),
-        files={"retina": {"share": 5}},
+        files={"retina": {"share": 2}},
         reading={"retina": {"complete": False}},
         less={"warm-up": {"steps": 1, "participation": 1.0}, "fedlgd": {"server_steps": 5}},
     ),
