@@ -66,7 +66,7 @@ slides: $(VENV)/run.stamp ## twins of the studies of FedProx, FedBN, FedFM and F
 	$(BIN)/snakemake --config studies=$(SLIDES)
 	for study in $(subst $(comma), ,$(SLIDES)); do $(BIN)/python -m fl show $$study; done
 
-fixtures-demo: $(VENV)/extras.stamp ## a tiny study over generated files of every published data set
+fixtures-demo: $(VENV)/extras.stamp ## generated files: a tiny study of every published data set, a published study of each paper for a round
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fixtures_demo.py
 
 test: $(VENV)/test.stamp ## lint, type-check and run every test

@@ -1,8 +1,9 @@
-"""One tiny study over each published data set, from download to report: ``make fixtures-demo``.
+"""A tiny study over each published data set, and a published one of each paper for a round.
 
-The files are generated, in the sets' exact formats (``tests/data/sources``), and served over HTTP;
-everything after that is what runs on the real ones. Config, data and results lie in one folder of
-their own, by default ``results/fixtures-demo``, which is made anew each time.
+``make fixtures-demo`` runs them from download to report. The files are generated, in the sets'
+exact formats (``tests/data/sources``), and served over HTTP; everything after that is what runs on
+the real ones. Config, data and results lie in a folder of their own, by default
+``results/fixtures-demo``, which is made anew each time.
 """
 
 from __future__ import annotations
@@ -12,25 +13,32 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 # As a program this file is found by its path, and neither fl nor the generators are.
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "data")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "data")]
 
+import published_once  # noqa: E402
 import sources  # noqa: E402
 from sources.server import serving  # noqa: E402
 
 from fl.base import registry  # noqa: E402
 from fl.base.errors import Where  # noqa: E402
+from fl.base.schema import COMPLETE  # noqa: E402
 from fl.data import materials  # noqa: E402
 from fl.data.lock import NAME as LOCK  # noqa: E402
 
 WHERE = Where("fixtures-demo")
 METHODS = {"local": None, "fedavg": None}
+Studies = Mapping[str, Mapping[str, Any]]
+Files = Mapping[str, Mapping[str, Any]]
+"""By data set, keywords of its generator's ``write``."""
 
 
 def study(name: str) -> dict[str, Any]:
@@ -60,49 +68,57 @@ def study(name: str) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, names: list[str], url: str) -> None:
-    """The generated files of each set, and a config with a study over each."""
-    studies = folder / "config" / "studies"
-    studies.mkdir(parents=True)
-    for name in names:
-        files = folder / "published" / name
-        files.mkdir(parents=True)
-        sources.generator(name).write(files)
-        if found := study(name):
-            (studies / f"{name}.yaml").write_text(yaml.safe_dump(found, sort_keys=False))
+def write(folder: Path, studies: Studies, files: Files, url: str) -> None:
+    """The generated files of each set, and a config with the studies."""
+    for name, keywords in files.items():
+        published = folder / "published" / name
+        published.mkdir()
+        sources.generator(name).write(published, **keywords)
+    config = folder / "config"
+    (config / "studies").mkdir(parents=True)
+    shutil.copytree(ROOT / "config" / "published", config / "published")
+    for name, keys in studies.items():
+        (config / "studies" / f"{name}.yaml").write_text(yaml.safe_dump(keys, sort_keys=False))
     settings = {
-        "studies": sorted(path.stem for path in studies.iterdir()),
-        "sources": {name: f"{url}/{name}" for name in names},
+        "studies": sorted(studies),
+        "sources": {name: f"{url}/{name}" for name in files},
         "execution": {"backend": "loop", "device": "cpu", "memory_mb": 1000},
     }
-    (folder / "config" / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+    (config / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
 
 
-def run(folder: Path, names: list[str]) -> int:
-    """The whole graph in ``folder``; Snakemake's exit status."""
+def run(folder: Path, studies: Studies, files: Files, bare: Sequence[str] = ()) -> int:
+    """The whole graph in ``folder``, and a line on what came of each study and each set that none
+    takes, ``bare``; Snakemake's exit status.
+    """
     folder.joinpath("published").mkdir(parents=True)
     with serving(folder / "published") as server:
-        write(folder, names, server.url)
+        write(folder, studies, files, server.url)
         command = [
             *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
             *("--profile", str(ROOT / "workflow" / "profiles" / "default")),
             *("--directory", str(folder)),
         ]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TORCH_HOME": str(folder / "torch")}
         status = subprocess.run(command, cwd=folder, env=environment, check=False).returncode
-        told = {name: outcome(folder, name, server.url) for name in names}
+        told = {name: outcome(folder, name) for name in studies}
+        told |= {name: prepared(folder, name, server.url) for name in bare}
     for name, text in told.items():
-        print(f"{name:20} {text}")
+        print(f"{name:24} {text}")
     return status
 
 
-def outcome(folder: Path, name: str, url: str) -> str:
-    """Where the report of a set is; a set without a model is prepared now."""
-    if study(name):
-        # A report is made of what there is; tables are only made of everything.
-        whole = (folder / "results" / "tables" / f"{name}.parquet").exists()
-        page = folder / "results" / "report" / f"{name}.html"
-        return str(page) if whole else "FAILED, see above"
+def outcome(folder: Path, name: str) -> str:
+    """Where the report of a study is."""
+    runs = folder / "results" / "tables" / f"{name}.runs.parquet"
+    page = folder / "results" / "report" / f"{name}.html"
+    # A report is made of what there is.
+    whole = runs.exists() and (pd.read_parquet(runs)["state"] == COMPLETE).all()
+    return str(page) if whole and page.exists() else "FAILED, see above"
+
+
+def prepared(folder: Path, name: str, url: str) -> str:
+    """Where the arrays of a set are, which is prepared now."""
     keys = registry.find("data set", name, WHERE).parse(sources.generator(name).PARAMS, WHERE)
     spec = {"name": name, **keys}
     lock = folder / "config" / LOCK
@@ -113,13 +129,29 @@ def outcome(folder: Path, name: str, url: str) -> str:
 
 
 def main() -> int:
-    """Generate, serve, run; what each set came to, a line each."""
+    """Generate, serve, run; what each data set and study came to, a line each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="data sets (default: all that have a generator)")
+    parser.add_argument(
+        "names", nargs="*", help="data sets and studies (default: all that there are)"
+    )
     parser.add_argument("--into", type=Path, default=ROOT / "results" / "fixtures-demo")
     asked = parser.parse_args()
-    shutil.rmtree(asked.into, ignore_errors=True)
-    return run(asked.into.resolve(), asked.names or sources.names())
+    folder = asked.into.resolve()
+    names = asked.names or [*sources.names(), *published_once.STUDIES]
+    shutil.rmtree(folder, ignore_errors=True)
+    sets = [name for name in names if name not in published_once.STUDIES]
+    papers = [name for name in names if name in published_once.STUDIES]
+    statuses = []
+    if sets:
+        studies = {name: keys for name in sets if (keys := study(name))}
+        bare = [name for name in sets if name not in studies]
+        statuses.append(run(folder / "sets", studies, {name: {} for name in sets}, bare))
+    if papers:
+        (folder / "studies").mkdir(parents=True)
+        published_once.weights(folder / "studies" / "torch")
+        studies = {name: published_once.study(name) for name in papers}
+        statuses.append(run(folder / "studies", studies, published_once.files(papers)))
+    return max(statuses)
 
 
 if __name__ == "__main__":

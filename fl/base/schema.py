@@ -58,10 +58,10 @@ none on validation samples: what is chosen by them is chosen by accuracy.
 
 COSTS = (
     *("seconds", "bytes_down", "bytes_up", "flops", "flops_server"),
-    *("state_client", "state_server"),
+    *("memory_client", "state_client", "state_server"),
 )
 """Columns of the runs table that say what a run took: a whole run's seconds; of a client and
-round, bytes and operations; bytes that are kept between rounds.
+round, bytes and operations; bytes that a client's training reads and that are kept between rounds.
 """
 
 PACE = ("rounds to ", "speedup to ")

@@ -7,7 +7,7 @@ its own begins with, or whose cells it names; which table it is stands in the co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class Overview:
     Attributes:
         shows: The paper's tables and figures; empty where the paper does not number them.
         published: How many published cells its report sets beside what was measured.
+        once: Whether its whole path has run for a round, as ``published/ran-once.txt`` says.
         runs: Of each its spec.
         trouble: Why it cannot be planned; then the rest is empty.
     """
@@ -47,6 +48,7 @@ class Overview:
     datasets: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     published: int = 0
+    once: bool = False
     runs: Mapping[str, Mapping[str, Any]] | None = None
     trouble: str = ""
 
@@ -88,11 +90,22 @@ def _overview(folder: Path, name: str, papers: Iterable[str], wanted: str) -> Ov
         datasets=tuple(study["names"]["data set"]),
         methods=tuple(study["names"]["method"]),
         published=len(study["published"]),
+        once=name in _ran_once(folder),
         runs=specs,
     )
 
 
-def lines(overviews: Iterable[Overview], store: Store) -> Iterator[str]:
+def _ran_once(folder: Path) -> set[str]:
+    path = folder / "published" / "ran-once.txt"
+    return set(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else set()
+
+
+def _once(overviews: Iterable[Overview]) -> Iterator[str]:
+    if names := [each.name for each in overviews if each.once]:
+        yield f"Run for a round on generated files, from download to report: {', '.join(names)}."
+
+
+def lines(overviews: Sequence[Overview], store: Store) -> Iterator[str]:
     """A table; runs and hours are by what is in the store."""
     rates, stored = Rates(store), {*store.runs()}
     what = ["methods", "runs", "there", "time", "published"]
@@ -117,7 +130,7 @@ def lines(overviews: Iterable[Overview], store: Store) -> Iterator[str]:
         f"{counted(len(table) - 1, 'study')}. Time: one run after another, at the rate of the runs "
         "in the store; unknown where a run has none like it. Published: cells beside ours."
     )
-    yield from (*rates.remarks, *troubles)
+    yield from (*_once(overviews), *rates.remarks, *troubles)
 
 
 def blocks(overviews: Iterable[Overview]) -> Iterator[str]:
@@ -135,3 +148,4 @@ def blocks(overviews: Iterable[Overview]) -> Iterator[str]:
         ]
         head = "| study | shows | title | data set | methods | runs | published cells |"
         yield "\n".join([head, "|---|---|---|---|---|---:|---:|", *rows])
+        yield from _once(studies)

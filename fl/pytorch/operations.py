@@ -6,9 +6,10 @@ compiler when it is first used, which takes a second or two at the end of every 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from fl.pytorch.private import DispatchMode
@@ -22,11 +23,13 @@ class Operations(DispatchMode):
     Attributes:
         total: Floating-point operations so far.
         calls: Operations on tensors so far, whatever they take.
+        read: Storages (`storage`) of the tensors that operations were given so far.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.total = self.calls = 0
+        self.read = set[int]()
 
     def __torch_dispatch__(
         self,
@@ -43,7 +46,22 @@ class Operations(DispatchMode):
             return parts
         out = func(*args, **given)
         self.calls += 1
+        self.read.update(map(storage, _tensors((args, given.values()))))
         formula = FORMULAS.get(func.overloadpacket)
         if formula is not None:
             self.total += formula(*args, **given, out_val=out)
         return out
+
+
+def storage(tensor: Tensor) -> int:
+    """Where the numbers of a tensor and of its views are, as long as one of them lives."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _tensors(given: Iterable[Any]) -> Iterator[Tensor]:
+    """Those among arguments, and in lists of them."""
+    for value in given:
+        if isinstance(value, Tensor):
+            yield value
+        elif not isinstance(value, (str, Mapping)) and isinstance(value, Iterable):
+            yield from _tensors(value)

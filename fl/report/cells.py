@@ -108,7 +108,7 @@ def number(value: float, metric: str, signed: bool = False) -> str:
     else:
         digits = 0 if abs(value) >= 1000 else 1 if metric.startswith("rounds") else 3
     text = f"{value:{'+' if signed else ''},.{digits}f}"
-    if float(text) == 0:
+    if round(value, digits) == 0:
         text = text.lstrip("+-")
     return text.replace("-", MINUS)
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import pandas as pd
 
+from fl.base import schema
 from fl.base.units import duration, operations, size
 from fl.report import over_rounds
 from fl.report.cells import NOTHING, Table, decimal
@@ -15,7 +16,7 @@ from fl.report.method_tables import Record, Show, by_setting
 from fl.report.over_rounds import SHARES, TIMED
 from fl.report.summaries import KEY
 
-COSTS = ("bytes_down", "bytes_up", "flops", "flops_server", "state_client", "state_server")
+COSTS = tuple(column for column in schema.COSTS if column != "seconds")
 
 
 def pace_table(facts: Facts) -> Table | None:
@@ -57,10 +58,12 @@ def costs_table(facts: Facts) -> Table | None:
         shown["operations of\nthe server\na round"] = lambda row: _mean(
             row["flops_server"], operations
         )
+    shown["memory of\na client"] = lambda row: _mean(row["memory_client"], size)
     shown["state of\na client"] = lambda row: _mean(row["state_client"], size)
     shown["state of\nthe server"] = lambda row: _mean(row["state_server"], size)
     caption = (
-        "What a participant receives, sends and computes in a round, what is kept between rounds, "
+        "What a participant receives, sends and computes in a round, the weights and states that a "
+        "step of it reads, what is kept between rounds, "
         f"and bytes down and up of all participants until the mean over clients is {percent} of "
         "the method's own final value, those behind a stored model that a method starts from "
         "included. Bytes are uncompressed but where a stage of the wire compresses; operations are "

@@ -70,6 +70,7 @@ RUN_COLUMNS = {
     "bytes_before": "float64",
     "flops": "float64",
     "flops_server": "float64",
+    "memory_client": "Int64",
     "state_client": "Int64",
     "state_server": "Int64",
     **PRIVACY,

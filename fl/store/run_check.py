@@ -80,6 +80,7 @@ class _Costs:
     bytes_up: NonNegative | None = None
     flops: NonNegative | None = None
     flops_server: NonNegative | None = None
+    memory_client: Index | None = None
     state_client: Index | None = None
     state_server: Index | None = None
 

@@ -48,6 +48,9 @@ class Costs:
             what the last one of an epoch lacks is filled up, and computed.
         flops_server: Those of the steps that the server computes (`fl.api.method.ServerWork`), mean
             over rounds; not of means, nor of what methods do not declare.
+        memory_client: Bytes of the weights and states that a client's step reads, at most: what it
+            trains, and what it compares or corrects that with. Batches, what layers hand on,
+            gradients and the optimizer's state are left out.
         state_client: Bytes that a client keeps between rounds.
         state_server: Bytes that the server keeps, those for each client included.
     """
@@ -59,6 +62,7 @@ class Costs:
     bytes_up: float
     flops: float
     flops_server: float
+    memory_client: int
     state_client: int
     state_server: int
 
@@ -96,7 +100,7 @@ def measure(simulation: Simulation, state: State) -> Costs:
     each = [list(_rounds(alone, its, rounds)) for alone, its in runs]
     mean = np.tensordot(shares, np.array(each, float), 1)
     alike = groupby(mean[:, :2].round().astype(int).tolist())
-    down, up, flops = (mean.sum(0) / len(rounds)).tolist()
+    down, up, flops, _ = (mean.sum(0) / len(rounds)).tolist()
     clients = [its.client_states.initial for _, its in runs]
     # A client's number and class counts are left out: it knows them itself. The server keeps what
     # it made for each client until it sends that.
@@ -115,6 +119,7 @@ def measure(simulation: Simulation, state: State) -> Costs:
         bytes_up=up,
         flops=flops,
         flops_server=sum(_of_server(alone.method, its.server, rounds) for alone, its in runs),
+        memory_client=round(mean[:, 3].max()),
         state_client=kept,
         state_server=trees.nbytes(without_wire(state.server))
         + payloads * state.client_states.count,
@@ -133,8 +138,8 @@ def _of_server(method: Method, server: Tree, rounds: Sequence[int]) -> float:
 
 def _rounds(
     simulation: Simulation, state: State, rounds: Sequence[int]
-) -> Iterator[tuple[int, int, float]]:
-    """Bytes down and up and operations of each round; equal rounds are measured once."""
+) -> Iterator[tuple[int, int, float, int]]:
+    """Bytes down and up, operations and memory of each round; equal rounds are measured once."""
     simulation = replace(simulation, training=replace(simulation.training, stragglers=0.0))
     measured: dict[Any, ShortRound] = {}
     for number in rounds:
@@ -145,4 +150,5 @@ def _rounds(
         if pattern not in measured:
             measured[pattern] = short_round(simulation, state, number)
         short = measured[pattern]
-        yield short.down, short.up, sum(work.flops(number) for work in short.work)
+        memory = max((work.counts.memory for work in short.work), default=0)
+        yield short.down, short.up, sum(work.flops(number) for work in short.work), memory

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import PAYLOAD, Method, Pass, Phase, Sweep
-from fl.api.protocols import Payload
+from fl.api.protocols import Begin, Payload
 from fl.api.trees import Tree
 from fl.engine import engine
 from fl.engine.batches import Schedule
@@ -20,7 +20,7 @@ from fl.engine.client_data import ClientData
 from fl.engine.simulation import Simulation
 from fl.engine.state import HOST, State
 from fl.engine.wire import without_wire
-from fl.pytorch.operations import Operations
+from fl.pytorch.operations import Operations, storage
 
 ONCE = 2**62
 """A refresh that comes after the first step and, in any round, never again."""
@@ -44,12 +44,15 @@ class Counts:
         once: Of what begins and ends the pass.
         calls: Operations on tensors in a step, whatever they take; 0 for a sweep.
         refreshes: Of each refresh, once.
+        memory: Bytes of what the step reads of the server's and the work tree, the optimizer's
+            state left out; 0 for a sweep.
     """
 
     step: int
     once: int
     calls: int = 0
     refreshes: tuple[int, ...] = ()
+    memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -181,20 +184,46 @@ class _Laps:
 
     def __init__(self, operations: Operations) -> None:
         self._operations, self.totals, self.calls = operations, list[int](), list[int]()
+        self._there = list[Tensor]()
+        self._memory = 0
 
     def watched(self, pass_: Pass | Sweep) -> Pass | Sweep:
         """The pass, counted."""
-        end = self._noted(pass_.end)
+        end = self._noted(self._weighed(pass_.end))
         if isinstance(pass_, Sweep):
             return replace(pass_, look=self._noted(pass_.look), end=end)
         refreshes = [replace(r, adapt=self._noted(r.adapt)) for r in pass_.refreshes]
         return replace(
             pass_,
-            begin=self._noted(pass_.begin),
+            begin=self._noted(self._copied(pass_.begin)),
             update=self._noted(pass_.update),
             refreshes=tuple(refreshes),
             end=end,
         )
+
+    def _copied(self, begin: Begin) -> Begin:
+        """Its work tree copied, so that it and what is compared with it are two in the first step
+        too.
+        """
+
+        @wraps(begin)
+        def call(server: Tree, client: Tree) -> Tree:
+            work = trees.apply(Tensor.clone, begin(server, client))
+            kept = {key: tree for key, tree in work.items() if key != "optimizer"}
+            self._there = trees.leaves(server) + trees.leaves(kept)
+            self._operations.read.clear()
+            return work
+
+        return call
+
+    def _weighed(self, end: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(end)
+        def call(*given: Any) -> Any:
+            read = [leaf for leaf in self._there if storage(leaf) in self._operations.read]
+            self._memory = sum(leaf.numel() * leaf.element_size() for leaf in read)
+            return end(*given)
+
+        return call
 
     def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
@@ -218,7 +247,7 @@ class _Laps:
         # From the end of one function to that of the next.
         step, *refreshes = np.diff([begun, *steps[1::2]]).tolist() or [0]
         once, calls = begun - first + after - last, self.calls[-2] - self.calls[1]
-        return Counts(step, once, calls, tuple(refreshes))
+        return Counts(step, once, calls, tuple(refreshes), self._memory)
 
 
 def _shortened(method: Method) -> Method:

@@ -55,6 +55,16 @@ def test_runs_time_and_cells_stand_in_a_line(lab: Path, capsys: pytest.CaptureFi
     assert re.fullmatch(r"[\d.]+ s", cells[7])
 
 
+def test_what_has_run_once_on_generated_files_is_named(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lab / "config" / "published" / "ran-once.txt").write_text("# Studies.\nother\ntiny\n")
+    assert main.main(["studies"]) == 0
+    *_, once, trouble = capsys.readouterr().out.splitlines()
+    assert once == "Run for a round on generated files, from download to report: tiny."
+    assert trouble.startswith("smith-bad")
+
+
 def test_a_paper_that_no_study_is_of_is_refused(
     lab: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,6 +99,9 @@ SIZES = {
     "resnet18 grey": (ResNet18(), (1, 32, 32), 10, 64 * 9 + 2 * 64 + residual(10)),
     "resnet18 large": (ResNet18("imagenet"), (3, 224, 224), 1000, 11_689_512),
     "resnet50": (ResNet50("imagenet"), (3, 224, 224), 1000, 25_557_032),
+    # As FedFM's tables have them, in thousands: 11,182 and 23,705.
+    "resnet18 of FedFM": (ResNet18("imagenet"), CIFAR, 10, 11_181_642),
+    "resnet50 of FedFM": (ResNet50(), CIFAR, 100, 23_705_252),
     "resnet-cifar": (ResNetCifar(blocks=3), CIFAR, 10, 272_474),
     "swin-t": (SwinT(), (3, 224, 224), 1000, 28_288_354),
     "text-cnn": (TextCNN(), (25,), 2, 10_001 * 300 + 100 * (300 * 12 + 3) + 2 * 301),

@@ -11,7 +11,7 @@ from make_results import clients, entry, plan, told, write_partition, write_plan
 
 from fl import report
 from fl.report import effort, method_tables, over_rounds, summaries, training
-from fl.report.cells import NOTHING, Table, transposed
+from fl.report.cells import NOTHING, Table, number, transposed
 from fl.report.facts import Facts, gather, names
 from fl.report.outline import Fold, Section, blocks, outline
 
@@ -176,10 +176,24 @@ def test_figures_are_files_without_dates_and_old_ones_go(tmp_path):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+@pytest.mark.parametrize(
+    ("value", "signed", "text"),
+    [
+        (11191.0, False, "11,191"),
+        (-12345.6, True, "\N{MINUS SIGN}12,346"),
+        (-0.0002, True, "0.000"),
+    ],
+)
+def test_numbers_have_commas_from_a_thousand_on_and_a_sign_unless_they_are_zero(
+    value, signed, text
+):
+    assert number(value, "bytes_up", signed) == text
+
+
 def test_costs_count_the_bytes_of_all_participants_and_of_the_start(tmp_path):
     def costing(traffic: list, **more: float) -> dict:
         plain = {"bytes_down": 1500.0, "bytes_up": 10.0, "flops": 2.5e9}
-        kept = {"state_client": 0, "state_server": 40_000_000}
+        kept = {"memory_client": 3000, "state_client": 0, "state_server": 40_000_000}
         return {"costs": plain | kept | {"participants": 3, "traffic": traffic} | more}
 
     store = tmp_path / "runs"
@@ -197,12 +211,20 @@ def test_costs_count_the_bytes_of_all_participants_and_of_the_start(tmp_path):
     assert facts.runs.set_index("run").loc["old", ["traffic", "flops"]].isna().all()
     table = effort.costs_table(facts)
     assert table is not None and set(shown(table)) == {"avg", "ft"}
-    assert shown(table)["avg"] == ["1.50 kB", "10 B", "1.32 kB", "2.50 G", "0 B", "40.0 MB"]
+    assert shown(table)["avg"] == [
+        "1.50 kB",
+        "10 B",
+        "1.32 kB",
+        "2.50 G",
+        "3.00 kB",
+        "0 B",
+        "40.0 MB",
+    ]
     everything = report.texts(facts, outline(facts))
     assert all("40.0 MB" in everything[end] for end in (".html", ".md", ".tex"))
     busy = facts.runs.assign(flops_server=[None, 4e12, None])
     table = effort.costs_table(replace(facts, runs=busy))
-    assert table is not None and len(shown(table)["avg"]) == 7
+    assert table is not None and len(shown(table)["avg"]) == 8
     assert "4.00 T" in shown(table)[busy["title"][1]]
 
 

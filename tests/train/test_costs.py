@@ -45,6 +45,8 @@ FEATURES = 4
 NORMALISED = 4 * (3 + 4) * 8 + 2 * 8
 """Weight, bias, mean and variance of its two layers' channels, and a counter of each layer."""
 ANCHORS = worlds.CLASSES * FEATURES * 8
+COUNTERS = 2 * 8
+"""Of the batches that its normalising layers have seen, which no model in evaluation reads."""
 
 
 def test_fedavg_costs_two_models_a_round() -> None:
@@ -88,6 +90,20 @@ def test_bytes_up_are_those_of_the_messages_of_a_wire() -> None:
     sent, places = round(numbers / 2), math.ceil(math.log2(numbers))
     assert found.traffic == [[2, MODEL, -(-sent * (64 + places) // 8) + counters]]
     assert found.state_client == 8 * numbers, "what was not sent"
+
+
+@pytest.mark.parametrize(
+    ("method", "memory"),
+    [
+        ("fedavg", MODEL),
+        ("fedprox", MODEL + PARAMS),
+        ("feddyn", MODEL + 2 * PARAMS),
+        ("moon", 3 * MODEL - 2 * COUNTERS),
+        ("fedfm", MODEL + ANCHORS),
+    ],
+)
+def test_memory_is_what_a_step_reads_beside_its_optimizers_state(method: str, memory: int) -> None:
+    assert of(method, momentum=0.9).memory_client == memory
 
 
 def test_fedfm_sends_its_model_once_a_round_and_anchors_twice_from_round_start_on() -> None:

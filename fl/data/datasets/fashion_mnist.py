@@ -14,14 +14,8 @@ Memory: as for MNIST, which the same code reads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
-
-from fl.data.counts import hold
-from fl.data.datasets.mnist import PUBLISHED, SIDE, read_parts
+from fl.data.datasets.mnist import MNIST
 from fl.data.download import Source
-from fl.data.prepared import Writer
 
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 CHECKSUMS = {
@@ -46,31 +40,8 @@ NORMALISATION = {"scale": 1 / 255, "mean": 0.2860, "sd": 0.3530}
 """Of all pixels of the training set, on the scale from 0 to 1, as is customary to four digits."""
 
 
-@dataclass(frozen=True)
-class FashionMNIST:
-    """Images of 1 x 28 x 28 pixels, 0 to 255, in ten classes.
-
-    complete: hold the files to their published checksums and sizes; false reads a subset.
-    """
-
-    complete: bool = True
-
-    sources: ClassVar[tuple[Source, ...]] = tuple(
-        Source(name, HOME + name, checksum) for name, checksum in CHECKSUMS.items()
-    )
-    shape: ClassVar[tuple[int, ...]] = (1, SIDE, SIDE)
-    classes: ClassVar[int] = len(CLASSES)
-    natural: ClassVar[int | None] = None
-    published_splits: ClassVar[tuple[str, ...]] = ("train", "test")
-
-    @property
-    def size(self) -> int | None:
-        """How many samples there are; None of a subset."""
-        return sum(PUBLISHED.values()) if self.complete else None
-
-    def read(self, raw: Path, writer: Writer) -> None:
-        """Write x uint8 ``[70000, 1, 28, 28]``, y int64 and split int8 ``[70000]``."""
-        counts = read_parts(raw, writer)
-        if self.complete:
-            hold(counts, PUBLISHED, "fashion-mnist", "Xiao et al. 2017")
-        writer.describe(CLASSES, normalisation=NORMALISATION)
+class FashionMNIST(MNIST):  # noqa: D101 (the key's meaning is inherited)
+    sources = tuple(Source(name, HOME + name, checksum) for name, checksum in CHECKSUMS.items())
+    names = CLASSES
+    normalisation = NORMALISATION
+    stated = ("fashion-mnist", "Xiao et al. 2017")

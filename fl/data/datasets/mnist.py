@@ -65,6 +65,9 @@ class MNIST:
     sources: ClassVar[tuple[Source, ...]] = tuple(
         Source(name, MIRROR + name, checksum) for name, checksum in CHECKSUMS.items()
     )
+    names: ClassVar[tuple[str, ...]] = tuple(map(str, range(10)))
+    normalisation: ClassVar[dict[str, float]] = NORMALISATION
+    stated: ClassVar[tuple[str, str]] = ("mnist", "LeCun et al. 1998")
     shape: ClassVar[tuple[int, ...]] = (1, SIDE, SIDE)
     classes: ClassVar[int] = 10
     natural: ClassVar[int | None] = None
@@ -79,8 +82,8 @@ class MNIST:
         """Write x uint8 ``[70000, 1, 28, 28]``, y int64 and split int8 ``[70000]``."""
         counts = read_parts(raw, writer)
         if self.complete:
-            hold(counts, PUBLISHED, "mnist", "LeCun et al. 1998")
-        writer.describe([str(d) for d in range(self.classes)], normalisation=NORMALISATION)
+            hold(counts, PUBLISHED, *self.stated)
+        writer.describe(self.names, normalisation=self.normalisation)
 
 
 def read_parts(raw: Path, writer: Writer) -> dict[str, int]:

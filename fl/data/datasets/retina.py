@@ -22,8 +22,9 @@ What is done: images are resized to 96 x 96 bilinearly, without keeping their as
 0..1. Class 0 is normal, 1 glaucoma. ``split`` is the publisher's (Drishti, RIM-ONE); ACRIMA and
 REFUGE have none, and are all training samples. FedLGD's authors cut the images around the optic
 disc and balanced the classes, in a way that is not published: ACRIMA's and RIM-ONE's are cut out
-already, Drishti's and REFUGE's show the whole eye here. The publishers' numbers of each class are
-asserted.
+already, Drishti's and REFUGE's show the whole eye here. The paper names no test sets; its
+accuracies are multiples of 1/19, 1/50, 1/100 and 1/200, all but one. The publishers' numbers of
+each class are asserted.
 
 Memory: one image at a time; 3 MB with small ones.
 """

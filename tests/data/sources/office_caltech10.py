@@ -43,9 +43,10 @@ SPLITS = {
 GREY = "office_caltech_10/caltech/mug/frame_0008.jpg"
 
 
-def write(folder: Path, **broken: object) -> Made:
+def write(folder: Path, share: int = 1, **broken: object) -> Made:
     members, names, labels = {}, [], []
-    for domain, (train, val, test) in SPLITS.items():
+    splits = {name: [size // share for size in sizes] for name, sizes in SPLITS.items()}
+    for domain, (train, val, test) in splits.items():
         y = [i % 10 for i in range(train + val + test)]
         paths = [
             f"office_caltech_10/{domain}/{CLASSES[c]}/frame_{i:04}.jpg" for i, c in enumerate(y)
@@ -59,8 +60,8 @@ def write(folder: Path, **broken: object) -> Made:
         names += paths
         labels += y
     pack(folder / ZIP, members, **broken)
-    domain = np.repeat(np.arange(4), [sum(sizes) for sizes in SPLITS.values()])
-    rows = (0, 458, 459, 957, 958, names.index(GREY), 2080, 2238, 2532)
+    domain = np.repeat(np.arange(4), [sum(sizes) for sizes in splits.values()])
+    rows = (0, 458, 459, 957, 958, names.index(GREY), 2080, 2238, 2532) if share == 1 else ()
     return Made(
         samples=len(names),
         shape=(3, 16, 16),
@@ -70,5 +71,5 @@ def write(folder: Path, **broken: object) -> Made:
         domains=tuple(SPLITS),
         domain=domain,
         client=domain,
-        split=np.concatenate([np.repeat([0, 2, 1], sizes) for sizes in SPLITS.values()]),
+        split=np.concatenate([np.repeat([0, 2, 1], sizes) for sizes in splits.values()]),
     )

@@ -68,8 +68,9 @@ def refuge() -> dict[str, int]:
     return sick | {f"Training400/Non-Glaucoma/n{i:04}.jpg": 0 for i in range(1, 361)}
 
 
-def write(folder: Path, unknown: int = 0, **broken: object) -> Made:
-    labels = [dict(sorted(images.items())) for images in (drishti(), acrima(), rim(), refuge())]
+def write(folder: Path, unknown: int = 0, share: int = 1, **broken: object) -> Made:
+    sites = drishti(), acrima(), rim(), refuge()
+    labels = [dict(sorted(images.items())[::share]) for images in sites]
     packs = [{name: photograph(name) for name in images} for images in labels]
     told = {name: y for name, y in labels[0].items() if not name.endswith(f"{unknown:03}.png")}
     sheet = {"Drishti-GS1_files/Drishti-GS1_diagnosis.xlsx": workbook(told)}
@@ -83,12 +84,13 @@ def write(folder: Path, unknown: int = 0, **broken: object) -> Made:
     names = [name for images in labels for name in images]
     content = [photo for pack in packs for photo in pack.values()]
     domain = np.repeat(np.arange(4), [len(images) for images in labels])
+    rows = (0, 50, 51, 101, 803, 900, 1000, 1300, 1690) if share == 1 else ()
     return Made(
         samples=len(names),
         shape=(3, 96, 96),
         classes=("normal", "glaucoma"),
         y=np.array([y for images in labels for y in images.values()]),
-        x={row: seen(content[row], 96, 96) for row in (0, 50, 51, 101, 803, 900, 1000, 1300, 1690)},
+        x={row: seen(content[row], 96, 96) for row in rows},
         domains=("Drishti", "Acrima", "Rim", "Refuge"),
         domain=domain,
         client=domain,
