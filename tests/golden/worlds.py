@@ -136,6 +136,7 @@ METHODS: dict[str, list[World]] = {
         {"regulariser": "models", "similarity": "weights", "centred": False, "k": 1},
         {"regulariser": "released", "principal_angles": "greedy", "samples": 4, "until": 0.3},
         {"collaborators": 2, "alike": 0.3, "alpha": 0.5, "beta": 0.5},
+        {"noise": 0.5, "crop": 0.8, "k": 2},
     ],
     "fedsam": [{}, {"statistics": "first"}],
     "fedsr": [{"alpha_l2r": 0.1, "alpha_cmi": 0.1}],

@@ -326,6 +326,10 @@ def test_complementarity_is_read_from_traces_and_drawn() -> None:
     result = complementarity.Complementarity().read(runs)
     assert result.notes == ("no traces similarity, complementarity: o",)
     assert result.table["round"].tolist() == [2, 4]
+    mean = alike[np.triu_indices(3, 1)].mean()
+    assert result.table["data_cosine"].tolist() == pytest.approx([mean, mean])
+    assert result.table["model_cosine"].tolist() == pytest.approx([mean, 2 * mean - 1])
+    assert result.table["subspace_cosine"].tolist() == pytest.approx([mean, 1 - mean])
     assert result.table["models"].tolist() == pytest.approx([1, 1])
     assert result.table["features"].tolist() == pytest.approx([1, -1])
     assert [panel.title for panel in result.panels] == [
