@@ -123,7 +123,11 @@ METHODS: dict[str, list[World]] = {
         {"server": "yogi", "eta": 0.1},
         {"server": "adagrad", "beta1": 0.0, "eta": 0.1},
     ],
-    "fedprox": [{"mu": 0.5}, {"mu": 0.1, "adapt": True, "patience": 1}],
+    "fedprox": [
+        {"mu": 0.5},
+        {"mu": 0.1, "adapt": True, "patience": 1},
+        {"mu": 0.1, "adapt": True, "dissimilarity": True},
+    ],
     "fedrep": [
         {"head_epochs": 2},
         {"head_epochs": 1, "statistics": "both"},
