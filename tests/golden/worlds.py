@@ -107,6 +107,8 @@ METHODS: dict[str, list[World]] = {
         {**L2P, "learns": "bn"},
         {**L2P, "learns": "lr", "beta": 0.5},
         {**L2P, "gradient": "fomaml", "clip": 0.01},
+        {**L2P, "told": "nothing"},
+        {**L2P, "bn_output": "sigmoid", "bn_begin": 0.2},
     ],
     "fedlgd": [
         FEDLGD,
