@@ -72,7 +72,7 @@ METHODS: dict[str, list[World]] = {
         {"after": 1, "eps1": 0.32, "eps2": 0.0},
         {"after": 1, "scored": "trained"},
     ],
-    "ditto": [{"lam": 0.4}, {"lam": 0.4, "keep_optimizer": False}],
+    "ditto": [{"lam": 0.4}, {"lam": 0.4, "keep_optimizer": False}, {"shared": "initial"}],
     "fedamp": [
         {},
         {"attention": "cosine", "own": 0.3, "sigma": 2.0},
