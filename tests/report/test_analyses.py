@@ -123,6 +123,36 @@ def test_features_are_what_goes_into_the_classifier_of_each_model() -> None:
     assert chosen.tolist() != features.Features(samples=9, seed=1)._samples(simulation).tolist()
 
 
+def test_two_clients_are_apart_where_each_has_a_place_for_a_class() -> None:
+    """Of class 0 both have the points 0 and 1: the silhouette by client is below 0. Of class 1 one
+    has 0 and 1, the other 10 and 11: 1 - 1 / (mean distance to the other's), mean over four.
+    """
+    labels = np.array([0, 0, 1, 1, 2])
+    first = np.array([[0.0], [1], [0], [1], [5]])
+    second = np.array([[0.0], [1], [10], [11], [9]])
+    same = [0, 1], [0, 1]
+    by_hand = []
+    for mine, theirs in (same, ([0, 1], [10, 11])):
+        for points, others in ((mine, theirs), (theirs, mine)):
+            for here, there in ((points[0], points[1]), (points[1], points[0])):
+                a, b = abs(here - there), np.mean([abs(here - other) for other in others])
+                by_hand.append((b - a) / max(a, b))
+    expected = np.mean(by_hand[:4]), np.mean(by_hand[4:])
+    assert features.clients_apart([first, second], labels) == pytest.approx(np.mean(expected))
+    assert expected[0] < 0 < 0.89 < expected[1]
+    assert math.isnan(features.clients_apart([first], labels))
+    simulation, _, _ = small_world()
+    weights = [simulation.network.init(i) for i in (1, 2)]
+    own = {
+        kind: {name: torch.stack([w[kind][name] for w in weights]) for name in weights[0][kind]}
+        for kind in ("params", "buffers")
+    }
+    run = source(simulation=simulation, weights={"personal": own})
+    result = features.Features(samples=24, together=True).read([run])
+    assert [panel.title for panel in result.panels] == ["client 0", "clients 0 and 1"]
+    assert 0 < result.table["apart"].iloc[0] < 1
+
+
 COUNTS = np.array([[10, 0, 0], [4, 4, 0], [0, 3, 9], [5, 5, 5]])
 
 
