@@ -69,8 +69,6 @@ UNSEEN = {
     ("fedfm.csv", "missing classes"): (8, MEMORY),
     ("fedfm.csv", "resource costs"): (32, MEMORY),
     ("fedfm.csv", "FEMNIST"): (3, "the paper does not tell its two ResNet-18 apart"),
-    ("fedfm.csv", "temperature"): (3, "temperatures on CIFAR-100 have no study"),
-    ("fedl2p.csv", "4"): (2, "the study of Speech Commands has no L2P"),
     ("fedlgd.csv", "7 figure"): (2, "LPIPS is not measured"),
     ("fedprox.csv", "1"): (16, "sizes of data sets, no results"),
     ("fedsac.csv", "6"): (4, "seconds of parts of a round, which are not taken apart"),
