@@ -6,8 +6,8 @@ Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Person
 Both models see the same batches and take as many steps. The optimizer's state outlives a round, as
 in the reference implementation of FL4Health. Terms that a study adds hold the client's own model.
 
-With ``shared: initial`` nobody trains the shared model, and nothing is sent: a control, no paper's,
-that tells being held near the others from being held at all.
+With ``shared: initial`` nobody trains the shared model and clients send nothing: a control, no
+paper's, that tells being held near the others from being held at all.
 """
 
 from __future__ import annotations
