@@ -1,7 +1,7 @@
 """Complementarity: whose models are alike, whose features are, and which network follows.
 
 Yan, Cui, Wuerkaixi, Zhang, Han, Niu, Sugiyama, Zhang. Balancing Similarity and Complementarity for
-Federated Learning. ICML 2024. arXiv:2405.09892 (figure 3).
+Federated Learning. ICML 2024. arXiv:2405.09892 (figures 1 and 3).
 
 Reads the traces ``similarity`` and ``complementarity``, [rounds, clients, clients], that `fedsac`
 keeps. Three networks follow from the matrices of one round: by similarity alone (alpha = 0), by
@@ -28,6 +28,9 @@ from fl.parts.mixing import fedsac_weights
 TRACES = ("similarity", "complementarity")
 NETWORKS = ("similarity only", "complementarity only", "both")
 COLUMNS = {
+    "data_cosine": "cosine of data",
+    "model_cosine": "cosine of models",
+    "subspace_cosine": "cosine of subspaces",
     "models": "similarity of models and of data",
     "features": "cosine of subspaces and similarity of data",
     "own_similarity": "own weight, similarity only",
@@ -61,7 +64,8 @@ class Complementarity:
                 networks = self.networks(counts.sum(1), models, features, there)
                 on_self = [float(network.diagonal()[there].mean()) for network in networks]
                 told = [_follows(matrix, alike, there) for matrix in (models, features)]
-                values = dict(zip(COLUMNS, [*told, *on_self], strict=True))
+                means = [between(matrix, there) for matrix in (alike, models, features)]
+                values = dict(zip(COLUMNS, [*means, *told, *on_self], strict=True))
                 rows.append({**keys(run), "round": number, **values})
                 matrices = dict(zip(NETWORKS, networks, strict=True))
                 matrices = {"models": models, "features": features, **matrices}
@@ -71,7 +75,9 @@ class Complementarity:
             table=tabled(runs, rows, "round", *COLUMNS),
             columns=COLUMNS,
             caption=(
-                "Correlations over pairs of different clients that took part in the round: how far "
+                "Cosines of shares of classes, of models, and of the mean angle between subspaces "
+                "of features: means over pairs of different clients that took part in the round. "
+                "Correlations over these pairs, of which two clients have but one: how far "
                 "the cosine of models, and that of the mean angle between subspaces of features, "
                 "follow the cosine of shares of classes. Own weight: of a client in its own "
                 f"mixture, mean over clients, with alpha = {self.alpha:g} and beta = {self.beta:g}."
@@ -105,6 +111,12 @@ class Complementarity:
             network[pairs] = fedsac_weights(fractions, *given, alpha, beta).numpy()
             networks.append(network)
         return networks
+
+
+def between(matrix: np.ndarray, there: np.ndarray) -> float:
+    """The mean of a matrix over pairs of different clients that are ``there``; NaN without any."""
+    pairs = np.outer(there, there) & ~np.eye(len(there), dtype=bool)
+    return float(matrix[pairs].mean()) if pairs.any() else float("nan")
 
 
 def _follows(matrix: np.ndarray, alike: np.ndarray, there: np.ndarray) -> float:

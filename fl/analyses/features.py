@@ -10,6 +10,11 @@ clusters as there are classes; NMI is the normalised mutual information between 
 no clusters. Every model sees the same test samples, drawn from those of all clients. Clients' own
 models have no features in common, so each is measured by itself and the mean is reported. t-SNE:
 van der Maaten and Hinton, JMLR 2008.
+
+How far the first two clients' own models are apart (figure 1 of FedFM: two clients' features of one
+class lie at different places) is the silhouette by client of both models' features of the same
+samples of one class, mean over classes: about 0 where both put a class at one place, 1 where each
+has a place of its own.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
 
 CHUNK = 512
 MARKERS = ("o", "^", "s", "D", "v")
+COLUMNS = {"nmi": "NMI", "silhouette": "silhouette", "apart": "apart"}
 NAMED = 20
 """How many classes have their number in the picture; of more, the first ones."""
 
@@ -44,11 +50,13 @@ class Features:
     """samples: test samples that are looked at, at most.
     clients: clients whose own models are looked at, at most.
     seed: of the draw of both, of k-means and of t-SNE.
+    together: whether the features of the first two clients' own models are drawn in one picture.
     """
 
     samples: Count = 500
     clients: Count = 20
     seed: Seed = 0
+    together: bool = False
 
     weights: ClassVar = True
     """It reads the runs' final weights."""
@@ -63,28 +71,37 @@ class Features:
             samples = self._samples(simulation)
             labels = simulation.arrays.labels(torch.from_numpy(samples)).cpu().numpy()
             by_stage: dict[str, list[tuple[float, float]]] = {}
+            pair: dict[int, np.ndarray] = {}
             for stage, client, variables in self._models(run.weights(), simulation):
                 features = features_of(variables, simulation, samples)
                 if stage not in by_stage and run.run in pictured_runs:
                     panels.append(self._panel(run, stage, client, features, labels))
                 by_stage.setdefault(stage, []).append(quality(features, labels, self.seed))
+                if stage == PERSONAL and len(pair) < 2:
+                    pair[client] = features
+            apart = {PERSONAL: clients_apart(list(pair.values()), labels)}
             for stage, values in by_stage.items():
-                nmi, width = np.mean(values, axis=0)
-                rows.append({**keys(run), "stage": stage, "nmi": nmi, "silhouette": width})
+                told = (*np.mean(values, axis=0), apart.get(stage, float("nan")))
+                measures = dict(zip(COLUMNS, told, strict=True))
+                rows.append({**keys(run), "stage": stage, **measures})
+            if self.together and len(pair) == 2 and run.run in pictured_runs:
+                panels.append(self._both(run, pair, labels))
         return Result(
-            table=tabled(runs, rows, "stage", "nmi", "silhouette"),
-            columns={"nmi": "NMI", "silhouette": "silhouette"},
+            table=tabled(runs, rows, "stage", *COLUMNS),
+            columns=COLUMNS,
             caption=(
                 f"Features (what goes into the classifier) of up to {self.samples} test samples of "
                 "all clients: normalised mutual information between k-means clusters and labels, "
                 "and silhouette by labels. Global: of the shared model; personal: of clients' own "
-                f"models, each by itself, mean over up to {self.clients} clients."
+                f"models, each by itself, mean over up to {self.clients} clients. Apart: the "
+                "silhouette by client of two clients' features of one class, mean over classes."
             ),
             panels=tuple(panels),
             figure=(
                 "t-SNE of the features of the same test samples, by the run of the lowest seed. A "
                 "colour and marker is a class, whose number stands at its median. Of clients' own "
-                "models the first one is shown."
+                "models the first one is shown. Where two clients are shown together, a colour is "
+                "a class and a marker a client."
             ),
         )
 
@@ -106,6 +123,14 @@ class Features:
             count = min(self.clients, len(everybody))
             for client in np.sort(draw.choice(everybody, count, replace=False)).tolist():
                 yield PERSONAL, client, trees.take(weights[PERSONAL], client)
+
+    def _both(self, run: Source, pair: dict[int, np.ndarray], labels: np.ndarray) -> Panel:
+        places = embedded(np.concatenate(list(pair.values())), self.seed)
+        whose, title = np.repeat([0, 1], len(labels)), "clients " + " and ".join(map(str, pair))
+        alt = f"t-SNE of {len(labels)} test samples by the own models of {title}, seed {run.seed}."
+        return Panel(
+            run.setting, run.method, title, alt, scatter(places, np.tile(labels, 2), whose)
+        )
 
     def _panel(
         self, run: Source, stage: str, client: int, features: np.ndarray, labels: np.ndarray
@@ -151,6 +176,27 @@ def quality(features: np.ndarray, labels: np.ndarray, seed: int) -> tuple[float,
     return float(nmi), float(silhouette_score(features, labels))
 
 
+def clients_apart(pair: Sequence[np.ndarray], labels: np.ndarray) -> float:
+    """The silhouette by client of two models' features of the same samples, mean over classes.
+
+    NaN without two models, and where no class has two samples.
+
+    Args:
+        pair: Features by both, [samples, d] each.
+    """
+    from sklearn.metrics import silhouette_score
+
+    if len(pair) < 2:
+        return float("nan")
+    widths = []
+    for label in np.unique(labels):
+        both = [features[labels == label] for features in pair]
+        if len(both[0]) > 1:
+            whose = np.repeat([0, 1], len(both[0]))
+            widths.append(silhouette_score(np.concatenate(both), whose))
+    return float(np.mean(widths)) if widths else float("nan")
+
+
 def embedded(features: np.ndarray, seed: int) -> np.ndarray:
     """t-SNE of features, [samples, 2]; zeros where there are too few samples for it."""
     from sklearn.manifold import TSNE
@@ -164,15 +210,21 @@ def embedded(features: np.ndarray, seed: int) -> np.ndarray:
 
 
 @pictured
-def scatter(look: Look, places: np.ndarray, labels: np.ndarray) -> Canvas:
-    """A dot for each sample, a colour and marker for each class."""
+def scatter(
+    look: Look, places: np.ndarray, labels: np.ndarray, whose: np.ndarray | None = None
+) -> Canvas:
+    """A dot for each sample, a colour and marker for each class; or a colour for each class, and a
+    marker for each of those ``whose`` it is [samples].
+    """
     canvas, axes = axes_of(2.9)
     n = len(look.series)
     for i, label in enumerate(np.unique(labels)):
         dots = places[labels == label]
-        marker = MARKERS[i // n % len(MARKERS)]
-        x, y = dots.T
-        axes.scatter(x, y, s=10, lw=0, alpha=0.75, color=look.colour(i), marker=marker)
+        for mark in np.unique(whose) if whose is not None else [i // n]:
+            mine = slice(None) if whose is None else whose[labels == label] == mark
+            x, y = dots[mine].T
+            marker = MARKERS[int(mark) % len(MARKERS)]
+            axes.scatter(x, y, s=10, lw=0, alpha=0.75, color=look.colour(i), marker=marker)
         if i < NAMED:
             x, y = np.median(dots, axis=0)
             axes.text(x, y, str(label), color=look.ink, ha="center", va="center", weight="bold")

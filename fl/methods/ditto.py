@@ -5,27 +5,64 @@ Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Person
 
 Both models see the same batches and take as many steps. The optimizer's state outlives a round, as
 in the reference implementation of FL4Health. Terms that a study adds hold the client's own model.
+
+With ``shared: initial`` nobody trains the shared model and clients send nothing: a control, no
+paper's, that tells being held near the others from being held at all.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
-from fl.api import Method, NonNegative, Setting, declare, everything, recipe, task_loss
+from torch import Tensor
+
+from fl.api import (
+    Method,
+    NonNegative,
+    Setting,
+    Tree,
+    declare,
+    everything,
+    only,
+    recipe,
+    select,
+    shared,
+    task_loss,
+)
 from fl.parts.pair import pair
 from fl.parts.proximal import proximal
 
 
 @declare("global", "personal", tasks="any", modalities=True)
 class Ditto:
-    """lam: lambda of (lambda/2) ||v_k - w||^2, equation 2; 0 is Local."""
+    """lam: lambda of (lambda/2) ||v_k - w||^2, equation 2; 0 is Local.
+    shared: what w is, the `trained` model, or the `initial` one, as it was before round 1.
+    """
 
     lam: NonNegative = 0.1
+    shared: Literal["trained", "initial"] = "trained"
 
     def build(self, setting: Setting) -> Method:
         """FedAvg paired with Local under a proximal term."""
         terms = (task_loss, proximal(self.lam)) if self.lam else (task_loss,)
-        return pair(
-            recipe(replace(setting, terms=()), keep_optimizer=True),
-            recipe(setting, terms=terms, local=everything, keep_optimizer=True),
-        )
+        own = recipe(setting, terms=terms, local=everything, keep_optimizer=True)
+        if self.shared == "initial":
+            return alone(own)
+        return pair(recipe(replace(setting, terms=()), keep_optimizer=True), own)
+
+
+def alone(own: Method) -> Method:
+    """A method all of whose weights stay local; the server keeps the model that all began with."""
+    local = only(own)
+
+    def init(variables: Tree) -> tuple[Tree, Tree]:
+        return select(variables, everything), own.init(variables)[1]
+
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        return local.end(server, client, work)[0], {}
+
+    def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
+        return dict(server), dict(clients)
+
+    return Method(init, (replace(local, end=end),), aggregate, {"global": shared, **own.views})

@@ -42,7 +42,7 @@ from fl.api import (
     trees,
 )
 from fl.parts.hyperlearning import Learning, Rules, concluded, counting, keep_best
-from fl.parts.steering import Steering
+from fl.parts.steering import BEGIN, Steering
 from fl.parts.tuning import check_normalised, check_plain, measuring, of_server, told_clients
 
 
@@ -55,6 +55,10 @@ from fl.parts.tuning import check_normalised, check_plain, measuring, of_server,
 class FedL2P:
     """learns: `both` nets, BNNet alone (`bn`) or LRNet alone (`lr`).
     beta: the share of a client's own statistics where BNNet does not say it; 1 is BN C, 0 is BN G.
+    told: what nets are told of a client, its `statistics`, or `nothing`: shares and rates that are
+        learnt federatedly and are the same for all (appendix B's worst case).
+    bn_output, bn_begin: what bounds BNNet's outputs, a `clamp` or a `sigmoid`; about what they are
+        at first (appendix E: .2, .5 and .8 give similar results).
     gradient: `implicit`, or `fomaml` for FOMAML+.
     psi, neumann: psi and Q of the Neumann series.
     bn_lr, lr_lr, tilde_lr: rates of BNNet, LRNet and the rates' multipliers.
@@ -64,6 +68,9 @@ class FedL2P:
 
     learns: Literal["both", "bn", "lr"] = "both"
     beta: Share = 1.0
+    told: Literal["statistics", "nothing"] = "statistics"
+    bn_output: Literal["clamp", "sigmoid"] = "clamp"
+    bn_begin: Annotated[float, Bound(above=0, below=1)] = BEGIN
     gradient: Literal["implicit", "fomaml"] = "implicit"
     psi: Annotated[float, Bound(above=0, high=1)] = 0.1
     neumann: Annotated[int, Bound(low=0, high=1000)] = 3
@@ -83,11 +90,14 @@ class FedL2P:
 
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
-            meta = steering.meta(setting, like, learns)
+            sigmoid = self.bn_output == "sigmoid"
+            meta = steering.meta(setting, like, learns, self.bn_begin, sigmoid)
+            speaking = {"constant": self.told == "nothing", "sigmoid": sigmoid}
+            rules = tuple(name for name, holds in speaking.items() if holds)
             server = {
                 "origin": select(variables, everything),
                 "meta": meta,
-                "fixed": steering.fixed(setting, like, learns, self.beta),
+                "fixed": steering.fixed(setting, like, learns, self.beta, rules),
                 "best": meta,
                 "lowest": like.new_full((), torch.finfo(like.dtype).max),
             }

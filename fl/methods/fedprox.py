@@ -9,6 +9,10 @@ server adapts mu, one number for all, before each round to the training loss of 
 when it rises, down after it fell in some rounds in a row (the paper: both by .1, five rounds, from
 0, or from 1 for IID data). The loss is that of the round's clients, which are asked for it in a
 phase of its own; in the paper it is over all devices.
+
+With ``dissimilarity``, the traces ``variance`` and ``dissimilarity`` have what the paper plots
+below its losses and calls B, of the model with which each evaluated round began, over all devices'
+training samples; the analysis `dissimilarity` draws them. With mu 0 they are FedAvg's.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from fl.api import (
     task_loss,
     trees,
 )
+from fl.parts.dissimilarity import measuring_dissimilarity
 from fl.parts.proximal import proximal
 from fl.parts.sending import all_but
 
@@ -48,17 +53,23 @@ class FedProx:
     adapt: whether mu is adapted, so that the key is only its first value.
     step: by how much mu moves.
     patience: after how many rounds of a falling loss mu goes down.
+    dissimilarity: whether it is measured how far devices' gradients are apart.
     """
 
     mu: NonNegative = 0.01
     adapt: bool = False
     step: Positive = 0.1
     patience: Count = 5
+    dissimilarity: bool = False
 
     def build(self, setting: Setting) -> Method:
         """FedAvg with one more loss term."""
-        if not self.adapt:
-            return recipe(setting, terms=(task_loss, proximal(self.mu)))
+        plain = recipe(setting, terms=(task_loss, proximal(self.mu)))
+        method = self._adapting(setting) if self.adapt else plain
+        return measuring_dissimilarity(method, setting) if self.dissimilarity else method
+
+    def _adapting(self, setting: Setting) -> Method:
+        """With a phase before each round in which mu is adapted."""
         base, network = recipe(setting, terms=(task_loss, weighted)), setting.network
 
         def init(variables: Tree) -> tuple[Tree, Tree]:

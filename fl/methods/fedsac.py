@@ -26,6 +26,10 @@ common, the classifier, is mixed over all clients by how alike their classifiers
 paper does not say whose shares p_j are: here they are shares among the clients of a modality, and
 for the classifier among all.
 
+Appendix C says that subspaces can be cropped and get minor noise, so that no data follow from them,
+and no more than that. Here noise is Gaussian, and a crop leaves some features out, the same of all
+clients, drawn anew in every round (`noise`, `crop`). Bytes are counted as without a crop.
+
 Traces of every evaluated round, where there are at most 200 clients: ``cooperation``, in row i the
 weights of client i's mixture; ``similarity`` and ``complementarity`` (s and c), 0 between
 modalities; where there are several, ``classifier``: the weights for what they have in common.
@@ -34,12 +38,12 @@ modalities; where there are several, ``classifier``: the weights for what they h
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from fl.api import Count, Method, NonNegative, Setting, Share, Tree, declare, trees
+from fl.api import Bound, Count, Method, NonNegative, Setting, Share, Tree, declare, trees
 from fl.parts import cooperation
 from fl.parts.cooperation import COMMON, among, collaborators, common, compared, of_modalities
 from fl.parts.mixing import ALIKE, alike_above, cosines, fedsac_weights
@@ -48,6 +52,7 @@ from fl.parts.subspaces import (
     check_samples,
     check_width,
     complementarity,
+    disguised,
     sweep_for_directions,
 )
 
@@ -74,6 +79,8 @@ class FedSaC:
     samples: how many of a client's samples are looked at for them, drawn anew in every round; null:
         all, as in the code (appendix E of the paper: where there are many, some are enough, and
         cost less than the rest of a round).
+    noise: expected length of the noise that a client adds to a direction, whose length is 1.
+    crop: share of the features of which directions are sent.
     collaborators: how many of a round's clients are drawn to cooperate; the others keep their own
         models; null: all (the paper: 10 of 50 or 100).
     """
@@ -90,12 +97,14 @@ class FedSaC:
     principal_angles: Angles = "svd"
     centred: bool = True
     samples: Count | None = 2048
+    noise: NonNegative = 0.0
+    crop: Annotated[float, Bound(above=0, high=1)] = 1.0
     collaborators: Count | None = None
 
     def build(self, setting: Setting) -> Method:
         """Local training with a sweep for directions; after every round models are mixed."""
         names, network = compared("fedsac", setting.network, self.layers), setting.network
-        check_width("fedsac", network, self.k)
+        check_width("fedsac", network, self.k, self.crop)
         shared = [name for name in names if name in common(setting)] if setting.lacking else []
 
         def weigh(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> dict[str, Tensor]:
@@ -109,7 +118,11 @@ class FedSaC:
             number = int(server["round"]) + 1
             alpha = self.alpha if number <= self.until * setting.training.rounds + 1e-9 else 0.0
             drawn = collaborators(clients["id"], self.collaborators, setting.seed, number)
-            alike = complementarity(uploads["basis"], self.principal_angles)
+            bases = uploads["basis"]
+            if self.noise or self.crop < 1:
+                told = self.noise, self.crop, setting.seed, number
+                bases = disguised(bases, clients["id"], *told)
+            alike = complementarity(bases, self.principal_angles)
             weights = partial(fedsac_weights, alpha=alpha, beta=self.beta)
             within = [
                 among(rows, drawn, n, weights, (likeness(names_held), alike))

@@ -113,14 +113,23 @@ class MetaNet:
 
     inputs: int
     outputs: int
+    begin: float
 
     high: ClassVar[float]
-    begin: ClassVar[float]
 
     def __call__(self, weights: Tree, x: Tensor) -> Tensor:
         """[outputs] for x [inputs]."""
         for number, layer in enumerate(weights.values()):
             x = F.linear(F.relu(x) if number else x, layer["weight"], layer["bias"])
+        return self.bounded(x)
+
+    @property
+    def last(self) -> float:
+        """The biases of the last layer at first."""
+        return self.begin
+
+    def bounded(self, x: Tensor) -> Tensor:
+        """The outputs from what the last layer gives."""
         return clamp_through(x, 0.0, self.high)
 
     def init(self, draw: torch.Generator, like: Tensor) -> Tree:
@@ -129,17 +138,32 @@ class MetaNet:
         for number, (before, after) in enumerate(pairwise(sizes)):
             drawn = torch.randn(after, before, generator=draw, dtype=torch.float64)
             weight = drawn * (GAIN * math.sqrt(2 / (before + after)))
-            bias = torch.full((after,), self.begin)
+            bias = torch.full((after,), self.begin if number < 2 else self.last)
             layers[str(number)] = {"weight": weight.to(like), "bias": bias.to(like)}
         return layers
 
 
 @dataclass(frozen=True)
 class BNNet(MetaNet):
-    """From the distances of a client's statistics, xi [layers], to beta [layers]."""
+    """From the distances of a client's statistics, xi [layers], to beta [layers].
+
+    Attributes:
+        sigmoid: Whether outputs are bounded by a sigmoid and not by a clamp (appendix E).
+    """
+
+    begin: float = 0.5
+    sigmoid: bool = False
 
     high: ClassVar = 1.0
-    begin: ClassVar = 0.5
+
+    @property
+    def last(self) -> float:
+        """As of any net; for the sigmoid what it makes ``begin`` of."""
+        return math.log(self.begin / (1 - self.begin)) if self.sigmoid else self.begin
+
+    def bounded(self, x: Tensor) -> Tensor:
+        """As of any net, or by the sigmoid."""
+        return torch.sigmoid(x) if self.sigmoid else super().bounded(x)
 
 
 @dataclass(frozen=True)
@@ -148,5 +172,6 @@ class LRNet(MetaNet):
     parameter tensor, [tensors].
     """
 
+    begin: float = 1.0
+
     high: ClassVar = 1000.0
-    begin: ClassVar = 1.0

@@ -16,13 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fl.api import Around, Batch, Output, Setting, Tree, rng
+from fl.api import Around, Batch, Output, Setting, Tree, rng, trees
 from fl.base.errors import FedloomError
 from fl.parts.metanets import BNNet, LRNet, Statistics, mixed_statistics, symmetric_kl
 from fl.pytorch import private
 
 EPS = 1e-5
 """Added to variances before their root is taken."""
+
+BEGIN = 0.5
+"""About what BNNet says at first."""
+
+RULES = ("constant", "sigmoid")
+"""How nets speak, where they are in what is ``fixed``: told nothing, so that they say the same to
+every client; BNNet bounded by a sigmoid.
+"""
 
 Convolution = nn.modules.conv._ConvNd
 
@@ -110,29 +118,49 @@ class Steering:
 
     # Meta-nets
 
-    def meta(self, setting: Setting, like: Tensor, learns: tuple[str, ...]) -> Tree:
-        """Fresh meta-nets, those of ``bn`` and ``lr`` that are learnt."""
+    def meta(
+        self,
+        setting: Setting,
+        like: Tensor,
+        learns: tuple[str, ...],
+        begin: float = BEGIN,
+        sigmoid: bool = False,
+    ) -> Tree:
+        """Fresh meta-nets, those of ``bn`` and ``lr`` that are learnt; ``begin``, ``sigmoid``: of
+        BNNet.
+        """
         draw = torch.Generator().manual_seed(rng.torch_seed(setting.seed, "meta-nets"))
         count, nets = len(self.network.names["params"]), dict[str, Any]()
         if "bn" in learns:
-            nets["bn"] = BNNet(len(self.normalised), len(self.normalised)).init(draw, like)
+            layers = len(self.normalised)
+            nets["bn"] = BNNet(layers, layers, begin, sigmoid).init(draw, like)
         if "lr" in learns:
             nets["lr"] = LRNet(2 * len(self.measured), count).init(draw, like)
             nets["tilde"] = {"rates": like.new_full((count,), setting.training.lr)}
         return nets
 
-    def fixed(self, setting: Setting, like: Tensor, learns: tuple[str, ...], beta: float) -> Tree:
-        """What no net says: beta, or one rate for all tensors."""
+    def fixed(
+        self,
+        setting: Setting,
+        like: Tensor,
+        learns: tuple[str, ...],
+        beta: float,
+        rules: tuple[str, ...] = (),
+    ) -> Tree:
+        """What no net says, beta or one rate for all tensors; and by which `RULES` nets speak."""
         known = {} if "bn" in learns else {"beta": like.new_tensor(beta)}
         if "lr" not in learns:
             known["rate"] = like.new_full((), setting.training.lr)
-        return known
+        return {**known, **dict.fromkeys(rules, like.new_ones(()))}
 
     def hyper(self, meta: Tree, fixed: Tree, statistics: Tree) -> dict[str, Tensor]:
         """A client's ``beta`` and ``rates``, equation 4; what no net says comes from ``fixed``."""
         layers, count = len(self.normalised), len(self.network.names["params"])
+        if "constant" in fixed:
+            statistics = trees.apply(torch.zeros_like, statistics)
         if "bn" in meta:
-            beta = BNNet(layers, layers)(meta["bn"], statistics["xi"])
+            net = BNNet(layers, layers, sigmoid="sigmoid" in fixed)
+            beta = net(meta["bn"], statistics["xi"])
         else:
             beta = fixed["beta"].expand(layers)
         if "lr" in meta:

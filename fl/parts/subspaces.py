@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fl.api import Batch, FedloomError, Network, Sweep, Tree
+from fl.api import Batch, FedloomError, Network, Sweep, Tree, rng
 from fl.parts.heads import width
 
 Angles = Literal["svd", "greedy"]
@@ -56,12 +56,53 @@ def sweep_for_directions(network: Network, k: int, centred: bool, most: int | No
     return Sweep(look, end, most=most)
 
 
-def check_width(method: str, network: Network, k: int) -> None:
-    """Raise `FedloomError` if fewer than ``k`` features go into the network's classifier."""
+def check_width(method: str, network: Network, k: int, crop: float = 1.0) -> None:
+    """Raise `FedloomError` if fewer than ``k`` features go into the network's classifier, or are
+    left of them by ``crop``.
+    """
     features = width(network, network.init(0)["params"])
     if k > features:
         problem = f"{method}: k is {k}, but {features} features go into the classifier"
         raise FedloomError(f"{problem}; allowed: 1 to {features}")
+    if k > cropped(features, crop):
+        problem = (
+            f"{method}: crop: {crop:g} leaves {cropped(features, crop)} of {features} features"
+        )
+        raise FedloomError(f"{problem}; allowed: enough for k = {k} directions")
+
+
+def cropped(features: int, crop: float) -> int:
+    """How many of so many features a ``crop`` leaves, at least one."""
+    return max(1, round(crop * features))
+
+
+def disguised(
+    bases: Tensor, ids: Tensor, noise: float, crop: float, seed: int, number: int
+) -> Tensor:
+    """Directions as the server sees them of clients that disguise them, [K, k, features kept].
+
+    Every client adds noise of its own and leaves out features, the same ones as all others, so that
+    angles mean something. What is left is made orthonormal again, direction after direction.
+
+    Args:
+        bases: Orthonormal rows, [K, k, d].
+        ids: Of the clients, [K].
+        noise: Expected length of the Gaussian noise that is added to a direction of length 1.
+        crop: The share of the features that is kept.
+        seed, number: The run's seed, and the round.
+    """
+    _, k, d = bases.shape
+    if noise:
+        drawn = [rng.generator(seed, "noise on directions", i, number) for i in ids.tolist()]
+        added = torch.stack([torch.from_numpy(draw.normal(size=(k, d))) for draw in drawn])
+        bases = bases + added.to(bases) * noise / d**0.5
+    if crop < 1:
+        draw = rng.generator(seed, "features of directions", number)
+        kept = torch.from_numpy(draw.permutation(d)[: cropped(d, crop)])
+        bases = bases[:, :, kept.to(bases.device)]
+    columns, triangle = torch.linalg.qr(bases.mT)
+    signs = torch.where(triangle.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
+    return (columns * signs[:, None, :]).mT
 
 
 def check_samples(method: str, k: int, counts: Tensor, clients: Tensor) -> None:

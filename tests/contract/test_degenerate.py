@@ -75,6 +75,22 @@ def test_own_models_that_nothing_holds_are_those_of_local(method: str, keep: boo
         assert worlds.distance(model, other) > 1e-4
 
 
+@pytest.mark.parametrize("terms", [(), [("cosine", {"layers": ["6"], "mu": 0.5})]])
+def test_in_the_first_round_the_trained_model_is_the_initial_one(terms: Any) -> None:
+    """Ditto and its control part in the second round, and the control's server never moves."""
+    given = {"terms": terms, "participation": 1.0}
+    apart = []
+    for rounds in (1, 2):
+        ditto = personal(*ends("ditto", "cnn", {"lam": 3.0}, rounds=rounds, **given))
+        frozen = world("ditto", "cnn", {"lam": 3.0, "shared": "initial"}, rounds=rounds, **given)
+        after, _ = worlds.run(frozen)
+        pairs = zip(ditto, personal(frozen, after), strict=True)
+        apart.append(max(worlds.distance(*pair) for pair in pairs))
+        assert worlds.same(after.server, frozen.begin().server)
+    assert apart[0] < 1e-12
+    assert apart[1] > 1e-4
+
+
 def test_scaffold_without_controls_is_fedavg_over_clients_that_weigh_alike() -> None:
     """That is its first round; the second has controls."""
     scaffold, fedavg = world("scaffold", "cnn"), world("fedavg", "cnn")

@@ -73,9 +73,14 @@ def personalised(origin: Tree) -> nn.Sequential:
     return nn.Sequential(*(Mixed(m) if isinstance(m, nn.BatchNorm2d) else m for m in net))
 
 
-def perceptron(weights: Tree, high: float, x: Tensor) -> Tensor:
+def unbounded(weights: Tree, x: Tensor) -> Tensor:
     for number, layer in enumerate(weights.values()):
         x = F.linear(x if not number else F.relu(x), layer["weight"], layer["bias"])
+    return x
+
+
+def perceptron(weights: Tree, high: float, x: Tensor) -> Tensor:
+    x = unbounded(weights, x)
     return x + (x.clamp(0, high) - x).detach()
 
 
@@ -112,16 +117,23 @@ def batches(simulation: Simulation, number: int, client: int) -> Iterator[tuple[
 
 
 def one_step(
-    simulation: Simulation, server: Tree, client: int, gradient: str
+    simulation: Simulation, server: Tree, client: int, gradient: str, nets: dict[str, Any]
 ) -> tuple[dict[str, Any], Tensor]:
-    """Meta-nets after one iteration of a client, and its validation loss, by plain autograd."""
+    """Meta-nets after one iteration of a client, and its validation loss, by plain autograd.
+
+    Nets may be told zeros, and BNNet may be bounded by a sigmoid.
+    """
     meta = trees.apply(lambda leaf: leaf.clone().requires_grad_(), server["meta"])
     plain = worlds.module("cnn").double()
     plain.load_state_dict({**server["origin"]["params"], **server["origin"]["buffers"]})
     raw, _, _ = worlds.data("cnn", SIZES, validated=True)
     held = worlds.inputs(raw[simulation.client_data.samples["train"][client]])
     xi, inputs = told(plain, held)
+    if nets.get("told") == "nothing":
+        xi, inputs = 0 * xi, 0 * inputs
     beta = perceptron(meta["bn"], 1.0, xi)
+    if nets.get("bn_output") == "sigmoid":
+        beta = torch.sigmoid(unbounded(meta["bn"], xi))
     rates = perceptron(meta["lr"], 1000.0, inputs) * meta["tilde"]["rates"]
     net = personalised(server["origin"])
     for layer, share in zip([m for m in net if isinstance(m, Mixed)], beta, strict=True):
@@ -165,14 +177,25 @@ def one_step(
     return moved, judged.detach()
 
 
-@pytest.mark.parametrize("gradient", ["implicit", "fomaml"])
-def test_a_round_is_what_plain_autograd_makes_of_it(gradient: str) -> None:
+NETS: dict[str, dict[str, Any]] = {
+    "as in the paper": {},
+    "told nothing": {"told": "nothing"},
+    "sigmoid": {"bn_output": "sigmoid", "bn_begin": 0.2},
+}
+
+
+@pytest.mark.parametrize(
+    ("gradient", "nets"),
+    [("fomaml", {}), *(("implicit", nets) for nets in NETS.values())],
+    ids=["fomaml", *NETS],
+)
+def test_a_round_is_what_plain_autograd_makes_of_it(gradient: str, nets: dict[str, Any]) -> None:
     rates = {"bn_lr": RATES["bn"], "lr_lr": RATES["lr"], "tilde_lr": RATES["tilde"]}
-    values = {"iterations": 1, "neumann": 3, "gradient": gradient, **rates}
+    values = {"iterations": 1, "neumann": 3, "gradient": gradient, **rates, **nets}
     simulation = of("fedl2p", values)
     begun = simulation.begin(stored())
     after, losses = engine.run_round(simulation.method, begun, simulation.plan(1), "stacked")
-    alone = [one_step(simulation, begun.server, client, gradient) for client in (0, 1)]
+    alone = [one_step(simulation, begun.server, client, gradient, nets) for client in (0, 1)]
     mean = trees.mean(trees.stack([meta for meta, _ in alone]), torch.ones(2).double())
     assert worlds.distance(after.server["meta"], mean) < 1e-12
     for part in mean:
@@ -182,6 +205,20 @@ def test_a_round_is_what_plain_autograd_makes_of_it(gradient: str) -> None:
     torch.testing.assert_close(after.server["lowest"], judged.mean())
     assert worlds.same(after.server["origin"], begun.server["origin"])
     assert set(after.clients) == set(begun.clients), "what passes hand on is gone"
+
+
+def test_nets_that_are_told_nothing_say_the_same_to_all_who_follow_them() -> None:
+    """The entry that follows stored nets knows by them how they speak."""
+    learnt = of("fedl2p", {"told": "nothing", "bn_output": "sigmoid"}, rounds=2)
+    *_, last = simulate.rounds(learnt, learnt.begin(stored()), 0, "stacked")
+    tuned = of("finetune-l2p")
+    begun = tuned.begin(learnt.final(last.state)["global"])
+    after, _ = engine.run_round(tuned.method, begun, tuned.plan(1), "stacked")
+    hyper = [after.client(client, torch.device("cpu"))["hyper"] for client in (0, 1)]
+    assert worlds.same(hyper[0], hyper[1])
+    nets = last.state.server["best"]
+    weights = unbounded(nets["bn"], torch.zeros(2).double())
+    torch.testing.assert_close(hyper[0]["beta"], torch.sigmoid(weights))
 
 
 def test_the_nets_of_the_best_round_are_kept() -> None:

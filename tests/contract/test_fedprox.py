@@ -48,3 +48,27 @@ def test_adapting_fedprox_is_fedprox_while_mu_stays() -> None:
     plain, _ = worlds.run(world("fedprox", "cnn", {"mu": 0.5}, rounds=1))
     for kind in ("params", "buffers"):
         assert worlds.distance(adapted.server[kind], plain.server[kind]) < 1e-12
+
+
+def test_dissimilarity_of_two_clients_by_hand() -> None:
+    """At w = 0 mean gradients are (-.5, .5) of three samples and (1, -1) of one.
+
+    E||g||^2 = 2 (3/4 .25 + 1/4 1) = .875; the mean is (-.125, .125), squared .03125.
+    """
+    clients = [[(1, 0), (1, 0), (1, 0)], [(2, 1)]]
+    state = trained(of("fedprox", clients, {"dissimilarity": True}, rounds=1, participation=0.5))
+    assert float(state.server["variance"]) == pytest.approx(0.84375)
+    assert float(state.server["dissimilarity"]) == pytest.approx(28**0.5)
+
+
+def test_measuring_changes_no_number_and_is_done_in_evaluated_rounds() -> None:
+    keys = {"mu": 0.5, "adapt": True}
+    plain, _ = worlds.run(world("fedprox", "cnn", keys, rounds=3))
+    told, _ = worlds.run(world("fedprox", "cnn", {**keys, "dissimilarity": True}, rounds=3))
+    assert worlds.distance({key: told.server[key] for key in plain.server}, plain.server) < 1e-12
+    # Only in the last round: the model with which it began differs from that of another round.
+    every = {**keys, "dissimilarity": True}
+    seldom, _ = worlds.run(world("fedprox", "cnn", every, rounds=3, evaluate_every=3))
+    assert float(seldom.server["variance"]) == pytest.approx(float(told.server["variance"]))
+    shorter, _ = worlds.run(world("fedprox", "cnn", every, rounds=3, evaluate_every=2))
+    assert float(shorter.server["variance"]) == pytest.approx(float(told.server["variance"]))

@@ -72,7 +72,7 @@ METHODS: dict[str, list[World]] = {
         {"after": 1, "eps1": 0.32, "eps2": 0.0},
         {"after": 1, "scored": "trained"},
     ],
-    "ditto": [{"lam": 0.4}, {"lam": 0.4, "keep_optimizer": False}],
+    "ditto": [{"lam": 0.4}, {"lam": 0.4, "keep_optimizer": False}, {"shared": "initial"}],
     "fedamp": [
         {},
         {"attention": "cosine", "own": 0.3, "sigma": 2.0},
@@ -107,6 +107,8 @@ METHODS: dict[str, list[World]] = {
         {**L2P, "learns": "bn"},
         {**L2P, "learns": "lr", "beta": 0.5},
         {**L2P, "gradient": "fomaml", "clip": 0.01},
+        {**L2P, "told": "nothing"},
+        {**L2P, "bn_output": "sigmoid", "bn_begin": 0.2},
     ],
     "fedlgd": [
         FEDLGD,
@@ -123,7 +125,11 @@ METHODS: dict[str, list[World]] = {
         {"server": "yogi", "eta": 0.1},
         {"server": "adagrad", "beta1": 0.0, "eta": 0.1},
     ],
-    "fedprox": [{"mu": 0.5}, {"mu": 0.1, "adapt": True, "patience": 1}],
+    "fedprox": [
+        {"mu": 0.5},
+        {"mu": 0.1, "adapt": True, "patience": 1},
+        {"mu": 0.1, "adapt": True, "dissimilarity": True},
+    ],
     "fedrep": [
         {"head_epochs": 2},
         {"head_epochs": 1, "statistics": "both"},
@@ -136,6 +142,7 @@ METHODS: dict[str, list[World]] = {
         {"regulariser": "models", "similarity": "weights", "centred": False, "k": 1},
         {"regulariser": "released", "principal_angles": "greedy", "samples": 4, "until": 0.3},
         {"collaborators": 2, "alike": 0.3, "alpha": 0.5, "beta": 0.5},
+        {"noise": 0.5, "crop": 0.8, "k": 2},
     ],
     "fedsam": [{}, {"statistics": "first"}],
     "fedsr": [{"alpha_l2r": 0.1, "alpha_cmi": 0.1}],

@@ -114,3 +114,16 @@ def test_meta_nets_begin_where_the_paper_says_and_stay_in_bounds(
 
     assert shifted(-10.0).tolist() == [0.0] * net.outputs
     assert shifted(2000.0).tolist() == [high] * net.outputs
+
+
+@pytest.mark.parametrize("begin", [0.2, 0.5, 0.8])
+def test_a_sigmoid_begins_where_a_clamp_does(begin: float) -> None:
+    like = torch.zeros((), dtype=torch.float64)
+    net, bounded = BNNet(4, 4, begin), BNNet(4, 4, begin, sigmoid=True)
+    weights, other = (n.init(torch.Generator().manual_seed(0), like) for n in (net, bounded))
+    assert float((net(weights, drawn(4)) - begin).abs().max()) < 0.15
+    assert float((bounded(other, drawn(4)) - begin).abs().max()) < 0.15
+    far = {**other, "2": {**other["2"], "bias": other["2"]["bias"] + 3}}
+    torch.testing.assert_close(
+        torch.logit(bounded(far, drawn(4))), torch.logit(bounded(other, drawn(4))) + 3
+    )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from fl.parts.subspaces import complementarity, moments, principal_directions
+from fl.parts.subspaces import complementarity, disguised, moments, principal_directions
 
 DRAW = np.random.default_rng(8)
 X = DRAW.normal(size=(3, 40, 6)) * np.array([5.0, 1, 0.2, 3, 0.7, 2]) + DRAW.normal(size=(3, 1, 6))
@@ -97,3 +98,37 @@ def test_small_angles_keep_their_digits() -> None:
     bases = torch.stack([turned([0.0, 0.0]), turned([1e-9, 2.0])])
     angle = math.acos(float(complementarity(bases)[0, 1])) * 2
     assert angle == pytest.approx(1e-9 + math.pi - 2.0, abs=1e-15)
+
+
+def cosine_of_kept(bases: Tensor, features: tuple[int, ...]) -> float:
+    """Of the mean principal angle between two planes, of some features alone, by numpy."""
+    spans = [np.linalg.qr(np.asarray(rows)[:, features].T)[0] for rows in bases]
+    cosines = np.linalg.svd(spans[0].T @ spans[1])[1].clip(max=1)
+    return float(np.cos(np.arccos(cosines).mean()))
+
+
+def test_a_crop_gives_the_angles_of_some_features_that_are_the_same_for_both() -> None:
+    bases = torch.stack([directions(x, 2) for x in X[:2]])
+    kept = disguised(bases, torch.tensor([5, 3]), 0.0, 0.5, seed=4, number=2)
+    assert kept.shape == (2, 2, 3)
+    np.testing.assert_allclose(kept @ kept.mT, np.eye(2)[None].repeat(2, 0), atol=1e-13)
+    angle = float(complementarity(kept)[0, 1])
+    every = [cosine_of_kept(bases, some) for some in itertools.combinations(range(6), 3)]
+    assert sum(abs(angle - cosine) < 1e-9 for cosine in every) == 1
+
+
+def test_noise_on_directions_is_a_clients_own_and_as_large_as_said() -> None:
+    bases = torch.zeros(400, 1, 64, dtype=torch.float64)
+    bases[:, 0, 7] = 1
+    noisy = disguised(bases, torch.arange(400), 0.5, 1.0, seed=0, number=1)
+    # A row of length 1 plus noise of length .5, turned to length 1: cosines of 1 / sqrt(1.25).
+    assert float(noisy[:, 0, 7].mean()) == pytest.approx(1.25**-0.5, abs=0.01)
+    few = disguised(bases[:2], torch.tensor([9, 2]), 0.5, 1.0, seed=0, number=1)
+    assert torch.equal(few, noisy[[9, 2]])
+    assert not torch.equal(few, disguised(bases[:2], torch.tensor([9, 2]), 0.5, 1.0, 0, 2))
+
+
+def test_what_is_not_disguised_stays_as_it_is() -> None:
+    bases = torch.stack([directions(x, 3) for x in X])
+    same = disguised(bases, torch.arange(3), 0.0, 1.0, seed=0, number=1)
+    torch.testing.assert_close(same, bases, rtol=0, atol=1e-13)

@@ -64,7 +64,6 @@ def test_the_tables_of_ditto_with_adaptive_constraints():
 UNSEEN = {
     ("fedfa.csv", "segmentation"): (28, "methods that ask for class labels; no study of Swin-T"),
     ("fedfa.csv", "components"): (4, "Swin-T on ProstateMRI has no study"),
-    ("fedl2p.csv", "4"): (2, "L2P has no nets for clients that are held out, as that study does"),
     ("fedlgd.csv", "7 figure"): (2, "LPIPS is not measured"),
     ("fedprox.csv", "1"): (16, "sizes of data sets, no results"),
     ("fedsac.csv", "6"): (4, "seconds of parts of a round, which are not taken apart"),

@@ -16,7 +16,15 @@ import pytest
 import torch
 from torch import nn
 
-from fl.analyses import complementarity, confusion, cooperation, features, strategies
+from fl.analyses import (
+    complementarity,
+    confusion,
+    cooperation,
+    dissimilarity,
+    features,
+    heterogeneity,
+    strategies,
+)
 from fl.api.network import Network
 from fl.cli import main
 from fl.engine.arrays import Arrays
@@ -113,6 +121,36 @@ def test_features_are_what_goes_into_the_classifier_of_each_model() -> None:
     assert len(set(chosen)) == 9
     assert chosen.tolist() == fewer._samples(simulation).tolist()
     assert chosen.tolist() != features.Features(samples=9, seed=1)._samples(simulation).tolist()
+
+
+def test_two_clients_are_apart_where_each_has_a_place_for_a_class() -> None:
+    """Of class 0 both have the points 0 and 1: the silhouette by client is below 0. Of class 1 one
+    has 0 and 1, the other 10 and 11: 1 - 1 / (mean distance to the other's), mean over four.
+    """
+    labels = np.array([0, 0, 1, 1, 2])
+    first = np.array([[0.0], [1], [0], [1], [5]])
+    second = np.array([[0.0], [1], [10], [11], [9]])
+    same = [0, 1], [0, 1]
+    by_hand = []
+    for mine, theirs in (same, ([0, 1], [10, 11])):
+        for points, others in ((mine, theirs), (theirs, mine)):
+            for here, there in ((points[0], points[1]), (points[1], points[0])):
+                a, b = abs(here - there), np.mean([abs(here - other) for other in others])
+                by_hand.append((b - a) / max(a, b))
+    expected = np.mean(by_hand[:4]), np.mean(by_hand[4:])
+    assert features.clients_apart([first, second], labels) == pytest.approx(np.mean(expected))
+    assert expected[0] < 0 < 0.89 < expected[1]
+    assert math.isnan(features.clients_apart([first], labels))
+    simulation, _, _ = small_world()
+    weights = [simulation.network.init(i) for i in (1, 2)]
+    own = {
+        kind: {name: torch.stack([w[kind][name] for w in weights]) for name in weights[0][kind]}
+        for kind in ("params", "buffers")
+    }
+    run = source(simulation=simulation, weights={"personal": own})
+    result = features.Features(samples=24, together=True).read([run])
+    assert [panel.title for panel in result.panels] == ["client 0", "clients 0 and 1"]
+    assert 0 < result.table["apart"].iloc[0] < 1
 
 
 COUNTS = np.array([[10, 0, 0], [4, 4, 0], [0, 3, 9], [5, 5, 5]])
@@ -326,6 +364,10 @@ def test_complementarity_is_read_from_traces_and_drawn() -> None:
     result = complementarity.Complementarity().read(runs)
     assert result.notes == ("no traces similarity, complementarity: o",)
     assert result.table["round"].tolist() == [2, 4]
+    mean = alike[np.triu_indices(3, 1)].mean()
+    assert result.table["data_cosine"].tolist() == pytest.approx([mean, mean])
+    assert result.table["model_cosine"].tolist() == pytest.approx([mean, 2 * mean - 1])
+    assert result.table["subspace_cosine"].tolist() == pytest.approx([mean, 1 - mean])
     assert result.table["models"].tolist() == pytest.approx([1, 1])
     assert result.table["features"].tolist() == pytest.approx([1, -1])
     assert [panel.title for panel in result.panels] == [
@@ -333,6 +375,48 @@ def test_complementarity_is_read_from_traces_and_drawn() -> None:
         *complementarity.NETWORKS,
     ]
     assert result.panels[1].picture.svg.startswith("<svg")
+
+
+# Heterogeneity
+
+
+def test_discrepancy_between_clients_by_hand() -> None:
+    """k(s, t) = exp(-(s - t)^2 / 4): e1 = exp(-1/4) for a distance of 1, e4 of 2, e9 of 3."""
+    x, y = np.array([[0.0], [1.0]]), np.array([[2.0], [3.0], [3.0]])
+    e1, e4, e9 = (math.exp(-(d**2) / 4) for d in (1, 2, 3))
+    # Within x one pair at 1; within y two pairs at 1 and one at 0; between 2, 3, 3 and 1, 2, 2.
+    expected = e1 + (2 * e1 + 1) / 3 - 2 * (e4 + 2 * e9 + e1 + 2 * e4) / 6
+    assert heterogeneity.mmd2(x, y, 4.0) == pytest.approx(expected, abs=1e-15)
+    # Squared distances 1; 4, 9, 9; 1, 4, 4; 1, 1; 0: the middle of ten is between 1 and 4.
+    assert heterogeneity.median(x, y) == pytest.approx(2.5)
+    assert math.isnan(heterogeneity.mmd2(x[:1], y, 4.0))
+
+
+def test_what_is_distilled_is_compared_as_training_samples_are() -> None:
+    simulation, x, _ = small_world()
+    apart = torch.stack([torch.zeros(4, 3), torch.zeros(4, 3)])
+    apart[1] += 10
+    apart += torch.randn(apart.shape, generator=torch.Generator().manual_seed(1)) / 100
+    kept = source(method="w", simulation=simulation, weights={"personal": {"images": apart}})
+    trace = {"round": torch.tensor([1, 2]), "local": torch.stack([0 * apart, apart])}
+    traced = source(run="r1", method="l", simulation=simulation, weights={}, traces=trace)
+    other = source(run="r2", method="f", simulation=simulation, weights={}, traces={})
+    result = heterogeneity.Heterogeneity().read([kept, traced, other])
+    assert result.notes == ("nothing is distilled by f",)
+    rows = result.table.set_index(["method", "samples"])
+    assert rows.loc["w", "mmd2"].tolist() == rows.loc["l", "mmd2"].tolist()
+    halves = x[0::2].double().numpy(), x[1::2].double().numpy()
+    scale = heterogeneity.median(*halves)
+    expected = heterogeneity.mmd2(*halves, scale)
+    assert rows.loc[("w", heterogeneity.REAL), "mmd2"] == pytest.approx(expected)
+    # Two points far apart: about 1 + 1 - 0.
+    assert rows.loc[("w", heterogeneity.DISTILLED), "mmd2"] == pytest.approx(2, abs=1e-2)
+    assert rows.loc[("w", heterogeneity.DISTILLED), "farther"] == 1
+    change = 100 * (rows.loc[("w", heterogeneity.DISTILLED), "mmd2"] / expected - 1)
+    assert rows.loc[("w", heterogeneity.DISTILLED), "change"] == pytest.approx(change)
+    assert len(result.panels) == 4
+    features_of = heterogeneity.Heterogeneity(of="features").read([kept]).table
+    assert features_of["mmd2"].iloc[0] != pytest.approx(expected)
 
 
 # Strategies
@@ -383,3 +467,30 @@ def test_strategies_read_the_last_round_of_who_took_part() -> None:
     ], "rates of a domain are the same, so that nothing is to be divided by"
     for panel in result.panels:
         assert panel.picture.svg.startswith("<svg")
+
+
+# Dissimilarity
+
+
+def test_dissimilarity_is_read_from_traces_and_drawn_for_each_setting() -> None:
+    rounds = torch.tensor([1, 2, 4])
+    traces = {
+        "round": rounds,
+        "variance": torch.tensor([4.0, 1.0, 1.0]),
+        "dissimilarity": torch.tensor([2.0, 9.0, 3.0]),
+    }
+    other = {**traces, "variance": torch.tensor([1.0, 0.0, 2.0])}
+    runs = [
+        source(traces=traces),
+        source(run="r1", method="o", traces=other),
+        source(run="r2", method="p", traces={}),
+    ]
+    result = dissimilarity.Dissimilarity().read(runs)
+    assert result.notes == ("no traces variance, dissimilarity: p",)
+    rows = result.table.set_index("method")[list(dissimilarity.COLUMNS)]
+    assert rows.loc["m"].tolist() == [4, 2, 1, 3]
+    assert rows.loc["o"].tolist() == [1, 1, 2, 3]
+    assert [panel.alt for panel in result.panels] == [
+        "Variance of gradients: m from 4 to 1, o from 1 to 2."
+    ]
+    assert result.panels[0].picture.svg.startswith("<svg")

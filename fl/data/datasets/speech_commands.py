@@ -51,7 +51,7 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 
 from fl.base.errors import DataError, reading
-from fl.base.fields import Count, Share
+from fl.base.fields import Count, Index, Share
 from fl.base.rng import generator
 from fl.data.archives import entries, name_of
 from fl.data.counts import enough, hold, lacking
@@ -100,14 +100,14 @@ class SpeechCommands:
 
     silence: samples of it for each recording of the ten words.
     seen: how many speakers of the published train split, null for all.
-    unseen: how many of those of the other splits, null for all.
+    unseen: how many of those of the other splits, null for all; 0 for none.
     min_samples: speakers of fewer are left out.
     complete: hold it to the published sizes; false reads a subset.
     """
 
     silence: Share = 0.1
     seen: Count | None = None
-    unseen: Count | None = None
+    unseen: Index | None = None
     min_samples: Count = 3
     complete: bool = True
 
@@ -131,7 +131,8 @@ class SpeechCommands:
     @property
     def natural(self) -> int:
         """How many speakers there are, before any is left out for having said too little."""
-        return (self.seen or 2_112) + (self.unseen or 256 + 250)
+        unseen = 256 + 250 if self.unseen is None else self.unseen
+        return (self.seen or 2_112) + unseen
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x float32 ``[samples, 1, 40, 98]``; y, client, domain and split ``[samples]``."""
