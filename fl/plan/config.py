@@ -173,7 +173,8 @@ class Best:
 class Study:
     """``config/studies/<name>.yaml``: one table or figure. See ``config/README.md`` for every key.
 
-    A list where one value is expected is a grid.
+    A list where one value is expected is a grid. Numbers of entries and of ``training`` may be
+    drawn: ``lr: {log_uniform: [1e-4, 1], draws: 8}``, or ``uniform``.
 
     Attributes:
         datasets: Names of data sets, each alone or with its keys, as ``{synthetic: {alpha: 1}}``.
@@ -203,6 +204,7 @@ class Study:
         max_runs: A study of more runs is refused as a mistake.
         grid: `published` takes hyper-parameters from ``best``, where it has them, instead of from
             the entries.
+        search_seed: Of numbers that are drawn (`fl.plan.draws`).
         best: Published hyper-parameters, see below.
         published: Cells that the report sets beside what was measured, see below.
         analyses: Of the stored runs, see `fl.analyses`.
@@ -225,6 +227,7 @@ class Study:
     keep_weights: bool = False
     max_runs: Count = 10_000
     grid: Literal["swept", "published"] = "swept"
+    search_seed: Seed = 0
     best: Best | None = None
     published: list[Cells] = field(default_factory=list)
     analyses: list[Any] = field(default_factory=list)

@@ -138,8 +138,26 @@ def _main_caption(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
     diverged = " Diverged runs are counted, not averaged." if summary["n_diverged"].sum() else ""
     return (
         f"Final test {unit(metric)}: mean over clients, {each}then mean ± standard deviation over "
-        f"{_seeds(summary)}. Best of each setting in bold.{facts.when}{diverged}"
+        f"{_seeds(summary)}. Best of each setting in bold.{facts.when}{diverged}{_early(facts)}"
     )
+
+
+def _early(facts: Facts) -> str:
+    """Which methods have runs that stopped early, and after which of their rounds."""
+    runs, told = summaries.there(facts.runs), []
+    for method, entry in (facts.plan.get("entries") or {}).items():
+        planned, early = (entry["training"].get(key, []) for key in ("rounds", "early_stopping"))
+        rounds = runs.loc[runs["method"] == method, "rounds"].dropna()
+        if (
+            method in facts.methods
+            and any(early)
+            and len(planned) == 1
+            and (rounds < planned[0]).any()
+        ):
+            first, last = int(rounds.min()), int(rounds.max())
+            span = f"{first} to {last}" if last > first else str(first)
+            told.append(f"{facts.methods[method]} after {span} of {planned[0]} rounds")
+    return f" Stopped early on validation data: {'; '.join(told)}." if told else ""
 
 
 def _seeds(summary: pd.DataFrame) -> str:

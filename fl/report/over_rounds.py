@@ -48,9 +48,14 @@ def followed(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFram
 
 
 def over_seeds(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Setting, method, round, ``mean`` and ``sd_seeds`` of what is `followed`, by round."""
+    """Setting, method, round, ``mean`` and ``sd_seeds`` of what is `followed`, by round.
+
+    Where runs stop early, the rounds that most seeds have: else a mean would be of others.
+    """
     grouped = followed(rows, runs, metric).groupby([*KEY, "round"], sort=False)["value"]
-    return grouped.agg(mean="mean", sd_seeds="std").reset_index().sort_values("round")
+    means = grouped.agg(mean="mean", sd_seeds="std", seeds="size").reset_index()
+    most = means.groupby(KEY, sort=False)["seeds"].transform("max")
+    return means[means["seeds"] == most].drop(columns="seeds").sort_values("round")
 
 
 def reached(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:

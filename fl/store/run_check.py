@@ -145,7 +145,8 @@ def check_whole(record: Mapping[str, Any], where: Where) -> None:
     check_shape(record, where)
     spec, done = record["spec"], record["rounds"]
     planned = spec["training"]["rounds"]
-    if done > planned or (done < planned and record["state"] == "complete"):
+    early = record["state"] != "complete" or spec["training"].get("early_stopping") is not None
+    if done > planned or (done < planned and not early):
         raise ConfigError(where / "rounds", f"is {done}", f"{planned}, as the spec says")
     trained_on = spec.get("train_on")
     start = trained_on if isinstance(trained_on, str) else None

@@ -37,13 +37,14 @@ def follow(runs: Runs, stack: Stack) -> None:
     every = runs.bundle.execution.checkpoint_every
     stretch = {"after": stack.round, "processes": runs.bundle.execution.processes}
     stack.stretches.append(stretch)
-    for finished in runs.lockstep(stack.simulations, stack.states, stack.round, stack.backend):
+    known = stack.simulations, stack.states, stack.round, stack.backend, stack.rows
+    for finished in runs.lockstep(*known):
         leaving.begun = leaving.rounds = True
         stack.add(finished)
         for run in set(mine) & set(finished):
             runs.logs[run].round(finished[run])
         progress.show(finished)
-        ended = [run for run, round_ in finished.items() if round_.diverged]
+        ended = [run for run, round_ in finished.items() if round_.ended]
         if stack.round == rounds:
             ended = list(finished)
         goes_on = len(ended) < len(finished)
