@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 MEASURES = ("f1", "area", "calibration")
+BINS = 15
 
 
 @dataclass(frozen=True)
 class Confusion:
     """bins: of confidence, of equal width, for the calibration error."""
 
-    bins: Count = 15
+    bins: Count = BINS
 
     weights: ClassVar = True
     """It reads the runs' final weights."""

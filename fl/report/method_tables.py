@@ -9,7 +9,15 @@ from typing import Any
 
 import pandas as pd
 
-from fl.base.schema import REWEIGHTED, SETTING, UNSEEN, StudySetting
+from fl.analyses.confusion import BINS
+from fl.base.schema import (
+    BY_CLASS,
+    PREDICTED_METRICS,
+    REWEIGHTED,
+    SETTING,
+    UNSEEN,
+    StudySetting,
+)
 from fl.report import summaries
 from fl.report.cells import (
     NOTHING,
@@ -107,11 +115,43 @@ def main_table(facts: Facts) -> Table:
     return replace(table, caption=caption, rows=(*table.rows, *rows))
 
 
+def predicted_table(facts: Facts) -> Table | None:
+    """The metrics that the study asks for beside those that runs record, a column for each."""
+    metrics = [name for name in _test_metrics(facts) if _predicted(name)]
+    if not metrics:
+        return None
+    tables = [summaries.summarise(facts.rows, facts.runs, metric) for metric in metrics]
+    frame = tables[0][summaries.KEY].copy()
+    for metric, table in zip(metrics, tables, strict=True):
+        frame[metric], frame[f"sd {metric}"] = table["mean"], table["sd_seeds"]
+    caption = (
+        "Final models on test samples: mean over clients (of one class: over those that have it), "
+        f"then mean ± standard deviation over {_seeds(tables[0])}. Areas under the ROC curve and "
+        "F1 are means over the classes of a client's test samples; the calibration error is over "
+        f"{BINS} bins of confidence. All in percent."
+    )
+    shown = {
+        name.removeprefix("accuracy_of_").replace("_", " "): _spread(name, f"sd {name}", name)
+        for name in metrics
+    }
+    return by_setting(facts, "predicted", caption, frame, shown)
+
+
+def _predicted(metric: str) -> bool:
+    return metric in PREDICTED_METRICS or metric.startswith(BY_CLASS)
+
+
+def _test_metrics(facts: Facts) -> list[str]:
+    """Those on test samples, in their order: numbers of classes by their size."""
+    recorded = facts.rows.loc[facts.rows["split"] == "test", "metric"].unique()
+    return sorted(recorded, key=lambda name: (name.startswith(BY_CLASS), len(name), name))
+
+
 def other_metrics(facts: Facts) -> list[Table]:
     """The main table of every other test metric that was recorded."""
-    recorded = facts.rows.loc[facts.rows["split"] == "test", "metric"].unique()
     tables = []
-    for metric in sorted(set(recorded) - {facts.metric}):
+    recorded = {name for name in _test_metrics(facts) if not _predicted(name)}
+    for metric in sorted(recorded - {facts.metric}):
         summary = summaries.summarise(facts.rows, facts.runs, metric)
         caption = _main_caption(facts, metric, summary)
         tables.append(_across(facts, f"settings-{metric}", metric, summary, caption))

@@ -20,15 +20,16 @@ SHARES = (0.9, 0.95, 0.99)
 TIMED = 0.95
 """The share to which time and bytes are counted, too."""
 
-CURVE_COLUMNS = [*KEY, "title", "seed", "round", "client", "metric", "value", "bytes"]
+CURVE_COLUMNS = [*KEY, "title", "seed", "round", "client", "metric", "value", "seconds", "bytes"]
 
 
 def curves(rows: pd.DataFrame, runs: pd.DataFrame, split: str = "test") -> pd.DataFrame:
     """A row for each setting, method, seed, round, client and metric, in `CURVE_COLUMNS`.
 
     Of complete runs at selected points. ``value`` is that of the reported stage, ``round`` counts
-    the rounds behind the model that a run starts from. ``bytes`` are those that all participants
-    received and sent until then; NaN where a run does not tell.
+    the rounds behind the model that a run starts from. ``seconds`` of the run's work until then are
+    taken to pass evenly over its rounds; ``bytes`` are those that all participants received and
+    sent. NaN where a run does not tell.
     """
     rows = _placed(rows[(rows["split"] == split) & rows[REPORTED]], runs)
     titles = runs[["method", "title"]].drop_duplicates("method")

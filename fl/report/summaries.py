@@ -25,7 +25,7 @@ SCORED = "scored"
 
 def rising(metric: str) -> bool:
     """Whether more of ``metric`` is better."""
-    return metric != "loss"
+    return metric not in ("loss", "calibration_error")
 
 
 def evaluated_clients(plan: Mapping[str, Any]) -> dict[str, list[int]]:

@@ -238,6 +238,21 @@ def _faults(
     yield f"two rows have one {', '.join(KEY)}", rows[KEY].assign(owner=owner).duplicated()
 
 
+def check_predictions(seen: pd.DataFrame, source: str) -> None:
+    """Check (`DataError`) that kept predictions have the columns of `fl.engine.predicted.kept`."""
+    from pandas.api import types
+
+    texts, numbers = ("stage", "split"), ("client", "sample", "label", "predicted")
+    scores = [name for name in seen.columns if name not in (*texts, *numbers)]
+    whole = [*texts, *numbers, *(f"score_{k}" for k in range(len(scores)))]
+    if [*seen.columns] != whole or not scores:
+        raise DataError(f"{source}: has other columns than {', '.join(whole)}")
+    fits = all(types.is_string_dtype(seen[name]) for name in texts)
+    fits &= all(types.is_integer_dtype(seen[name]) for name in numbers)
+    if not fits or not all(types.is_float_dtype(seen[name]) for name in scores):
+        raise DataError(f"{source}: has a column of another type; allowed: text, numbers, scores")
+
+
 def check_traces(traces: Mapping[str, Tensor], record: Mapping[str, Any], source: str) -> None:
     """Check that the traces are such as a run writes.
 

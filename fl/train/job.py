@@ -67,7 +67,7 @@ def train_bundle(
             # In one order in all processes, so that no two wait for each other.
             for run, member in sorted(runs.members.items()):
                 with runs.failing(run):
-                    place = store.open(run, member.keep_weights, leaving.now)
+                    place = store.open(run, member.keep, leaving.now)
                     workspace = opened.enter_context(place)
                     if workspace is None:
                         logger.info("%s: already there", runs.name(run))

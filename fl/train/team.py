@@ -30,6 +30,7 @@ from torch import Tensor
 from fl.api import trees
 from fl.base.errors import FedloomError
 from fl.engine import simulate
+from fl.engine.evaluate import as_rows
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
@@ -106,12 +107,12 @@ class Team:
         states: Mapping[str, State],
         done: int,
         backend: str,
-        rows: Mapping[str, pd.DataFrame],
+        rows: Mapping[str, pd.DataFrame] | None = None,
     ) -> Iterator[dict[str, Round]]:
         """`fl.engine.simulate.lockstep`, by all processes."""
         self.exchanged({"train": list(runs), "done": done, "backend": backend})
         told = {
-            run: (state.server, state.client_states.saved(), rows[run])
+            run: (state.server, state.client_states.saved(), rows[run] if rows else as_rows([]))
             for run, state in states.items()
         }
         dist.broadcast_object_list([_written(told)])

@@ -16,7 +16,6 @@ from fl.plan import config as config_files
 from fl.plan import fingerprint, plan, plan_files, specs
 from fl.plan.expand import expand
 from fl.plan.published_cells import published_cells
-from fl.pytorch import tensorboard
 
 STUDY: dict[str, Any] = {
     "datasets": [{"synthetic": {"clients": 3, "samples": 30}}],
@@ -209,8 +208,8 @@ def test_a_bundle_names_what_it_needs(config: Path):
     by = {run["method"]: found.bundles[run["bundle"]] for run in found.studies["a"]["runs"]}
     assert by["ft"]["after"] == [by["fedavg"]["bundle"]]
     assert by["fedavg"]["after"] == []
-    assert [m["keep_weights"] for m in by["fedavg"]["runs"]] == [True, True]
-    assert [m["keep_weights"] for m in by["ft"]["runs"]] == [False, False]
+    assert [m["keep"] for m in by["fedavg"]["runs"]] == [["final.safetensors"]] * 2
+    assert [m["keep"] for m in by["ft"]["runs"]] == [[], []]
     assert [m["start"] for m in by["ft"]["runs"]] == [m["run"] for m in by["fedavg"]["runs"]]
     assert by["ft"]["dataset"] in found.datasets
     assert by["ft"]["partition"] in found.partitions
@@ -466,12 +465,12 @@ def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
     assert "\n1 start" not in said, "minutes of work are for all cores"
 
 
-def test_tensorboard_is_asked_for_where_it_is(config: Path, monkeypatch):
-    monkeypatch.setattr(tensorboard, "there", lambda: False)
-    asked = {"tensorboard": True}
-    problem = "tensorboard: is true, but the package tensorboard is not installed; allowed: `pip"
+def test_other_programs_are_told_where_they_are_installed(config: Path, monkeypatch):
+    monkeypatch.setattr(config_files.importlib.util, "find_spec", lambda name: None)
+    asked = {"log": ["mlflow"]}
+    problem = "log.0: is mlflow, which is not installed; allowed: `pip install mlflow`"
     assert f"a.yaml: execution.{problem}" in refused(config, execution=asked)
-    (config / "config.yaml").write_text("studies: [a]\nexecution: {tensorboard: true}\n")
+    (config / "config.yaml").write_text("studies: [a]\nexecution: {log: [mlflow]}\n")
     study(config)
     with pytest.raises(ConfigError) as error:
         plan.make(config)
