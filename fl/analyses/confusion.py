@@ -23,7 +23,6 @@ from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
 from fl.base.drawing import Look, axes_of, pictured, shaded
 from fl.base.fields import Count
 from fl.base.schema import GLOBAL, PERSONAL
-from fl.engine.predicted import predictions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -43,6 +42,9 @@ class Confusion:
 
     def read(self, runs: Sequence[Source]) -> Result:
         """Measures of each run; of each method the matrix of its first seed."""
+        # PyTorch, which the report does without when it takes the measures below.
+        from fl.engine.predicted import predictions
+
         first = {run.run for run in first_seeds(runs)}
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []

@@ -205,9 +205,13 @@ def _rates(cohort: Cohort) -> Rate:
     if cohort.training.schedule_by == "rounds":
         return cohort.lr(0, 1)
     taken = cohort.schedule.steps.tolist()
-    table = [[cohort.lr(step, max(1, steps)) for steps in taken] for step in range(max(taken))]
+    by_steps = {
+        steps: [cohort.lr(step, max(1, steps)) for step in range(max(taken))]
+        for steps in set(taken)
+    }
+    table = torch.tensor([by_steps[steps] for steps in taken], dtype=cohort.arrays.dtype)
     # At once: each copy waits for what the device has to do.
-    return torch.tensor(table, dtype=cohort.arrays.dtype, device=cohort.arrays.device)
+    return table.T.to(cohort.arrays.device)
 
 
 def _refreshed(pass_: Pass, active: _Active, batches: Batches, step: int) -> _Active:

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fl.api.task import Task
-from fl.api.tasks.classification import CLASSIFICATION
+from fl.api.task import DEFAULT, Task
 from fl.api.training import WEIGHTS, Training
 from fl.base import faults, fields, registry
 from fl.base.declaration import declared
@@ -215,9 +214,9 @@ class Entries:
     ) -> None:
         """Whether there is cross-entropy, where its targets and weights are set."""
         for key, plain in (("label_smoothing", 0.0), ("class_weights", "none")):
-            if training[key] != plain and task.name != CLASSIFICATION.name:
+            if training[key] != plain and task.name != DEFAULT:
                 problem = f"is {training[key]!r}, but {dataset.text} has {task.given}"
-                allowed = f"{plain}, or a data set with {CLASSIFICATION.given}"
+                allowed = f"{plain}, or a data set with class labels"
                 raise self._wrong(label, key, problem, allowed)
 
     def _wrong(self, label: str, key: str, problem: str, allowed: str) -> ConfigError:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fl.api.task import Task, serves, tasks_of
-from fl.api.tasks.classification import CLASSIFICATION
+from fl.api.task import DEFAULT, Task, serves, tasks_of
 from fl.base import registry
 from fl.base.errors import ConfigError, Where, unknown
 from fl.base.registry import Entry
@@ -48,9 +47,9 @@ def settled(
         problem = f"is reweighted, but {datasets[0].text} has {task.given}"
         raise ConfigError(where / "test", problem, "own or global")
     for key in ("metrics", "keep_predictions"):
-        if getattr(study, key) and task.labels != CLASSIFICATION.labels:
+        if getattr(study, key) and task.name != DEFAULT:
             problem = f"is {getattr(study, key)!r}, but {datasets[0].text} has {task.given}"
-            classes = f"none, or data sets with {CLASSIFICATION.given}"
+            classes = "none, or data sets with class labels"
             raise ConfigError(where / key, problem, classes)
     if study.metrics and study.scored == "best":
         problem = "are of the final round, and scored is best"
