@@ -23,25 +23,28 @@ from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled
 from fl.base.drawing import Look, axes_of, pictured, shaded
 from fl.base.fields import Count
 from fl.base.schema import GLOBAL, PERSONAL
-from fl.engine.predicted import predictions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 MEASURES = ("f1", "area", "calibration")
+BINS = 15
 
 
 @dataclass(frozen=True)
 class Confusion:
     """bins: of confidence, of equal width, for the calibration error."""
 
-    bins: Count = 15
+    bins: Count = BINS
 
     weights: ClassVar = True
     """It reads the runs' final weights."""
 
     def read(self, runs: Sequence[Source]) -> Result:
         """Measures of each run; of each method the matrix of its first seed."""
+        # PyTorch, which the report does without when it takes the measures below.
+        from fl.engine.predicted import predictions
+
         first = {run.run for run in first_seeds(runs)}
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []

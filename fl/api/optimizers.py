@@ -104,7 +104,7 @@ def adamw(
             for root in private.sqrt_each(square)
         )
         if weight_decay and decoupled:
-            weights = private.multiply_each(weights, 1 - lr * weight_decay)
+            weights = _times(weights, 1 - lr * weight_decay)
         return trees.unflatten(params, _down(weights, mean, lr, below, _free(grads))), {
             "mean": trees.unflatten(params, mean),
             "square": trees.unflatten(params, square),
@@ -139,8 +139,15 @@ def _down(
     if below:
         direction = private.divide_each(direction, below)
     if isinstance(lr, Tensor):
-        return private.add_each(weights, private.multiply_each(direction, -lr))
+        return private.add_each(weights, _times(direction, -lr))
     return _sum(weights, direction, -lr, free)
+
+
+def _times(leaves: Leaves, rate: Rate) -> Leaves:
+    """Leaves times a rate, or each client's times its own."""
+    if isinstance(rate, Tensor) and rate.dim():
+        return tuple(leaf * trees.shaped(rate, leaf) for leaf in leaves)
+    return private.multiply_each(leaves, rate)
 
 
 def _sum(first: Leaves, second: Leaves, alpha: float, free: Leaves | None) -> Leaves:

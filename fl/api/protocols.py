@@ -21,7 +21,8 @@ Batch = Mapping[str, Any]
 """One client's batch: ``x`` [b, ...] (by name, where samples have several inputs), ``y`` [b]
 (masks: [b, height, width]) and ``weight`` [b] (0 leaves a sample out); where the network is random,
 or the pass asks for them, also ``key`` [b], see `fl.pytorch.keyed`; where a pass has reference
-models, also ``reference``, see `ReferenceModels`.
+models, also ``reference``, see `ReferenceModels`. What more it has is for the task's loss: hand a
+changed batch on as ``{**batch, ...}``.
 """
 
 

@@ -42,7 +42,18 @@ class Training:
             cos(pi (t-1)/R)) / 2; `drops`: times lr_decay after half of the rounds, and once more
             after three quarters.
         lr_decay, lr_decay_every: See `schedule`.
+        schedule_by: What `schedule` and `warmup_rounds` go by: `rounds`, or `steps`: at step s = 1
+            .. S of a client's pass, t - 1 above is t - 1 + (s - 1) / S, and t of the warm-up is t -
+            1 + s / S. So each client goes through all of a round's part of the schedule, however
+            many steps it takes; where all take S, these are steps 1 .. RS of the run.
         warmup_rounds: N of a linear start: round t < N has t / N of what `schedule` says; 1: none.
+        label_smoothing: The share e of a label that all C classes have alike: cross-entropy in
+            training is towards 1 - e + e / C for the sample's class and e / C for each other.
+            Labels of images that a method makes up stay as they are.
+        class_weights: Of clients' samples in cross-entropy, by their class. `balanced`: n / (C
+            n_c), of the client's n training samples, n_c of the class and C classes that it has, as
+            in scikit-learn; 1 for a class that it has none of. A batch's loss is divided by the sum
+            of its weights.
         weighting: Of clients where the server averages: by their `samples`, or `uniform`.
         participation: Share of the clients drawn in each round; at least one is drawn.
         stragglers: Share of a round's clients that do only a part of its local work, a random
@@ -64,6 +75,9 @@ class Training:
         evaluate_clients: How many clients are evaluated, drawn once by the run's seed, the same in
             every round and for every method; null: all. Of clients that are held out of training as
             many are drawn besides.
+        early_stopping: Rounds without a better value on validation data after which a run ends, at
+            an evaluation; null: never. The value is the mean over clients of the task's first
+            metric in the reported stage. Its schedule is that of all `rounds`.
     """
 
     rounds: Count = 20
@@ -81,7 +95,10 @@ class Training:
     schedule: Literal["constant", "cosine", "exponential", "step", "drops"] = "constant"
     lr_decay: Positive = 1.0
     lr_decay_every: Count = 1
+    schedule_by: Literal["rounds", "steps"] = "rounds"
     warmup_rounds: Count = 1
+    label_smoothing: Annotated[float, Bound(low=0, below=1)] = 0.0
+    class_weights: Literal["none", "balanced"] = "none"
     weighting: Literal["samples", "uniform"] = "samples"
     participation: Annotated[float, Bound(above=0, high=1)] = 1.0
     stragglers: Share = 0.0
@@ -92,6 +109,7 @@ class Training:
     augmentation: str = "none"
     evaluate_every: Count = 1
     evaluate_clients: Count | None = None
+    early_stopping: Count | None = None
 
     @staticmethod
     def settle(values: dict[str, object], where: Where) -> dict[str, object]:
@@ -161,20 +179,29 @@ def augmentation_steps(text: str) -> list[tuple[str, float]]:
 def _check_decay(training: Training, where: Where) -> None:
     """Refuse a schedule that ends at a rate which no weight can hold."""
     with contextlib.suppress(OverflowError):
-        if learning_rate(training, training.rounds) <= LARGEST:
+        if learning_rate(training, training.rounds, 1) <= LARGEST:
             return
     problem = f"is {training.lr_decay!r}, by which the rate grows without end"
     raise ConfigError(where / "lr_decay", problem, "1 or less, or a little more for few rounds")
 
 
-def learning_rate(training: Training, round_: int) -> float:
-    """The rate of round t = 1, 2, ..., R, by ``schedule`` and ``warmup_rounds`` of `Training`."""
-    rate = _scheduled(training, round_)
-    return rate * round_ / training.warmup_rounds if round_ < training.warmup_rounds else rate
+def learning_rate(training: Training, round_: int, step: int = 0, steps: int = 1) -> float:
+    """The rate of a step in round t = 1, 2, ..., R, see ``schedule``, ``schedule_by`` and
+    ``warmup_rounds`` of `Training`.
+
+    Args:
+        step, steps: How many of how many steps come before it, where a schedule goes by steps.
+    """
+    if training.schedule_by == "rounds":
+        step, steps = 0, 1
+    rate = _scheduled(training, round_ - 1 + step / steps)
+    begun = round_ - 1 + (step + 1) / steps
+    whole = training.warmup_rounds
+    return rate * begun / whole if whole > 1 and begun < whole else rate
 
 
-def _scheduled(training: Training, round_: int) -> float:
-    done = round_ - 1
+def _scheduled(training: Training, done: float) -> float:
+    """done: rounds before, and the part of this one."""
     if training.schedule == "cosine":
         return training.lr * (1 + math.cos(math.pi * done / training.rounds)) / 2
     if training.schedule == "drops":
@@ -182,7 +209,7 @@ def _scheduled(training: Training, round_: int) -> float:
             4 * done >= k * training.rounds for k in (2, 3)
         )
     if training.schedule == "exponential":
-        return training.lr * training.lr_decay**done
+        return training.lr * math.pow(training.lr_decay, done)
     if training.schedule == "step":
-        return training.lr * training.lr_decay ** (done // training.lr_decay_every)
+        return training.lr * math.pow(training.lr_decay, done // training.lr_decay_every)
     return training.lr

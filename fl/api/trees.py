@@ -37,7 +37,9 @@ class Scratch(dict[str, Any]):
 
 
 Rate = float | Tensor
-"""A learning rate. Compiled programs get it as a tensor, so that a schedule does not recompile."""
+"""A learning rate. Compiled programs get it as a tensor, so that a schedule does not recompile; a
+stack, where clients have different ones, as one of each client, [K] (`shaped`).
+"""
 
 
 def apply(fn: Callable[..., Tensor], tree: Tree, *others: Tree) -> dict[str, Any]:
@@ -235,6 +237,11 @@ def align(scalars: Tensor, tensor: Tensor) -> Tensor:
         scalars: The leading dimensions of ``tensor``: none for one client, ``[K]`` for a stack.
     """
     return scalars.reshape(scalars.shape + (1,) * (tensor.dim() - scalars.dim()))
+
+
+def shaped(rate: Rate, tensor: Tensor) -> Rate:
+    """A rate that multiplies a (stacked) leaf: as it is, or each client's own aligned with it."""
+    return align(rate, tensor) if isinstance(rate, Tensor) and rate.dim() else rate
 
 
 def mean(tree: Tree, weights: Tensor) -> dict[str, Any]:

@@ -70,5 +70,13 @@ PACE = ("rounds to ", "speedup to ")
 GLOBAL, PERSONAL = "global", "personal"
 """Stages: the shared model before personalisation, and a client's own model after it."""
 
-SHARES = ("accuracy", "balanced_accuracy", REWEIGHTED, "dice", "foreground_dice")
-"""Metrics that are shares, from 0 to 1; reports show them in percent."""
+PREDICTED_METRICS = ("macro_f1", "auroc", "calibration_error", "per_class_accuracy")
+"""Metrics that a study may ask for beside those of its task, see `fl.report.metrics`."""
+BY_CLASS = "accuracy_of_class_"
+"""What the accuracy on samples of one class is called, before the number of the class."""
+
+SHARES = (
+    *("accuracy", "balanced_accuracy", REWEIGHTED, "dice", "foreground_dice"),
+    *PREDICTED_METRICS[:3],
+)
+"""Metrics that are shares, from 0 to 1; reports show them in percent, as accuracies by class."""

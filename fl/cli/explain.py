@@ -13,7 +13,9 @@ from fl.base.files import parse_json
 from fl.store.layout import RECORD
 from fl.store.store import Store
 
-NO_WEIGHTS = ", without the final weights that are asked for now: it is trained once more for them"
+NO_WEIGHTS = (
+    ", without the final weights or predictions that are asked for now: it is trained again"
+)
 SHOWN = 5
 """Edited files that are named; of a run of before identity had versions, all files would be."""
 
@@ -58,7 +60,7 @@ def explain(
         yield f"no other run is in {store.root}"
     else:
         yield "; ".join(_shortened(apart[nearest])) or "nothing sets it apart"
-    bare = planned.get(run, {}).get("keep_weights") and run in there and not store.has_weights(run)
+    bare = run in there and not store.has(run, planned.get(run, {}).get("keep", ()))
     state = records[run]["state"] if run in records else "not trained"
     beside = f"; the nearest run in {store.root} is {nearest}" if nearest else ""
     yield f"run {run}: {state}{NO_WEIGHTS if bare else ''}{beside}"

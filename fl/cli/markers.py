@@ -115,10 +115,7 @@ def _date_back(results: Path, data: Path) -> None:
 
 
 def _whole(bundle: Mapping[str, Any], store: Store) -> bool:
-    return all(
-        (store.has_weights if run in bundle["keep_weights"] else store.has)(run)
-        for run in bundle["runs"]
-    )
+    return all(store.has(run, bundle["keep"].get(run, ())) for run in bundle["runs"])
 
 
 def memory(job: Mapping[str, Any]) -> int:

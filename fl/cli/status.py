@@ -90,8 +90,7 @@ def _bundle(bundle: Bundle, store: Store, there: set[str], why: Why) -> Iterator
     for member in bundle.runs:
         run = member.run
         seed = f"{bundle.title}, seed {member.seed}"
-        complete = store.has_weights if member.keep_weights else store.has
-        if run in there and complete(run):
+        if run in there and store.has(run, member.keep):
             yield Standing(run, seed, member.spec, "done")
             continue
         holder = store.holder(run) if run in begun else None

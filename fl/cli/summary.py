@@ -23,7 +23,7 @@ from fl.report.summaries import KEY, evaluated_clients, gaps
 from fl.report.tables import point_text
 from fl.store.store import Store
 
-KEPT = "final weights that are asked for"
+KEPT = "final weights or predictions that are asked for"
 """What a run that is there may lack: by an analysis, by what starts from it, or by the study."""
 
 

@@ -50,7 +50,7 @@ class Arrays:
         resident: int | None = None,
         augmentation: str = "none",
     ) -> None:
-        self.device, self._dtype = torch.device(device), dtype
+        self.device, self.dtype = torch.device(device), dtype
         self._affine: tuple[Tensor, Tensor] | None = None
         self._normalisation = normalisation
         if normalisation is not None:
@@ -130,7 +130,7 @@ class Arrays:
         if self._affine is None:
             return x if x.is_floating_point() else x.long()
         factor, offset = self._affine
-        return (x.to(factor.dtype) * factor + offset).to(self._dtype)
+        return (x.to(factor.dtype) * factor + offset).to(self.dtype)
 
     def labels(self, index: Tensor) -> Tensor:
         """Labels, int64: of the shape of ``index``, or masks [*index.shape, height, width]."""
@@ -145,7 +145,7 @@ class Arrays:
         batch = {
             "x": self.inputs(index, key),
             "y": y,
-            "weight": weight.to(self._dtype),
+            "weight": weight.to(self.dtype),
         }
         return batch if key is None else {**batch, "key": key}
 

@@ -21,7 +21,8 @@ from fl.api.method import Pass, Refresh, Sweep
 from fl.api.optimizers import clipped
 from fl.api.protocols import is_spending
 from fl.api.term import Batch
-from fl.api.trees import Tree
+from fl.api.training import Training, learning_rate
+from fl.api.trees import Rate, Tree
 from fl.base.errors import FedloomError
 from fl.engine import compiled
 from fl.engine.arrays import Arrays
@@ -35,7 +36,7 @@ class Cohort:
 
     clients: their trees, stacked; ids: their numbers, [m]; server: its tree, or where ``several``
     runs are trained together a stack with the server's tree of each client's run; schedule: the
-    clients' batches; usual, clip_norm: see `fl.engine.state.RoundPlan`.
+    clients' batches; usual: see `fl.engine.state.RoundPlan`.
     """
 
     clients: Tree
@@ -45,14 +46,17 @@ class Cohort:
     schedule: Schedule
     arrays: Arrays
     round: int
-    lr: float
+    training: Training
     usual: np.ndarray | None = None
-    clip_norm: float | None = None
 
     @property
     def dims(self) -> tuple[int | None, int]:
         """How `fl.api.trees.vmap` maps the server's tree and a client's."""
         return (0 if self.several else None), 0
+
+    def lr(self, step: int, steps: int) -> float:
+        """The rate of a client's step, of so many in this pass."""
+        return learning_rate(self.training, self.round, step, steps)
 
 
 class Trained(NamedTuple):
@@ -90,8 +94,8 @@ def _alone(pass_: Pass, cohort: Cohort, row: int, watch: Watch | None) -> Traine
         loss, aux = pass_.loss(server, work, batch)
         if watch:
             watch(row, step, loss)
-        grads = _gradients(work, loss, cohort.clip_norm)
-        work = _updated(pass_, server, work, grads, aux, cohort.lr)
+        grads = _gradients(work, loss, cohort.training.clip_norm)
+        work = _updated(pass_, server, work, grads, aux, cohort.lr(step, steps))
         total = total + loss.detach()
         for number, refresh in _due(pass_, step):
             extra = batches.extra(number, refresh, 0, step)
@@ -110,7 +114,7 @@ def stacked(pass_: Pass, cohort: Cohort) -> Trained:
     # No other name than this holds trees, so that they go as soon as a step has replaced them.
     active = _Active.of(pass_, cohort, rows)
     batches = Batches(pass_, schedule, cohort.arrays, active.models)
-    step = _stacked_step(pass_, cohort)
+    step = _stacked_step(pass_, replace(cohort, schedule=schedule))
     finished: list[Tree] = []
     totals = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for number, (still, batch) in enumerate(batches.each()):
@@ -174,21 +178,40 @@ class _Active:
 def _stacked_step(
     pass_: Pass, cohort: Cohort
 ) -> Callable[[_Active, Batch, int], tuple[_Active, Tensor]]:
-    """One step of a pass for all that are active: what they are after it, and their losses."""
+    """One step of a pass for all that are active: what they are after it, and their losses.
+
+    cohort: with its schedule in the stack's order.
+    """
     objective = trees.vmap(pass_.loss, (*cohort.dims, 0))
     reference = pass_.reference and trees.vmap(pass_.reference, (*cohort.dims, 0))
+    rates = _rates(cohort)
 
     def step(active: _Active, batch: Batch, number: int) -> tuple[_Active, Tensor]:
         active = replace(active, work=_differentiable(active.work))
         batch = ask(reference, active.server, active.work, batch)
         losses, aux = objective(active.server, active.work, batch)
-        grads = _gradients(active.work, losses, cohort.clip_norm)
+        grads = _gradients(active.work, losses, cohort.training.clip_norm)
         if not number:
             active = active.laid_out(grads)
-        work = _updated(pass_, active.server, active.work, grads, aux, cohort.lr)
+        lr = rates[number, : active.count] if isinstance(rates, Tensor) else rates
+        work = _updated(pass_, active.server, active.work, grads, aux, lr)
         return replace(active, work=work), losses.detach()
 
     return step
+
+
+def _rates(cohort: Cohort) -> Rate:
+    """Of all steps of all clients, [steps, m]; one number where they have the same."""
+    if cohort.training.schedule_by == "rounds":
+        return cohort.lr(0, 1)
+    taken = cohort.schedule.steps.tolist()
+    by_steps = {
+        steps: [cohort.lr(step, max(1, steps)) for step in range(max(taken))]
+        for steps in set(taken)
+    }
+    table = torch.tensor([by_steps[steps] for steps in taken], dtype=cohort.arrays.dtype)
+    # At once: each copy waits for what the device has to do.
+    return table.T.to(cohort.arrays.device)
 
 
 def _refreshed(pass_: Pass, active: _Active, batches: Batches, step: int) -> _Active:
@@ -226,7 +249,8 @@ def debug(pass_: Pass, cohort: Cohort) -> Trained:
 
 def compiled_stack(pass_: Pass, cohort: Cohort) -> Trained:
     """`stacked` as a compiled program, where the pass is only steps."""
-    if pass_.refreshes or not compiled.available(cohort.arrays.device):
+    there = of_passes("compiled", [pass_], cohort.training, cohort.arrays.device)
+    if there != "compiled":
         return stacked(pass_, cohort)
     schedule, server = cohort.schedule, cohort.server
     work = trees.vmap(pass_.begin, cohort.dims)(server, cohort.clients)
@@ -238,21 +262,24 @@ def compiled_stack(pass_: Pass, cohort: Cohort) -> Trained:
         work,
         cohort.arrays,
         schedule,
-        cohort.lr,
+        cohort.lr(0, 1),
         width,
-        cohort.clip_norm,
+        cohort.training.clip_norm,
     )
     kept, uploads = trees.vmap(pass_.end, (*cohort.dims, 0))(server, cohort.clients, work)
     taken = torch.from_numpy(schedule.steps.clip(min=1)).to(totals.device)
     return Trained(kept, uploads, totals / taken)
 
 
-def of_passes(backend: str, passes: Iterable[Pass | Sweep], device: torch.device) -> str:
+def of_passes(
+    backend: str, passes: Iterable[Pass | Sweep], training: Training, device: torch.device
+) -> str:
     """The backend that trains these passes: `compiled` is `stacked` where none of them can be
-    compiled, and is called so.
+    compiled, and is called so. A program has one rate for all clients, whatever their step.
     """
     steps = [pass_ for pass_ in passes if isinstance(pass_, Pass) and not pass_.refreshes]
-    there = bool(steps) and compiled.available(device)
+    alike = training.schedule_by == "rounds"
+    there = bool(steps) and alike and compiled.available(device)
     return "stacked" if backend == "compiled" and not there else backend
 
 
@@ -290,7 +317,7 @@ def _gradients(work: Tree, losses: Tensor, clip_norm: float | None) -> Tree:
     return clipped(trees.unflatten(params, grads), clip_norm, stacked=losses.dim() > 0)
 
 
-def _updated(pass_: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: float) -> Tree:
+def _updated(pass_: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
     if is_spending(pass_.update):
         grads = trees.Scratch.of(grads)
     with torch.no_grad():

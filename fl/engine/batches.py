@@ -29,6 +29,8 @@ class Schedule:
         steps: How many of the S steps each client takes, int64 [K]. Rows after that are zeros.
         key: Of all randomness inside the steps, int64 [K]; None where there is none.
         extra: For each of the pass's refreshes the samples that it sees, int64 [K, U, s].
+        class_weights: See `fl.api.training.Training`, float64 [K, classes]; None: all alike.
+        smoothing: `label_smoothing` likewise.
     """
 
     index: np.ndarray
@@ -36,12 +38,20 @@ class Schedule:
     steps: np.ndarray
     key: np.ndarray | None = None
     extra: tuple[np.ndarray, ...] = ()
+    class_weights: np.ndarray | None = None
+    smoothing: float = 0.0
 
     def take(self, rows: np.ndarray | slice) -> Schedule:
         """The schedule of some of the clients."""
-        key = None if self.key is None else self.key[rows]
-        extra = tuple(index[rows] for index in self.extra)
-        return Schedule(self.index[rows], self.weight[rows], self.steps[rows], key, extra)
+        return replace(
+            self,
+            index=self.index[rows],
+            weight=self.weight[rows],
+            steps=self.steps[rows],
+            key=None if self.key is None else self.key[rows],
+            extra=tuple(index[rows] for index in self.extra),
+            class_weights=None if self.class_weights is None else self.class_weights[rows],
+        )
 
     def begin(self, steps: int, refreshes: Sequence[Refresh]) -> Schedule:
         """The first steps of every client, with what falls on them of the refreshes given."""
@@ -71,6 +81,10 @@ def together(schedules: Sequence[Schedule]) -> Schedule:
         np.concatenate([s.steps for s in schedules]),
         None if first.key is None else np.concatenate([s.key for s in schedules]),
         tuple(_joined(list(parts)) for parts in zip(*(s.extra for s in schedules), strict=True)),
+        None
+        if first.class_weights is None
+        else np.concatenate([s.class_weights for s in schedules]),
+        first.smoothing,
     )
 
 
@@ -94,6 +108,7 @@ def schedule(
     classes: int = 0,
     keyed: bool = False,
     refreshes: Sequence[Refresh] = (),
+    class_weights: np.ndarray | None = None,
 ) -> Schedule:
     """The batches of one round.
 
@@ -106,6 +121,7 @@ def schedule(
         classes: How many there are, likewise.
         keyed: Whether the steps are random in themselves.
         refreshes: Those of the pass.
+        class_weights: See `Schedule`.
     """
     sampling = sampling or Sampling()
     whole = lengthened(training, sampling, round_)
@@ -140,7 +156,20 @@ def schedule(
         size = refresh.batches * training.batch_size
         rows = zip(samples, generators, strict=True)
         extra.append(np.stack([_repeatedly(numbers, times, size, draw) for numbers, draw in rows]))
-    return Schedule(index, weight, steps, key, tuple(extra))
+    return Schedule(
+        index, weight, steps, key, tuple(extra), class_weights, training.label_smoothing
+    )
+
+
+def balanced(counts: np.ndarray) -> np.ndarray:
+    """`class_weights: balanced` of `fl.api.training.Training`, float64 [K, classes].
+
+    Args:
+        counts: Training samples of clients by class, [K, classes].
+    """
+    there = counts > 0
+    mean = counts.sum(1, keepdims=True) / there.sum(1, keepdims=True).clip(min=1)
+    return np.where(there, mean / counts.clip(min=1), 1.0)
 
 
 def lengthened(training: Training, sampling: Sampling, round_: int) -> Training:

@@ -189,7 +189,6 @@ def _cohort(
         schedule=NOTHING,
         arrays=plan.arrays,
         round=plan.round,
-        lr=plan.lr,
+        training=plan.training,
         usual=plan.usual,
-        clip_norm=plan.clip_norm,
     )

@@ -18,6 +18,7 @@ from torch import Tensor
 from fl.api import trees
 from fl.api.method import Pass, Refresh
 from fl.api.protocols import Batch, ReferenceModels
+from fl.api.tasks.classification import CLASS_WEIGHT, SMOOTHING
 from fl.api.trees import Tree
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule
@@ -50,6 +51,7 @@ class Batches:
         self._keys = None if keys is None else torch.from_numpy(keys).to(arrays.device)
         self._extra = [torch.from_numpy(index).to(arrays.device) for index in schedule.extra]
         self._known = _remember(pass_, schedule, arrays, models)
+        self._targets = _targets(schedule, arrays, self._index)
 
     def at(self, rows: int | slice | Tensor, steps: int | slice | Tensor) -> Batch:
         """The batches of some clients and steps; leaves are [b, ...] after the chosen axes."""
@@ -59,6 +61,7 @@ class Batches:
         """chosen: what is wanted of a tensor [K, S, b]."""
         key = None if self._keys is None else chosen(self._keys)
         batch = self._arrays.batch(chosen(self._index), chosen(self._weight), key)
+        batch |= {name: chosen(values) for name, values in self._targets.items()}
         if self._known is None:
             return batch
         return {**batch, "reference": trees.take(self._known.table, chosen(self._known.index))}
@@ -101,6 +104,21 @@ class Batches:
             return batch
         reference = trees.take(self._known.table, self._known.extra[number][row, time])
         return {**batch, "reference": reference}
+
+
+def _targets(schedule: Schedule, arrays: Arrays, index: Tensor) -> dict[str, Tensor]:
+    """What batches say of how samples count in cross-entropy, [K, S, b] each.
+
+    index: that of the schedule, on the device.
+    """
+    given: dict[str, Tensor] = {}
+    if schedule.class_weights is not None:
+        table = torch.from_numpy(schedule.class_weights).to(index.device, arrays.dtype)
+        labels = arrays.labels(index).reshape(len(index), -1)
+        given[CLASS_WEIGHT] = table.gather(1, labels).reshape(index.shape)
+    if schedule.smoothing:
+        given[SMOOTHING] = torch.full_like(index, schedule.smoothing, dtype=arrays.dtype)
+    return given
 
 
 def _by_step(rows: slice, steps: slice, tensor: Tensor) -> Tensor:

@@ -10,10 +10,14 @@ from torch import Tensor
 
 from fl.api.method import Predictor, View
 from fl.api.trees import Tree
-from fl.base.schema import PERSONAL
+from fl.base.schema import PERSONAL, UNSEEN
+from fl.engine import modality
 from fl.engine.scored import Portion, Scored
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
+
+KEPT = ("val", "test", UNSEEN)
+"""The splits whose predictions a run keeps."""
 
 
 def predictions(simulation: Simulation, weights: Tree, stage: str, split: str) -> pd.DataFrame:
@@ -37,6 +41,33 @@ def predictions(simulation: Simulation, weights: Tree, stage: str, split: str) -
         simulation.client_data,
         replace(simulation.task, look=_outputs),
     )
+    return _predicted(simulation, models, split)
+
+
+def kept(simulation: Simulation, state: State) -> pd.DataFrame:
+    """What a run's final models predict for every sample that clients do not train on.
+
+    Returns:
+        The columns ``stage`` and ``split``, and then those of `predictions`.
+    """
+    if simulation.by_modality:
+        alone = zip(simulation.method.by_modality, simulation.by_modality, strict=True)
+        each = [kept(run, modality.state_of(method, state)) for method, run in alone]
+        return pd.concat(each, ignore_index=True)
+    data, tables = simulation.client_data, []
+    task = replace(simulation.task, look=_outputs)
+    for stage, view in simulation.method.views.items():
+        about = stage == PERSONAL, simulation.network, state, simulation.arrays, data, task
+        models = Scored(view, *about)
+        for split in KEPT:
+            if split in data.samples:
+                table = _predicted(simulation, models, split)
+                tables.append(table.assign(stage=stage, split=split))
+    whole = pd.concat(tables, ignore_index=True)
+    return whole[["stage", "split", *whole.columns.drop(["stage", "split"])]]
+
+
+def _predicted(simulation: Simulation, models: Scored, split: str) -> pd.DataFrame:
     portions = [
         Portion(client, split, samples)
         for client, samples in simulation.client_data.having(split)

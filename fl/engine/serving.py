@@ -7,13 +7,15 @@ together, and where several processes train the clients.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from fl.api import trees
 from fl.api.method import Pass
 from fl.api.network import Network
 from fl.api.protocols import Serve
-from fl.api.training import Training, learning_rate
+from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.engine.arrays import Arrays
 from fl.engine.backends import Cohort, loop
@@ -53,7 +55,8 @@ def serving(
             ),
             arrays=arrays,
             round=round_,
-            lr=learning_rate(training, round_),
+            # Gradients of the server are not clipped.
+            training=replace(training, clip_norm=None),
         )
         with torch.enable_grad():
             return trees.take(loop(pass_, cohort).kept, 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from fl.api import trees
 from fl.api.method import Method
 from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL, PERSONAL
-from fl.engine import engine, modality
+from fl.engine import engine, modality, stopping
 from fl.engine.evaluate import as_rows
 from fl.engine.simulation import Simulation
 from fl.engine.state import RoundPlan, State
@@ -33,6 +33,7 @@ class Round:
     Attributes:
         trouble: What was no longer finite, in words; "" if everything is.
         traces: What the method records of an evaluated round, see `fl.api.method.Method`.
+        stopped: Why the run ends here though all is well, in words; "" if it goes on.
     """
 
     number: int
@@ -41,11 +42,17 @@ class Round:
     loss: float
     trouble: str
     traces: dict[str, Tensor] = field(default_factory=dict)
+    stopped: str = ""
 
     @property
     def diverged(self) -> bool:
         """Whether the run ends here because something is no longer finite."""
         return bool(self.trouble)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run ends here, before its last round."""
+        return self.diverged or bool(self.stopped)
 
 
 def rounds(simulation: Simulation, state: State, done: int, backend: str) -> Iterator[Round]:
@@ -62,13 +69,21 @@ def lockstep(
     states: Mapping[Key, State],
     done: int,
     backend: str,
+    rows: Mapping[Key, pd.DataFrame] | None = None,
 ) -> Iterator[dict[Key, Round]]:
     """The rounds after ``done`` of several runs that differ in their seed only, trained together.
 
-    A run that diverges leaves the others after that round; ends when none is left.
+    A run that diverges, or is stopped early, leaves the others after that round; ends when none is
+    left.
+
+    Args:
+        rows: Of the rounds before, for those who may stop; None before the first one.
     """
-    total = next(iter(simulations.values())).training.rounds
-    running = dict(states)
+    training = next(iter(simulations.values())).training
+    running, total = dict(states), training.rounds
+    seen: dict[Key, dict[int, float]] = {key: {} for key in running}
+    if training.early_stopping is not None and rows is not None:
+        seen = {key: stopping.scores(simulations[key], rows[key]) for key in running}
     for number in range(done + 1, total + 1):
         runs = [simulations[key] for key in running]
         plans = [run.plan(number) for run in runs]
@@ -86,8 +101,13 @@ def lockstep(
             key: _finished(run, plan, *result)
             for key, run, plan, result in zip(running, runs, plans, results, strict=True)
         }
+        if training.early_stopping is not None and number < total:
+            for key, round_ in finished.items():
+                seen[key] |= stopping.scores(simulations[key], round_.rows)
+                why = stopping.stopped(seen[key], training.early_stopping)
+                finished[key] = replace(round_, stopped="" if round_.diverged else why)
         yield finished
-        running = {key: round_.state for key, round_ in finished.items() if not round_.diverged}
+        running = {key: round_.state for key, round_ in finished.items() if not round_.ended}
         if not running:
             return
 

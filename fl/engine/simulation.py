@@ -18,13 +18,13 @@ from fl.api.method import Method, Pass, Phase, Sweep
 from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
-from fl.api.training import WEIGHTS, Training, learning_rate
+from fl.api.training import WEIGHTS, Training
 from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.engine import engine, modality, processes
 from fl.engine.arrays import Arrays
-from fl.engine.batches import Schedule, schedule, steps_of, sweeping
+from fl.engine.batches import Schedule, balanced, schedule, steps_of, sweeping
 from fl.engine.client_data import ClientData, together
 from fl.engine.evaluate import evaluate
 from fl.engine.state import Roster, RoundPlan, State, Team
@@ -104,17 +104,8 @@ class Simulation:
         return replace(self._planned(round_, (whole,)), by_modality=tuple(by_modality))
 
     def _planned(self, round_: int, rosters: tuple[Roster | None, ...]) -> RoundPlan:
-        lr = learning_rate(self.training, round_)
-        uniform = self.training.weighting == "uniform"
         return RoundPlan(
-            round_,
-            rosters,
-            self.arrays,
-            lr,
-            team=self.team,
-            usual=self._usual,
-            uniform=uniform,
-            clip_norm=self.training.clip_norm,
+            round_, rosters, self.arrays, self.training, team=self.team, usual=self._usual
         )
 
     def _rosters(self, clients: np.ndarray, work: Work, round_: int) -> tuple[Roster | None, ...]:
@@ -157,6 +148,13 @@ class Simulation:
         sizes = self.client_data.sizes("train")[self.client_data.participants]
         return steps_of(sizes, self.training)
 
+    @cached_property
+    def _class_weights(self) -> np.ndarray | None:
+        """Of all clients, see `fl.engine.batches.Schedule`."""
+        if self.training.class_weights == "none":
+            return None
+        return balanced(self.counts().numpy())
+
     def _schedule(
         self, pass_: Pass | Sweep, clients: np.ndarray, work: Work, round_: int, purpose: str
     ) -> Schedule | None:
@@ -183,6 +181,7 @@ class Simulation:
             classes=self.classes,
             keyed=self.network.random or self.arrays.random,
             refreshes=pass_.refreshes,
+            class_weights=None if self._class_weights is None else self._class_weights[clients],
         )
 
     def _some(

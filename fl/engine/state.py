@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
+from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.engine.arrays import Arrays
 from fl.engine.batches import Schedule
@@ -100,29 +101,26 @@ class Team(Protocol):
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """One round: who takes part, on which batches, at which learning rate.
+    """One round: who takes part, on which batches, and how it is trained.
 
     rosters: by phase, in the order of `Method.phases`; None for one that is not due. The last
     one has the round's participants. by_modality: where clients differ in modality, the plan of
     each one's participants, None where there are none; they alone have schedules then. team: the
     processes that share the work; None: this one does all of it. usual: local steps in a round of
-    everybody who can take part, by their settings, int64; None: not known. uniform: whether all
-    participants count alike where the server averages. clip_norm: of `fl.api.training.Training`.
+    everybody who can take part, by their settings, int64; None: not known.
     """
 
     round: int
     rosters: tuple[Roster | None, ...]
     arrays: Arrays
-    lr: float
+    training: Training
     by_modality: tuple[RoundPlan | None, ...] = ()
     team: Team | None = None
     usual: np.ndarray | None = None
-    uniform: bool = False
-    clip_norm: float | None = None
 
     def weights(self, n: Tensor) -> Tensor:
         """By numbers of training samples, what participants weigh in means."""
-        return (n > 0).to(n) if self.uniform else n
+        return (n > 0).to(n) if self.training.weighting == "uniform" else n
 
     @property
     def last(self) -> Roster:

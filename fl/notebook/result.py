@@ -11,11 +11,12 @@ import pandas as pd
 
 from fl import report
 from fl.base.errors import FedloomError, Where, unknown
-from fl.base.schema import COMPLETE, SETTING
+from fl.base.schema import COMPLETE, GLOBAL, PERSONAL, SETTING
 from fl.notebook.plainly import plainly
 from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Settings
 from fl.report import result_files
+from fl.store.layout import PREDICTIONS
 from fl.store.store import Store
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Result:
         Raises:
             FedloomError: If there is no such model, or if its weights were not kept.
         """
-        stored = self._chosen(method, seed, setting)[0]
+        stored = self._stored(self._chosen(method, seed, setting)[0])
         return stored.module(stage or stored.stage, client)
 
     @plainly
@@ -107,7 +108,7 @@ class Result:
         Returns:
             Inputs [samples, ...], or a dict of them where samples have several; labels [samples].
         """
-        return self._chosen(method, seed, setting)[0].inputs(client, split)
+        return self._stored(self._chosen(method, seed, setting)[0]).inputs(client, split)
 
     @plainly
     def predictions(
@@ -120,6 +121,9 @@ class Result:
     ) -> pd.DataFrame:
         """What the final models of a method predict for every sample of a split.
 
+        Of a run whose weights were not kept it is read from ``predictions.parquet``, if there is
+        one (`keep_predictions`); it has no predictions for training samples.
+
         Args:
             method: What the study calls the entry.
             split: ``train``, ``val``, ``test``, or ``unseen`` for clients held out of training.
@@ -131,9 +135,13 @@ class Result:
             ``predicted`` (numbers of classes), and for each class ``score_<number>``, its softmax.
         """
         tables = []
-        for stored in self._chosen(method, seed, setting, every=True):
-            table = stored.predictions(stage or stored.stage, split)
-            table.insert(0, "seed", stored.member.seed)
+        for run in self._chosen(method, seed, setting, every=True):
+            if self._store.has(run, (PREDICTIONS,)) and not self._store.has_weights(run):
+                table = _kept(self._store, run, stage, split)
+            else:
+                stored = self._stored(run)
+                table = stored.predictions(stage or stored.stage, split)
+            table.insert(0, "seed", self._planned(run)[1].seed)
             tables.append(table)
         return pd.concat(tables, ignore_index=True)
 
@@ -150,8 +158,10 @@ class Result:
 
         Counts are sums over clients and seeds. Arguments are those of `predictions`.
         """
+        from fl.notebook.stored import classes_of
+
         seen = self.predictions(method, split, stage, seed, **setting)
-        classes = self._chosen(method, seed, setting)[0].classes
+        classes = classes_of(*self._planned(self._chosen(method, seed, setting)[0]))
         numbers = range(len(classes))
         counts = pd.crosstab(seen["label"], seen["predicted"])
         counts = counts.reindex(index=numbers, columns=numbers, fill_value=0)
@@ -169,7 +179,7 @@ class Result:
 
     def _chosen(
         self, method: str, seed: int | None, setting: Mapping[str, str], every: bool = False
-    ) -> list[Stored]:
+    ) -> list[str]:
         """The complete runs of an entry at its selected point: one of a seed, or of every seed."""
         where, runs = Where(f"the study {self.study['study']}"), self.runs()
         for key, value in {**setting, "method": method}.items():
@@ -191,7 +201,7 @@ class Result:
             raise FedloomError(
                 f"{where}: there is no complete run of {method!r}{of_seed}; its seeds: {known}"
             )
-        return [self._stored(run) for run in chosen["run"][: None if every else 1]]
+        return list(chosen["run"][: None if every else 1])
 
     def _stored(self, run: str) -> Stored:
         from fl.notebook.stored import Stored
@@ -211,3 +221,15 @@ class Result:
             for member in bundle.runs
             if member.run == run
         )
+
+
+def _kept(store: Store, run: str, stage: str | None, split: str) -> pd.DataFrame:
+    """The predictions that a run has kept, of a stage and a split."""
+    seen, where = store.predictions(run), Where(str(store.place(run)))
+    stages = set(seen["stage"])
+    shown = stage or (PERSONAL if PERSONAL in stages else GLOBAL)
+    for name, wanted in (("stage", shown), ("split", split)):
+        if wanted not in set(seen[name]):
+            raise unknown(where, name, wanted, set(seen[name]))
+    chosen = seen[(seen["stage"] == shown) & (seen["split"] == split)]
+    return chosen.drop(columns=["stage", "split"]).reset_index(drop=True)

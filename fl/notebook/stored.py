@@ -27,19 +27,24 @@ from fl.train import simulations
 CPU = torch.device("cpu")
 
 
+def classes_of(bundle: Bundle, member: Member) -> tuple[str, ...]:
+    """The names of the classes of a run's data set."""
+    spec = member.spec["dataset"]
+    supply = materials.supply(spec, bundle.sources, bundle.lock)
+    return materials.prepare(spec, bundle.folders.data, supply).classes
+
+
 @dataclass(frozen=True)
 class Stored:
     """A finished run with its final weights.
 
     Attributes:
-        classes: Their names.
         weights: By stage, the variables of the shared model, and of the clients' own as a stack.
     """
 
     bundle: Bundle
     member: Member
     simulation: Simulation
-    classes: tuple[str, ...]
     weights: Mapping[str, Tree]
 
     @classmethod
@@ -65,10 +70,7 @@ class Stored:
                 f"{bundle.title}: clients differ in modality, and have no model in common; "
                 "allowed: runs whose clients have the same inputs"
             )
-        spec = member.spec["dataset"]
-        supply = materials.supply(spec, bundle.sources, bundle.lock)
-        classes = materials.prepare(spec, bundle.folders.data, supply).classes
-        return cls(bundle, member, simulation, classes, store.weights(member.run))
+        return cls(bundle, member, simulation, store.weights(member.run))
 
     @property
     def stage(self) -> str:

@@ -19,6 +19,7 @@ from fl.plan import jobs
 from fl.plan.bundle import Bundle
 from fl.plan.plan import Plan
 from fl.report import make_analysis
+from fl.store.layout import WEIGHTS
 from fl.store.store import Store
 from fl.train.job import train_bundle
 from fl.train.leaving import Interrupted
@@ -67,7 +68,9 @@ def train(plan: Plan, bundles: Mapping[str, Bundle], keep_weights: bool, shown: 
                 _make_data(plan, bundle)
                 wanted = {member.run for member in lacking[bundle.bundle]} if keep_weights else ()
                 kept = [
-                    replace(member, keep_weights=member.keep_weights or member.run in wanted)
+                    replace(member, keep=[*{*member.keep, WEIGHTS}])
+                    if member.run in wanted
+                    else member
                     for member in bundle.runs
                 ]
                 failed += train_bundle(replace(bundle, runs=kept), store, showing=bar.showing)

@@ -21,6 +21,9 @@ def check_sgd(setting: Setting, method: str) -> None:
         raise FedloomError(f"{method}: keep_optimizer is true; allowed: {allowed}")
     if setting.training.nesterov:
         raise FedloomError(f"{method}: nesterov is true; allowed: false, of which a path is known")
+    if setting.training.schedule_by == "steps":
+        allowed = "rounds, as a path is known at a rate that stays"
+        raise FedloomError(f"{method}: schedule_by is steps; allowed: {allowed}")
     if setting.training.optimizer != "sgd":
         raise FedloomError(f"{method}: optimizer is {setting.training.optimizer!r}; allowed: sgd")
 

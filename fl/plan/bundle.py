@@ -9,10 +9,11 @@ from typing import Any
 
 from fl.api.training import Training
 from fl.base import fields, identity
-from fl.base.errors import ConfigError, DataError, Where
+from fl.base.errors import ConfigError, DataError, Where, unknown
 from fl.base.files import parse_json
 from fl.base.places import Folders
 from fl.plan.config import Execution
+from fl.store.layout import ON_DEMAND
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Member:
         code: The hashes of the code and the data that it was planned with.
         defaults: The keys of its spec that its name leaves out, see `fl.plan.specs.defaults`.
         start: The run whose stored model it starts from, if any.
-        keep_weights: Whether its final weights are stored.
+        keep: The files that it is to have of those which not every run has (`fl.store.layout`).
     """
 
     run: str
@@ -33,7 +34,7 @@ class Member:
     code: dict[str, str]
     defaults: list[str]
     start: str | None
-    keep_weights: bool
+    keep: list[str]
 
     @property
     def seed(self) -> int:
@@ -117,5 +118,8 @@ def _member(given: Mapping[str, Any], where: Where) -> Member:
     if member.run != run or not started:
         problem = f"is {member.run[:100]!r}, but its spec and code are those of {run}"
         raise ConfigError(where / "run", problem, "a bundle as it was planned; plan again")
+    for i, name in enumerate(member.keep):
+        if name not in ON_DEMAND:
+            raise unknown(where / "keep" / i, "file", name, ON_DEMAND)
     fields.parse(Training, training, where / "spec" / "training")
     return member

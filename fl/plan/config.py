@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,6 @@ from fl.base.fields import Count, Index, Positive, Seed
 from fl.base.files import is_folder
 from fl.plan import yaml_text
 from fl.plan.grids import second
-from fl.pytorch import tensorboard
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Execution:
         merge_minutes: How long a cluster job of several bundles may become (see
             `fl.plan.jobs`); 0 merges none.
         run_minutes: The assumed length of a run, where none like it has been measured.
-        tensorboard: Whether to write event files for TensorBoard.
+        log: Other programs that get curves, in ``results/logs``, see `fl.train.loggers`.
     """
 
     backend: Literal["auto", "loop", "stacked", "compiled", "debug"] = "auto"
@@ -53,7 +53,7 @@ class Execution:
     constraint: str | None = None
     merge_minutes: Index = 30
     run_minutes: Positive | None = None
-    tensorboard: bool = False
+    log: list[Literal["tensorboard", "mlflow", "wandb"]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -169,11 +169,16 @@ class Best:
     rows: dict[str, dict[str, str]]
 
 
+PredictedMetric = Literal["macro_f1", "auroc", "calibration_error", "per_class_accuracy"]
+"""Of `fl.base.schema.PREDICTED_METRICS`."""
+
+
 @dataclass(frozen=True)
 class Study:
     """``config/studies/<name>.yaml``: one table or figure. See ``config/README.md`` for every key.
 
-    A list where one value is expected is a grid.
+    A list where one value is expected is a grid. Numbers of entries and of ``training`` may be
+    drawn: ``lr: {log_uniform: [1e-4, 1], draws: 8}``, or ``uniform``.
 
     Attributes:
         datasets: Names of data sets, each alone or with its keys, as ``{synthetic: {alpha: 1}}``.
@@ -200,9 +205,14 @@ class Study:
             which its model does best on its own validation samples.
         baseline: The entry that all others are compared with in pairs.
         keep_weights: Whether final weights are kept where no later stage reads them.
+        keep_predictions: Whether what final models predict for every sample that no client trains
+            on is kept, as ``predictions.parquet`` beside the run.
+        metrics: Of final models' predictions, beside what runs record; they are kept for these.
+            Macro F1, area under ROC and calibration error as by `fl.analyses.confusion`.
         max_runs: A study of more runs is refused as a mistake.
         grid: `published` takes hyper-parameters from ``best``, where it has them, instead of from
             the entries.
+        search_seed: Of numbers that are drawn (`fl.plan.draws`).
         best: Published hyper-parameters, see below.
         published: Cells that the report sets beside what was measured, see below.
         analyses: Of the stored runs, see `fl.analyses`.
@@ -223,8 +233,11 @@ class Study:
     scored: Literal["last", "best"] = "last"
     baseline: str | None = None
     keep_weights: bool = False
+    keep_predictions: bool = False
+    metrics: list[PredictedMetric] = field(default_factory=list)
     max_runs: Count = 10_000
     grid: Literal["swept", "published"] = "swept"
+    search_seed: Seed = 0
     best: Best | None = None
     published: list[Cells] = field(default_factory=list)
     analyses: list[Any] = field(default_factory=list)
@@ -241,7 +254,7 @@ def settings(folder: Path) -> Settings:
     path = folder / "config.yaml"
     where = Where(os.path.relpath(path))
     settled = _placed(Settings(**fields.parse(Settings, read_yaml(path), where)), where)
-    _check_board(settled.execution.tensorboard, where / "execution")
+    _check_log(settled.execution.log, where / "execution")
     _check_processes(settled.execution, where / "execution")
     for key in ("results", "store", "data"):
         _check_folder(getattr(settled, key), where / key)
@@ -370,7 +383,7 @@ def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Where]:
 def execution(base: Execution, given: Any, where: Where) -> Execution:
     """``base``, but for the keys that a study or a method's entry sets at ``where``."""
     checked = fields.parse(Execution, given, where)
-    _check_board(checked["tensorboard"], where)
+    _check_log(checked["log"], where)
     changed = replace(base, **{key: checked[key] for key in fields.mapping(given, where)})
     _check_processes(changed, where)
     return changed
@@ -384,7 +397,14 @@ def _check_processes(settled: Execution, where: Where) -> None:
         raise ConfigError(where / "processes", problem, "1, or another backend")
 
 
-def _check_board(wanted: bool, where: Where) -> None:
-    if wanted and not tensorboard.there():
-        problem = "is true, but the package tensorboard is not installed"
-        raise ConfigError(where / "tensorboard", problem, tensorboard.REMEDY)
+def _check_log(names: Sequence[str], where: Where) -> None:
+    for i, name in enumerate(names):
+        if lacking := lacks_logger(name):
+            raise ConfigError(where / "log" / i, lacking)
+
+
+def lacks_logger(name: str) -> str:
+    """What to do where the package of one of ``Execution.log`` is not installed; "" if it is."""
+    if importlib.util.find_spec(name) is not None:
+        return ""
+    return f"is {name}, which is not installed; allowed: `pip install {name}`, or another list"

@@ -87,6 +87,11 @@ class Expansion:
         )
         return self.study.keep_weights or analysed
 
+    @property
+    def needs_predictions(self) -> bool:
+        """Whether predictions are kept, for metrics or because the study says so."""
+        return self.study.keep_predictions or bool(self.study.metrics)
+
 
 def expand(
     folder: Path,

@@ -1,4 +1,4 @@
-"""A list where one value is expected is a grid."""
+"""A list where one value is expected is a grid; keys that are drawn go through it together."""
 
 from __future__ import annotations
 
@@ -17,16 +17,29 @@ def grid(
     """Every combination of the values that are lists where one value is expected."""
     options = _options(declared, values)
     for combination in itertools.product(*options.values()):
-        yield dict(zip(options, combination, strict=True))
+        chosen = {key: value for values in combination for key, value in values.items()}
+        yield {key: chosen[key] for key in values}
+
+
+class Draws(list[float]):
+    """The values that are drawn for a key: the i-th ones of an entry's keys are one point."""
 
 
 def _options(
     declared: Mapping[str, fields.Field], values: Mapping[str, Any]
-) -> dict[str, list[Any]]:
-    return {
-        key: value if is_grid(declared.get(key), value) else [value]
-        for key, value in values.items()
-    }
+) -> dict[str, list[dict[str, Any]]]:
+    """By key, or for all that are drawn at the first of them, what a point may have."""
+    options: dict[str, list[dict[str, Any]]] = {}
+    drawn = {key: value for key, value in values.items() if isinstance(value, Draws)}
+    for key, value in values.items():
+        if key not in drawn:
+            options[key] = [
+                {key: v} for v in (value if is_grid(declared.get(key), value) else [value])
+            ]
+        elif key == next(iter(drawn)):
+            points = zip(*drawn.values(), strict=True)
+            options[key] = [dict(zip(drawn, point, strict=True)) for point in points]
+    return options
 
 
 def check_size(
@@ -49,7 +62,7 @@ def each_once(
 ) -> None:
     """Raise `ConfigError` if a grid has a value twice, which would be one run and not two."""
     for key, value in values.items():
-        if is_grid(declared.get(key), value):
+        if is_grid(declared.get(key), value) and not isinstance(value, Draws):
             i = second(value)
             if i is not None:
                 raise ConfigError(where / key / i, f"{value[i]} stands twice", "each value once")

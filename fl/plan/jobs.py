@@ -59,12 +59,8 @@ class Machine:
 
 
 def lacks(bundle: Bundle, store: Store) -> list[Member]:
-    """The members of a bundle that are not in the store, or not with the weights asked for."""
-    return [
-        member
-        for member in bundle.runs
-        if not (store.has_weights if member.keep_weights else store.has)(member.run)
-    ]
+    """The members of a bundle that are not in the store, or not with the files asked for."""
+    return [member for member in bundle.runs if not store.has(member.run, member.keep)]
 
 
 def turns(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:

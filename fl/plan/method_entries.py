@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fl.api.task import Task
+from fl.api.task import DEFAULT, Task
 from fl.api.training import WEIGHTS, Training
 from fl.base import faults, fields, registry
 from fl.base.declaration import declared
@@ -119,6 +119,10 @@ class Entries:
             if self._study.scored == "best" and not partition_fit.holds(scheme.spec, "val"):
                 problem = f"is best, but {scheme.text} has no validation samples to tell by"
                 raise ConfigError(self._where / "scored", problem, "last, or a val > 0")
+            waits = any(point.training["early_stopping"] for point in points)
+            if waits and not partition_fit.holds(scheme.spec, "val"):
+                problem = f"is set, but {scheme.text} has no validation samples to stop by"
+                raise self._wrong(label, "early_stopping", problem, "null, or a val > 0")
             target = points[0].entry.target
             if declared(target).validates and not partition_fit.holds(scheme.spec, "val"):
                 problem = f"learns by validation samples, of which {scheme.text} has none"
@@ -131,6 +135,7 @@ class Entries:
             if holding in modal_check.ALL:
                 modal_check.check_inputs(points[0].entry, dataset, model, at)
             for point in points:
+                self._check_targets(label, point.training, task, dataset)
                 self._check_batch(label, point.training["batch_size"], size, dataset)
                 self._check_round(label, point, scheme, dataset)
 
@@ -203,6 +208,16 @@ class Entries:
                 )
                 at = self._where / "methods" / label / "aggregation" / spec["name"]
                 raise ConfigError(at, problem, "fewer attackers, or more clients in a round")
+
+    def _check_targets(
+        self, label: str, training: Mapping[str, Any], task: Task, dataset: Choice
+    ) -> None:
+        """Whether there is cross-entropy, where its targets and weights are set."""
+        for key, plain in (("label_smoothing", 0.0), ("class_weights", "none")):
+            if training[key] != plain and task.name != DEFAULT:
+                problem = f"is {training[key]!r}, but {dataset.text} has {task.given}"
+                allowed = f"{plain}, or a data set with class labels"
+                raise self._wrong(label, key, problem, allowed)
 
     def _wrong(self, label: str, key: str, problem: str, allowed: str) -> ConfigError:
         """The error for a training key of an entry, at the layer that set it."""

@@ -26,6 +26,7 @@ from fl.plan.captions import told
 from fl.plan.config import Settings, Study
 from fl.plan.published_cells import published_cells
 from fl.pytorch import allocator
+from fl.store.layout import PREDICTIONS, WEIGHTS
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
@@ -109,9 +110,12 @@ def of(
             for name, (study, where) in studies.items()
         ]
     runs = {run.id: run for e in expansions for run in e.runs}
-    starts = {run.start for run in runs.values()}
-    kept = {run.id for e in expansions if e.needs_weights for run in e.runs}
-    bundles = _bundles(runs, {start for start in starts if start} | kept, settings, folder)
+    starts = {run.start for run in runs.values() if run.start}
+    kept = {
+        WEIGHTS: {run.id for e in expansions if e.needs_weights for run in e.runs} | starts,
+        PREDICTIONS: {run.id for e in expansions if e.needs_predictions for run in e.runs},
+    }
+    bundles = _bundles(runs, kept, settings, folder)
     for expansion in expansions:
         room.check_processes(expansion, settings, folder)
     room.check_nodes(runs.values(), settings, folder)
@@ -150,7 +154,10 @@ def asked_for(folder: Path, studies: Sequence[str]) -> tuple[Settings, list[str]
 
 
 def _bundles(
-    runs: Mapping[str, Run], kept: set[str], settings: Settings, folder: Path
+    runs: Mapping[str, Run],
+    kept: Mapping[str, set[str]],
+    settings: Settings,
+    folder: Path,
 ) -> dict[str, dict[str, Any]]:
     """All seeds of a point are one bundle, over all studies; named by its members."""
     points: dict[str, list[Run]] = {}
@@ -172,7 +179,7 @@ def _bundles(
                     "code": run.code,
                     "defaults": run.defaults,
                     "start": run.start,
-                    "keep_weights": run.id in kept,
+                    "keep": [name for name, its in kept.items() if run.id in its],
                 }
                 for run in sorted(members, key=lambda r: r.spec["seed"])
             ],
@@ -217,6 +224,7 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
         "metric": study.metric,
         "test": study.test,
         "scored": study.scored,
+        "metrics": list(study.metrics),
         "baseline": study.baseline,
         "runs": [
             {
@@ -363,7 +371,7 @@ def _summary(plan: Plan, key: str) -> dict[str, Any]:
         "bundles": {
             name: {
                 "runs": [m["run"] for m in bundle["runs"]],
-                "keep_weights": [m["run"] for m in bundle["runs"] if m["keep_weights"]],
+                "keep": {m["run"]: m["keep"] for m in bundle["runs"] if m["keep"]},
                 **{key: bundle[key] for key in ("dataset", "partition", "after")},
             }
             for name, bundle in plan.bundles.items()

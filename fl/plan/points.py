@@ -13,6 +13,7 @@ from fl.base.errors import ConfigError, Where, unknown
 from fl.base.registry import ADDED, Entry
 from fl.plan import config, published
 from fl.plan.config import Study
+from fl.plan.draws import drawn
 from fl.plan.grids import check_size, each_once, grid, is_grid
 
 ONE = "aggregation"
@@ -67,9 +68,9 @@ def points(
         raise ConfigError(at / key, problem, "another name in the method's file")
     defaults, defaults_at = config.method_defaults(folder, entry.name)
     declared = {**training, **declared_hyper}
-    _check_layer(study.training, training, (), where / "training", study.max_runs)
+    _check_layer(study, study.training, training, (), where / "training")
     for layer, place in ((defaults, defaults_at), (given, at)):
-        _check_layer(layer, declared, RESERVED, place, study.max_runs)
+        _check_layer(study, layer, declared, RESERVED, place)
     fixed = getattr(entry.target, "training", {})
     merged = _layered(study.training, fixed, defaults, given)
     added = _added(merged, at)
@@ -80,6 +81,7 @@ def points(
         }
         merged |= {f"{name}.{key}": value for key, value in values.items()}
     merged |= _published(folder, study, where, label, declared)
+    merged = drawn(declared, merged, study.search_seed, at)
     several = [k for k, v in merged.items() if is_grid(declared.get(k), v) and len(v) > 1]
     check_size(declared, merged, study.max_runs, at)
     for values in grid(declared, merged):
@@ -144,18 +146,19 @@ def _published(
 
 
 def _check_layer(
+    study: Study,
     layer: Mapping[str, Any],
     declared: Mapping[str, fields.Field],
     reserved: tuple[str, ...],
     where: Where,
-    most: int,
 ) -> None:
-    """Check each key and value of one layer, and that its grid has at most ``most`` points."""
+    """Check each key and value of one layer, and that its grid is no larger than the study may."""
     for key in layer:
         if key not in declared and key not in reserved:
             raise unknown(where / key, "key", key, (*declared, *reserved))
     each_once(declared, layer, where)
-    check_size(declared, layer, most, where)
+    layer = drawn(declared, layer, study.search_seed, where)
+    check_size(declared, layer, study.max_runs, where)
     for values in grid(declared, layer):
         for key, given in values.items():
             if key in declared:

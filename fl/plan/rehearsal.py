@@ -55,6 +55,7 @@ LENGTHS = (
     "warmup_rounds",
     "evaluate_every",
     "evaluate_clients",
+    "early_stopping",
 )
 """Training keys that say how long something is done, not what."""
 

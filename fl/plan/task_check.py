@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fl.api.task import Task, serves, tasks_of
+from fl.api.task import DEFAULT, Task, serves, tasks_of
 from fl.base import registry
 from fl.base.errors import ConfigError, Where, unknown
 from fl.base.registry import Entry
@@ -46,6 +46,14 @@ def settled(
     if reweighted and not task.counted:
         problem = f"is reweighted, but {datasets[0].text} has {task.given}"
         raise ConfigError(where / "test", problem, "own or global")
+    for key in ("metrics", "keep_predictions"):
+        if getattr(study, key) and task.name != DEFAULT:
+            problem = f"is {getattr(study, key)!r}, but {datasets[0].text} has {task.given}"
+            classes = "none, or data sets with class labels"
+            raise ConfigError(where / key, problem, classes)
+    if study.metrics and study.scored == "best":
+        problem = "are of the final round, and scored is best"
+        raise ConfigError(where / "metrics", problem, "none, or scored: last")
     given, allowed = study.metric, (*task.metrics, *([REWEIGHTED] if reweighted else []))
     if given is not None and given not in allowed:
         raise unknown(where / "metric", "metric", given, allowed)

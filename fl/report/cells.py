@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fl.base.schema import SHARES
+from fl.base.schema import BY_CLASS, SHARES
 
 MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 NOTHING = DASH
@@ -103,7 +103,7 @@ def number(value: float, metric: str, signed: bool = False) -> str:
     """
     if value is None or not math.isfinite(value):
         return NOTHING
-    if metric in SHARES:
+    if metric in SHARES or metric.startswith(BY_CLASS):
         value, digits = 100 * value, 1
     else:
         digits = 0 if abs(value) >= 1000 else 1 if metric.startswith("rounds") else 3

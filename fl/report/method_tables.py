@@ -9,7 +9,15 @@ from typing import Any
 
 import pandas as pd
 
-from fl.base.schema import REWEIGHTED, SETTING, UNSEEN, StudySetting
+from fl.analyses.confusion import BINS
+from fl.base.schema import (
+    BY_CLASS,
+    PREDICTED_METRICS,
+    REWEIGHTED,
+    SETTING,
+    UNSEEN,
+    StudySetting,
+)
 from fl.report import summaries
 from fl.report.cells import (
     NOTHING,
@@ -107,11 +115,43 @@ def main_table(facts: Facts) -> Table:
     return replace(table, caption=caption, rows=(*table.rows, *rows))
 
 
+def predicted_table(facts: Facts) -> Table | None:
+    """The metrics that the study asks for beside those that runs record, a column for each."""
+    metrics = [name for name in _test_metrics(facts) if _predicted(name)]
+    if not metrics:
+        return None
+    tables = [summaries.summarise(facts.rows, facts.runs, metric) for metric in metrics]
+    frame = tables[0][summaries.KEY].copy()
+    for metric, table in zip(metrics, tables, strict=True):
+        frame[metric], frame[f"sd {metric}"] = table["mean"], table["sd_seeds"]
+    caption = (
+        "Final models on test samples: mean over clients (of one class: over those that have it), "
+        f"then mean ± standard deviation over {_seeds(tables[0])}. Areas under the ROC curve and "
+        "F1 are means over the classes of a client's test samples; the calibration error is over "
+        f"{BINS} bins of confidence. All in percent."
+    )
+    shown = {
+        name.removeprefix("accuracy_of_").replace("_", " "): _spread(name, f"sd {name}", name)
+        for name in metrics
+    }
+    return by_setting(facts, "predicted", caption, frame, shown)
+
+
+def _predicted(metric: str) -> bool:
+    return metric in PREDICTED_METRICS or metric.startswith(BY_CLASS)
+
+
+def _test_metrics(facts: Facts) -> list[str]:
+    """Those on test samples, in their order: numbers of classes by their size."""
+    recorded = facts.rows.loc[facts.rows["split"] == "test", "metric"].unique()
+    return sorted(recorded, key=lambda name: (name.startswith(BY_CLASS), len(name), name))
+
+
 def other_metrics(facts: Facts) -> list[Table]:
     """The main table of every other test metric that was recorded."""
-    recorded = facts.rows.loc[facts.rows["split"] == "test", "metric"].unique()
     tables = []
-    for metric in sorted(set(recorded) - {facts.metric}):
+    recorded = {name for name in _test_metrics(facts) if not _predicted(name)}
+    for metric in sorted(recorded - {facts.metric}):
         summary = summaries.summarise(facts.rows, facts.runs, metric)
         caption = _main_caption(facts, metric, summary)
         tables.append(_across(facts, f"settings-{metric}", metric, summary, caption))
@@ -138,8 +178,26 @@ def _main_caption(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
     diverged = " Diverged runs are counted, not averaged." if summary["n_diverged"].sum() else ""
     return (
         f"Final test {unit(metric)}: mean over clients, {each}then mean ± standard deviation over "
-        f"{_seeds(summary)}. Best of each setting in bold.{facts.when}{diverged}"
+        f"{_seeds(summary)}. Best of each setting in bold.{facts.when}{diverged}{_early(facts)}"
     )
+
+
+def _early(facts: Facts) -> str:
+    """Which methods have runs that stopped early, and after which of their rounds."""
+    runs, told = summaries.there(facts.runs), []
+    for method, entry in (facts.plan.get("entries") or {}).items():
+        planned, early = (entry["training"].get(key, []) for key in ("rounds", "early_stopping"))
+        rounds = runs.loc[runs["method"] == method, "rounds"].dropna()
+        if (
+            method in facts.methods
+            and any(early)
+            and len(planned) == 1
+            and (rounds < planned[0]).any()
+        ):
+            first, last = int(rounds.min()), int(rounds.max())
+            span = f"{first} to {last}" if last > first else str(first)
+            told.append(f"{facts.methods[method]} after {span} of {planned[0]} rounds")
+    return f" Stopped early on validation data: {'; '.join(told)}." if told else ""
 
 
 def _seeds(summary: pd.DataFrame) -> str:

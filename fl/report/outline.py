@@ -89,6 +89,7 @@ def blocks(sections: Sequence[Section]) -> Iterator[Block]:
 def _sections(facts: Facts) -> list[Section]:
     """The page's sections, empty ones left out."""
     main: list[Block | Fold] = [method_tables.main_table(facts)]
+    main += _there(method_tables.predicted_table(facts))
     others = tuple(method_tables.other_metrics(facts))
     if others:
         main.append(Fold("Other metrics", others))

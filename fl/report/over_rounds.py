@@ -20,15 +20,16 @@ SHARES = (0.9, 0.95, 0.99)
 TIMED = 0.95
 """The share to which time and bytes are counted, too."""
 
-CURVE_COLUMNS = [*KEY, "title", "seed", "round", "client", "metric", "value", "bytes"]
+CURVE_COLUMNS = [*KEY, "title", "seed", "round", "client", "metric", "value", "seconds", "bytes"]
 
 
 def curves(rows: pd.DataFrame, runs: pd.DataFrame, split: str = "test") -> pd.DataFrame:
     """A row for each setting, method, seed, round, client and metric, in `CURVE_COLUMNS`.
 
     Of complete runs at selected points. ``value`` is that of the reported stage, ``round`` counts
-    the rounds behind the model that a run starts from. ``bytes`` are those that all participants
-    received and sent until then; NaN where a run does not tell.
+    the rounds behind the model that a run starts from. ``seconds`` of the run's work until then are
+    taken to pass evenly over its rounds; ``bytes`` are those that all participants received and
+    sent. NaN where a run does not tell.
     """
     rows = _placed(rows[(rows["split"] == split) & rows[REPORTED]], runs)
     titles = runs[["method", "title"]].drop_duplicates("method")
@@ -48,9 +49,14 @@ def followed(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFram
 
 
 def over_seeds(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Setting, method, round, ``mean`` and ``sd_seeds`` of what is `followed`, by round."""
+    """Setting, method, round, ``mean`` and ``sd_seeds`` of what is `followed`, by round.
+
+    Where runs stop early, the rounds that most seeds have: else a mean would be of others.
+    """
     grouped = followed(rows, runs, metric).groupby([*KEY, "round"], sort=False)["value"]
-    return grouped.agg(mean="mean", sd_seeds="std").reset_index().sort_values("round")
+    means = grouped.agg(mean="mean", sd_seeds="std", seeds="size").reset_index()
+    most = means.groupby(KEY, sort=False)["seeds"].transform("max")
+    return means[means["seeds"] == most].drop(columns="seeds").sort_values("round")
 
 
 def reached(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -25,7 +25,7 @@ SCORED = "scored"
 
 def rising(metric: str) -> bool:
     """Whether more of ``metric`` is better."""
-    return metric != "loss"
+    return metric not in ("loss", "calibration_error")
 
 
 def evaluated_clients(plan: Mapping[str, Any]) -> dict[str, list[int]]:
@@ -70,8 +70,12 @@ def final(rows: pd.DataFrame, metric: str, split: str = "test") -> pd.DataFrame:
 
 def complete(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The rows of complete runs at selected points."""
-    chosen = runs.loc[runs["selected"] & (runs["state"] == COMPLETE), ["method", "run"]]
-    return rows.merge(chosen, on=["method", "run"])
+    return rows.merge(there(runs)[["method", "run"]], on=["method", "run"])
+
+
+def there(runs: pd.DataFrame) -> pd.DataFrame:
+    """The complete runs at selected points."""
+    return runs[runs["selected"] & (runs["state"] == COMPLETE)]
 
 
 def points(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -2,9 +2,10 @@
 
 The long table holds every recorded value of every finished run, in the columns of
 `fl.base.schema.RESULT_COLUMNS`, `REPORTED` and `POINT_COLUMNS`, with a column ``hp.<key>`` for each
-hyper-parameter that varies, and `SCORED` where the best round of each client counts. It is the
-same, byte for byte, whenever the same runs give the same numbers. Timings and machines are only in
-the runs table, `RUN_COLUMNS`.
+hyper-parameter that varies, and `SCORED` where the best round of each client counts. In the last
+round it also has the metrics of `fl.report.metrics` that a study asks for. It is the same, byte for
+byte, whenever the same runs give the same numbers. Timings and machines are only in the runs table,
+`RUN_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 
 from fl.base import files
 from fl.base.errors import DataError, Where
-from fl.base.schema import METRIC_COLUMNS, MISSING, PERSONAL, RESULT_COLUMNS, SETTING
+from fl.base.schema import COMPLETE, METRIC_COLUMNS, MISSING, PERSONAL, RESULT_COLUMNS, SETTING
 from fl.base.units import written
 from fl.report.privacy import PRIVACY, told
 from fl.report.summaries import KEY, REPORTED, SCORED, best_rounds, points, rising
@@ -110,7 +111,7 @@ def collect(plan: Mapping[str, Any], store: Path) -> tuple[pd.DataFrame, pd.Data
     hyper = _hyper_columns([entry.get("point") or {} for entry in entries.values()])
     runs = pd.concat([runs, hyper], axis=1)
     by_run = {run: record for (_, run), record in zip(entries, records, strict=True)}
-    rows, owner = _long(runs, Store(store), by_run)
+    rows, owner = _long(runs, Store(store), by_run, plan.get("metrics") or [])
     rows[REPORTED] = _reported(rows, owner)
     if plan.get("scored") == "best":
         rows[SCORED] = best_rounds(rows, plan["metric"])
@@ -228,13 +229,15 @@ def point_text(point: Mapping[str, Any]) -> str:
 
 
 def _long(
-    runs: pd.DataFrame, store: Store, records: Mapping[str, Any]
+    runs: pd.DataFrame, store: Store, records: Mapping[str, Any], wanted: list[str]
 ) -> tuple[pd.DataFrame, np.ndarray]:
-    """The recorded values, and for each of them its run's place in ``runs``."""
+    """The recorded values and metrics that are ``wanted`` beside them, and for each its run's place
+    in ``runs``.
+    """
     order = runs.sort_values([*SETTING, "method", "seed", "run"], kind="stable")
     order = order[order["state"] != MISSING]
     places, order = order.index.to_numpy(), order.reset_index(drop=True)
-    values, owner = _metrics(store, list(order["run"]), records)
+    values, owner = _metrics(store, list(order["run"]), records, wanted)
     columns = {c: order[c].take(owner).to_numpy() for c in RESULT_COLUMNS if c in order}
     columns |= {c: values[c].to_numpy() for c in METRIC_COLUMNS}
     rows = pd.DataFrame(columns, columns=list(RESULT_COLUMNS)).astype(RESULT_COLUMNS)
@@ -242,12 +245,17 @@ def _long(
 
 
 def _metrics(
-    store: Store, runs: Sequence[str], records: Mapping[str, Any]
+    store: Store, runs: Sequence[str], records: Mapping[str, Any], wanted: list[str]
 ) -> tuple[pd.DataFrame, np.ndarray]:
     """The rows of runs, one run after another, and by row the run's place among them."""
     if not runs:
         return pd.DataFrame(columns=list(METRIC_COLUMNS)), np.zeros(0, int)
     recorded = [store.metrics(run) for run in runs]
+    if wanted:
+        recorded = [
+            _with_predicted(table, store, records[run], wanted)
+            for table, run in zip(recorded, runs, strict=True)
+        ]
     sources = [str(store.place(run) / METRICS) for run in runs]
     try:
         rows = run_check.joined_metrics(recorded, [records[run] for run in runs], sources)
@@ -257,6 +265,18 @@ def _metrics(
     rows["owner"] = np.repeat(np.arange(len(runs)), [len(table) for table in recorded])
     rows = rows.sort_values(["owner", *run_check.KEY], kind="stable", ignore_index=True)
     return rows, rows["owner"].to_numpy()
+
+
+def _with_predicted(
+    table: pd.DataFrame, store: Store, record: Mapping[str, Any], wanted: list[str]
+) -> pd.DataFrame:
+    """A complete run's rows with those of `fl.report.metrics`."""
+    from fl.report import metrics
+
+    if record["state"] != COMPLETE:
+        return table
+    more = metrics.rows(store, record["run"], record["rounds"], wanted)
+    return pd.concat([table, more.astype(table.dtypes)], ignore_index=True) if len(more) else table
 
 
 def write(plan: Mapping[str, Any], store: Path, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
 from fl.store import maintenance, sameness
-from fl.store.layout import KEPT, RECORD, is_name
+from fl.store.layout import KEPT, ON_DEMAND, RECORD, is_name
 from fl.store.store import Store
 
 NEW, THERE, BUSY, CONFLICT, DAMAGED = (
@@ -45,13 +45,14 @@ def bring(run: str, source: Store, target: Store) -> Moved:
     """Copy a finished run into ``target``, which keeps what it has."""
     if problems := maintenance.problems(source, run):
         return Moved(run, DAMAGED, "; ".join(problems))
+    kept = [name for name in ON_DEMAND if source.has(run, (name,))]
     if target.has(run):
         if differing := sameness.differing(run, source, target):
             why = f"{target.place(run)}: has other numbers than {source.place(run)} ({differing})"
             return Moved(run, CONFLICT, f"{why}; remove the one that you do not trust")
-        if target.has_weights(run) or not source.has_weights(run):
+        if target.has(run, kept):
             return Moved(run, THERE)
-    with target.open(run, source.has_weights(run), wait=False) as workspace:
+    with target.open(run, kept, wait=False) as workspace:
         if workspace is None:
             return Moved(run, THERE if target.has(run) else BUSY)
         return Moved(run, NEW if workspace.adopt(source.place(run)) else THERE)

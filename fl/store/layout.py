@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 RECORD, METRICS, WEIGHTS = "run.json", "metrics.parquet", "final.safetensors"
-TRACES = "traces.safetensors"
-KEPT = (METRICS, WEIGHTS, TRACES)
+TRACES, PREDICTIONS = "traces.safetensors", "predictions.parquet"
+KEPT = (METRICS, WEIGHTS, TRACES, PREDICTIONS)
 """The files that a finished run may have beside its record; the first of them it always has."""
+ON_DEMAND = (WEIGHTS, PREDICTIONS)
+"""Those that it has where they are asked for. A run that lacks one is trained again for it."""
 CHECKPOINTS, LEASE = "checkpoint", "lease.json"
 
 

@@ -13,7 +13,7 @@ from fl.base.errors import FedloomError, Where
 from fl.base.files import disk_errors
 from fl.base.units import written
 from fl.store import run_check
-from fl.store.layout import KEPT, METRICS, RECORD, TRACES, WEIGHTS
+from fl.store.layout import KEPT, METRICS, PREDICTIONS, RECORD, TRACES, WEIGHTS
 from fl.store.store import Store
 
 UNFINISHED, DAMAGED = "unfinished", "damaged"
@@ -68,6 +68,8 @@ def problems(store: Store, run: str) -> list[str]:
         run_check.joined_metrics([store.metrics(run)], [record], [str(place / METRICS)])
         if WEIGHTS in record["files"]:
             store.weights(run)
+        if PREDICTIONS in record["files"]:
+            run_check.check_predictions(store.predictions(run), str(place / PREDICTIONS))
         run_check.check_traces(store.traces(run), record, str(place / TRACES))
     except FedloomError as error:
         return [str(error)]

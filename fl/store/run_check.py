@@ -145,7 +145,8 @@ def check_whole(record: Mapping[str, Any], where: Where) -> None:
     check_shape(record, where)
     spec, done = record["spec"], record["rounds"]
     planned = spec["training"]["rounds"]
-    if done > planned or (done < planned and record["state"] == "complete"):
+    early = record["state"] != "complete" or spec["training"].get("early_stopping") is not None
+    if done > planned or (done < planned and not early):
         raise ConfigError(where / "rounds", f"is {done}", f"{planned}, as the spec says")
     trained_on = spec.get("train_on")
     start = trained_on if isinstance(trained_on, str) else None
@@ -235,6 +236,21 @@ def _faults(
     yield "value is not finite", infinite & ~diverged
     yield "value is not from 0 to 1", share & ~value.between(0, 1) & ~infinite
     yield f"two rows have one {', '.join(KEY)}", rows[KEY].assign(owner=owner).duplicated()
+
+
+def check_predictions(seen: pd.DataFrame, source: str) -> None:
+    """Check (`DataError`) that kept predictions have the columns of `fl.engine.predicted.kept`."""
+    from pandas.api import types
+
+    texts, numbers = ("stage", "split"), ("client", "sample", "label", "predicted")
+    scores = [name for name in seen.columns if name not in (*texts, *numbers)]
+    whole = [*texts, *numbers, *(f"score_{k}" for k in range(len(scores)))]
+    if [*seen.columns] != whole or not scores:
+        raise DataError(f"{source}: has other columns than {', '.join(whole)}")
+    fits = all(types.is_string_dtype(seen[name]) for name in texts)
+    fits &= all(types.is_integer_dtype(seen[name]) for name in numbers)
+    if not fits or not all(types.is_float_dtype(seen[name]) for name in scores):
+        raise DataError(f"{source}: has a column of another type; allowed: text, numbers, scores")
 
 
 def check_traces(traces: Mapping[str, Tensor], record: Mapping[str, Any], source: str) -> None:

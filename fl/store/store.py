@@ -3,7 +3,8 @@
 ::
 
     root/<run>/           run.json (sealed), metrics.parquet, final.safetensors (if asked for),
-                          traces.safetensors (if the method has traces)
+                          predictions.parquet (likewise), traces.safetensors (if the method has
+                          traces)
     root/<run>.partial/   checkpoint/, lease.json, attempt-N.json (see `fl.store.attempts`), and
                           while it finishes result-*/
 
@@ -12,9 +13,9 @@ then are the checkpoints removed, and after them the lease. A kill before the re
 checkpoints; a kill after it leaves a finished run and leftovers that the next `Store.open` removes.
 
 A finished run is never replaced: if two processes both believe that they hold it (see
-`fl.store.lease`), it is computed twice and the first rename wins. A run without final weights gets
-them added: its record first, then the file. A kill between leaves the run as it was for all who
-need no weights; they count as lacking until the file is there.
+`fl.store.lease`), it is computed twice and the first rename wins. A run without final weights or
+predictions gets them added: its record first, then the files. A kill between leaves the run as it
+was for all who need none of them; they count as lacking until the file is there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,6 +38,8 @@ from fl.store.layout import (
     CHECKPOINTS,
     LEASE,
     METRICS,
+    ON_DEMAND,
+    PREDICTIONS,
     RECORD,
     TRACES,
     WEIGHTS,
@@ -65,13 +68,13 @@ class Store:
     beat: float = 5.0
     patience: float = 60.0
 
-    def has(self, run: str) -> bool:
-        """Whether the run is finished; its files are not checked."""
-        return files.is_file(self._folder(run) / RECORD)
+    def has(self, run: str, keep: Collection[str] = ()) -> bool:
+        """Whether the run is finished and has these files; they are not checked."""
+        return all(files.is_file(self._folder(run) / name) for name in (RECORD, *keep))
 
     def has_weights(self, run: str) -> bool:
         """Whether the run is finished and its final weights are kept."""
-        return self.has(run) and files.is_file(self._folder(run) / WEIGHTS)
+        return self.has(run, (WEIGHTS,))
 
     def runs(self) -> list[str]:
         """The finished runs, sorted."""
@@ -121,6 +124,12 @@ class Store:
         from fl.store.tree_file import load_tree
 
         return self._read(run, WEIGHTS, lambda path, _: load_tree(path, device))
+
+    def predictions(self, run: str) -> pd.DataFrame:
+        """What its final models predict, checked against their hash; see
+        `fl.engine.predicted.kept`.
+        """
+        return self._read(run, PREDICTIONS, lambda path, _: parquet.read(path)[0])
 
     def traces(self, run: str) -> dict[str, torch.Tensor]:
         """What the run's method recorded of every evaluated round, checked against its hash.
@@ -187,7 +196,7 @@ class Store:
     def open(
         self,
         run: str,
-        need_weights: bool = False,
+        keep: Collection[str] = (),
         waiting: Callable[[], None] = lambda: None,
         wait: bool = True,
     ) -> Iterator[Workspace | None]:
@@ -196,7 +205,7 @@ class Store:
         At the end the lease is released; an unfinished run stays for the next process.
 
         Args:
-            need_weights: A run without final weights counts as unfinished.
+            keep: A run without these files counts as unfinished.
             waiting: Called while another process computes the run.
             wait: If false, do not wait for another process.
 
@@ -208,15 +217,14 @@ class Store:
         if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
             # It may be finished, and is not to be replaced.
             raise FedloomError(f"{folder}: permission denied; ask its owner to share it")
-        complete = self.has_weights if need_weights else self.has
 
         def over() -> bool:
             waiting()
-            return complete(run)
+            return self.has(run, keep)
 
         with files.disk_errors(partial):
             taken = lease.take(partial / LEASE, over, self.beat, self.patience, wait)
-        if taken is not None and complete(run):  # Finished between the look and the lease.
+        if taken is not None and self.has(run, keep):  # Finished between the look and the lease.
             erase(partial, taken)
             taken = None
         if taken is None:
@@ -232,8 +240,8 @@ class Store:
             with contextlib.suppress(OSError):
                 partial.rmdir()  # Only if there is nothing to come back to.
 
-    def publish(self, run: str, result: Path, weights: bool) -> bool:
-        """Rename a complete result to its final name; if the run is there, add the weights that it
+    def publish(self, run: str, result: Path) -> bool:
+        """Rename a complete result to its final name; if the run is there, add the files that it
         lacks. False if there is nothing to add.
         """
         final = self._folder(run)
@@ -241,14 +249,15 @@ class Store:
             files.move(final, result.parent / f"removed-{secrets.token_hex(8)}")
         if files.move(result, final):
             return True
-        if not weights or self.has_weights(run):
+        made = files.read_sealed(result / RECORD)["files"]
+        added = [name for name in ON_DEMAND if name in made and not self.has(run, (name,))]
+        if not added:
             return False
         record = files.read_sealed(final / RECORD)
-        described = record.pop("files") | {
-            WEIGHTS: files.read_sealed(result / RECORD)["files"][WEIGHTS]
-        }
+        described = record.pop("files") | {name: made[name] for name in added}
         files.write_described(final / RECORD, record, described)
-        (result / WEIGHTS).replace(final / WEIGHTS)
+        for name in added:
+            (result / name).replace(final / name)
         files.sync_folder(final)
         return True
 

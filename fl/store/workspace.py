@@ -6,7 +6,7 @@ import contextlib
 import logging
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,7 +15,16 @@ from fl.base import files
 from fl.base.errors import DataError, FedloomError
 from fl.store import attempts, lease
 from fl.store.attempts import Attempt
-from fl.store.layout import CHECKPOINTS, LEASE, METRICS, RECORD, TRACES, WEIGHTS
+from fl.store.layout import (
+    CHECKPOINTS,
+    LEASE,
+    METRICS,
+    ON_DEMAND,
+    PREDICTIONS,
+    RECORD,
+    TRACES,
+    WEIGHTS,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,13 +35,10 @@ log = logging.getLogger(__name__)
 class Finished(Protocol):
     """What a workspace needs of its store."""
 
-    def has(self, run: str) -> bool:
-        """Whether the run is finished."""
+    def has(self, run: str, keep: Collection[str] = ()) -> bool:
+        """Whether the run is finished and has these files."""
 
-    def has_weights(self, run: str) -> bool:
-        """Whether the run is finished and its final weights are kept."""
-
-    def publish(self, run: str, result: Path, weights: bool) -> bool:
+    def publish(self, run: str, result: Path) -> bool:
         """Put a finished run's folder into the store; False if it adds nothing to what is there."""
 
 
@@ -68,6 +74,7 @@ class Workspace:
         rows: pd.DataFrame,
         weights: dict[str, Any] | None = None,
         traces: dict[str, Any] | None = None,
+        predictions: pd.DataFrame | None = None,
     ) -> bool:
         """Put the finished run into the store and remove its checkpoints.
 
@@ -87,9 +94,13 @@ class Workspace:
 
                     save_tree(tree, result / name)
                     kept.append(name)
+            if predictions is not None:
+                files.write_table(result / PREDICTIONS, predictions)
+                kept.append(PREDICTIONS)
             files.write_sealed(result / RECORD, record, files=kept)
 
-        return self._finish(write, weights is not None)
+        given = {WEIGHTS: weights, PREDICTIONS: predictions}
+        return self._finish(write, [name for name in ON_DEMAND if given[name] is not None])
 
     def adopt(self, source: Path) -> bool:
         """Put a copy of a finished run's folder into the store, as `finish` does.
@@ -110,22 +121,21 @@ class Workspace:
                     raise DataError(f"{source / name}: the copy {problem}")
             files.write_bytes(result / RECORD, (source / RECORD).read_bytes())
 
-        return self._finish(write, (source / WEIGHTS).is_file())
+        return self._finish(write, [name for name in ON_DEMAND if (source / name).is_file()])
 
-    def _finish(self, write: Callable[[Path], None], weights: bool) -> bool:
+    def _finish(self, write: Callable[[Path], None], kept: Collection[str]) -> bool:
         """Let ``write`` fill a folder and publish it."""
         result = self.folder / f"result-{secrets.token_hex(8)}"
-        as_good = self._store.has_weights if weights else self._store.has
         with files.disk_errors(self.folder):
             try:
-                published = not as_good(self._run)
+                published = not self._store.has(self._run, kept)
                 if published:
                     result.mkdir(parents=True)
                     write(result)
-                    published = self._store.publish(self._run, result, weights)
+                    published = self._store.publish(self._run, result)
             except (OSError, FedloomError):
                 # Who finished first has perhaps removed the folder under us.
-                if not as_good(self._run):
+                if not self._store.has(self._run, kept):
                     raise
                 published = False
             finally:

@@ -10,12 +10,12 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl.pytorch import tensorboard
+from fl.train.loggers import Curves, Loggers
 
 if TYPE_CHECKING:
     from fl.engine.simulate import Round
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class EventLog:
-    """The log of one run, and its curves in TensorBoard where the config asks for them.
+    """The log of one run, and its curves for other programs where the config asks for them.
 
     Each event has its ``time``, in UTC. The events are:
 
@@ -37,16 +37,17 @@ class EventLog:
 
     def __init__(self, results: Path, run: str) -> None:
         self._path, self._warned = results / "logs" / "runs" / f"{run}.jsonl", False
-        self._board: tensorboard.Board | None = None
+        self._loggers: Loggers | None = None
 
-    def begun(self, after: int, facts: Mapping[str, Any], curves: Path | None) -> None:
+    def begun(
+        self, after: int, facts: Mapping[str, Any], names: Sequence[str], curves: Curves
+    ) -> None:
         """A process starts or resumes the run after round ``after``.
 
         Args:
-            curves: The folder for TensorBoard's files; None writes none.
+            names: Of the programs that are told of it, see `fl.train.loggers`.
         """
-        if curves is not None:
-            self._board = tensorboard.Board(curves, after)
+        self._loggers = Loggers(names, curves, after)
         here = {"host": socket.gethostname(), "process": os.getpid()}
         if "SLURM_JOB_ID" in os.environ:
             here["slurm_job"] = os.environ["SLURM_JOB_ID"]
@@ -55,15 +56,15 @@ class EventLog:
     def round(self, done: Round) -> None:
         """A round is finished."""
         self.write("round", round=done.number, loss=done.loss)
-        if self._board is not None:
-            self._board.add(done.number, done.rows)
+        if self._loggers is not None:
+            self._loggers.add(done.number, done.rows)
 
     def ended(self, event: str, **facts: Any) -> None:
         """The process has stopped working on the run: finished, left or failed."""
         self.write(event, **facts)
-        if self._board is not None:
-            self._board.close()
-            self._board = None
+        if self._loggers is not None:
+            self._loggers.close()
+            self._loggers = None
 
     def write(self, event: str, **facts: Any) -> None:
         """Add a line."""

@@ -10,7 +10,9 @@ import logging
 from typing import NoReturn
 
 from fl.base.errors import FedloomError
+from fl.engine import predicted
 from fl.engine.simulate import Round
+from fl.store.layout import PREDICTIONS, WEIGHTS
 from fl.train import costs
 from fl.train.leaving import Interrupted
 from fl.train.record import record
@@ -33,17 +35,19 @@ def follow(runs: Runs, stack: Stack) -> None:
     progress = runs.showing(_title(runs, stack), rounds, stack.round)
     for run in mine:
         runs.workspaces[run].note(stacked=len(mine) > 1)
-        runs.logs[run].begun(stack.round, {"backend": stack.backend}, runs.curves(run))
+        about, programs = {"backend": stack.backend}, runs.bundle.execution.log
+        runs.logs[run].begun(stack.round, about, programs, runs.curves(run))
     every = runs.bundle.execution.checkpoint_every
     stretch = {"after": stack.round, "processes": runs.bundle.execution.processes}
     stack.stretches.append(stretch)
-    for finished in runs.lockstep(stack.simulations, stack.states, stack.round, stack.backend):
+    known = stack.simulations, stack.states, stack.round, stack.backend, stack.rows
+    for finished in runs.lockstep(*known):
         leaving.begun = leaving.rounds = True
         stack.add(finished)
         for run in set(mine) & set(finished):
             runs.logs[run].round(finished[run])
         progress.show(finished)
-        ended = [run for run, round_ in finished.items() if round_.diverged]
+        ended = [run for run, round_ in finished.items() if round_.ended]
         if stack.round == rounds:
             ended = list(finished)
         goes_on = len(ended) < len(finished)
@@ -83,9 +87,11 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
     if run not in runs.workspaces:
         return
     member, simulation = runs.members[run], stack.simulations[run]
-    final = simulation.final(last.state) if member.keep_weights else None
+    final = simulation.final(last.state) if WEIGHTS in member.keep else None
+    seen = predicted.kept(simulation, last.state) if PREDICTIONS in member.keep else None
     if runs.costs is None:
         runs.costs = costs.recorded(simulation, last.state)
     content = record(member, stack, last, runs.costs, runs.bundle)
-    runs.workspaces[run].finish(content, stack.rows[run], final, stack.stacked_traces(run))
+    traces = stack.stacked_traces(run)
+    runs.workspaces[run].finish(content, stack.rows[run], final, traces, seen)
     runs.logs[run].ended("finished", state=content["state"], seconds=content["seconds"])

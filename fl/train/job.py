@@ -67,7 +67,7 @@ def train_bundle(
             # In one order in all processes, so that no two wait for each other.
             for run, member in sorted(runs.members.items()):
                 with runs.failing(run):
-                    place = store.open(run, member.keep_weights, leaving.now)
+                    place = store.open(run, member.keep, leaving.now)
                     workspace = opened.enter_context(place)
                     if workspace is None:
                         logger.info("%s: already there", runs.name(run))
@@ -151,7 +151,7 @@ class _Job:
             logger.info("backend %s (%s)", backend, why)
         methods = [simulation.method, *(modal.method for modal in simulation.method.by_modality)]
         passes = [pass_ for method in methods for phase in method.phases for pass_ in phase.passes]
-        return backends.of_passes(backend, passes, simulation.arrays.device)
+        return backends.of_passes(backend, passes, simulation.training, simulation.arrays.device)
 
     def _train(self, runs: Sequence[str], backend: str, stack: Stack | None = None) -> None:
         """Train runs in one stack; one by one if they gain nothing from that, or if it fails.

@@ -95,7 +95,7 @@ def recompute(run: str, store: Store, settings: Settings, lock: Path, anyway: bo
             raise FedloomError(
                 f"{run}: begins with the model of {start}, which {store.root} has not, or damaged"
             )
-        again = Member(run, spec, code, specs.defaults(spec), start, keep_weights=False)
+        again = Member(run, spec, code, specs.defaults(spec), start, keep=[])
         if failed := train_bundle(_bundle(again, record, settings, lock, folder), scratch):
             raise FedloomError(f"failed: {'; '.join(failed)}")
         both = store.metrics(run), scratch.metrics(run)
@@ -134,7 +134,7 @@ def _bundle(
         sources=settings.sources,
         lock=str(lock),
         plugins=list(settings.plugins),
-        execution=replace(execution, tensorboard=False),
+        execution=replace(execution, log=[]),
     )
 
 

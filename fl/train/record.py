@@ -56,6 +56,6 @@ def record(
         },
         "rounds": stack.round,
         "seconds": round(stack.seconds, 3),
-        "note": last.trouble,
+        "note": last.trouble or last.stopped,
         "costs": costs,
     }

@@ -16,6 +16,7 @@ from fl.store.workspace import Workspace
 from fl.train import memory
 from fl.train.event_log import EventLog
 from fl.train.leaving import Leaving
+from fl.train.loggers import Curves
 from fl.train.progress import Showing
 
 logger = logging.getLogger(__name__)
@@ -81,10 +82,8 @@ class Runs:
         logger.error("%s failed%s", names, " likewise" if trace in self._traces else f":\n{trace}")
         self._traces.add(trace)
 
-    def curves(self, run: str) -> Path | None:
-        """The run's folder of TensorBoard files, if the config asks for them."""
-        if not self.bundle.execution.tensorboard:
-            return None
+    def curves(self, run: str) -> Curves:
+        """Whose curves other programs are told of."""
         title = re.sub(r"[^\w.=()-]+", "-", self.bundle.title)[:100]
         logs = Path(self.bundle.results) / "logs"
-        return logs / "tensorboard" / title / f"seed-{self.members[run].seed}-{run[:6]}"
+        return Curves(run, title, self.members[run].seed, logs)

@@ -37,7 +37,7 @@ class Stack:
     """Runs by id, their states after ``round``, and their rows so far.
 
     Attributes:
-        members: The runs that the stack began with; those that diverged are no longer in
+        members: The runs that the stack began with; those that have ended are no longer in
             ``states``.
         spent: Seconds of work before ``since``.
         since: When this process began or went on.
@@ -109,7 +109,7 @@ class Stack:
             self.rows[run] = pd.concat([self.rows[run], round_.rows], ignore_index=True)
             if round_.traces:
                 self.traces.setdefault(run, {})[round_.number] = round_.traces
-        self.states = {run: done.state for run, done in finished.items() if not done.diverged}
+        self.states = {run: done.state for run, done in finished.items() if not done.ended}
 
     def stacked_traces(self, run: str) -> dict[str, Tensor] | None:
         """A run's traces, by name a tensor [rounds evaluated, ...], and those rounds as ``round``;

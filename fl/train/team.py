@@ -22,6 +22,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -29,6 +30,7 @@ from torch import Tensor
 from fl.api import trees
 from fl.base.errors import FedloomError
 from fl.engine import simulate
+from fl.engine.evaluate import as_rows
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
@@ -100,13 +102,21 @@ class Team:
         return self._sharing(mine)
 
     def lockstep(
-        self, runs: Simulations, states: Mapping[str, State], done: int, backend: str
+        self,
+        runs: Simulations,
+        states: Mapping[str, State],
+        done: int,
+        backend: str,
+        rows: Mapping[str, pd.DataFrame] | None = None,
     ) -> Iterator[dict[str, Round]]:
         """`fl.engine.simulate.lockstep`, by all processes."""
         self.exchanged({"train": list(runs), "done": done, "backend": backend})
-        told = {run: (state.server, state.client_states.saved()) for run, state in states.items()}
+        told = {
+            run: (state.server, state.client_states.saved(), rows[run] if rows else as_rows([]))
+            for run, state in states.items()
+        }
         dist.broadcast_object_list([_written(told)])
-        rounds = simulate.lockstep(runs, states, done, backend)
+        rounds = simulate.lockstep(runs, states, done, backend, rows)
         while True:
             self.exchanged(NEXT)
             try:
@@ -159,12 +169,12 @@ class Team:
         """The rounds of the stack that the first process trains."""
         given: list[Any] = [None]
         dist.broadcast_object_list(given)
-        states = {}
-        for run, (server, clients) in pickle.loads(given[0]).items():
+        states, rows = {}, {}
+        for run, (server, clients, rows[run]) in pickle.loads(given[0]).items():
             begun, device = self._runs[run].begin(), self._runs[run].arrays.device
             states[run] = State(trees.to(server, device), begun.client_states.resumed(clients))
         chosen = {run: self._runs[run] for run in asked["train"]}
-        return simulate.lockstep(chosen, states, asked["done"], asked["backend"])
+        return simulate.lockstep(chosen, states, asked["done"], asked["backend"], rows)
 
     def _sharing(self, runs: Simulations) -> dict[str, Simulation]:
         return {run: _shared(self, simulation) for run, simulation in runs.items()}

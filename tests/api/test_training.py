@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,6 +47,28 @@ def test_the_rate_follows_its_schedule(values: dict[str, Any], rates: list[float
     training = settled(**{"lr": 0.8, "rounds": 5, **values})
     found = [learning_rate(training, t) for t in range(1, len(rates) + 1)]
     assert found == pytest.approx(rates, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("values", "rates"),
+    [
+        # (1 + cos(k pi / 4)) / 2 for k = 0..3, over two rounds of two steps.
+        (
+            {"schedule": "cosine", "rounds": 2},
+            [0.8, 0.8 * 0.8535533905932737, 0.4, 0.8 * 0.14644660940672627],
+        ),
+        ({"warmup_rounds": 2}, [0.2, 0.4, 0.6, 0.8]),
+        ({"schedule": "exponential", "lr_decay": 0.25}, [0.8, 0.4, 0.2, 0.1]),
+        ({"schedule": "step", "lr_decay": 0.5}, [0.8, 0.8, 0.4, 0.4]),
+    ],
+)
+def test_the_rate_can_go_by_steps(values: dict[str, Any], rates: list[float]) -> None:
+    training = settled(**{"lr": 0.8, "rounds": 5, **values, "schedule_by": "steps"})
+    seen = [learning_rate(training, t, step, 2) for t in (1, 2) for step in (0, 1)]
+    assert seen == pytest.approx(rates, rel=1e-14)
+    by_rounds = replace(training, schedule_by="rounds")
+    alike = [learning_rate(training, t) == learning_rate(by_rounds, t, 1, 2) for t in (1, 2)]
+    assert all(alike), "a round of one step is a round"
 
 
 @pytest.mark.parametrize(

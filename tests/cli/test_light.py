@@ -98,7 +98,7 @@ def test_what_was_edited_is_tried_with_torch_until_it_is_written(lab: Path) -> N
 def test_a_plan_that_is_damaged_is_made_anew(lab: Path, damage: str | None) -> None:
     config, path = Path("config"), Path("results/plan/plan.json")
     made, whole = plan.current(config), path.read_text()
-    path.write_text(whole.replace('"keep_weights": [', '"keep_weights": ["a"', 1))
+    path.write_text(whole.replace('"keep": {', '"keep": {"a": []', 1))
     if damage is not None:
         path.write_text(damage)
     assert path.read_text() != whole

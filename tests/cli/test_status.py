@@ -16,7 +16,6 @@ from fl.cli import main, markers, monitor, status
 from fl.plan import plan
 from fl.plan.bundle import read as read_bundle
 from fl.plan.estimate import Rates
-from fl.pytorch import tensorboard
 from fl.store import attempts
 from fl.store.attempts import Attempt
 from fl.store.lease import take
@@ -182,20 +181,65 @@ def test_a_log_that_cannot_be_written_stops_no_run(planned: Plan, caplog) -> Non
     assert sum("cannot be written" in message for message in caplog.messages) == 1
 
 
-@pytest.mark.skipif(not tensorboard.there(), reason="tensorboard is not installed")
-def test_tensorboard_gets_the_curves_over_a_resume(planned: Plan) -> None:
+Points = dict[int, float]
+
+
+def of_tensorboard(logs: Path, run: str) -> Points:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    study = planned(execution={"tensorboard": True})
+    [folder] = (logs / "tensorboard").glob(f"*/seed-0-{run[:6]}")
+    written = EventAccumulator(str(folder)).Reload()
+    return {point.step: point.value for point in written.Scalars("accuracy/test, global")}
+
+
+def of_mlflow(logs: Path, run: str) -> Points:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient((logs / "mlflow").as_uri())
+    numbers = [each.experiment_id for each in client.search_experiments()]
+    [there] = client.search_runs(numbers, f"tags.fedloom = '{run}'")
+    assert there.info.status == "FINISHED" and there.info.run_name == f"seed-0-{run[:6]}"
+    history = client.get_metric_history(there.info.run_id, "accuracy/test global")
+    return {point.step: point.value for point in history}
+
+
+def of_wandb(logs: Path, run: str) -> Points:
+    """Its files are logs of LevelDB after 7 bytes: a record has 4 bytes of checksum, 2 of length
+    and 1 of kind before it; those of 3 rounds stay within the first block.
+    """
+    from wandb.proto import wandb_internal_pb2
+
+    points: Points = {}
+    for path in (logs / "wandb").glob("wandb/offline-run-*/*.wandb"):
+        assert f"-{run}-" in path.parent.name
+        content, place = path.read_bytes(), 7
+        while place + 7 <= min(len(content), 2**15):
+            length = int.from_bytes(content[place + 4 : place + 6], "little")
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(content[place + 7 : place + 7 + length])
+            values = {
+                "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+                for item in record.history.item
+            }
+            if "accuracy/test, global" in values:
+                points[int(values["_step"])] = values["accuracy/test, global"]
+            place += 7 + length
+    return points
+
+
+@pytest.mark.parametrize("read", [of_tensorboard, of_mlflow, of_wandb])
+def test_other_programs_get_the_curves_over_a_resume(
+    planned: Plan, read: Callable[[Path, str], Points]
+) -> None:
+    """Each in its own store, read by its own package."""
+    program = read.__name__.removeprefix("of_")
+    pytest.importorskip(program)
+    study = planned(execution={"log": [program]})
     [run] = study.runs("fedavg")
     with signalled(after=3):
         study.train("fedavg")
     assert study.train("fedavg") == 0
-    [folder] = (study.root / "results" / "logs" / "tensorboard").glob("*/seed-0-*")
-    written = EventAccumulator(str(folder)).Reload()
-    curve = written.Scalars("accuracy/test, global")
-    assert [point.step for point in curve] == [1, 2, 3, 4, 5, 6]
     rows = study.store().metrics(run)
     chosen = rows[(rows["metric"] == "accuracy") & (rows["split"] == "test")]
-    expected = chosen.groupby("round")["value"].mean()
-    assert [point.value for point in curve] == pytest.approx(expected.tolist(), abs=1e-6)
+    expected = chosen.groupby("round")["value"].mean().to_dict()
+    assert read(study.root / "results" / "logs", run) == pytest.approx(expected, abs=1e-6)

@@ -71,7 +71,7 @@ def test_a_run_that_lacks_weights_is_told_of_as_one_to_train(
     assert f"run {run}: complete;" in told("explain", run)
     planning.write_study(study.root, {"seeds": [0, 1], "keep_weights": True})
     said = told("plan", "--runs")
-    asked = "final weights that are asked for"
+    asked = "final weights or predictions that are asked for"
     assert f"2 of    2 runs there (2 without {asked})" in said
     assert f"2 runs in 1 bundle; 2 to train, 2 of them again, for {asked}\n" in said
     assert f"{run}  seed 0      to train" in said

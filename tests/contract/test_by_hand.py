@@ -30,6 +30,7 @@ from fl.api import trees
 from fl.api.method import PAYLOAD
 from fl.base.schema import PERSONAL
 from fl.engine import simulate
+from fl.engine.batches import balanced
 
 HELD: list[Samples] = [[(1, 0), (3, 0)], [(2, 1)]]
 """Two clients who want the opposite."""
@@ -87,6 +88,57 @@ def test_each_clients_gradient_is_clipped(backend: str) -> None:
     simulation = of("fedavg", [[(2, 0), (4, 0)], [(1, 1)]], rounds=1, clip_norm=math.sqrt(2))
     [ended] = simulate.rounds(simulation, simulation.begin(stored(0.0)), 0, backend)
     assert is_pair(ended.state.server["params"]["weight"], 0.05)
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked", "compiled"])
+def test_each_client_goes_through_a_rounds_part_of_the_schedule(backend: str) -> None:
+    """exponential by 1/4 a round, two rounds of one epoch, batches of one, momentum-free, rate 0.1.
+
+    Client 0 has two steps a round, at 0.1 (1, 1/2) and 0.1 (1/4, 1/8); client 1 has one, at 0.1 and
+    0.1/4.
+    """
+    held: list[Samples] = [[(2, 0), (2, 0)], [(1, 1)]]
+    schedule = {"schedule": "exponential", "lr_decay": 0.25, "schedule_by": "steps"}
+    simulation = of("fedavg", held, rounds=2, batch_size=1, **schedule)
+    *_, ended = simulate.rounds(simulation, simulation.begin(stored(0.0)), 0, backend)
+    w = 0.0
+    for rates in ([0.1, 0.05], [0.025, 0.0125]):
+        first = w - rates[0] * g(w, 2, 0)
+        first -= rates[1] * g(first, 2, 0)
+        second = w - rates[0] * g(w, 1, 1)
+        w = (2 * first + second) / 3
+    assert is_pair(ended.state.server["params"]["weight"], w)
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked", "compiled"])
+def test_labels_are_smoothed(backend: str) -> None:
+    """With e = 1/4 the target of (1, 0) is (7/8, 1/8): the gradient at w is s(2 w) - 7/8.
+
+    From w = 1: the loss is -7/8 log s(2) - 1/8 log s(-2).
+    """
+    simulation = of("fedavg", [[(1, 0)]], rounds=1, label_smoothing=0.25)
+    [ended] = simulate.rounds(simulation, simulation.begin(stored(1.0)), 0, backend)
+    assert is_pair(ended.state.server["params"]["weight"], 1 - 0.1 * (s(2.0) - 7 / 8))
+    assert ended.loss == pytest.approx(-7 / 8 * math.log(s(2.0)) - math.log(s(-2.0)) / 8)
+    rows = ended.rows.set_index(["split", "metric"])["value"]
+    w = float(ended.state.server["params"]["weight"][0, 0])
+    assert rows["test", "loss"] == pytest.approx(-math.log(s(2 * w))), "scored as it is"
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked", "compiled"])
+def test_classes_of_a_client_can_weigh_alike(backend: str) -> None:
+    """Client 0 has class 0 thrice and class 1 once: 4 / (2 * 3) = 2/3 and 4 / (2 * 1) = 2.
+
+    The gradient of its only batch is sum w g / sum w, here (2/3 (3 * -1/2) + 2 * 1/2 * 3) / 4 = 1/2
+    at w = 0. Client 1 has one class: its gradient is as ever, 1/2.
+    """
+    held: list[Samples] = [[(1, 0), (1, 0), (1, 0), (3, 1)], [(1, 1)]]
+    simulation = of("fedavg", held, rounds=1, batch_size=4, class_weights="balanced")
+    [ended] = simulate.rounds(simulation, simulation.begin(stored(0.0)), 0, backend)
+    assert is_pair(ended.state.server["params"]["weight"], -0.05)
+    assert ended.loss == pytest.approx(math.log(2))
+    table = balanced(np.array([[3, 1, 0], [0, 0, 0]]))
+    assert table == pytest.approx(np.array([[2 / 3, 2, 1], [1, 1, 1]]))
 
 
 @pytest.mark.parametrize(("rounds", "pull"), [(1, 0.5 * (0.05 - 0)), (2, 0.0)])

@@ -66,6 +66,18 @@ def test_stacked_is_loop_to_rounding(method: str) -> None:
     assert worlds.distance(worlds.tree(loop), worlds.tree(simulation.begin())) > 1e-3
 
 
+@pytest.mark.parametrize("method", ["pfedme", "ditto", "perfedavg", "fedl2p"])
+def test_steps_with_rates_of_their_own_are_the_same_in_a_stack(method: str) -> None:
+    by_steps = {"schedule": "cosine", "schedule_by": "steps", "warmup_rounds": 2}
+    for optimizer in ({}, {"optimizer": "adamw", "momentum": 0.0}):
+        targets = {"label_smoothing": 0.1, "class_weights": "balanced"}
+        simulation = world(method, **by_steps, **targets, **optimizer)
+        loop, rows = worlds.run(simulation, "loop")
+        stacked, stacked_rows = worlds.run(simulation, "stacked")
+        assert worlds.distance(worlds.tree(stacked), worlds.tree(loop)) < 1e-10
+        assert worlds.rows_agree(stacked_rows, rows, 1e-10)
+
+
 @pytest.mark.parametrize("method", ["fedfm", "scaffold"])
 def test_debug_is_loop_to_the_bit(method: str) -> None:
     simulation = world(method, rounds=2)

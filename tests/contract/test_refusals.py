@@ -73,6 +73,12 @@ def test_what_is_refused_is_so_for_its_reason_alone() -> None:
 
 
 @pytest.mark.parametrize("method", ["fednova", "scaffold"])
+def test_a_path_at_a_rate_that_changes_is_not_known(method: str) -> None:
+    with pytest.raises(FedloomError, match="schedule_by is steps; allowed: rounds"):
+        of(method, [[(1, 0)]], schedule_by="steps")
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fednova"])
 def test_a_path_of_nesterovs_steps_is_not_known(method: str) -> None:
     with pytest.raises(FedloomError, match="nesterov is true; allowed: false"):
         of(method, [[(1, 0)]], momentum=0.5, nesterov=True)

@@ -69,6 +69,10 @@ WRONG = {
         {"training": {"augmentation": "crop-mirror"}},
         r"\.augmentation: is 'crop-mirror'; 'mirror' is no step; allowed: none, or some of ",
     ),
+    "smoothed labels": (
+        {"training": {"label_smoothing": 0.1}},
+        r"training\.label_smoothing: is 0\.1, but prostate-mri\(.*\) has masks; allowed: 0\.0, or ",
+    ),
     "two tasks": (
         {"datasets": ["digits", {"prostate-mri": {"complete": False}}]},
         r"datasets\.1\.prostate-mri: .* is for segmentation, but the study for classification; "

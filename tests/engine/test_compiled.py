@@ -49,7 +49,7 @@ def test_compiled_is_loop_to_rounding_at_any_learning_rate(programs: Callable[[]
     assert (steps % 2).any(), "the last chunk is padded"
     needed = None
     for lr in (0.1, 0.03):
-        now = replace(plan, lr=lr)
+        now = replace(plan, training=replace(plan.training, lr=lr))
         after, losses = engine.run_round(method, state, now, "compiled")
         expected, expected_losses = engine.run_round(method, state, now, "loop")
         assert worlds.distance(worlds.tree(after), worlds.tree(expected)) < 1e-10
@@ -69,7 +69,7 @@ def test_lstm_runs_uncompiled_to_the_same_numbers(programs: Callable[[], int]) -
     batches = schedule([np.arange(4), np.arange(4, 12)], [0, 1], training, 0, 1)
     arrays = Arrays(x, x[:, 0] % 3, None, dtype=torch.float64)
     roster = Roster(torch.arange(2), torch.tensor([4, 8]), (batches,))
-    plan = RoundPlan(1, (roster,), arrays, lr=0.5)
+    plan = RoundPlan(1, (roster,), arrays, replace(training, lr=0.5))
     state = engine.start(method, setting.init(0), torch.ones(2, 3, dtype=torch.int64))
     ends = [engine.run_round(method, state, plan, name)[0] for name in ("compiled", "loop")]
     assert worlds.distance(*(worlds.tree(end) for end in ends)) < 1e-10

@@ -75,7 +75,7 @@ def counted() -> tuple[State, RoundPlan]:
             ),
         ),
         arrays=Arrays(np.zeros((50, 1)), y, IDENTITY, dtype=torch.float64),
-        lr=1.0,
+        training=Training(lr=1.0),
     )
     kept = torch.arange(5, dtype=torch.float64) / 8
     server = {"w": torch.zeros((), dtype=torch.float64)}

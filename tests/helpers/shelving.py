@@ -8,6 +8,7 @@ import torch
 
 from fl.base import identity
 from fl.engine.evaluate import as_rows
+from fl.store.layout import WEIGHTS
 from fl.store.store import Store
 
 CODE = {"core": "c0de", "method": "c0de", "model": "c0de", "dataset": "d-1", "partition": "p-1"}
@@ -37,7 +38,7 @@ def add(
         **{"seconds": value, "execution": {"backend": "loop"}},
     }
     rows = as_rows([(r, 0, "train", "global", "loss", value + r / 3, 10) for r in range(1, 51)])
-    with store.open(run, need_weights=weights) as work:
+    with store.open(run, (WEIGHTS,) if weights else ()) as work:
         assert work is not None
         tree = {"w": torch.full((3,), value)} if weights else None
         assert work.finish(record, rows, tree)

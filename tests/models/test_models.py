@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -204,7 +206,8 @@ def both_backends(method, made, x, y):
         schedule(samples, [0, 1], training, 0, 1, keyed=made.random) for _ in built.passes
     )
     roster = Roster(torch.arange(2), torch.tensor([4, 8]), batches)
-    plan = RoundPlan(1, (roster,), Arrays(x, y, identity, dtype=torch.float64), lr=0.05)
+    arrays = Arrays(x, y, identity, dtype=torch.float64)
+    plan = RoundPlan(1, (roster,), arrays, replace(training, lr=0.05))
     begun = engine.start(built, made.init(0), torch.ones(2, 4, dtype=torch.int64))
     ends = []
     for backend in ("loop", "stacked"):

@@ -13,12 +13,14 @@ from typing import Any
 import pandas as pd
 import planning
 import pytest
+from sklearn.metrics import f1_score, recall_score
 
 import fl
 from fl.base.errors import FedloomError
 from fl.cli import main
 from fl.notebook import bar, kernel, training
 from fl.plan import plan
+from fl.store import maintenance
 from fl.store.store import Store
 
 CALL: dict[str, Any] = {
@@ -82,6 +84,41 @@ def test_without_a_config_folder_results_lie_in_the_working_directory(
     monkeypatch.chdir(tmp_path)
     [run] = ids(fl.run(methods=["local"], **{**CALL, "rounds": 1}))
     assert Store(Path("results/runs")).has_weights(run)
+
+
+def test_a_study_has_metrics_of_predictions_that_are_kept(lab: Path) -> None:
+    """scikit-learn says of each client what the tables have; no weights are needed for it."""
+    metrics = ["macro_f1", "auroc", "calibration_error", "per_class_accuracy"]
+    plain = fl.run(methods=["fedavg", "ditto"], **CALL, keep_weights=False)
+    call = {**CALL, "metrics": metrics}
+    result = fl.run(methods=["fedavg", "ditto"], **call, keep_weights=False)
+    assert ids(result) == ids(plain), "no run has another name, but is trained again"
+    store = Store(Path(result.settings.store))
+    assert not any(map(store.has_weights, ids(result)))
+    assert all(maintenance.problems(store, run) == [] for run in ids(result))
+    rows = result.curves().query("method == 'ditto'")
+    for client, seen in result.predictions("ditto").groupby("client"):
+        told = rows[rows["client"] == client].query("round == 6").set_index("metric")["value"]
+        labels = sorted(set(seen["label"]))
+        each = recall_score(seen["label"], seen["predicted"], labels=labels, average=None)
+        for label, share in zip(labels, each, strict=True):
+            assert told[f"accuracy_of_class_{label}"] == share
+        f1 = f1_score(seen["label"], seen["predicted"], labels=labels, average="macro")
+        assert told["macro_f1"] == pytest.approx(f1)
+        assert told["accuracy"] == (seen["label"] == seen["predicted"]).mean()
+        assert 0 <= told["calibration_error"] <= 1
+    page = result.report().read_text()
+    assert "macro f1" in page and "class 0" in page and "Areas under the ROC curve" in page
+    with pytest.raises(FedloomError, match="unknown split 'train'; allowed: test, val"):
+        result.predictions("fedavg", split="train")
+    counts = result.confusion("ditto")
+    kept = fl.run(methods=["fedavg", "ditto"], **call, keep_weights=True)
+    kept_ditto = fl.run(methods=["ditto"], **{**CALL, "keep_weights": True})
+    assert kept_ditto.model("ditto", client=0).training is False
+    pd.testing.assert_frame_equal(kept_ditto.confusion("ditto"), counts)
+    pd.testing.assert_frame_equal(kept.predictions("ditto"), result.predictions("ditto"))
+    with pytest.raises(FedloomError, match="metrics: are of the final round, and scored is best"):
+        fl.run(methods=["fedavg"], **call, scored="best")
 
 
 def test_predictions_are_those_behind_the_recorded_metrics(lab: Path) -> None:

@@ -44,7 +44,7 @@ def bundle(
     return Bundle(
         bundle=name,
         title=f"{name} on here",
-        runs=[Member(f"{name}{seed}", spec, {}, None, False) for seed in range(runs)],
+        runs=[Member(f"{name}{seed}", spec, {}, [], None, []) for seed in range(runs)],
         dataset=data,
         partition=f"{data}-partition",
         after=list(after),

@@ -16,7 +16,6 @@ from fl.plan import config as config_files
 from fl.plan import fingerprint, plan, plan_files, specs
 from fl.plan.expand import expand
 from fl.plan.published_cells import published_cells
-from fl.pytorch import tensorboard
 
 STUDY: dict[str, Any] = {
     "datasets": [{"synthetic": {"clients": 3, "samples": 30}}],
@@ -209,8 +208,8 @@ def test_a_bundle_names_what_it_needs(config: Path):
     by = {run["method"]: found.bundles[run["bundle"]] for run in found.studies["a"]["runs"]}
     assert by["ft"]["after"] == [by["fedavg"]["bundle"]]
     assert by["fedavg"]["after"] == []
-    assert [m["keep_weights"] for m in by["fedavg"]["runs"]] == [True, True]
-    assert [m["keep_weights"] for m in by["ft"]["runs"]] == [False, False]
+    assert [m["keep"] for m in by["fedavg"]["runs"]] == [["final.safetensors"]] * 2
+    assert [m["keep"] for m in by["ft"]["runs"]] == [[], []]
     assert [m["start"] for m in by["ft"]["runs"]] == [m["run"] for m in by["fedavg"]["runs"]]
     assert by["ft"]["dataset"] in found.datasets
     assert by["ft"]["partition"] in found.partitions
@@ -466,16 +465,24 @@ def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
     assert "\n1 start" not in said, "minutes of work are for all cores"
 
 
-def test_tensorboard_is_asked_for_where_it_is(config: Path, monkeypatch):
-    monkeypatch.setattr(tensorboard, "there", lambda: False)
-    asked = {"tensorboard": True}
-    problem = "tensorboard: is true, but the package tensorboard is not installed; allowed: `pip"
+def test_other_programs_are_told_where_they_are_installed(config: Path, monkeypatch):
+    monkeypatch.setattr(config_files.importlib.util, "find_spec", lambda name: None)
+    asked = {"log": ["mlflow"]}
+    problem = "log.0: is mlflow, which is not installed; allowed: `pip install mlflow`"
     assert f"a.yaml: execution.{problem}" in refused(config, execution=asked)
-    (config / "config.yaml").write_text("studies: [a]\nexecution: {tensorboard: true}\n")
+    (config / "config.yaml").write_text("studies: [a]\nexecution: {log: [mlflow]}\n")
     study(config)
     with pytest.raises(ConfigError) as error:
         plan.make(config)
     assert f"config.yaml: execution.{problem}" in str(error.value)
+
+
+def test_a_run_that_is_to_stop_early_needs_validation_samples(config: Path):
+    scheme = {"dirichlet": {"clients": 4, "alpha": 1.0, "val": 0.0}}
+    said = refused(config, partitions=[scheme], training={"early_stopping": 3})
+    assert (
+        "training.early_stopping: is set, but dirichlet" in said and "no validation samples" in said
+    )
 
 
 def test_a_grid_without_validation_samples_is_refused(config: Path):
@@ -486,6 +493,52 @@ def test_a_grid_without_validation_samples_is_refused(config: Path):
     )
     scheme["dirichlet"]["val"] = 0.1
     assert len(runs(config, partitions=[scheme], **changes)) == 4
+
+
+SEARCH = {"lr": {"log_uniform": [1e-4, 1], "draws": 8}, "mu": {"uniform": [0, 2], "draws": 8}}
+
+
+def test_keys_are_drawn_together_and_more_draws_go_on_from_the_first(config: Path):
+    made = runs(config, methods={"fedprox": SEARCH}, seeds=[0])
+    points = [run.grid for run in made]
+    assert len({run.id for run in made}) == 8 and [*points[0]] == ["lr", "mu"]
+    for point in points:
+        assert 1e-4 <= point["lr"] <= 1 and 0 <= point["mu"] <= 2
+        assert all(value == float(f"{value:.3g}") for value in point.values())
+    rates = sorted(point["lr"] for point in points)
+    assert rates[1] < 1e-2 < rates[-2], "as many in each half of the logarithm, about"
+    fewer = {key: {**search, "draws": 3} for key, search in SEARCH.items()}
+    swept = {**fewer, "momentum": [0.0, 0.5]}
+    methods = {"fedprox": swept, "other": {"method": "fedprox", **fewer}}
+    both = runs(config, methods=methods, seeds=[0])
+    again = [{k: run.grid[k] for k in ("lr", "mu")} for run in both if run.label == "other"]
+    assert again == points[:3]
+    assert sum(run.label == "fedprox" for run in both) == 6, "each with both momenta"
+    other = runs(config, methods={"fedprox": SEARCH}, seeds=[0], search_seed=1)
+    assert not {str(run.grid) for run in other} & set(map(str, points))
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        ({"lr": {"log_uniform": [1e-4, 1]}}, "fedprox.lr.draws: is missing"),
+        ({"lr": {"draws": 8}}, "lr: has 0 distributions; allowed: one of uniform, log_uniform"),
+        ({"lr": {"uniform": [1, 1], "draws": 8}}, "lr.uniform: is [1.0, 1.0]; allowed: two num"),
+        ({"lr": {"log_uniform": [0, 1], "draws": 8}}, "lower one first, above 0"),
+        ({"lr": {"uniform": [0.1, 0.101], "draws": 8}}, "lr.uniform: is [0.1, 0.101], in which 8"),
+        ({"lr": {"uniform": [-2, -1], "draws": 8}}, "cannot be; allowed: a list of values; each a"),
+        ({"optimizer": {"uniform": [0, 1], "draws": 8}}, "each one of sgd, adam, adamw"),
+        ({"local_epochs": {"uniform": [1, 9], "draws": 8}}, "local_epochs: is drawn, and"),
+        (
+            {**SEARCH, "mu": {"uniform": [0, 2], "draws": 4}},
+            "fedprox.mu.draws: is 4, and 8 for lr, which is drawn together with it; allowed: 8",
+        ),
+    ],
+)
+def test_a_search_that_is_not_understood_is_refused(
+    config: Path, search: dict[str, Any], said: str
+):
+    assert said in refused(config, methods={"fedprox": search})
 
 
 @pytest.mark.parametrize("kind", ["studies", "bundles"])

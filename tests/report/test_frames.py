@@ -96,6 +96,8 @@ def test_curves_go_on_where_the_start_ended(tmp_path):
     assert list(frame) == over_rounds.CURVE_COLUMNS
     assert frame.query("metric == 'loss'")["value"].tolist() == [2.0, 2.0]
     told = frame.query("metric == 'accuracy'").drop_duplicates(["method", "round"], keep="last")
+    # Each of `write_run` takes 1.5 seconds; `ft` has one round, after those of `avg`.
+    assert told["seconds"].tolist() == [0.75, 1.5, 1.5, 3.0]
     lines = told[["method", "round", "value", "bytes"]].values.tolist()
     assert [line[:3] for line in lines] == [
         ["avg", 1, 0.3],

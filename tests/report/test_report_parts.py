@@ -77,6 +77,26 @@ def test_many_settings_stand_below_each_other(n, corner, tmp_path):
     assert rows["clients=3"] == ["50.0"] if n > 6 else rows["fedavg"] == ["50.0"] * 6
 
 
+def test_runs_that_stopped_early_are_named_and_their_curve_ends_with_the_first(tmp_path):
+    """Seed 0 stops after round 2, seed 1 after 3; the final values are 0.5 and 0.7."""
+    given = told(["digits"])
+    given["entries"]["fedavg"]["training"] |= {"rounds": [5], "early_stopping": [1]}
+    values = {0: [0.4, 0.5], 1: [0.6, 0.9, 0.7]}
+    for seed, each in values.items():
+        rows = [row for t, v in enumerate(each, 1) for row in clients([v], round=t)]
+        write_run(tmp_path / "runs", f"a{seed}", rows)
+    runs = [entry(f"a{seed}", "fedavg", seed=seed) for seed in values]
+    facts = facts_of(tmp_path, *runs, **given)
+    table = method_tables.main_table(facts)
+    assert table.caption.endswith(
+        " Stopped early on validation data: fedavg after 2 to 3 of 5 rounds."
+    )
+    assert shown(table)["fedavg"][0].startswith("60.0")
+    line = over_rounds.over_seeds(facts.rows, facts.runs, "accuracy")
+    assert line["round"].tolist() == [1, 2]
+    assert line["mean"].tolist() == pytest.approx([0.5, 0.7])
+
+
 def _folded(sections: list[Section]) -> list[Table]:
     folds = [b for s in sections for b in s.blocks if isinstance(b, Fold)]
     return [b for fold in folds for b in fold.blocks if isinstance(b, Table)]

@@ -22,6 +22,7 @@ from killing import running
 
 from fl.base.errors import DataError, FedloomError
 from fl.store import checkpoint, lease
+from fl.store.layout import PREDICTIONS, WEIGHTS
 from fl.store.store import Store
 
 RUN = "fedavg-0a1b"
@@ -42,7 +43,7 @@ def store_of(root: Path, patience: float = 60.0) -> Store:
 
 def compute(root: Path, value: float = 1.0, weights: bool = False) -> bool:
     """What a job does: resume or start, save, finish. Whether it had to."""
-    with store_of(root).open(RUN, need_weights=weights) as work:
+    with store_of(root).open(RUN, (WEIGHTS,) if weights else ()) as work:
         if work is None:
             return False
         found = checkpoint.load_latest(work.checkpoints)
@@ -178,7 +179,7 @@ def test_one_that_appeared_meanwhile_is_kept_and_gets_what_it_lacks(
     result.parent.mkdir()
     finished(tmp_path / "other", 2.0, weights=bool(ours)).rename(result)
     (tmp_path / "other").rmdir()
-    assert store_of(tmp_path).publish(RUN, result, bool(ours)) is bool(added)
+    assert store_of(tmp_path).publish(RUN, result) is bool(added)
     assert store_of(tmp_path).has_weights(RUN) is bool(there or added)
     is_whole(tmp_path, 1.0, weights=2.0 if added else 1.0)
 
@@ -190,13 +191,29 @@ def finished(root: Path, value: float, weights: bool = False) -> Path:
 
 def test_a_run_without_weights_gets_them_when_they_are_needed(tmp_path: Path) -> None:
     compute(tmp_path, 1.0)
-    with store_of(tmp_path).open(RUN, need_weights=True) as work:
+    with store_of(tmp_path).open(RUN, (WEIGHTS,)) as work:
         assert work is not None
         is_whole(tmp_path, 1.0)
         assert work.finish(RECORD, rows_of(2.0), weights_of(2.0))
     is_whole(tmp_path, 1.0, weights=2.0)
     assert store_of(tmp_path).has_weights(RUN)
     assert names(tmp_path) == [RUN]
+
+
+def test_a_run_gets_predictions_and_weights_one_after_the_other(tmp_path: Path) -> None:
+    compute(tmp_path, 1.0)
+    store, seen = store_of(tmp_path), pd.DataFrame({"client": [0, 1], "score_0": [0.5, 1.0]})
+    with store.open(RUN, (PREDICTIONS,)) as work:
+        assert work is not None and work.finish(RECORD, rows_of(2.0), predictions=seen)
+    pd.testing.assert_frame_equal(store.predictions(RUN), seen)
+    assert not store.has(RUN, (PREDICTIONS, WEIGHTS))
+    with store.open(RUN, (PREDICTIONS, WEIGHTS)) as work:
+        assert work is not None
+        assert work.finish(RECORD, rows_of(3.0), weights_of(3.0), predictions=seen + 1)
+    is_whole(tmp_path, 1.0, weights=3.0)
+    pd.testing.assert_frame_equal(store.predictions(RUN), seen)
+    with store.open(RUN, (PREDICTIONS, WEIGHTS)) as work:
+        assert work is None
 
 
 @pytest.mark.parametrize("start", ["nothing", "without weights"])
@@ -233,7 +250,7 @@ def test_killed_at_every_touch_of_the_disk(start: str, tmp_path: Path) -> None:
 
 def test_a_full_disk_keeps_the_checkpoints(small_disk: Path) -> None:
     store = store_of(small_disk)
-    with store.open(RUN, need_weights=True) as work:
+    with store.open(RUN, (WEIGHTS,)) as work:
         assert work is not None
         checkpoint.save(work.checkpoints, 1, weights_of(1), {}, rows_of(1))
         with pytest.raises(FedloomError, match=rf"{RUN}.partial.*: the disk is full; free some"):

@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import planning
 import pytest
 import torch
 from planning import Planned
 
 from fl import __main__
+from fl.base.errors import Where
 from fl.data import partition
 from fl.engine.simulation import Simulation
+from fl.store.run_check import check_whole
 from fl.train import environment
 
 Plan = Callable[..., Planned]
@@ -476,6 +479,42 @@ def test_a_run_that_diverges_is_recorded_as_such(planned: Plan) -> None:
     before = written(study.root / "runs")
     assert study.train("fedavg") == 0
     assert written(study.root / "runs") == before
+
+
+def test_a_run_stops_early_and_leaves_its_stack(
+    planned: Plan, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    training = {**planning.STUDY["training"], "rounds": 30, "lr": 0.2, "evaluate_every": 2}
+    whole = planned(seeds=[0, 1, 2], training=training)
+    early = planning.make(
+        tmp_path_factory.mktemp("early"),
+        seeds=[0, 1, 2],
+        training={**training, "early_stopping": 5},
+    )
+    assert whole.train("fedavg") == 0
+    with planning.signalled(8):
+        assert early.train("fedavg") == 75
+    assert early.train("fedavg") == 0
+    ends = []
+    for run, longer in zip(early.runs("fedavg"), whole.runs("fedavg"), strict=True):
+        record, rows = early.store().record(run), whole.store().metrics(longer)
+        scores = rows[(rows["split"] == "val") & (rows["metric"] == "accuracy")]
+        best, value, end = 0, -1.0, 30
+        for number, mean in scores.groupby("round")["value"].mean().items():
+            if mean > value:
+                best, value = number, mean
+            elif number - best >= 5:
+                end = number
+                break
+        assert (record["state"], record["rounds"]) == ("complete", end)
+        assert f"no round was better than round {best}" in record["note"] or end == 30
+        there = early.store().metrics(run)
+        assert there["round"].max() == end
+        pd.testing.assert_frame_equal(there, rows[rows["round"] <= end])
+        check_whole(record, Where("run.json"))
+        ends.append(end)
+    assert len(set(ends)) > 1 and min(ends) < 30, ends
+    assert "stretches" in record["execution"] and len(record["execution"]["stretches"]) == 2
 
 
 @pytest.mark.parametrize("key", ["core", "partition"])

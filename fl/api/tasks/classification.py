@@ -16,23 +16,44 @@ from fl.api.mixed_labels import MIXED, mixed_labels
 from fl.api.task import DEFAULT, Task, means, weighted_mean
 from fl.pytorch.folding import whole
 
+CLASS_WEIGHT, SMOOTHING = "class_weight", "smoothing"
+"""In batches of runs that ask for them, [b] each: `class_weights` and `label_smoothing` of
+`fl.api.training.Training`.
+"""
+
 
 def classification_loss(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
     """The weighted mean cross-entropy.
 
-    Labels are mixed where the batch says how, see `fl.api.mixed_labels`.
+    Labels are mixed where the batch says how, see `fl.api.mixed_labels`; mixed or not, they are
+    smoothed, and samples weigh by their own class, where it says so.
 
     Args:
         outputs: [b, classes].
     """
+    weight, smoothing = batch["weight"], batch.get(SMOOTHING)
+    if CLASS_WEIGHT in batch:
+        weight = weight * batch[CLASS_WEIGHT]
     if mixes := batch.get(MIXED):
         shares = mixed_labels(batch["y"], outputs, mixes)
-        return weighted_mean(F.cross_entropy(outputs, shares, reduction="none"), batch)
-    return whole(_mean, outputs, batch["y"], batch["weight"])
+        values = F.cross_entropy(outputs, shares, reduction="none")
+        return weighted_mean(_smoothed(values, outputs, smoothing), {"weight": weight})
+    more = () if smoothing is None else (smoothing,)
+    return whole(_mean, outputs, batch["y"], weight, *more)
 
 
-def _mean(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
-    return weighted_mean(cross_entropy(outputs, labels), {"weight": weight})
+def _mean(
+    outputs: Tensor, labels: Tensor, weight: Tensor, smoothing: Tensor | None = None
+) -> Tensor:
+    values = _smoothed(cross_entropy(outputs, labels), outputs, smoothing)
+    return weighted_mean(values, {"weight": weight})
+
+
+def _smoothed(values: Tensor, outputs: Tensor, smoothing: Tensor | None) -> Tensor:
+    """(1 - e) v - e/C sum_c log softmax(z)_c, as cross-entropy is linear in the target."""
+    if smoothing is None:
+        return values
+    return (1 - smoothing) * values - smoothing * outputs.log_softmax(-1).mean(-1)
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
