@@ -163,6 +163,8 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--planned", action="store_true", help="as Snakemake planned it, not as config is now"
         )
+        if name == "show":
+            sub.add_argument("--table", help="one table of its report, in Markdown, such as paired")
     for name, help in (
         ("tables", "the tables of a study, and what DVC shows of them"),
         ("download", "the raw files of a planned data set"),
@@ -346,6 +348,13 @@ def _show(parsed: argparse.Namespace) -> None:
     from fl.report import summaries, tables
 
     settings, study = _asked(parsed)
+    if parsed.table:
+        from fl import report
+
+        results, store = Path(settings.results), readable(settings.store).root
+        for line in report.table(parsed.study, parsed.table, results, store, study).splitlines():
+            say(line)
+        return
     rows, runs = tables.collect(study, readable(settings.store).root)
     seen = summaries.summarise(rows, runs, study["metric"])
     # To summarise nothing takes as long as to summarise what there is.
