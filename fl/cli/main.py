@@ -165,6 +165,9 @@ def _parser() -> argparse.ArgumentParser:
         )
         if name == "show":
             sub.add_argument("--table", help="one table of its report, in Markdown, such as paired")
+    sub = command("tracks", _tracks, "the kept comparison of all methods, in Markdown")
+    sub.add_argument("track", nargs="?", help="the ranking of one track (default: all at a glance)")
+
     for name, help in (
         ("tables", "the tables of a study, and what DVC shows of them"),
         ("download", "the raw files of a planned data set"),
@@ -365,6 +368,18 @@ def _show(parsed: argparse.Namespace) -> None:
         say(line)
     page = Path(settings.results) / "report" / f"{parsed.study}.html"
     say(f"report: {page}" if page.exists() else f"no report yet: python -m fl report {page.stem}")
+
+
+def _tracks(parsed: argparse.Namespace) -> None:
+    from fl.report import markdown, track_page, tracks
+
+    table = tracks.kept(parsed.config)
+    known = table["track"].unique()
+    if parsed.track and parsed.track not in known:
+        raise unknown(Where("the command line"), "track", parsed.track, known)
+    shown = track_page.ranking(table, parsed.track) if parsed.track else track_page.overview(table)
+    for line in markdown.to_markdown(shown).splitlines():
+        say(line)
 
 
 def _report(parsed: argparse.Namespace) -> None:

@@ -126,12 +126,40 @@ def compared(
                 if not reason and metric in SHARES:
                     errors = 1 - wide.loc[gain.index, [first, other]].mean()
                     reason = CEILING if (errors < 1 / samples).all() else ""
-                about = {"other": other, "unit": unit, "reason": reason}
-                records.append(key | about | _statistics(gain, unit, metric, reason))
+                about = {"other": other, "unit": unit} | _clients(gain, metric)
+                units = gain.groupby(["draw", "seed"]).mean().groupby(unit).mean()
+                records.append(key | about | tested(units.tolist(), reason))
     frame = pd.DataFrame(records, columns=[c for c in COLUMNS if c not in ("p_holm", "verdict")])
-    frame["p_holm"] = holm(frame["p"].astype(float).tolist())
-    frame["verdict"] = [_verdict(row, metric) for row in frame.to_dict("records")]
-    return frame[COLUMNS]
+    return judged(frame, rising(metric))[COLUMNS]
+
+
+def judged(frame: pd.DataFrame, more_is_better: bool = True) -> pd.DataFrame:
+    """A table of comparisons (``difference``, ``p`` and ``reason``, as `tested` gives them) with
+    ``p_holm``, corrected over all its rows, and ``verdict``.
+    """
+    frame = frame.assign(p_holm=holm(frame["p"].astype(float).tolist()))
+    told = [_verdict(row, more_is_better) for row in frame.to_dict("records")]
+    return frame.assign(verdict=pd.Series(told, frame.index, dtype=object))
+
+
+def tested(differences: Sequence[float], reason: str = "") -> dict[str, Any]:
+    """``n``, ``difference`` (the mean), ``low``, ``high``, ``p``, ``reason``.
+
+    Args:
+        differences: Of two methods, one of each unit.
+        reason: Why they are not tested, if they are not.
+    """
+    low, high = interval(differences)
+    p = math.nan if reason else sign_flips(differences)
+    mean = float(np.mean(differences))
+    return {
+        "n": len(differences),
+        "difference": mean,
+        "low": low,
+        "high": high,
+        "p": p,
+        "reason": reason,
+    }
 
 
 def _pairs(
@@ -156,26 +184,16 @@ def _twin(
     return ""
 
 
-def _statistics(gain: pd.Series, unit: str, metric: str, reason: str) -> dict[str, Any]:
-    """Of differences that are indexed by draw, seed and client."""
-    units = gain.groupby(["draw", "seed"]).mean().groupby(unit).mean()
+def _clients(gain: pd.Series, metric: str) -> dict[str, Any]:
+    """Shares of clients, of differences that are indexed by draw, seed and client."""
     clients = gain.groupby(["draw", "client"]).mean() * (1 if rising(metric) else -1)
-    low, high = interval(units.tolist())
     # Means of equal accuracies may differ in their last bit; a real difference never is so small.
-    return {
-        "n": len(units),
-        "difference": units.mean(),
-        "low": low,
-        "high": high,
-        "better": (clients > 1e-12).mean(),
-        "worse": (clients < -1e-12).mean(),
-        "p": math.nan if reason else sign_flips(units.tolist()),
-    }
+    return {"better": (clients > 1e-12).mean(), "worse": (clients < -1e-12).mean()}
 
 
-def _verdict(row: dict[Hashable, Any], metric: str) -> str:
+def _verdict(row: dict[Hashable, Any], more_is_better: bool) -> str:
     if row["reason"]:
         return UNINFORMATIVE
     if not row["p_holm"] <= LEVEL:
         return OPEN
-    return AHEAD if (row["difference"] > 0) == rising(metric) else BEHIND
+    return AHEAD if (row["difference"] > 0) == more_is_better else BEHIND
