@@ -374,9 +374,13 @@ def _tracks(parsed: argparse.Namespace) -> None:
     from fl.report import markdown, track_page, tracks
 
     table = tracks.kept(parsed.config)
-    known = table["track"].unique()
+    known = [name.removeprefix(tracks.PREFIX) for name in tracks.studies(parsed.config)]
+    known = list(dict.fromkeys([*table["track"], *known]))
     if parsed.track and parsed.track not in known:
         raise unknown(Where("the command line"), "track", parsed.track, known)
+    if parsed.track and parsed.track not in set(table["track"]):
+        say("No results of this track are kept.")
+        return
     shown = track_page.ranking(table, parsed.track) if parsed.track else track_page.overview(table)
     for line in markdown.to_markdown(shown).splitlines():
         say(line)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError
-from fl.base.schema import SETTING, UNSEEN
+from fl.base.schema import MISSING, SETTING, UNSEEN
 from fl.report import claims, summaries
 
 FILE = Path("published") / "tracks.csv"
@@ -69,7 +69,7 @@ def kept(folder: Path) -> pd.DataFrame:
 def measured(
     track: str, starts: Mapping[str, str], rows: pd.DataFrame, runs: pd.DataFrame
 ) -> pd.DataFrame:
-    """The lines of a track, of all runs that are complete.
+    """The lines of a track, of every draw of which no run is missing.
 
     Args:
         starts: By entry, the one that it starts from.
@@ -80,6 +80,7 @@ def measured(
     last = summaries.final(rows, "accuracy", split)
     seen = seen.merge(last.groupby([*SETTING, "method"], as_index=False)["n"].mean())
     places = runs["partition"].drop_duplicates().tolist()
+    runs = runs[~runs["partition"].isin(runs.loc[runs["state"] == MISSING, "partition"])]
     chosen = runs[runs["selected"]].drop_duplicates([*SETTING, "method"])
     costs = _costs(chosen, starts)
     about = chosen.assign(bytes=costs["bytes"], operations=costs["operations"])
@@ -102,6 +103,8 @@ def _costs(runs: pd.DataFrame, starts: Mapping[str, str]) -> pd.DataFrame:
         return float(row["rounds"] * (row["participants"] * row["flops"] + row["flops_server"]))
 
     there = runs[runs["traffic"].notna()]
+    if there.empty:
+        return pd.DataFrame({"bytes": math.nan, "operations": math.nan}, runs.index)
     each = there.apply(computed, axis=1)
     mean = each.groupby(there["method"]).mean().to_dict()
 
