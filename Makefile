@@ -73,7 +73,8 @@ compare: $(VENV)/run.stamp ## METHOD=name: one method beside all that docs/compa
 ifdef METHOD
 	OMP_NUM_THREADS=1 $(BIN)/python -m fl.notebook.compare $(METHOD)
 else
-	OMP_NUM_THREADS=1 $(BIN)/snakemake --keep-going --config studies=$(subst $(space),$(comma),$(strip $(TRACKS)))
+	OMP_NUM_THREADS=1 $(BIN)/snakemake --keep-going $(TRACKS:%=results/tables/%.parquet) \
+		--config studies=$(subst $(space),$(comma),$(strip $(TRACKS)))
 	$(BIN)/python -m fl.cli.comparison
 endif
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,13 @@ TRACK: dict[str, Any] = {
         "local": None,
         "fedavg": None,
         "fedavg-start": {"method": "fedavg", "rounds": 2},
-        "fedavg-ft": {"method": "finetune", "start": "fedavg-start", "rounds": 1, "lr": 0.1},
+        "fedavg-ft": {
+            "method": "finetune",
+            "start": "fedavg-start",
+            "rounds": 1,
+            "lr": 0.1,
+            "title": "FedAvg-FT",
+        },
     },
     "baseline": "fedavg-ft",
 }
@@ -64,6 +71,19 @@ def test_a_method_is_compared_with_what_is_kept(lab: Path, capsys: pytest.Captur
     before = kept[kept["method"] == "fedavg-ft"].reset_index(drop=True)
     assert own["accuracy"].tolist() == pytest.approx(before["accuracy"].tolist(), abs=1e-6)
     assert own["operations"].tolist() == pytest.approx(before["operations"].tolist())
+
+
+def test_the_page_and_its_pictures_are_written(lab: Path) -> None:
+    (lab / "docs").mkdir()
+    page = lab / "docs" / "comparison.md"
+    page.write_text("Tracks:\n\n<!-- fl tracks tiny -->\n<!-- end -->\n\nThe end.\n")
+    assert comparison.main() == 0
+    head, table, end = re.split(r"<!-- .*? -->\n", page.read_text())
+    assert (head, end) == ("Tracks:\n\n", "\nThe end.\n")
+    rows = [line.split(" | ")[0] for line in table.splitlines()[4:]]
+    assert sorted(rows) == ["| FedAvg (control)", "| FedAvg-FT (control)", "| Local (control)"]
+    names = {path.stem for path in (lab / "docs" / "comparison").glob("*.svg")}
+    assert names == {"overview", "tiny-ranks", "tiny-bytes", "tiny-operations"}
 
 
 def test_a_fedavg_that_is_not_as_kept_is_told_of(lab: Path) -> None:
