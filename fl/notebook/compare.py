@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fl.base.errors import FedloomError, unknown
+from fl.notebook import classes
 from fl.notebook.keys import CALL
 from fl.notebook.plainly import plainly
 from fl.notebook.run import FOLDER, run
@@ -46,7 +47,7 @@ class Comparison:
     def _track(self, track: str) -> str:
         scores = tracks.values(self.lines, track)
         if self.method not in scores:
-            return f"{track}: no run of {self.method} came to its end"
+            return f"{track}: nothing of {self.method} to compare: its runs score no client here"
         places = tracks.ranks(scores)
         place = int((places < places[self.method]).sum()) + 1
         mean = number(scores[self.method].mean(), "accuracy")
@@ -57,11 +58,11 @@ class Comparison:
         here = self.table[self.table["track"] == track]
         base = here[here["other"] == tracks.BASELINE]
         for row in base.to_dict("records"):
-            low, high, mean = (
-                number(row[key], "accuracy", signed=True) for key in ("low", "high", "difference")
+            gain, low, high = (
+                number(row[key], "accuracy", signed=True) for key in ("difference", "low", "high")
             )
             holm = probability(row["p_holm"])
-            head += f"; from {row['other']} {mean} ({low} to {high}), p {holm}: {row['verdict']}"
+            head += f"; from {row['other']} {gain} ({low} to {high}), p {holm}: {row['verdict']}"
         for verdict in (claims.AHEAD, claims.BEHIND, claims.OPEN, claims.UNINFORMATIVE):
             others = here.loc[here["verdict"] == verdict, "other"].tolist()
             head += f"\n  {verdict}: {', '.join(others)}" if others else ""
@@ -98,13 +99,15 @@ def compare(
     named = {name.removeprefix(tracks.PREFIX): name for name in tracks.studies(folder)}
     if only is not None and only not in named:
         raise unknown(CALL / "only", "track", only, named)
-    label = method if isinstance(method, str) else method.__name__.lower()
-    lines, remarks = [], []
+    label = method if isinstance(method, str) else classes.label(method)
+    lines: list[pd.DataFrame] = []
+    remarks: list[str] = []
     for track in [only] if only else [t for t in named if t in set(kept["track"])]:
         here, points = _trained(folder, named[track], label, method, keys, progress)
-        others = kept[(kept["track"] == track) & (kept["method"] != label)]
-        lines += [others, here[here["method"] == label]]
-        remarks += _checked(track, kept[kept["track"] == track], here)
+        there = kept[kept["track"] == track]
+        here = here[here["draw"].isin(there["draw"])]
+        lines += [there[there["method"] != label], here[here["method"] == label]]
+        remarks += _checked(track, there, here)
         if points > 4:
             remarks.append(f"{track}: {label} had {points} grid points, the others four")
     joined = pd.concat(lines, ignore_index=True)
