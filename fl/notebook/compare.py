@@ -17,7 +17,7 @@ from fl.notebook.keys import CALL
 from fl.notebook.plainly import plainly
 from fl.notebook.run import FOLDER, run
 from fl.plan.config import read_yaml
-from fl.report import claims, result_files, tracks
+from fl.report import result_files, tracks
 from fl.report.cells import number, probability
 
 
@@ -63,9 +63,9 @@ class Comparison:
             )
             holm = probability(row["p_holm"])
             head += f"; from {row['other']} {gain} ({low} to {high}), p {holm}: {row['verdict']}"
-        for verdict in (claims.AHEAD, claims.BEHIND, claims.OPEN, claims.UNINFORMATIVE):
-            others = here.loc[here["verdict"] == verdict, "other"].tolist()
-            head += f"\n  {verdict}: {', '.join(others)}" if others else ""
+        for (verdict, reason), group in here.groupby(["verdict", "reason"], sort=False):
+            why = f" ({reason})" if reason else ""
+            head += f"\n  {verdict}{why}: {', '.join(group['other'])}"
         return head
 
 

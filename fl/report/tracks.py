@@ -88,6 +88,8 @@ def measured(
     table = seen[seen["mean"].notna() & ~seen["method"].str.endswith(START)].merge(about)
     table = table.assign(track=track, draw=table["partition"].map(places.index))
     table = table.rename(columns={"mean": "accuracy", "n": "samples"})
+    # As they are kept, so that what is equal is seen to be.
+    table = table.round({"accuracy": 6, "worst_tenth": 6, "samples": 1})
     return table[[*COLUMNS]].astype(COLUMNS)
 
 
@@ -119,8 +121,7 @@ def _costs(runs: pd.DataFrame, starts: Mapping[str, str]) -> pd.DataFrame:
 def write(folder: Path, table: pd.DataFrame) -> Path:
     """Write the kept table, a track's lines in the order of methods and draws."""
     path = folder / FILE
-    shown = table.round({"accuracy": 6, "worst_tenth": 6, "samples": 1})
-    shown = shown.astype({"bytes": "int64", "operations": "int64"})
+    shown = table.astype({"bytes": "int64", "operations": "int64"})
     path.write_text(shown.to_csv(index=False, lineterminator="\n"), encoding="utf-8")
     return path
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import fl
+from fl.api import Method, Setting, declare, recipe
 from fl.base.errors import FedloomError
 from fl.cli import comparison
 from fl.notebook import compare
@@ -38,6 +39,14 @@ TRACK: dict[str, Any] = {
     },
     "baseline": "fedavg-ft",
 }
+
+
+@declare("global")
+class PlainMean:
+    """What FedAvg is."""
+
+    def build(self, setting: Setting) -> Method:
+        return recipe(setting)
 
 
 @pytest.fixture
@@ -71,6 +80,13 @@ def test_a_method_is_compared_with_what_is_kept(lab: Path, capsys: pytest.Captur
     before = kept[kept["method"] == "fedavg-ft"].reset_index(drop=True)
     assert own["accuracy"].tolist() == pytest.approx(before["accuracy"].tolist(), abs=1e-6)
     assert own["operations"].tolist() == pytest.approx(before["operations"].tolist())
+
+
+def test_a_class_that_does_nothing_new_is_uninformative(lab: Path) -> None:
+    measured = fl.compare(PlainMean, only="tiny", progress=False)
+    assert set(measured.table["reason"]) == {"plain-mean equals fedavg"}
+    said = "uninformative (plain-mean equals fedavg): local, fedavg, fedavg-ft"
+    assert said in repr(measured)
 
 
 def test_the_page_and_its_pictures_are_written(lab: Path) -> None:
