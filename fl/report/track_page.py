@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CONTROLS = ("local", tracks.CHECK, tracks.BASELINE)
 """Entries that stand for no method of their own, marked in tables."""
 COSTS = {"bytes": "bytes, all clients", "operations": "operations, all clients"}
+UNITS = {"bytes": size, "operations": operations}
 
 
 def titles(table: pd.DataFrame) -> dict[str, str]:
@@ -46,8 +47,7 @@ def ranking(table: pd.DataFrame, track: str) -> Table:
             "{} ({} to {})".format(*shown) + (f", {lost} diverged" if lost else ""),
             *_tested(judged.get(method)),
             number(means["worst_tenth"][method], "accuracy"),
-            size(means["bytes"][method]),
-            operations(means["operations"][method]),
+            *(UNITS[cost](means[cost][method]) for cost in COSTS),
         ]
         rows.append(Row(named[method], tuple(map(Cell, cells))))
     base = named[tracks.BASELINE]
@@ -152,8 +152,7 @@ def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
     means = lines.groupby("method", sort=False)[["accuracy", cost]].mean()
     best, named = tracks.front(lines, cost), titles(lines)
     canvas, axes = axes_of(2.6)
-    positive = means.loc[means[cost] > 0, cost].min()
-    axes.set_xscale("symlog", linthresh=positive / 2)
+    axes.xaxis.set_major_formatter(lambda value, _: UNITS[cost](value))
     axes.plot(means[cost], 100 * means["accuracy"], "o", ms=3, color=look.muted)
     on_front = means.loc[best]
     axes.plot(
@@ -168,7 +167,8 @@ def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
     for method, row in on_front.iterrows():
         place = (row[cost], 100 * row["accuracy"])
         axes.annotate(named[str(method)], place, (3, -8), textcoords="offset points", fontsize=6.5)
-    low = 100 * means["accuracy"].quantile(0.15)
+    low, most = 100 * means["accuracy"].quantile(0.15), means[cost].max()
+    axes.set_xlim(-0.03 * most, 1.05 * most)
     axes.set(xlabel=COSTS[cost], ylabel="accuracy (%)", ylim=(low, None))
     axes.grid(axis="y")
     return canvas
