@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 
-.PHONY: help demo extras fedl2p fedlgd fedprox fedsac slides fixtures-demo test test-fast test-changed test-lowest check golden \
+TRACKS ?= $(basename $(notdir $(wildcard config/studies/track-*.yaml)))
+
+.PHONY: help demo compare extras fedl2p fedlgd fedprox fedsac slides fixtures-demo test test-fast test-changed test-lowest check golden \
 	format bench bench-gpu lock clean synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
@@ -27,6 +29,7 @@ demo: $(VENV)/run.stamp ## run the study quickstart and show its result
 extras: $(VENV)/extras.stamp ## install what the demo does without: DVC, CVXPY, scikit-image, LPIPS, nibabel, rocrate
 
 comma := ,
+space := $(subst ,, )
 FULL := synthetic-full-0.0,synthetic-full-0.5,ditto-mmd-figure3-kernels-0.0,ditto-mmd-figure3-kernels-0.5
 
 synthetic: $(VENV)/run.stamp ## two columns of published tables, beside what is measured
@@ -65,6 +68,15 @@ SLIDES := $(SLIDES),fedfa-augmentations-digits-domains,fedfa-layers-digits-domai
 slides: $(VENV)/run.stamp ## twins of the studies of FedProx, FedBN, FedFM and FedFA+ on data that everybody has
 	$(BIN)/snakemake --config studies=$(SLIDES)
 	for study in $(subst $(comma), ,$(SLIDES)); do $(BIN)/python -m fl show $$study; done
+
+compare: $(VENV)/run.stamp ## METHOD=name: one method beside all that docs/comparison.md has; without: train all, write the page
+ifdef METHOD
+	OMP_NUM_THREADS=1 $(BIN)/python -m fl.notebook.compare $(METHOD)
+else
+	OMP_NUM_THREADS=1 $(BIN)/snakemake --keep-going $(TRACKS:%=results/tables/%.parquet) \
+		--config studies=$(subst $(space),$(comma),$(strip $(TRACKS)))
+	$(BIN)/python -m fl.cli.comparison
+endif
 
 fixtures-demo: $(VENV)/extras.stamp ## generated files: a tiny study of every published data set, a published study of each paper for a round
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fixtures_demo.py

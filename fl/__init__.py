@@ -1,8 +1,9 @@
 """Fedloom: federated-learning studies, from data to published tables, that anyone can run again.
 
 `run` trains a study that is written in Python, on `arrays` of one's own too; `load` reads one of
-``config/studies``. Both give a `Result`. A name is imported when it is asked for, so that
-``import fl`` needs no torch.
+``config/studies``. Both give a `Result`. `compare` sets a method beside all that are compared in
+``docs/comparison.md``. A name is imported when it is asked for, so that ``import fl`` needs no
+torch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fl.base.errors import FedloomError as FedloomError
     from fl.notebook.arrays import arrays as arrays
+    from fl.notebook.compare import Comparison as Comparison
+    from fl.notebook.compare import compare as compare
     from fl.notebook.result import Result as Result
     from fl.notebook.run import load as load
     from fl.notebook.run import run as run
@@ -21,12 +24,14 @@ PLACES = {
     "run": "fl.notebook.run",
     "load": "fl.notebook.run",
     "arrays": "fl.notebook.arrays",
+    "compare": "fl.notebook.compare",
+    "Comparison": "fl.notebook.compare",
     "Result": "fl.notebook.result",
     "FedloomError": "fl.base.errors",
 }
 """By name, the module that has it."""
 
-__all__ = ["FedloomError", "Result", "arrays", "load", "run"]
+__all__ = ["Comparison", "FedloomError", "Result", "arrays", "compare", "load", "run"]
 
 
 def __getattr__(name: str) -> Any:

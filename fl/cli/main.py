@@ -163,6 +163,11 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--planned", action="store_true", help="as Snakemake planned it, not as config is now"
         )
+        if name == "show":
+            sub.add_argument("--table", help="one table of its report, in Markdown, such as paired")
+    sub = command("tracks", _tracks, "the kept comparison of all methods, in Markdown")
+    sub.add_argument("track", nargs="?", help="the ranking of one track (default: all at a glance)")
+
     for name, help in (
         ("tables", "the tables of a study, and what DVC shows of them"),
         ("download", "the raw files of a planned data set"),
@@ -346,6 +351,13 @@ def _show(parsed: argparse.Namespace) -> None:
     from fl.report import summaries, tables
 
     settings, study = _asked(parsed)
+    if parsed.table:
+        from fl import report
+
+        results, store = Path(settings.results), readable(settings.store).root
+        for line in report.table(parsed.study, parsed.table, results, store, study).splitlines():
+            say(line)
+        return
     rows, runs = tables.collect(study, readable(settings.store).root)
     seen = summaries.summarise(rows, runs, study["metric"])
     # To summarise nothing takes as long as to summarise what there is.
@@ -356,6 +368,22 @@ def _show(parsed: argparse.Namespace) -> None:
         say(line)
     page = Path(settings.results) / "report" / f"{parsed.study}.html"
     say(f"report: {page}" if page.exists() else f"no report yet: python -m fl report {page.stem}")
+
+
+def _tracks(parsed: argparse.Namespace) -> None:
+    from fl.report import markdown, track_page, tracks
+
+    table = tracks.kept(parsed.config)
+    known = [name.removeprefix(tracks.PREFIX) for name in tracks.studies(parsed.config)]
+    known = list(dict.fromkeys([*table["track"], *known]))
+    if parsed.track and parsed.track not in known:
+        raise unknown(Where("the command line"), "track", parsed.track, known)
+    if parsed.track and parsed.track not in set(table["track"]):
+        say("No results of this track are kept.")
+        return
+    shown = track_page.ranking(table, parsed.track) if parsed.track else track_page.overview(table)
+    for line in markdown.to_markdown(shown).splitlines():
+        say(line)
 
 
 def _report(parsed: argparse.Namespace) -> None:

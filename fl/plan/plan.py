@@ -245,13 +245,13 @@ def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[
         "published": published_cells(expansion, folder),
         **told(expansion),
     }
-    return {**content, "hash": identity.digest([content, *_looks()])}
+    return {**content, "hash": identity.digest([content, *_looks(fingerprint.TEMPLATES)])}
 
 
 @cache
-def _looks() -> tuple[str, dict[str, str]]:
+def _looks(templates: Path) -> tuple[str, dict[str, str]]:
     """What shows a study's numbers; once a process, as it takes longer than a small plan."""
-    looks = {path.name: sha256(path) for path in fingerprint.TEMPLATES.glob("report.*")}
+    looks = {path.name: sha256(path) for path in templates.glob("report.*")}
     return identity.room("report"), looks
 
 

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from fl.base import files
-from fl.base.errors import DataError
+from fl.base.errors import DataError, Where, unknown
 from fl.base.schema import UNSEEN
 from fl.plan import plan_files
 from fl.report import (
@@ -70,6 +71,25 @@ def build(
         drawn = [block for block in blocks(sections) if isinstance(block, Figure)]
         figures.write(folder / study, drawn)
     return [*paths, folder / study]
+
+
+def table(
+    study: str, name: str, results: Path, store: Path, plan: Mapping[str, Any] | None = None
+) -> str:
+    """One table of a study's report in Markdown, under its caption.
+
+    Args:
+        name: As the report's files call it: ``settings``, ``draws``, ``paired``, ``costs``.
+
+    Raises:
+        ConfigError: For a table that the report does not have.
+        DataError: As `build`.
+    """
+    drawn = blocks(outline(gather(study, results, store, plan)))
+    tables = {block.name: block for block in drawn if isinstance(block, Table)}
+    if name not in tables:
+        raise unknown(Where(f"the report of {study}"), "table", name, tables)
+    return markdown.to_markdown(replace(tables[name], number=""))
 
 
 def texts(facts: Facts, sections: Sequence[Section]) -> dict[str, str]:

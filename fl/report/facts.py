@@ -14,7 +14,7 @@ import pandas as pd
 from fl.base.errors import DataError
 from fl.base.schema import COMPLETE, DIVERGED, MISSING, SETTING, UNSEEN, StudySetting
 from fl.plan import plan_files
-from fl.report import analysis_section, result_files, summaries
+from fl.report import analysis_section, claims, result_files, summaries
 from fl.report.analysis_section import Analysis
 from fl.report.partitions import Partition, read
 from fl.report.summaries import arguments
@@ -106,6 +106,11 @@ class Facts:
     def summary(self) -> pd.DataFrame:
         """`fl.report.summaries.summarise` of the study's metric."""
         return summaries.summarise(self.rows, self.runs, self.metric)
+
+    @cached_property
+    def claims(self) -> pd.DataFrame:
+        """`fl.report.claims.compared` of the study's metric."""
+        return claims.compared(self.rows, self.runs, self.metric, self.plan.get("baseline"))
 
     @cached_property
     def unseen_summary(self) -> pd.DataFrame:

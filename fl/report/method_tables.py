@@ -18,7 +18,7 @@ from fl.base.schema import (
     UNSEEN,
     StudySetting,
 )
-from fl.report import summaries
+from fl.report import claims, summaries
 from fl.report.cells import (
     NOTHING,
     Cell,
@@ -72,9 +72,12 @@ def by_setting(
             cells = (Cell(say(record), "" if name in text else link) for name, say in shown.items())
             rows.append(Row(facts.methods[record["method"]], tuple(cells)))
         rows += references(setting)
+    scope = facts.everywhere
     if len(settings) == 1:
         caption += f" Setting: {facts.short(settings[0])}."
-    return Table(name, caption, names, tuple(rows), scope=facts.everywhere)
+        # Draws of one setting share all of its name.
+        scope = "" if facts.short(settings[0]) in scope else scope
+    return Table(name, caption, names, tuple(rows), scope=scope)
 
 
 def _number(column: str, metric: str) -> Show:
@@ -99,7 +102,7 @@ def main_table(facts: Facts) -> Table:
     caption = _main_caption(facts, facts.metric, facts.summary)
     table = _across(facts, "settings", facts.metric, facts.summary, caption)
     # The page has these sentences as a list below the table.
-    table = replace(table, scope=" ".join([table.scope, *noise(facts)]).strip())
+    table = replace(table, scope=" ".join([table.scope, *claims_made(facts)]).strip())
     if facts.metric != "accuracy" or not facts.partitions:
         return table
     caption = (
@@ -238,28 +241,43 @@ def _across(facts: Facts, name: str, metric: str, summary: pd.DataFrame, caption
     return Table(name, caption, names, tuple(rows), crossed="Setting", scope=facts.everywhere)
 
 
-def noise(facts: Facts) -> tuple[str, ...]:
-    """Sentences on which differences are larger than the noise between seeds."""
-    frame = summaries.ranked(facts.rows, facts.runs, facts.metric)
+def claims_made(facts: Facts) -> tuple[str, ...]:
+    """Sentences on which methods are ahead and behind, and by what right."""
+    frame = facts.claims
     if len(facts.methods) < 2:
         return ()
-    if not (frame["n_seeds"] > 1).any():
-        return ("One seed does not tell a difference from noise.",)
-    said: dict[str, list[str]] = {}
-    for setting in facts.settings:
-        order = at(frame, setting)
-        names = [facts.methods[method] for method in order["method"]]
-        texts = []
-        for name, beats in zip(names, order["beats"], strict=True):
-            worse = [facts.methods[method] for method in beats]
-            if len(worse) > 2 and worse == names[-len(worse) :]:
-                worse = [f"{worse[0]} and all that follow"]
-            texts += [f"{name} over {', '.join(worse)}"] if worse else []
-        said.setdefault("; ".join(texts) or "none", []).append(facts.short(setting))
-    lead = "Larger than the noise between seeds (paired t-test over seeds, 5 %), the best first"
-    if len(said) == 1:
-        return (f"{lead}: {next(iter(said))}.",)
-    return (f"{lead}:", *(f"{' and '.join(names)}: {text}." for text, names in said.items()))
+    units = sorted({f"{n} {unit}s" for n, unit in zip(frame["n"], frame["unit"], strict=True)})
+    most, tests = int(frame["n"].max() if len(frame) else 1), int(frame["p"].notna().sum())
+    if most < 2:
+        return ("One draw and one seed do not tell a difference from noise.",)
+    said = [
+        f"Tested over {' and '.join(units)} (exact sign-flip test, 5 %), by Holm's correction "
+        f"for {tests} comparison{'s' * (tests != 1)}."
+    ]
+    if (frame["unit"] == claims.SEED).any():
+        said.append("A test over seeds speaks of training again, not of other data.")
+    if tests and claims.smallest(most) * tests > claims.LEVEL:
+        return (*said, f"So few can show nothing: no p is below {claims.smallest(most):.2g}.")
+    texts: dict[str, list[str]] = {}
+    for setting in frame[SETTING].drop_duplicates().itertuples(index=False, name=None):
+        texts.setdefault(_verdicts(facts, at(frame, setting)), []).append(facts.short(setting))
+    if len(texts) == 1:
+        return (*said, f"{next(iter(texts))}.")
+    return (*said, *(f"{' and '.join(names)}: {text}." for text, names in texts.items()))
+
+
+def _verdicts(facts: Facts, group: pd.DataFrame) -> str:
+    """``ahead of FedAvg: A, B; behind FedAvg: C; uninformative: D (at the ceiling)``."""
+    texts: dict[str, list[str]] = {}
+    for row in group[group["verdict"] != claims.OPEN].to_dict("records"):
+        of = f" {'of ' * (row['verdict'] == claims.AHEAD)}{facts.methods[row['other']]}"
+        name = facts.methods[row["method"]]
+        if row["reason"]:
+            of, name = "", f"{name} ({row['reason']})"
+        texts.setdefault(row["verdict"] + of, []).append(name)
+    return "; ".join(f"{what}: {', '.join(names)}" for what, names in texts.items()) or (
+        "Nothing is ahead or behind"
+    )
 
 
 def clients_table(facts: Facts) -> Table:
@@ -314,25 +332,38 @@ def domains_table(facts: Facts) -> Table | None:
 
 def paired_table(facts: Facts) -> Table | None:
     """Every method against the baseline."""
-    baseline, metric = facts.plan.get("baseline"), facts.metric
-    frame = summaries.paired(facts.rows, facts.runs, metric, baseline)
+    baseline, metric, frame = facts.plan.get("baseline"), facts.metric, facts.claims
     if baseline is None or frame.empty:
         return None
+    over = "draws of data or partition, each by its mean over clients and training seeds"
+    if set(frame["unit"]) == {claims.SEED}:
+        over = "training seeds, which speak of training again, not of other data"
     caption = (
-        f"Against {facts.methods[baseline]} on the same partition and seeds: final test "
-        f"{unit(metric)}, mean ± standard deviation over seeds. Better, equal, worse: share of "
-        "clients (%), each by its mean over seeds. p: exact sign test over clients, two-sided."
+        f"Against {facts.methods[baseline]} in pairs: mean difference of final test "
+        f"{unit(metric)} over {over}, with the bootstrap's 95 % interval. p: exact sign-flip test; "
+        "Holm: the same, corrected for all comparisons of the table. Nothing is ahead or behind "
+        f"whose Holm is above {claims.LEVEL}. Uninformative: equal to another method to the digit, "
+        "or both err on less than one test sample of a client. Better, worse: share of clients (%)."
     )
+
+    def verdict(row: Record) -> str:
+        return f"{row['verdict']} ({row['reason']})" if row["reason"] else str(row["verdict"])
+
+    def bounds(row: Record) -> str:
+        low, high = (number(row[key], metric, signed=True) for key in ("low", "high"))
+        return NOTHING if NOTHING in (low, high) else f"{low} to {high}"
+
     shown: dict[str, Show] = {
-        "difference": _spread("difference", "difference_sd_seeds", metric, signed=True),
+        "difference": lambda row: number(row["difference"], metric, signed=True),
+        "95 %": bounds,
+        "p": lambda row: probability(row["p"]),
+        "Holm": lambda row: probability(row["p_holm"]),
+        "verdict": verdict,
         "better": _number("better", "accuracy"),
-        "equal": _number("equal", "accuracy"),
         "worse": _number("worse", "accuracy"),
-        "clients": _count("n_clients"),
-        "p (sign test)": lambda row: probability(row["p_sign"]),
-        "seeds": _count("n_seeds"),
+        "over": lambda row: f"{row['n']} {row['unit']}s",
     }
-    return by_setting(facts, "paired", caption, frame, shown)
+    return by_setting(facts, "paired", caption, frame, shown, text=("verdict",))
 
 
 def personal_table(facts: Facts) -> Table | None:
@@ -384,11 +415,9 @@ def _told(value: float, text: str) -> str:
 
 
 def draws_table(facts: Facts) -> Table | None:
-    """Methods over the draws of each setting, and against the baseline; None where nothing is drawn
-    more than once.
-    """
-    baseline, metric = facts.plan.get("baseline"), facts.metric
-    frame = summaries.over_draws(facts.summary, metric, baseline)
+    """Methods over the draws of each setting; None where nothing is drawn more than once."""
+    metric = facts.metric
+    frame = summaries.over_draws(facts.summary, metric)
     if frame.empty:
         return None
     caption = (
@@ -399,11 +428,8 @@ def draws_table(facts: Facts) -> Table | None:
     shown: dict[str, Show] = {
         "mean": _spread("mean", "sd_draws", metric),
         "worst draw": _number("worst", metric),
+        "draws": _count("n_draws"),
     }
-    if baseline is not None:
-        caption += f" Difference: from {facts.methods[baseline]} on the same draw."
-        shown["difference"] = _spread("difference", "difference_sd_draws", metric, signed=True)
-    shown["draws"] = _count("n_draws")
     return by_setting(facts, "draws", caption, frame, shown)
 
 

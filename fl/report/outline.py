@@ -95,7 +95,7 @@ def _sections(facts: Facts) -> list[Section]:
         main.append(Fold("Other metrics", others))
     lead = f"{facts.everywhere} Follow a number to the runs behind it.".strip()
     sections = [
-        Section("results", "Results", tuple(main), method_tables.noise(facts), lead),
+        Section("results", "Results", tuple(main), method_tables.claims_made(facts), lead),
         Section("draws", "Over draws", _there(method_tables.draws_table(facts))),
         Section("unseen", "Unseen clients", _there(method_tables.unseen_table(facts))),
         Section("rounds", "Over rounds", _there(_lines(facts), effort.pace_table(facts))),

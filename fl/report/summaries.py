@@ -1,4 +1,4 @@
-"""Summaries of a study's tables: means, spreads, grid points, each method against the baseline.
+"""Summaries of a study's tables: means, spreads, grid points.
 
 Spread is reported twice and never mixed: over *seeds* (how repeatable a mean is) and over
 *clients* (how unevenly a method serves them).
@@ -190,93 +190,6 @@ SUMMARY_COLUMNS = [
     *("worst_tenth", "weighted", "weighted_sd_seeds"),
     *("n_clients", "n_seeds", "n_diverged", "n_missing", "n_points", "n_points_there"),
 ]
-PAIRED_COLUMNS = [
-    *KEY,
-    *("baseline", "difference", "difference_sd_seeds", "n_seeds"),
-    *("better", "equal", "worse", "n_clients", "p_sign"),
-]
-
-
-def paired(
-    rows: pd.DataFrame, runs: pd.DataFrame, metric: str, baseline: str | None
-) -> pd.DataFrame:
-    """Each method against ``baseline`` on the same setting and seeds.
-
-    ``difference`` and its sd: over common seeds, of the difference of the uniform means over
-    clients. ``better``, ``equal``, ``worse``: shares of clients, each client counted once by its
-    mean difference over the common seeds. ``p_sign``: two-sided exact sign test over clients.
-    """
-    last = complete(final(rows, metric), runs)
-    records = []
-    for setting, group in last.groupby(SETTING, sort=False):
-        values = group.set_index(["method", "seed", "client"])["value"]
-        methods = values.index.unique("method")
-        for method in runs["method"].unique():
-            if method == baseline or baseline is None or not {method, baseline} <= set(methods):
-                continue
-            gain = (values[method] - values[baseline]).dropna()
-            if len(gain):
-                key = dict(zip(KEY, (*setting, method), strict=True))
-                records.append(key | {"baseline": baseline} | _comparison(gain, metric))
-    return pd.DataFrame(records, columns=PAIRED_COLUMNS)
-
-
-def _comparison(gain: pd.Series, metric: str) -> dict[str, Any]:
-    """Statistics of the differences ``gain``, indexed by seed and client."""
-    seeds = gain.groupby("seed").mean()
-    clients = gain.groupby("client").mean() * (1 if rising(metric) else -1)
-    # Means of equal accuracies may differ in their last bit; a real difference never is so small.
-    better, worse = int((clients > 1e-12).sum()), int((clients < -1e-12).sum())
-    return {
-        "difference": seeds.mean(),
-        "difference_sd_seeds": seeds.std(),
-        "n_seeds": len(seeds),
-        "better": better / len(clients),
-        "equal": (len(clients) - better - worse) / len(clients),
-        "worse": worse / len(clients),
-        "n_clients": len(clients),
-        "p_sign": sign_test(better, worse),
-    }
-
-
-def ranked(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Setting and method, best mean first, ``n_seeds``, and ``beats``: the methods, best first,
-    than which it is better by more than the noise between seeds.
-
-    That is said by a two-sided paired t-test at 5 % over the seeds that both have.
-    """
-    last = complete(final(rows, metric), runs)
-    means = last.groupby([*SETTING, "seed", "method"], sort=False)["value"].mean()
-    records = []
-    for setting, group in means.groupby(SETTING, sort=False):
-        table = group.droplevel([*range(len(SETTING))]).unstack("method")
-        order = table.mean().sort_values(ascending=not rising(metric), kind="stable").index
-        for place, method in enumerate(order):
-            beats = [m for m in order[place + 1 :] if _apart(table[method] - table[m])]
-            key: dict[str, Any] = dict(zip(KEY, (*setting, method), strict=True))
-            records.append(key | {"n_seeds": table[method].count(), "beats": beats})
-    return pd.DataFrame(records, columns=[*KEY, "n_seeds", "beats"])
-
-
-def _apart(differences: pd.Series) -> bool:
-    """Whether Student's t-test calls the mean other than 0; of fewer than two it cannot."""
-    from scipy.special import stdtrit
-
-    n = differences.count()
-    if n < 2:
-        return False
-    margin = stdtrit(n - 1, 0.975) * differences.std() / math.sqrt(n)
-    return bool(abs(differences.mean()) > max(margin, 1e-12))
-
-
-def sign_test(better: int, worse: int) -> float:
-    """Two-sided p-value of the exact sign test (Conover 1999, section 3.4); ties are left out.
-
-    ``min(1, 2 sum_{i <= k} C(n, i) / 2^n)`` with ``n = better + worse``, ``k`` the smaller one.
-    """
-    n, k = better + worse, min(better, worse)
-    chance: float = 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n
-    return min(1.0, chance)
 
 
 def over_clients(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -312,12 +225,11 @@ def personalisation(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.D
     return means.join(better.rename("better")).reset_index()
 
 
-def over_draws(summary: pd.DataFrame, metric: str, baseline: str | None) -> pd.DataFrame:
+def over_draws(summary: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Settings that are drawn more than once, without their seeds, one row for each method.
 
     ``mean``, ``sd_draws`` and ``worst`` are over the ``n_draws`` for which the method's runs exist
-    at every point of its grid and are complete at the selected one. ``difference`` and
-    ``difference_sd_draws`` are from ``baseline`` on the same draw.
+    at every point of its grid and are complete at the selected one.
 
     Args:
         summary: As `summarise` returns it.
@@ -325,24 +237,20 @@ def over_draws(summary: pd.DataFrame, metric: str, baseline: str | None) -> pd.D
     lacking = summary["n_diverged"] + summary["n_missing"]
     lacking += summary["n_points"] - summary["n_points_there"]
     draws = summary[summary["n_seeds"].gt(0) & lacking.eq(0)]
-    base = draws[draws["method"] == baseline].set_index(SETTING)["mean"]
-    draws = draws.join(base.rename("base"), on=SETTING)
-    draws["difference"] = draws["mean"] - draws["base"]
-    plain = _undrawn(draws).join(draws.drop(columns=SETTING))
-    several = _undrawn(summary[SETTING].drop_duplicates()).value_counts()
+    plain = undrawn(draws).join(draws.drop(columns=SETTING))
+    several = undrawn(summary[SETTING].drop_duplicates()).value_counts()
     each = plain.groupby(KEY, sort=False).agg(
         mean=("mean", "mean"),
         sd_draws=("mean", "std"),
         worst=("mean", "min" if rising(metric) else "max"),
-        difference=("difference", "mean"),
-        difference_sd_draws=("difference", "std"),
         n_draws=("mean", "size"),
     )
     each = each.reset_index().join(several.rename("settings"), on=SETTING)
     return each[each["settings"] > 1].drop(columns="settings")
 
 
-def _undrawn(frame: pd.DataFrame) -> pd.DataFrame:
+def undrawn(frame: pd.DataFrame) -> pd.DataFrame:
+    """The settings of ``frame`` without the seeds of their data sets and partitions."""
     plain = [_without_seeds(setting) for setting in frame[SETTING].itertuples(index=False)]
     return pd.DataFrame(plain, columns=SETTING, index=frame.index)
 

@@ -118,11 +118,10 @@ def test_every_link_has_its_anchor_and_every_id_is_there_once(page):
     assert sum(link.startswith("#runs-") for link in page.links) > 50
 
 
-def test_differences_larger_than_noise_are_listed_for_each_setting(full, page):
-    lead = "Larger than the noise between seeds (paired t-test over seeds, 5 %), the best first:"
+def test_the_page_says_what_its_seeds_can_show(full, page):
     md = (full / "report" / "quickstart.md").read_text()
-    told = re.search(rf"{re.escape(lead)} (alpha=0\.1: .*? Local)\. (alpha=0\.5: .*? Local)\.", md)
-    assert lead in page.text and all(sentence in page.text for sentence in told.groups())
+    for sentence in ("training again, not of other data", "So few can show nothing"):
+        assert sentence in page.text and sentence in md
 
 
 def test_the_runs_behind_a_cell_are_listed_with_state_and_folder(full, page):
@@ -359,8 +358,8 @@ def test_draws_of_one_data_set_are_one_row(tmp_path):
     small(tmp_path, *runs, baseline="local")
     page, md, _ = made(tmp_path)
     assert page.tables["draws"][1:] == [
-        ["fedavg", "55.0 ± 7.1", "50.0", "\N{MINUS SIGN}5.0 ± 7.1", "2"],
-        ["local", "70.0 ± 17.3", "60.0", "0.0 ± 0.0", "3"],
+        ["fedavg", "55.0 ± 7.1", "50.0", "2"],
+        ["local", "70.0 ± 17.3", "60.0", "3"],
     ]
     assert "synthetic(alpha=0.5) · dirichlet(clients=2, alpha=0.3) · mlp" in md
     write_study(tmp_path / "one")

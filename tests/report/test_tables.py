@@ -12,7 +12,7 @@ from make_results import clients, entry, plan, write_run
 
 from fl.base.errors import DataError
 from fl.base.schema import RESULT_COLUMNS
-from fl.report import result_files, summaries, tables
+from fl.report import claims, result_files, summaries, tables
 from fl.store.store import Store
 
 LONG = RESULT_COLUMNS | {summaries.REPORTED: "bool"} | tables.POINT_COLUMNS
@@ -219,32 +219,21 @@ def test_missing_and_diverged_runs_are_counted_and_kept_out_of_the_mean(tmp_path
     assert pd.isna(missing["rounds"]) and pd.isna(missing["backend"])
 
 
-def test_paired_comparison_counts_seeds_and_clients_apart(tmp_path):
-    rows, runs = tables.collect(two_seeds(tmp_path), tmp_path)
-    (measured,) = summaries.paired(rows, runs, "accuracy", "fedavg").to_dict("records")
-    # Local minus FedAvg: client 0 gains 0.4 and 0.3, client 1 loses 0 and 0.1.
-    assert measured["method"] == "local"
-    assert measured["difference"] == pytest.approx(0.15)
-    assert measured["difference_sd_seeds"] == pytest.approx(math.sqrt(0.005))
-    assert (measured["better"], measured["equal"], measured["worse"]) == (0.5, 0.0, 0.5)
-    assert (measured["n_seeds"], measured["n_clients"], measured["p_sign"]) == (2, 2, 1.0)
-
-
 def test_paired_comparison_is_over_common_seeds_at_the_selected_points(tmp_path):
     made = two_seeds(tmp_path)
     made["runs"] = [e for e in made["runs"] if e["run"] != "a1"]
     rows, runs = tables.collect(made, tmp_path)
-    (measured,) = summaries.paired(rows, runs, "accuracy", "fedavg").to_dict("records")
-    assert (measured["n_seeds"], measured["difference"]) == (1, pytest.approx(0.2))
-    assert (measured["better"], measured["equal"]) == (0.5, 0.5)
-    for baseline in (None, "nobody"):
-        measured = summaries.paired(rows, runs, "accuracy", baseline)
-        assert measured.empty and list(measured.columns) == summaries.PAIRED_COLUMNS
+    (measured,) = claims.compared(rows, runs, "accuracy", "fedavg").to_dict("records")
+    # Local minus FedAvg: client 0 gains 0.4, client 1 nothing.
+    assert (measured["n"], measured["difference"]) == (1, pytest.approx(0.2))
+    assert (measured["better"], measured["worse"]) == (0.5, 0.0)
+    measured = claims.compared(rows, runs, "accuracy", "nobody")
+    assert measured.empty and list(measured.columns) == claims.COLUMNS
     made = grid(tmp_path / "grid")
     write_run(tmp_path / "grid", "a", clients([0.4, 0.4]))
     made["runs"].append(entry("a", "fedavg"))
     rows, runs = tables.collect(made, tmp_path / "grid")
-    (measured,) = summaries.paired(rows, runs, "accuracy", "fedprox").to_dict("records")
+    (measured,) = claims.compared(rows, runs, "accuracy", "fedprox").to_dict("records")
     assert measured["difference"] == pytest.approx(-0.1)
 
 
@@ -255,16 +244,6 @@ def test_less_is_better_for_a_loss(tmp_path):
     rows, runs = tables.collect(made, tmp_path)
     base = row(summaries.summarise(rows, runs, "loss"), "base")
     assert (base["worst"], base["p10"]) == (3.0, 3.0)
-    (measured,) = summaries.paired(rows, runs, "loss", "base").to_dict("records")
-    assert (measured["better"], measured["p_sign"]) == (1.0, 0.25)
-    assert summaries.ranked(rows, runs, "loss")["method"].tolist() == ["other", "base"]
-
-
-@pytest.mark.parametrize(
-    ("better", "worse", "p"), [(0, 0, 1.0), (5, 0, 1 / 16), (1, 7, 18 / 256), (4, 4, 1.0)]
-)
-def test_sign_test_matches_the_binomial_counted_by_hand(better, worse, p):
-    assert summaries.sign_test(better, worse) == p
 
 
 def test_equal_runs_give_the_same_bytes_whatever_their_timing_and_row_order(tmp_path):
@@ -342,22 +321,3 @@ def test_nothing_trained_yet_is_no_error(tmp_path):
     measured = summaries.summarise(rows, runs, "accuracy")
     assert list(measured["n_missing"]) == [1, 1]
     assert np.isnan(measured["mean"]).all()
-
-
-def test_a_difference_is_named_if_it_is_larger_than_the_noise_between_seeds(tmp_path):
-    scores = {"a": (0.80, 0.82, 0.81), "b": (0.79, 0.815, 0.82), "c": (0.70, 0.72, 0.71)}
-    made = []
-    for method, values in scores.items():
-        for seed, value in enumerate(values):
-            write_run(tmp_path, f"{method}{seed}", clients([value, value]))
-            made.append(entry(f"{method}{seed}", method, seed=seed))
-    write_run(tmp_path, "d0", clients([0.1, 0.1]))
-    made.append(entry("d0", "d"))
-    measured = summaries.ranked(*tables.collect(plan(made), tmp_path), "accuracy")
-    # a - b: 0.01, 0.005, -0.01. b - c: 0.09, 0.095, 0.11: t = 16, beyond 4.3. d has one seed.
-    assert measured[["method", "n_seeds", "beats"]].values.tolist() == [
-        ["a", 3, ["c"]],
-        ["b", 3, ["c"]],
-        ["c", 3, []],
-        ["d", 1, []],
-    ]

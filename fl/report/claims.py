@@ -1,0 +1,199 @@
+"""One rule for what a report may claim of two methods.
+
+What is replicated is a *draw* of data or partition. Where a study has one draw of a setting, it is
+a training seed, and a test speaks of training again, not of other data. It is never a client, as
+clients of a run share its model. Two methods are compared by their differences on the same draws.
+One is *ahead* only if an exact sign-flip test says so at `LEVEL`, after Holm's correction over all
+comparisons of the page.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fl.base.schema import SETTING, SHARES
+from fl.report.summaries import KEY, complete, final, rising, undrawn
+
+LEVEL = 0.05
+AHEAD, BEHIND, OPEN, UNINFORMATIVE = "ahead", "behind", "not told apart", "uninformative"
+"""What may be said of a comparison."""
+DRAW, SEED = "draw", "seed"
+"""What is replicated."""
+CEILING = "at the ceiling"
+
+COLUMNS = [
+    *KEY,
+    *("other", "unit", "n", "difference", "low", "high", "better", "worse"),
+    *("p", "p_holm", "verdict", "reason"),
+]
+
+
+def sign_flips(differences: Sequence[float]) -> float:
+    """Two-sided p-value that the mean is 0: the share of the 2^n choices of signs under which it is
+    as far from 0 as it is (Fisher 1935, section 21); NaN of fewer than two.
+
+    Exact up to 16 differences; of more, 2^16 choices are drawn, the same ones in each call.
+    """
+    from scipy.stats import permutation_test
+
+    if len(differences) < 2:
+        return math.nan
+    test = permutation_test(
+        (np.asarray(differences, float),),
+        np.mean,
+        permutation_type="samples",
+        n_resamples=2**16,
+        random_state=0,
+    )
+    return float(test.pvalue)
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float]:
+    """The bootstrap's 95 % interval of the mean (BCa, Efron 1987), the same in each call; NaN of
+    fewer than two differences.
+    """
+    from scipy.stats import bootstrap
+
+    values = np.asarray(differences, float)
+    if len(values) < 2:
+        return math.nan, math.nan
+    if np.ptp(values) < 1e-12:
+        return float(values[0]), float(values[0])
+    bounds = bootstrap((values,), np.mean, n_resamples=9999, random_state=0).confidence_interval
+    return float(bounds.low), float(bounds.high)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p-values corrected for their number by Holm's steps (1979); NaN are no tests, and stay."""
+    values = np.asarray(p, float)
+    order = np.argsort(values)[: np.isfinite(values).sum()]  # NaN come last.
+    corrected = values.copy()
+    steps = values[order] * np.arange(len(order), 0, -1)
+    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1)
+    return [float(value) for value in corrected]
+
+
+def smallest(n: int) -> float:
+    """The smallest p that `sign_flips` can give of ``n`` differences."""
+    return float(2.0 ** (1 - n))
+
+
+def compared(
+    rows: pd.DataFrame, runs: pd.DataFrame, metric: str, baseline: str | None
+) -> pd.DataFrame:
+    """Each method against ``baseline``, or every pair where there is none; columns `COLUMNS`.
+
+    ``dataset``, ``partition`` and ``model`` are without the seeds of draws. ``difference`` is the
+    mean over ``n`` units (``unit``: `DRAW` or `SEED`) that both methods have, each by its mean over
+    clients and seeds; ``low`` and ``high`` bound it (`interval`). ``better`` and ``worse``: shares
+    of clients, each of a draw by its mean over seeds. ``p_holm`` is corrected over all rows.
+
+    A comparison is `UNINFORMATIVE`, and not tested, if a method gives to the digit what an earlier
+    entry gives, or if both err on less than one test sample of a client.
+    """
+    last = complete(final(rows, metric), runs)
+    planned = runs[SETTING].drop_duplicates()
+    plain = undrawn(planned)
+    place = dict(
+        zip(
+            planned.itertuples(index=False, name=None),
+            plain.itertuples(index=False, name=None),
+            strict=True,
+        )
+    )
+    last = last.assign(
+        draw=pd.Series([*last[SETTING].itertuples(index=False, name=None)], last.index)
+    )
+    titles = dict(zip(runs["method"], runs["title"], strict=True))
+    records: list[dict[str, Any]] = []
+    for setting, group in last.groupby(last["draw"].map(place), sort=False):
+        several = sum(other == setting for other in place.values()) > 1
+        unit = DRAW if several else SEED
+        order = [method for method in runs["method"].unique() if method in set(group["method"])]
+        wide = group.set_index(["draw", "seed", "client", "method"])["value"].unstack("method")
+        samples = float(group["n"].mean())
+        for first, other in _pairs(wide, order, metric, baseline):
+            key = dict(zip(KEY, (*setting, first), strict=True))
+            gain = (wide[first] - wide[other]).dropna()
+            if len(gain):
+                reason = _twin(wide, order, (first, other), titles)
+                if not reason and metric in SHARES:
+                    errors = 1 - wide.loc[gain.index, [first, other]].mean()
+                    reason = CEILING if (errors < 1 / samples).all() else ""
+                about = {"other": other, "unit": unit} | _clients(gain, metric)
+                units = gain.groupby(["draw", "seed"]).mean().groupby(unit).mean()
+                records.append(key | about | tested(units.tolist(), reason))
+    frame = pd.DataFrame(records, columns=[c for c in COLUMNS if c not in ("p_holm", "verdict")])
+    return judged(frame, rising(metric))[COLUMNS]
+
+
+def judged(frame: pd.DataFrame, more_is_better: bool = True) -> pd.DataFrame:
+    """A table of comparisons (``difference``, ``p`` and ``reason``, as `tested` gives them) with
+    ``p_holm``, corrected over all its rows, and ``verdict``.
+    """
+    frame = frame.assign(p_holm=holm(frame["p"].astype(float).tolist()))
+    told = [_verdict(row, more_is_better) for row in frame.to_dict("records")]
+    return frame.assign(verdict=pd.Series(told, frame.index, dtype=object))
+
+
+def tested(differences: Sequence[float], reason: str = "") -> dict[str, Any]:
+    """``n``, ``difference`` (the mean), ``low``, ``high``, ``p``, ``reason``.
+
+    Args:
+        differences: Of two methods, one of each unit.
+        reason: Why they are not tested, if they are not.
+    """
+    low, high = interval(differences)
+    p = math.nan if reason else sign_flips(differences)
+    mean = float(np.mean(differences))
+    return {
+        "n": len(differences),
+        "difference": mean,
+        "low": low,
+        "high": high,
+        "p": p,
+        "reason": reason,
+    }
+
+
+def _pairs(
+    wide: pd.DataFrame, order: Sequence[str], metric: str, baseline: str | None
+) -> Iterator[tuple[str, str]]:
+    """Each method with the baseline; or all pairs, the better one first."""
+    if baseline is not None:
+        yield from ((m, baseline) for m in order if baseline in order and m != baseline)
+        return
+    means = wide.mean().sort_values(ascending=not rising(metric), kind="stable")
+    yield from itertools.combinations(means.index, 2)
+
+
+def _twin(
+    wide: pd.DataFrame, order: Sequence[str], pair: tuple[str, str], titles: Mapping[str, str]
+) -> str:
+    """``X equals Y`` if one of a pair gives the values of an entry before it; else nothing."""
+    for method in pair:
+        for earlier in order[: order.index(method)]:
+            if wide[method].equals(wide[earlier]):
+                return f"{titles[method]} equals {titles[earlier]}"
+    return ""
+
+
+def _clients(gain: pd.Series, metric: str) -> dict[str, Any]:
+    """Shares of clients, of differences that are indexed by draw, seed and client."""
+    clients = gain.groupby(["draw", "client"]).mean() * (1 if rising(metric) else -1)
+    # Means of equal accuracies may differ in their last bit; a real difference never is so small.
+    return {"better": (clients > 1e-12).mean(), "worse": (clients < -1e-12).mean()}
+
+
+def _verdict(row: dict[Hashable, Any], more_is_better: bool) -> str:
+    if row["reason"]:
+        return UNINFORMATIVE
+    if not row["p_holm"] <= LEVEL:
+        return OPEN
+    return AHEAD if (row["difference"] > 0) == more_is_better else BEHIND

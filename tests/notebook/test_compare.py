@@ -1,0 +1,120 @@
+"""A method of one's own beside those that are kept."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import planning
+import pytest
+import yaml
+
+import fl
+from fl.api import Method, Setting, declare, recipe
+from fl.base.errors import FedloomError
+from fl.cli import comparison
+from fl.notebook import compare
+from fl.report import tracks
+
+TRACK: dict[str, Any] = {
+    "datasets": [{"synthetic": {"clients": 4, "samples": 60, "alpha": 1.0}}],
+    "partitions": [
+        {"dirichlet": {"clients": 4, "alpha": 0.5, "min_samples": 8, "seed": [0, 1, 2]}}
+    ],
+    "models": [{"mlp": {"hidden": [5]}}],
+    "seeds": [0],
+    "training": {"rounds": 3, "local_steps": 2, "batch_size": 8, "lr": [0.05, 0.2]},
+    "methods": {
+        "local": None,
+        "fedavg": None,
+        "fedavg-start": {"method": "fedavg", "rounds": 2},
+        "fedavg-ft": {
+            "method": "finetune",
+            "start": "fedavg-start",
+            "rounds": 1,
+            "lr": 0.1,
+            "title": "FedAvg-FT",
+        },
+    },
+    "baseline": "fedavg-ft",
+}
+
+
+@declare("global")
+class PlainMean:
+    """What FedAvg is."""
+
+    def build(self, setting: Setting) -> Method:
+        return recipe(setting)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A config folder with one track, whose runs are there and kept, but no others."""
+    monkeypatch.chdir(tmp_path)
+    planning.write_config(tmp_path)
+    (tmp_path / "config/published").mkdir()
+    (tmp_path / "config/studies/track-tiny.yaml").write_text(yaml.safe_dump(TRACK, sort_keys=False))
+    fl.run(name="whole", progress=False, **TRACK)
+    tracks.write(Path("config"), comparison.collect(Path("config")))
+    return tmp_path
+
+
+def test_a_method_is_compared_with_what_is_kept(lab: Path, capsys: pytest.CaptureFixture) -> None:
+    kept = tracks.kept(Path("config"))
+    assert kept.groupby("method").size().to_dict() == {"local": 3, "fedavg": 3, "fedavg-ft": 3}
+    measured = fl.compare("fedprox", mu=[0.1, 1.0, 2.0], progress=False)
+    assert measured.table["other"].tolist() == ["local", "fedavg", "fedavg-ft"]
+    assert set(measured.table["n"]) == {3}
+    said = repr(measured)
+    assert "tiny: fedprox has" in said and "of 4 by mean rank" in said
+    assert "tiny: fedavg came out as kept in all 3 draws" in said
+    assert "tiny: fedprox had 6 grid points, the others four" in said
+    # An entry of the tracks brings what it starts from, and stands in place of its kept lines.
+    assert compare.main(["fedavg-ft"]) == 0
+    told = capsys.readouterr().out
+    assert "tiny: fedavg-ft has" in told and "of 3 by mean rank" in told
+    again = fl.compare("fedavg-ft", progress=False).lines
+    own = again[again["method"] == "fedavg-ft"].reset_index(drop=True)
+    before = kept[kept["method"] == "fedavg-ft"].reset_index(drop=True)
+    assert own["accuracy"].tolist() == pytest.approx(before["accuracy"].tolist(), abs=1e-6)
+    assert own["operations"].tolist() == pytest.approx(before["operations"].tolist())
+
+
+def test_a_class_that_does_nothing_new_is_uninformative(lab: Path) -> None:
+    measured = fl.compare(PlainMean, only="tiny", progress=False)
+    assert set(measured.table["reason"]) == {"plain-mean equals fedavg"}
+    said = "uninformative (plain-mean equals fedavg): local, fedavg, fedavg-ft"
+    assert said in repr(measured)
+
+
+def test_the_page_and_its_pictures_are_written(lab: Path) -> None:
+    (lab / "docs").mkdir()
+    page = lab / "docs" / "comparison.md"
+    page.write_text("Tracks:\n\n<!-- fl tracks tiny -->\n<!-- end -->\n\nThe end.\n")
+    assert comparison.main() == 0
+    head, table, end = re.split(r"<!-- .*? -->\n", page.read_text())
+    assert (head, end) == ("Tracks:\n\n", "\nThe end.\n")
+    rows = [line.split(" | ")[0] for line in table.splitlines()[4:]]
+    assert sorted(rows) == ["| FedAvg (control)", "| FedAvg-FT (control)", "| Local (control)"]
+    names = {path.stem for path in (lab / "docs" / "comparison").glob("*.svg")}
+    assert names == {"overview", "tiny-ranks", "tiny-bytes", "tiny-operations"}
+
+
+def test_a_fedavg_that_is_not_as_kept_is_told_of(lab: Path) -> None:
+    kept = tracks.kept(Path("config"))
+    off = kept["method"].eq("fedavg") & kept["draw"].eq(1)
+    kept.loc[off, ["accuracy", "numbers"]] = [kept.loc[off, "accuracy"].item() - 0.3, "core 0"]
+    tracks.write(Path("config"), kept)
+    said = repr(fl.compare("fedprox", mu=0.1, progress=False))
+    assert "is not as kept: 3 of 3 draws, +10.00 points in the mean, up to 30.00 in a draw" in said
+    assert "kept are numbers of core 0" in said
+
+
+def test_what_is_wrong_is_said_before_training(lab: Path) -> None:
+    with pytest.raises(FedloomError, match="track 'labels'"):
+        fl.compare("fedprox", only="labels")
+    (lab / "config" / tracks.FILE).unlink()
+    with pytest.raises(FedloomError, match="make compare"):
+        fl.compare("fedprox")

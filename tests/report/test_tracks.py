@@ -1,0 +1,151 @@
+"""The kept comparison: ranks and tests against numbers of papers and by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from make_results import clients, entry, plan, write_run
+
+from fl.base.errors import DataError
+from fl.cli import main
+from fl.report import markdown, tables, track_page, tracks
+
+ROOT = Path(__file__).parents[2]
+
+
+def lines(scores: dict[str, list[float]], track: str = "one", **costs: float) -> pd.DataFrame:
+    """Kept lines of methods by their accuracy in each draw."""
+    plain = {"worst_tenth": 0.5, "samples": 100.0, "bytes": 1000.0, "operations": 1e6}
+    records = [
+        {"track": track, "method": m, "title": m.upper(), "draw": d, "accuracy": value}
+        | {"point": "lr=0.1", "numbers": "core 1"}
+        | plain
+        | ({"bytes": costs[m]} if m in costs else {})
+        for m, values in scores.items()
+        for d, value in enumerate(values)
+        if np.isfinite(value)
+    ]
+    return pd.DataFrame(records).astype(tracks.COLUMNS)[[*tracks.COLUMNS]]
+
+
+TEN = [0.5 + 0.02 * i for i in range(10)]
+SCORES = {
+    "fedavg": [v - 0.05 for v in TEN],
+    "fedavg-ft": TEN,
+    "up": [v + 0.03 for v in TEN],
+    "twin": [v + 0.03 for v in TEN],
+}
+
+
+def test_friedmans_statistic_and_nemenyis_difference_are_those_by_hand():
+    scores = pd.DataFrame({"a": [3, 3, 2, 3], "b": [2, 2, 3, 2], "c": [1, 1, 1, 1]})
+    # Ranks 1.25, 1.75, 3: 12 x 4 / (3 x 4) (1.5625 + 3.0625 + 9 - 3 x 16 / 4) = 6.5.
+    assert tracks.ranks(scores).tolist() == [1.25, 1.75, 3]
+    assert tracks.friedman(scores)[0] == pytest.approx(6.5)
+    # Demšar 2006, section 3.2.2: four classifiers on 14 data sets, 2.569 sqrt(4 x 5 / (6 x 14)).
+    assert tracks.critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
+
+
+def test_a_diverged_run_is_ranked_last():
+    table = lines({"a": [0.5, 0.6], "b": [0.9, np.nan], "c": [0.1, 0.1]})
+    assert tracks.ranks(tracks.values(table, "one")).to_dict() == {"a": 1.5, "b": 2.0, "c": 2.5}
+
+
+def test_comparisons_are_corrected_over_all_tracks():
+    table = pd.concat([lines(SCORES), lines(SCORES, "two")], ignore_index=True)
+    tests = tracks.against(table)
+    assert len(tests) == 6 and set(tests["n"]) == {10}
+    by_key = {(r["track"], r["method"]): r for r in tests.to_dict("records")}
+    # Four are tested, each with 2/1024; `twin` equals what stands before it.
+    assert by_key["two", "up"]["p_holm"] == pytest.approx(4 * 2 / 1024)
+    assert by_key["one", "fedavg"]["verdict"] == "behind"
+    assert by_key["one", "twin"]["reason"] == "twin equals up"
+    own = tracks.against(table, "up")
+    assert own.loc[own["track"] == "one", "other"].tolist() == ["fedavg", "fedavg-ft", "twin"]
+
+
+def test_near_one_a_track_is_uninformative():
+    table = lines({"fedavg-ft": [0.991] * 6, "up": [0.995] * 6})
+    assert tracks.against(table)["reason"].tolist() == ["at the ceiling"]
+
+
+def test_the_front_has_what_nothing_cheaper_matches():
+    scores = {"a": [0.5], "b": [0.7], "c": [0.6], "d": [0.8], "e": [0.8]}
+    table = lines(scores, a=1, b=5, c=7, d=9, e=9)
+    assert tracks.front(table, "bytes") == ["a", "b", "d"]
+
+
+@pytest.mark.usefixtures("any_name")
+def test_lines_of_runs_are_those_by_hand(tmp_path: Path) -> None:
+    """Two clients; FedAvg 4 rounds of 10 + 5 bytes, fine-tuning goes on from its model for 2."""
+    costs = {"participants": 2, "flops": 100.0, "flops_server": 3.0}
+    costs |= {"bytes_down": 10, "bytes_up": 5, "state_client": 0, "state_server": 0}
+    sending, silent = {"traffic": [[4, 10, 5]], **costs}, {"traffic": [], **costs}
+    write_run(tmp_path, "a", clients([0.5, 0.7], round=4), costs=sending)
+    rows = clients([0.8, 0.9], round=2, stage="personal")
+    write_run(tmp_path, "b", rows, costs=silent, start="a")
+    made = plan([entry("a", "fedavg-start"), entry("b", "ft", title="FT", point={"lr": 0.1})])
+    table = tracks.measured("one", {"ft": "fedavg-start"}, *tables.collect(made, tmp_path))
+    (line,) = table.to_dict("records")
+    made["runs"].append(entry("c", "local"))
+    assert tracks.measured("one", {}, *tables.collect(made, tmp_path)).empty, "its draw lacks a run"
+    assert line | {"numbers": ""} == {
+        "track": "one",
+        "method": "ft",
+        "title": "FT",
+        "draw": 0,
+        "accuracy": pytest.approx(0.85),
+        "worst_tenth": 0.8,
+        "samples": 10.0,
+        "bytes": 2 * 4 * 15.0,
+        "operations": 2 * 203.0 + 4 * 203.0,
+        "point": "lr=0.1",
+        "numbers": "",
+    }
+
+
+def test_what_is_kept_is_read_as_it_was_written(tmp_path: Path, capsys) -> None:
+    (tmp_path / "published").mkdir()
+    with pytest.raises(DataError, match="make compare"):
+        tracks.kept(tmp_path)
+    table = lines(SCORES)
+    tracks.write(tmp_path, table)
+    pd.testing.assert_frame_equal(tracks.kept(tmp_path), table)
+    assert main.main(["tracks", "one", "--config", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "| UP | 1.5 | 62.0 (" in shown and "| +3.0 (+3.0 to +3.0) | 0.004 | ahead |" in shown
+    assert main.main(["tracks", "--config", str(tmp_path)]) == 0
+    assert "| UP | **+3.0 (ahead)** |" in capsys.readouterr().out
+    assert main.main(["tracks", "two", "--config", str(tmp_path)]) == 1
+    assert "allowed: one" in capsys.readouterr().err
+
+
+def test_every_picture_of_the_page_is_drawn():
+    table = pd.concat([lines(SCORES), lines(SCORES, "two")], ignore_index=True)
+    drawn = track_page.pictures(table)
+    assert {"overview", "one-ranks", "two-bytes", "one-operations"} <= drawn.keys()
+    for name, picture in drawn.items():
+        assert (b"UP" if "bytes" in name or "operations" in name else b"FEDAVG") in (
+            picture.files()[".svg"]
+        ), name
+    assert "bootstrap" in markdown.to_markdown(track_page.ranking(table, "one"))
+
+
+def test_tracks_differ_in_their_clients_alone() -> None:
+    """The same entries at the same points and budgets, but for what needs batch normalisation."""
+    studies = [
+        yaml.safe_load((ROOT / "config/studies" / f"{name}.yaml").read_text())
+        for name in tracks.studies(ROOT / "config")
+    ]
+    assert len(studies) == 5
+    for study in studies:
+        assert study["training"] == studies[0]["training"]
+        entries = {k: v for k, v in study["methods"].items() if k != "fedbn"}
+        first = {k: v for k, v in studies[0]["methods"].items() if k != "fedbn"}
+        assert entries == first
+        (scheme,) = study["partitions"][0].values()
+        assert scheme["seed"] == [*range(13)], "so that 204 comparisons can pass"
