@@ -44,4 +44,6 @@ def lines(made: Recomputed) -> Iterator[str]:
     elif all(each.same for each in made.differences):
         yield "the same numbers, but for rounding"
     else:
-        yield "other numbers"
+        stored, here = made.environments["runs in the stack"]
+        stack = f": in a stack of {here}, not {stored}, rounding is another, and it grows"
+        yield f"other numbers{stack if stored != here else ''}"

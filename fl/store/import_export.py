@@ -1,9 +1,10 @@
 """Moving finished runs between stores: from folder to folder, or through a tar file.
 
 A run is checked at its source and again when it arrives, and it appears in the target by one
-rename. A run that the target has already is not changed: the same numbers, to within
-`sameness.TOLERANCE`,
-are skipped, other numbers under the same name are reported as a conflict.
+rename. A run that the target has already is not changed. The same numbers, to within
+`sameness.TOLERANCE`, are skipped. Others are told, where rounding can explain them: in training it
+grows, so that a run in another stack or on another machine may end some samples apart. Where both
+were computed alike, other numbers under the same name are a conflict.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def bring(run: str, source: Store, target: Store) -> Moved:
     if target.has(run):
         if differing := sameness.differing(run, source, target):
             why = f"{target.place(run)}: has other numbers than {source.place(run)} ({differing})"
+            if apart := sameness.computed_apart(run, source, target):
+                return Moved(run, THERE, f"{why}, as its {apart} is another; it is kept")
             return Moved(run, CONFLICT, f"{why}; remove the one that you do not trust")
         if target.has(run, kept):
             return Moved(run, THERE)

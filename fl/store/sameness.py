@@ -32,6 +32,24 @@ def differing(run: str, ours: Store, theirs: Store) -> str:
     return ""
 
 
+def computed_apart(run: str, ours: Store, theirs: Store) -> str:
+    """What of how two runs were computed differs and can change their rounding; empty if nothing
+    does.
+    """
+    first, second = (_circumstances(store.record(run)) for store in (ours, theirs))
+    return ", ".join(key for key in first if first[key] != second[key])
+
+
+def _circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
+    execution, versions = record["execution"], record.get("versions", {})
+    return {
+        "stack": execution.get("stack"),
+        **{key: execution.get(key) for key in ("backend", "device", "processes", "threads")},
+        "processor": record.get("environment", {}).get("processor"),
+        **{package: versions.get(package) for package in ("torch", "numpy")},
+    }
+
+
 def _arrays(store: Store, run: str, name: str) -> Iterator[tuple[str, np.ndarray]]:
     """The columns of a run's metrics in one order of rows, or the leaves of its tensors."""
     if name == METRICS:

@@ -15,6 +15,7 @@ from fl.plan.bundle import Bundle, Member
 from fl.plan.config import Execution, Settings
 from fl.store import import_export, maintenance
 from fl.store.import_export import NEW
+from fl.store.layout import WEIGHTS
 from fl.store.run_check import KEY
 from fl.store.sameness import TOLERANCE
 from fl.store.store import Store
@@ -72,9 +73,12 @@ class Recomputed:
 def recompute(run: str, store: Store, settings: Settings, lock: Path, anyway: bool) -> Recomputed:
     """Train a finished run of a store again. Its data are dealt anew; the store is only read.
 
+    It is trained with the runs of its stack, as far as the store has them: in another stack it is
+    rounded otherwise, and rounding grows.
+
     Args:
         settings: Where data are, and how runs are computed. The backend and the number of threads
-            are those of the stored run, which is trained alone and in one process.
+            are those of the stored run, in one process.
         lock: The checksums of data.
         anyway: Train by the code at hand where other code made the run.
 
@@ -95,11 +99,23 @@ def recompute(run: str, store: Store, settings: Settings, lock: Path, anyway: bo
             raise FedloomError(
                 f"{run}: begins with the model of {start}, which {store.root} has not, or damaged"
             )
-        again = Member(run, spec, code, specs.defaults(spec), start, keep=[])
-        if failed := train_bundle(_bundle(again, record, settings, lock, folder), scratch):
+        members = list(_members(run, store, scratch, code))
+        failed = train_bundle(_bundle(members, record, settings, lock, folder), scratch)
+        if failed and not scratch.has(run):
             raise FedloomError(f"failed: {'; '.join(failed)}")
         both = store.metrics(run), scratch.metrics(run)
         return Recomputed(run, (record, scratch.record(run)), list(_differences(*both)))
+
+
+def _members(run: str, store: Store, scratch: Store, code: Mapping[str, str]) -> Iterator[Member]:
+    """The runs of a run's stack that are there, each with the model that it starts from."""
+    for mate in store.record(run)["execution"].get("stack") or [run]:
+        if mate == run or (store.has(mate) and not maintenance.problems(store, mate)):
+            record = store.record(mate)
+            start, spec = record.get("start"), specs.settled(record["spec"])
+            lacks = start is not None and not scratch.has(start, (WEIGHTS,))
+            if not lacks or import_export.bring(str(start), store, scratch).outcome == NEW:
+                yield Member(mate, spec, dict(code), specs.defaults(spec), start, keep=[])
 
 
 def _check(run: str, record: Mapping[str, Any], code: Mapping[str, str]) -> None:
@@ -115,18 +131,19 @@ def _check(run: str, record: Mapping[str, Any], code: Mapping[str, str]) -> None
 
 
 def _bundle(
-    member: Member, record: Mapping[str, Any], settings: Settings, lock: Path, folder: str
+    members: list[Member], record: Mapping[str, Any], settings: Settings, lock: Path, folder: str
 ) -> Bundle:
     told = record["execution"]
     backend: Any = told["backend"] if told["backend"] in BACKENDS else "auto"
     threads = told.get("threads", settings.execution.threads)
     execution = replace(settings.execution, backend=backend, threads=threads, processes=1)
+    run, code = record["run"], members[0].code
     return Bundle(
-        bundle=member.run,
-        title=member.run,
-        runs=[member],
-        dataset=member.code["dataset"],
-        partition=member.code["partition"],
+        bundle=run,
+        title=run,
+        runs=members,
+        dataset=code["dataset"],
+        partition=code["partition"],
         after=[],
         unstackable="",
         results=folder,

@@ -53,6 +53,20 @@ def test_a_run_trained_again_is_the_same_and_the_store_is_as_it_was(
     assert snapshot(study.root) == before
 
 
+def test_a_run_of_a_stack_is_trained_in_its_stack(
+    planned: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned(seeds=[0, 1, 2], execution={"backend": "stacked"})
+    assert study.train("fedavg") == 0
+    run = study.runs("fedavg")[1]
+    capsys.readouterr()
+    assert recompute(study, run) == 0
+    said = capsys.readouterr().out.splitlines()
+    [stack] = [line.split()[-2:] for line in said if "runs in the stack" in line]
+    assert stack == ["3", "3"]
+    assert said[-1] == "all metrics are the same, to the last digit"
+
+
 def test_other_numbers_are_found_and_the_environments_stand_side_by_side(
     planned: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:

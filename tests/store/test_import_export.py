@@ -67,6 +67,23 @@ def test_the_same_run_may_differ_in_last_digits(
     assert content(theirs, run) == before
 
 
+def test_other_numbers_of_another_stack_are_told_and_what_is_there_stays(
+    ours: Store, theirs: Store
+):
+    run = shelving.add(ours, value=1.5)
+    shelving.add(theirs, value=1.6)
+    path = theirs.place(run) / "run.json"
+    record = files.read_sealed(path)
+    described = record.pop("files")
+    record["execution"]["stack"] = [run, "0123456789abcdef"]
+    files.write_described(path, record, described)
+    before = content(theirs, run)
+    moved = import_export.bring(run, ours, theirs)
+    assert moved.outcome == THERE
+    assert moved.why.endswith("(metrics.parquet), as its stack is another; it is kept")
+    assert content(theirs, run) == before
+
+
 @pytest.mark.parametrize(("change", "outcome"), [(1e-7, THERE), (0.1, CONFLICT)])
 def test_weights_are_compared_by_value(ours: Store, theirs: Store, change: float, outcome: str):
     run = shelving.add(ours, weights=True)

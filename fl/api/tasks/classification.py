@@ -50,10 +50,15 @@ def _mean(
 
 
 def _smoothed(values: Tensor, outputs: Tensor, smoothing: Tensor | None) -> Tensor:
-    """(1 - e) v - e/C sum_c log softmax(z)_c, as cross-entropy is linear in the target."""
+    """(1 - e) v - e/C sum_c log softmax(z)_c, as cross-entropy is linear in the target; over the C
+    classes that a method does not rule out by a logit of minus infinity (FedRoD).
+    """
     if smoothing is None:
         return values
-    return (1 - smoothing) * values - smoothing * outputs.log_softmax(-1).mean(-1)
+    shares = outputs.log_softmax(-1)
+    open_ = outputs > -torch.inf
+    mean = shares.where(open_, 0).sum(-1) / open_.sum(-1)
+    return (1 - smoothing) * values - smoothing * mean
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
