@@ -5,6 +5,7 @@ No paper's: cross-entropy is minimised, accuracy and balanced accuracy are repor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,8 +57,8 @@ def _smoothed(values: Tensor, outputs: Tensor, smoothing: Tensor | None) -> Tens
     if smoothing is None:
         return values
     shares = outputs.log_softmax(-1)
-    open_ = outputs > -torch.inf
-    mean = shares.where(open_, 0).sum(-1) / open_.sum(-1)
+    possible = outputs > -math.inf
+    mean = shares.where(possible, 0).sum(-1) / possible.sum(-1)
     return (1 - smoothing) * values - smoothing * mean
 
 
