@@ -109,7 +109,8 @@ def recompute(run: str, store: Store, settings: Settings, lock: Path, anyway: bo
 
 def _members(run: str, store: Store, scratch: Store, code: Mapping[str, str]) -> Iterator[Member]:
     """The runs of a run's stack that are there, each with the model that it starts from."""
-    for mate in store.record(run)["execution"].get("stack") or [run]:
+    stack = store.record(run)["execution"].get("stack") or []
+    for mate in stack if run in stack else [run]:
         if mate == run or (store.has(mate) and not maintenance.problems(store, mate)):
             record = store.record(mate)
             start, spec = record.get("start"), specs.settled(record["spec"])
