@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from fl.base.errors import FedloomError, unknown
+from fl.base.errors import ConfigError, FedloomError, unknown
+from fl.base.schema import DIVERGED
 from fl.notebook import classes
 from fl.notebook.keys import CALL
 from fl.notebook.plainly import plainly
@@ -19,6 +20,10 @@ from fl.notebook.run import FOLDER, run
 from fl.plan.config import read_yaml
 from fl.report import result_files, tracks
 from fl.report.cells import number, probability
+
+CLIENTS = {"dataset", "partition"}
+BUDGET = {"rounds", "local_epochs", "local_steps", "batch_size", "train_on", "start"}
+"""Keys of an entry that would compare other things than methods: refused, and remarked."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,13 +52,17 @@ class Comparison:
     def _track(self, track: str) -> str:
         scores = tracks.values(self.lines, track)
         if self.method not in scores:
-            return f"{track}: nothing of {self.method} to compare: its runs score no client here"
+            return (
+                f"{track}: nothing of {self.method} to compare: no run of it scores a client here"
+            )
         places = tracks.ranks(scores)
+        lost = int(scores[self.method].isna().sum())
+        draws = f"{len(scores)} draws, {lost} of them lost" if lost else f"{len(scores)} draws"
         place = int((places < places[self.method]).sum()) + 1
         mean = number(scores[self.method].mean(), "accuracy")
         head = (
             f"{track}: {self.method} has {mean} %, place {place} of {len(places)} by mean rank "
-            f"{places[self.method]:.1f} over {len(scores)} draws"
+            f"{places[self.method]:.1f} over {draws}"
         )
         here = self.table[self.table["track"] == track]
         base = here[here["other"] == tracks.BASELINE]
@@ -88,36 +97,48 @@ def compare(
         config: A config folder, by default ``config`` in the working directory.
         progress: Whether to show a progress bar.
         keys: Of the entry: hyper-parameters and training keys; a list is a grid, whose point is
-            chosen on the validation data of each draw. The other methods have four points each;
-            without ``lr`` here it has the track's two rates.
+            chosen on the validation data of each draw. The other methods have four points each. If
+            there is no ``lr`` here, the method is tried at the track's two rates.
 
     Raises:
-        FedloomError: If there is no kept table, or as `run`.
+        FedloomError: If there is no kept table, for data or clients other than the track's, or as
+            `run`.
     """
     folder = Path(config or FOLDER)
+    for key in CLIENTS & keys.keys():
+        raise ConfigError(CALL / key, "is set, and clients are the track's", "other keys")
     kept = tracks.kept(folder)
     named = {name.removeprefix(tracks.PREFIX): name for name in tracks.studies(folder)}
     if only is not None and only not in named:
         raise unknown(CALL / "only", "track", only, named)
+    if only is not None and only not in set(kept["track"]):
+        raise unknown(CALL / "only", "kept track", only, set(kept["track"]))
     label = method if isinstance(method, str) else classes.label(method)
     lines: list[pd.DataFrame] = []
     remarks: list[str] = []
+    if budget := sorted(BUDGET & keys.keys()):
+        given = f"{label} has its own {', '.join(budget)}"
+        remarks.append(f"{given}; the others have the track's budget, so that this compares both")
     for track in [only] if only else [t for t in named if t in set(kept["track"])]:
-        here, points = _trained(folder, named[track], label, method, keys, progress)
+        here, points, diverged = _trained(folder, named[track], label, method, keys, progress)
         there = kept[kept["track"] == track]
         here = here[here["draw"].isin(there["draw"])]
         lines += [there[there["method"] != label], here[here["method"] == label]]
         remarks += _checked(track, there, here)
         if points > 4:
             remarks.append(f"{track}: {label} had {points} grid points, the others four")
+        if diverged:
+            remarks.append(f"{track}: {diverged} runs of {label} diverged")
     joined = pd.concat(lines, ignore_index=True)
     return Comparison(label, joined, tracks.against(joined, label), tuple(remarks))
 
 
 def _trained(
     folder: Path, name: str, label: str, method: str | type, keys: Mapping[str, Any], shown: bool
-) -> tuple[pd.DataFrame, int]:
-    """The lines of a method and of FedAvg on a track, and the points of the method's grid."""
+) -> tuple[pd.DataFrame, int, int]:
+    """The lines of a method and of FedAvg on a track; the points of the method's grid, and how many
+    of its runs diverged.
+    """
     given = dict(read_yaml(folder / "studies" / f"{name}.yaml"))
     del given["baseline"]
     known = given["methods"]
@@ -135,7 +156,8 @@ def _trained(
     )
     starts = {m: e["start"] for m, e in entries.items() if e and "start" in e}
     table = tracks.measured(name.removeprefix(tracks.PREFIX), starts, rows, runs)
-    return table, int(runs.loc[runs["method"] == label, "point"].nunique())
+    mine = runs[runs["method"] == label]
+    return table, int(mine["point"].nunique()), int((mine["state"] == DIVERGED).sum())
 
 
 def _checked(track: str, kept: pd.DataFrame, here: pd.DataFrame) -> list[str]:

@@ -118,3 +118,16 @@ def test_what_is_wrong_is_said_before_training(lab: Path) -> None:
     (lab / "config" / tracks.FILE).unlink()
     with pytest.raises(FedloomError, match="make compare"):
         fl.compare("fedprox")
+
+
+def test_what_would_compare_other_things_is_refused_or_remarked(lab: Path) -> None:
+    with pytest.raises(FedloomError, match="dataset: is set, and clients are the track's"):
+        fl.compare("fedprox", dataset="digits", progress=False)
+    (lab / "config/studies/track-none.yaml").write_text(yaml.safe_dump(TRACK))
+    with pytest.raises(FedloomError, match="only: unknown kept track 'none'"):
+        fl.compare("fedprox", only="none", progress=False)
+    said = repr(fl.compare("fedprox", only="tiny", rounds=2, progress=False))
+    assert "fedprox has its own rounds; the others have the track's budget" in said
+    said = repr(fl.compare("fedprox", only="tiny", lr=1e30, progress=False))
+    assert "tiny: nothing of fedprox to compare" in said
+    assert "tiny: 3 runs of fedprox diverged" in said
