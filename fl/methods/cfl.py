@@ -30,10 +30,9 @@ from fl.api import (
     Setting,
     Tree,
     declare,
-    everything,
     only,
     recipe,
-    select,
+    shared,
     trees,
 )
 from fl.parts.mixing import cosines, flat
@@ -67,7 +66,7 @@ class CFL:
         def init(variables: Tree) -> tuple[Tree, Tree]:
             like = trees.leaves(variables["params"])[0]
             server = {
-                "models": trees.repeat(select(variables, everything), self.most),
+                "models": trees.repeat(shared(variables, None), self.most),
                 "cluster": torch.zeros(setting.clients, dtype=torch.int64, device=like.device),
                 "scale": torch.zeros((), dtype=torch.float64, device=like.device),
                 "round": torch.zeros((), dtype=torch.int64, device=like.device),

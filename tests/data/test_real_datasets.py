@@ -152,7 +152,7 @@ def test_full_disk_leaves_nothing_half_made(name, whole, tmp_path, small_disk):
 
 
 def test_every_published_set_has_a_generator():
-    without_files = {"arrays", "digits", "digits-domains", "images", "synthetic", "table"}
+    without_files = {"arrays", "digits", "digits-domains", "images", "leaf", "synthetic", "table"}
     published = set(registry.names("data set")) - without_files
     assert published == set(sources.names())
     assert Path(sources.__file__).parent.name == "sources"

@@ -95,7 +95,7 @@ def test_names_change_with_numbers_and_with_edits_that_nobody_certified(tmp_path
     training, fedprox = "fl/api/training.py", "fl/methods/fedprox.py"
     project.edit(fedprox, "proximal(self.mu)", "proximal(1.0 * self.mu)")
     assert renamed() == {"fedprox"}
-    project.edit(training, "done = round_ - 1", "done = -1 + round_")
+    project.edit(training, "whole = training.warmup_rounds", "whole = 1 * training.warmup_rounds")
     assert renamed() == {"fedavg", "fedprox", "falling"}
     project.certify()
     assert renamed() == set()
@@ -137,7 +137,7 @@ def test_a_new_key_renames_nothing_and_another_default_what_has_it(tmp_path: Pat
         ("method fedprox", {"method fedprox"}, {"method fedprox"}),
         ("method fedprox", {"core"}, {"method fedprox"}),
         ("method fedprox: 1", {"core"}, {"method fedprox"}),
-        ("core: cosine", {"core"}, {"training.schedule=cosine"}),
+        ("core: step", {"core"}, {"training.schedule=step"}),
         ("core: few", {"core"}, {"core"}),
         ("model vit", {"core", "model vit"}, {"model vit"}),
         ("scheme natural: 0", {"data"}, {"partition scheme natural"}),

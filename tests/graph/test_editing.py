@@ -45,7 +45,7 @@ def test_what_decides_no_number_trains_nothing(place: Project):
     place.edit("config/studies/small.yaml", "seeds:", "# Two are enough.\nseeds:")
     place.edit("fl/methods/fedprox.py", "proximal term.\n", "proximal term!\n")
     place.edit("fl/engine/simulate.py", "A finished round:", "A round that is over:")
-    place.edit("fl/engine/simulate.py", "    running = dict", "    # All.\n    running = dict")
+    place.edit("fl/engine/simulate.py", "    running, total", "    # All.\n    running, total")
     assert place.trained(REPORT) == []
     assert place.table() == table
     assert place.report() == report
@@ -70,7 +70,7 @@ def test_code_trains_what_uses_it(copied: Project):
 
 def test_code_that_all_share_trains_everything(copied: Project):
     before = copied.values()
-    rate = "\n\ndef learning_rate(training, round_):\n    return 1.5 * training.lr\n"
+    rate = "\n\ndef learning_rate(training, *step):\n    return 1.5 * training.lr\n"
     copied.append("fl/api/training.py", rate)
     assert copied.trained() == sorted(copied.names().values())
     assert apart(before, copied.values()) == sorted(before)

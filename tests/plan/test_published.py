@@ -26,7 +26,10 @@ def cells(path: Path) -> list[dict[str, str]]:
         return list(reader)
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.csv")), ids=lambda path: path.name)
+PAPERS = sorted(path for path in FOLDER.glob("*.csv") if path.name != "tracks.csv")
+
+
+@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.name)
 def test_every_cell_is_there_once_and_is_a_number(path):
     found = cells(path)
     names = [(c["table"], c["row"], c["column"]) for c in found]
@@ -87,7 +90,7 @@ def test_published_cells_stand_beside_a_value_of_a_study_or_a_reason_says_why_no
                     (study.best.source, study.best.table, r, study.best.column)
                     for r in rows.values()
                 }
-    lines = [(path.name, cell) for path in FOLDER.glob("*.csv") for cell in cells(path)]
+    lines = [(path.name, cell) for path in PAPERS for cell in cells(path)]
     every = {(name, cell["table"], cell["row"], cell["column"]) for name, cell in lines}
     assert named <= every and len(named) == len(every) - sum(n for n, _ in UNSEEN.values())
     absent = Counter((source, table) for source, table, *_ in every - named)

@@ -122,7 +122,7 @@ def test_clients_own_models_are_attacked_one_by_one_and_small_clients_left_out()
     simulation = small_world()
     samples = simulation.client_data.samples
     few = {**samples, "test": [samples["test"][0], samples["test"][1][:2]]}
-    simulation = replace(simulation, client_data=replace(simulation.client_data, samples=few))
+    simulation.client_data = replace(simulation.client_data, samples=few)
     first = simulation.network.init(1)["params"]
     personal = {"params": {n: torch.stack([p, 2 * p]) for n, p in first.items()}, "buffers": {}}
     run = source(simulation=simulation, weights={"personal": personal}, traces={})

@@ -93,6 +93,7 @@ def test_a_process_that_dies_ends_the_job_with_one_line(capsys: pytest.CaptureFi
 MEETS = """
 import os
 from pathlib import Path
+import torch.distributed as dist
 from fl.train.team import Team
 team = Team()
 assert team.exchanged(team.rank) == [0, 1]
@@ -103,6 +104,7 @@ rows = [line.split() for line in lines.splitlines() if ":" in line]
 listening = [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine]
 assert listening and all(place.startswith("0100007F:") for place in listening), listening
 team.exchanged()
+dist.destroy_process_group()
 """
 
 
