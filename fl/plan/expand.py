@@ -7,26 +7,25 @@ without the seed, with the hashes of its code and data. Point and seed make the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fl.api.task import Task
 from fl.base import identity
 from fl.base.errors import Where
 from fl.base.places import path_of
 from fl.base.registry import ADDED
 from fl.data.contents import stamp
-from fl.plan import analysis_check, modal_check, partition_fit, specs, task_check
+from fl.plan import analysis_check, config, specs, task_check
 from fl.plan.components import Choice, choices
 from fl.plan.config import Execution, Study
-from fl.plan.elsewhere import Site
 from fl.plan.grids import too_many
-from fl.plan.method_entries import Entries
+from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.own_files import Own
 from fl.plan.points import Point
 from fl.plan.rehearsal import Rehearsals, Rehearsed
+from fl.plan.site import Site
 
 
 @dataclass(frozen=True)
@@ -117,82 +116,57 @@ def expand(
         ConfigError: For anything in the study that is not understood.
     """
     users_files = users_files or Own()
-    entries = Entries(folder, study, where, execution or Execution(), users_files.settle)
+    execution = config.execution(execution or Execution(), study.execution, where / "execution")
+    entries = method_entries(folder, study, where, execution, users_files.settle)
     most = study.max_runs
     datasets = choices("data set", study.datasets, where / "datasets", most)
     datasets = list(map(users_files.settle, datasets))
     models = choices("model", study.models, where / "models", most)
     schemes = choices("partition scheme", study.partitions, where / "partitions", most)
     analyses = choices("analysis", study.analyses, where / "analyses", most)
-    task, metric = task_check.settled(study, datasets, analyses, where)
+    task, metric = task_check.settled(study, datasets, where)
     study = replace(study, metric=metric)
     analysis_check.check_named(analyses, study.methods)
-    count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * entries.size
+    points = sum(entry.size for entry in entries)
+    count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * points
     if count > most:
         raise too_many(count, "runs", most, where)
     runs: dict[tuple[str, str], Run] = {}
     counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
     rehearsals = rehearsals or Rehearsals()
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
-        _check_task(dataset, scheme, model, task)
-        study_site = Site.of(dataset, scheme)
-        tried: dict[int, Rehearsed] = {}
-        for site, labels in entries.sites(study_site, model):
-            holding = _checked(site, model, task, analyses)
-            entries.check(labels, site.dataset, model, site.scheme, task, holding)
+        here = Site.of(dataset, scheme, model, task)
+        sites = {entry.label: entry.site(here) for entry in entries}
+        for site in {id(site): site for site in (here, *sites.values())}.values():
+            analysis_check.check(analyses, site)
             if checked:
-                rehearsal = rehearsals.of(model, site.dataset, holding)
-                counts[model.text].setdefault(site.dataset.text, rehearsal.parameters)
-                away = int(partition_fit.holds_out(site.scheme.spec))
-                tried |= entries.rehearse(labels, rehearsal, site.dataset, model, away)
+                parameters = rehearsals.of(site).parameters
+                counts[model.text].setdefault(site.dataset.text, parameters)
+        tried: dict[int, Rehearsed] = {}
+        for entry in entries:
+            entry.check(sites)
+            if checked:
+                site = sites[entry.label]
+                tried |= entry.rehearse(rehearsals.of(site), site)
         analysis_check.check_traces(analyses, tried.values())
-        place = _Place(entries, study.test, study.seeds[0], study_site, model, tried)
-        for label, seed in itertools.product(entries.points, study.seeds):
-            if entries.distils(label) and seed != study.seeds[0]:
+        place = _Place(study, sites, tried)
+        for entry, seed in itertools.product(entries, study.seeds):
+            if entry.declared.distils and seed != study.seeds[0]:
                 continue  # Its images are the same for all seeds.
-            for run in place.runs(label, seed):
+            for run in place.runs(entry, seed):
                 runs[run.label, run.id] = run
-    files = {
-        str(path): stamp([path])
-        for path in (path_of(s.values["path"]) for s in schemes if "path" in s.values)
-    }
-    watched = {**users_files.watched, **files}
+    tables = [path_of(scheme.values["path"]) for scheme in schemes if "path" in scheme.values]
+    watched = {**users_files.watched, **{str(path): stamp([path]) for path in tables}}
     planned = list(runs.values())
-    execution = entries.execution
     return Expansion(name, study, where, planned, watched, counts, analyses, execution)
-
-
-def _checked(site: Site, model: Choice, task: Task, analyses: Sequence[Choice]) -> modal_check.Held:
-    """What clients hold of each sample; a site, model or analysis that does not fit the others is a
-    `ConfigError`.
-    """
-    dataset, scheme = site.dataset, site.scheme
-    _check_task(dataset, scheme, model, task)
-    holding = modal_check.check(model, dataset, scheme)
-    analysis_check.check_held(analyses, holding, dataset, model)
-    analysis_check.check_data(
-        analyses, dataset, partition_fit.clients_of(scheme.spec, dataset.spec)
-    )
-    return holding
-
-
-def _check_task(dataset: Choice, scheme: Choice, model: Choice, task: Task) -> None:
-    task_check.check_alike(dataset, task)
-    for choice in (scheme, model):
-        task_check.check(choice.entry, task, dataset, choice.at)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """One data set, partition and model of the study, on which every entry runs that has no site of
-    its own; test: the study's; seed: the first one, that of images to train on.
-    """
+    """One data set, partition and model of the study; sites: by entry, mostly that of all."""
 
-    entries: Entries
-    test: str
-    seed: int
-    site: Site
-    model: Choice
+    study: Study
+    sites: Mapping[str, Site]
     tried: Mapping[int, Rehearsed]
     _codes: dict[int, tuple[dict[str, str], list[str]]] = field(default_factory=dict)
 
@@ -202,32 +176,28 @@ class _Place:
             self._codes[id(method)] = specs.code(spec), specs.defaults(spec)
         return self._codes[id(method)]
 
-    def runs(self, label: str, seed: int) -> Iterator[Run]:
+    def runs(self, entry: MethodEntry, seed: int) -> Iterator[Run]:
         """The runs of an entry: every point, from every point of what it starts from."""
-        start, parents = self.entries.start(label), list[Run | None]([None])
-        site = self.entries.site(label, self.site)
-        on = self.entries.train_on(label)
-        if start is not None:
-            parents = list(self.runs(start, seed))
-        elif isinstance(on, str):
-            parents = list(self.runs(on, self.seed))
-        of = "start" if start is not None else "train_on"
-        for method, parent in itertools.product(self.entries.points[label], parents):
-            before = {f"{of}.{key}": value for key, value in parent.grid.items()} if parent else {}
+        site, starts = self.sites[entry.label], entry.by == "start"
+        parents: list[Run | None] = [None]
+        if entry.before:
+            parents = [*self.runs(entry.before, seed if starts else self.study.seeds[0])]
+        for method, parent in itertools.product(entry.points, parents):
+            before = parent.grid if parent else {}
             spec: dict[str, Any] = {
                 "dataset": site.dataset.spec,
                 "partition": site.scheme.spec,
-                "model": self.model.spec,
+                "model": site.model.spec,
                 "method": method.spec,
                 "terms": method.terms,
                 "training": method.training,
-                "start": parent.point if parent and start else None,
+                "start": parent.point if parent and starts else None,
             }
             spec |= {key: added for key in ADDED if (added := getattr(method, key))}
-            if self.test != "own":
-                spec["test"] = self.test
-            if on is not None:
-                spec["train_on"] = parent.id if parent and not start else on
+            if self.study.test != "own":
+                spec["test"] = self.study.test
+            if entry.samples or not starts:
+                spec["train_on"] = entry.samples or (parent.id if parent else None)
             code, defaults = self._code(method, spec)
             point, tried = identity.point(spec, code, defaults), self.tried.get(id(method))
             yield Run(
@@ -236,13 +206,13 @@ class _Place:
                 spec={**spec, "seed": seed},
                 code=code,
                 defaults=defaults,
-                label=label,
-                title=self.entries.title(label),
-                grid={**before, **method.grid},
+                label=entry.label,
+                title=entry.title,
+                grid={f"{entry.by}.{key}": value for key, value in before.items()} | method.grid,
                 dataset=site.dataset,
                 partition=site.scheme,
-                model=self.model,
-                execution=self.entries.executions[label],
+                model=site.model,
+                execution=entry.execution,
                 unstackable=tried.unstackable if tried else "",
                 start=parent.id if parent else None,
             )

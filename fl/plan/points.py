@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from fl.api.training import Training
 from fl.base import fields, registry
 from fl.base.errors import ConfigError, Where, unknown
 from fl.base.registry import ADDED, Entry
-from fl.plan import config, published
+from fl.plan import published
 from fl.plan.config import Study
 from fl.plan.draws import drawn
 from fl.plan.grids import check_size, each_once, grid, is_grid
@@ -46,7 +46,12 @@ class Point:
 
 
 def points(
-    folder: Path, study: Study, where: Where, label: str, given: Mapping[str, Any]
+    folder: Path,
+    study: Study,
+    where: Where,
+    label: str,
+    entry: Entry,
+    layers: Sequence[tuple[Mapping[str, Any], Where]],
 ) -> Iterator[Point]:
     """All points of a method entry.
 
@@ -54,25 +59,24 @@ def points(
         folder: The config's.
         where: The study's file.
         label: The entry's name.
-        given: What the entry says.
+        entry: Its method.
+        layers: The study's ``training``, the method's defaults and what the entry says, each with
+            its place.
 
     Raises:
-        ConfigError: For a layer (the study's ``training``, the method's defaults, the entry) that
-            is not understood.
+        ConfigError: For a layer that is not understood.
     """
-    at = where / "methods" / label
-    entry = registry.find("method", str(given.get("method", label)), at)
+    (general, general_at), (defaults, defaults_at), (given, at) = layers
     declared_hyper, training = fields.fields(entry.target), fields.fields(Training)
     for key in declared_hyper.keys() & {*training, *RESERVED}:
         problem = f"the method {entry.name!r} calls a hyper-parameter as a key of every entry"
         raise ConfigError(at / key, problem, "another name in the method's file")
-    defaults, defaults_at = config.method_defaults(folder, entry.name)
     declared = {**training, **declared_hyper}
-    _check_layer(study, study.training, training, (), where / "training")
+    _check_layer(study, general, training, (), general_at)
     for layer, place in ((defaults, defaults_at), (given, at)):
         _check_layer(study, layer, declared, RESERVED, place)
     fixed = getattr(entry.target, "training", {})
-    merged = _layered(study.training, fixed, defaults, given)
+    merged = _layered(general, fixed, defaults, given)
     added = _added(merged, at)
     merged = {key: value for key, value in merged.items() if key not in RESERVED}
     for name, (_, added_entry, values) in added.items():

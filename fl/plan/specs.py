@@ -14,16 +14,6 @@ from fl.base.files import sha256
 from fl.base.places import Folders
 from fl.base.registry import entry_of, find
 from fl.data import materials
-from fl.data.materials import (
-    dataset_id,
-    modalities_of,
-    partition,
-    partition_id,
-    prepare,
-    supply,
-    task_name,
-    task_of,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,8 +44,8 @@ def parts_of(spec: Spec) -> Parts:
     return Parts(
         entry_of("model", spec["model"])[1],
         composed(spec),
-        task_of(spec["dataset"]),
-        modalities_of(spec["dataset"]),
+        materials.task_of(spec["dataset"]),
+        materials.modalities_of(spec["dataset"]),
     )
 
 
@@ -94,10 +84,10 @@ def domains_of(spec: Spec, folders: Folders) -> list[str]:
 
 def _dealt(spec: Spec, folders: Folders) -> tuple[Prepared, pd.DataFrame]:
     """The data set and the partition of a run, made if they do not exist yet, else checked."""
-    given = supply(spec["dataset"], folders.sources, folders.lock)
-    prepared = prepare(spec["dataset"], folders.data, given)
+    given = materials.supply(spec["dataset"], folders.sources, folders.lock)
+    prepared = materials.prepare(spec["dataset"], folders.data, given)
     prepared.verify()
-    table = partition(spec["partition"], spec["dataset"], folders.data, folders.results)
+    table = materials.partition(spec["partition"], spec["dataset"], folders.data, folders.results)
     return prepared, table
 
 
@@ -105,7 +95,7 @@ def code(spec: Spec) -> dict[str, str]:
     """What names the code of a run of that spec, by root: a version, or the hash of an edit; and
     the ids of its data.
     """
-    dataset = dataset_id(spec["dataset"])
+    dataset = materials.dataset_id(spec["dataset"])
     entries = {key: identity.code(root) for key, root in _entries(spec).items()}
     return {
         **entries,
@@ -113,7 +103,7 @@ def code(spec: Spec) -> dict[str, str]:
         "core": identity.code(identity.CORE),
         "model": model_code(spec["model"]),
         "dataset": dataset,
-        "partition": partition_id(spec["partition"], dataset),
+        "partition": materials.partition_id(spec["partition"], dataset),
     }
 
 
@@ -127,7 +117,7 @@ def _entries(spec: Spec) -> dict[str, str]:
         **added,
         "method": identity.entry("method", spec["method"]["name"]),
         "model": identity.entry("model", spec["model"]["name"]),
-        "task": identity.entry("task", task_name(spec["dataset"])),
+        "task": identity.entry("task", materials.task_name(spec["dataset"])),
     }
 
 
