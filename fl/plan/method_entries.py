@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ class MethodEntry:
     """A method entry of a study.
 
     Attributes:
-        label: Its name in the study.
+        label, given, at: Its name in the study, what that says of it, and where.
         method: Its method, and what that declares.
         points: Every point of its grid.
         title: What tables call it.
@@ -54,7 +53,7 @@ class MethodEntry:
         given = fields.mapping(study.methods[label], self.at)
         self.method = registry.find("method", str(given.get("method", label)), self.at)
         self.declared = declared(self.method.target)
-        self._given, self._scored = given, (study.scored, where / "scored")
+        self.given, self._scored = given, (study.scored, where / "scored")
         defaults, defaults_at = config.method_defaults(folder, self.method.name)
         self._layers = [
             (study.training, where / "training"),
@@ -67,14 +66,11 @@ class MethodEntry:
         for layer, place in self._layers[1:]:
             execution = config.execution(execution, layer.get("execution"), place / "execution")
         self.execution = execution
-        kinds = {"dataset": "data set", "partition": "partition scheme"}
-        named = {
-            key: choice(kind, given[key], self.at / key)
-            for key, kind in kinds.items()
-            if key in given
-        }
-        self._dataset = settle(named["dataset"]) if "dataset" in named else None
-        self._scheme = named.get("partition")
+        self._dataset, self._scheme = (
+            choice(kind, given[key], self.at / key) if key in given else None
+            for key, kind in (("dataset", "data set"), ("partition", "partition scheme"))
+        )
+        self._dataset = self._dataset and settle(self._dataset)
         self.before: MethodEntry | None = None
         self.by = "start"
         self.samples: int | None = None
@@ -90,7 +86,7 @@ class MethodEntry:
         Raises:
             ConfigError: For none, one that is not there, and one that has nothing to give.
         """
-        start, on = self._given.get("start"), self._given.get("train_on")
+        start, on = self.given.get("start"), self.given.get("train_on")
         others = {label: entry for label, entry in entries.items() if entry is not self}
         if start is not None or self.declared.starts:
             self.before = self._start(start, others)
@@ -100,41 +96,37 @@ class MethodEntry:
             self.before, self.by = self._maker(on, others), "train_on"
 
     def _start(self, start: Any, others: Mapping[str, MethodEntry]) -> MethodEntry:
-        at = self.at / "start"
         if not self.declared.starts:
             starting = [e.name for e in registry.entries("method") if declared(e.target).starts]
             problem = f"is {start!r}, but {self.method.name} does not start from a stored model"
-            raise ConfigError(at, problem, f"no start; or as method {', '.join(starting)}")
+            raise self._wrong("start", problem, f"no start; or as method {', '.join(starting)}")
         if start is None:
             none = "another entry, such as fedavg, which is not there yet"
-            raise ConfigError(at, "is missing", ", ".join(sorted(others)) or none)
+            raise self._wrong("start", "is missing", ", ".join(sorted(others)) or none)
         if start == self.label:
-            raise ConfigError(at, f"goes round in a circle: {start} <- {start}")
+            raise self._wrong("start", f"goes round in a circle: {start} <- {start}")
         if not isinstance(start, str) or start not in others:
-            raise unknown(at, "entry of this study", start, others)
-        before = others[start]
+            raise unknown(self.at / "start", "entry of this study", start, others)
+        before, wanted = others[start], self.declared.goes_on
+        name = before.method.name
         if "global" not in before.declared.stages:
-            name = before.method.name
-            raise ConfigError(at, f"{start!r} ({name}) has no shared model to start from")
-        wanted = self.declared.goes_on
-        if wanted and before.method.name not in wanted:
-            problem = (
-                f"{start!r} is {before.method.name}, whose result says nothing of how to go on"
-            )
-            raise ConfigError(at, problem, f"an entry of {' or '.join(wanted)}")
+            raise self._wrong("start", f"{start!r} ({name}) has no shared model to start from")
+        if wanted and name not in wanted:
+            problem = f"{start!r} is {name}, whose result says nothing of how to go on"
+            raise self._wrong("start", problem, f"an entry of {' or '.join(wanted)}")
         return before
 
     def _maker(self, on: Any, others: Mapping[str, MethodEntry]) -> MethodEntry:
-        at = self.at / "train_on"
         makers = {label: entry for label, entry in others.items() if entry.declared.distils}
         if not isinstance(on, str) or on not in makers:
             allowed = "a number of images of every class, or an entry of this study that makes "
             allowed += f"virtual ones: {', '.join(makers) or 'none'}"
-            raise ConfigError(at, f"is {on!r}", allowed)
+            raise self._wrong("train_on", f"is {on!r}", allowed)
         if self.before:
-            raise ConfigError(at, "stands beside start", "one of both")
-        if makers[on]._given.get("train_on") is not None:
-            raise ConfigError(at, f"{on!r} does not train on all samples itself", "one that does")
+            raise self._wrong("train_on", "stands beside start", "one of both")
+        if makers[on].given.get("train_on") is not None:
+            problem = f"{on!r} does not train on all samples itself"
+            raise self._wrong("train_on", problem, "one that does")
         return makers[on]
 
     def check_linked(self) -> None:
@@ -143,18 +135,17 @@ class MethodEntry:
         while entry.before:
             if entry.before.label in ancestors:
                 circle = " <- ".join([*ancestors, entry.before.label])
-                raise ConfigError(entry.at / entry.by, f"goes round in a circle: {circle}")
+                raise entry._wrong(entry.by, f"goes round in a circle: {circle}")
             entry = entry.before
             ancestors.append(entry.label)
-        stored = self.before.points if self.before else []
-        for point, other in itertools.product(self.points, stored):
-            mine, its = point.training["precision"], other.training["precision"]
-            if self.before and WEIGHTS[mine] != WEIGHTS[its]:
-                problem = (
-                    f"is {mine}, but what comes of {self.before.label!r}, where it starts, is "
-                )
-                allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[its]]
-                raise self._wrong("precision", problem + its, ", ".join(allowed))
+        if self.before is None:
+            return
+        for point, other in itertools.product(self.points, self.before.points):
+            mine, stored = point.training["precision"], other.training["precision"]
+            if WEIGHTS[mine] != WEIGHTS[stored]:
+                problem = f"is {mine}, but what comes of {self.before.label!r}, where it starts, "
+                allowed = [name for name, kind in WEIGHTS.items() if kind == WEIGHTS[stored]]
+                raise self._wrong("precision", f"{problem}is {stored}", ", ".join(allowed))
 
     def site(self, study: Site) -> Site:
         """Where it runs while the study is somewhere."""
@@ -173,18 +164,18 @@ class MethodEntry:
         elif self.before and sites[self.before.label] != site:
             problem = f"{self.before.label!r} makes images for other clients than those of "
             allowed = "an entry of the same data set and partition"
-            raise ConfigError(self.at / "train_on", problem + site.scheme.text, allowed)
+            raise self._wrong("train_on", problem + site.scheme.text, allowed)
         self._check_samples(site)
         site.check(self.method, self.at)
         for key, kind in ADDED.items():
             for spec in getattr(self.points[0], key):
                 at = self.at / key / spec["name"]
                 site.check(registry.find(kind, spec["name"], at), at)
-        on = self._given.get("train_on")
+        on = self.given.get("train_on")
         if on is not None and site.differ:
-            problem, allowed = f"is {on!r}, but clients differ in modality", "or no `train_on`"
-            at = self.at / "train_on"
-            raise ConfigError(at, problem, f"a partition without `modalities`, {allowed}")
+            problem = f"is {on!r}, but clients differ in modality"
+            allowed = "a partition without `modalities`, or no `train_on`"
+            raise self._wrong("train_on", problem, allowed)
         for point in self.points:
             self._check_training(point.training, site)
             self._check_round(point.training, point.aggregation, site)
@@ -248,31 +239,25 @@ class MethodEntry:
         Raises:
             ConfigError: If the method cannot be built for the site's model or cannot train it.
         """
-        rehearsed = {}
+        model, dataset, rehearsed = site.model.text, site.dataset.text, {}
         for point in self.points:
-            with self._telling(point.training["batch_size"], site):
+            try:
                 rehearsed[id(point)] = rehearsal.try_point(point, int(site.holds_out))
+            except TooFew as error:
+                problem = f"is {point.training['batch_size']}, too few for {self.label} with "
+                problem += f"{model} on {dataset} ({error})"
+                raise self._wrong("batch_size", problem, f"{error.least} or more") from None
+            except FedloomError as error:
+                raise ConfigError(self.at, f"with {model}: {error}") from None
+            except (Exception, SystemExit) as error:
+                problem = f"{self.method.name} cannot train {model} on {dataset} "
+                allowed = "a method, terms and training keys that fit this model and its inputs"
+                allowed = "" if faults.own_line(error) else allowed
+                raise ConfigError(self.at, f"{problem}({faults.told(error)})", allowed) from None
         return rehearsed
 
-    @contextmanager
-    def _telling(self, size: int, site: Site) -> Iterator[None]:
-        """What a rehearsal raises, as a `ConfigError`."""
-        model, dataset = site.model.text, site.dataset.text
-        try:
-            yield
-        except TooFew as error:
-            problem = f"is {size}, too few for {self.label} with {model} on {dataset} ({error})"
-            raise self._wrong("batch_size", problem, f"{error.least} or more") from None
-        except FedloomError as error:
-            raise ConfigError(self.at, f"with {model}: {error}") from None
-        except (Exception, SystemExit) as error:
-            problem = f"{self.method.name} cannot train {model} on {dataset} ({faults.told(error)})"
-            allowed = "a method, terms and training keys that fit this model and its inputs"
-            allowed = "" if faults.own_line(error) else allowed
-            raise ConfigError(self.at, problem, allowed) from None
-
-    def _wrong(self, key: str, problem: str, allowed: str) -> ConfigError:
-        """The error for a training key, at the layer that set it."""
+    def _wrong(self, key: str, problem: str, allowed: str = "") -> ConfigError:
+        """The error for one of its keys, at the last layer that sets it."""
         places = (place for layer, place in reversed(self._layers) if key in layer)
         return ConfigError(next(places, self.at) / key, problem, allowed)
 

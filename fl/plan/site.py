@@ -35,9 +35,12 @@ class Site:
     @classmethod
     def of(cls, dataset: Choice, scheme: Choice, model: Choice, task: Task) -> Site:
         """The site, its partition with an id; what does not go together is a `ConfigError`."""
-        check_alike(dataset, task)
+        name = materials.task_name(dataset.spec)
+        if name != task.name:
+            problem = f"{dataset.text} is for {name}, but the study for {task.name}"
+            raise ConfigError(dataset.at, problem, "data sets of one task in a study")
         for choice in (scheme, model):
-            check_task(choice.entry, task, dataset, choice.at)
+            _check_task(choice.entry, task, dataset, choice.at)
         partition_fit.check_fit(scheme.spec, dataset.spec, scheme.at)
         partition = replace(scheme, id=materials.partition_id(scheme.spec, dataset.id))
         return cls(dataset, partition, model, task)
@@ -138,7 +141,7 @@ class Site:
         """Refuse (`ConfigError`) a method or an analysis for another task, and one that computes
         with one input where samples have several.
         """
-        check_task(entry, self.task, self.dataset, where)
+        _check_task(entry, self.task, self.dataset, where)
         if self.holding in ("all", "some") and getattr(entry.target, "one_input", False):
             names = named(materials.modalities_of(self.dataset.spec))
             problem = f"{entry.name} computes with one input, but {self.model.text} takes {names}"
@@ -164,15 +167,7 @@ class Site:
         return f"inputs of {shapes} in {self.inputs[0].classes} classes"
 
 
-def check_alike(dataset: Choice, task: Task) -> None:
-    """Refuse (`ConfigError`) a data set of another task than the study's."""
-    name = materials.task_name(dataset.spec)
-    if name != task.name:
-        problem = f"{dataset.text} is for {name}, but the study for {task.name}"
-        raise ConfigError(dataset.at, problem, "data sets of one task in a study")
-
-
-def check_task(entry: Entry, task: Task, dataset: Choice, where: Where) -> None:
+def _check_task(entry: Entry, task: Task, dataset: Choice, where: Where) -> None:
     """Refuse (`ConfigError`) what is made for another task than the data set's.
 
     An example is a method that needs class labels, on a data set whose labels are masks.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from fl.api.method import Method, Setting
     from fl.data.prepared import Prepared
     from fl.engine.assembly import Composed, Parts
     from fl.engine.simulation import Simulation
@@ -47,13 +47,6 @@ def parts_of(spec: Spec) -> Parts:
         materials.task_of(spec["dataset"]),
         materials.modalities_of(spec["dataset"]),
     )
-
-
-def build(spec: Spec, setting: Setting) -> Method:
-    """The method of a run's spec, or of one without a model, see `fl.engine.assembly.build`."""
-    from fl.engine.assembly import build
-
-    return build(composed(spec), setting)
 
 
 def composed(spec: Spec) -> Composed:
@@ -121,42 +114,37 @@ def _entries(spec: Spec) -> dict[str, str]:
     }
 
 
+def _named(spec: Spec) -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """The place of each entry in a spec, ``method``, ``terms.0``, with its values and target."""
+    for key, kind in KINDS.items():
+        given = spec.get(key, [])
+        several = {f"{key}.{i}": values for i, values in enumerate(given)}
+        for place, values in (several if isinstance(given, list) else {key: given}).items():
+            yield place, values, find(kind, values["name"], Where("the spec")).target
+
+
 def defaults(spec: Spec) -> list[str]:
     """The keys of a spec that have their defaults, as ``training.momentum``, ``terms.0.mu``.
 
     A run's name leaves them out (`fl.base.identity.point`): a key that Fedloom gets later renames
     no run. That no default changes unseen is held by ``tests/golden/defaults.json``.
     """
-    parts = {"training": ("", spec["training"])}
-    for key, kind in KINDS.items():
-        given = spec.get(key, [])
-        several = {f"{key}.{i}": item for i, item in enumerate(given)}
-        named = several if isinstance(given, list) else {key: given}
-        parts |= {place: (kind, values) for place, values in named.items()}
+    places = [("training", spec["training"], Training), *_named(spec)]
     return [
         f"{place}.{key}"
-        for place, (kind, values) in parts.items()
-        for key in fields.at_default(
-            find(kind, values["name"], Where("the spec")).target if kind else Training, values
-        )
+        for place, values, target in places
+        for key in fields.at_default(target, values)
     ]
 
 
 def settled(spec: Spec) -> dict[str, Any]:
     """A spec of a stored run with the defaults of keys that came after it."""
-    whole = dict(spec)
-    for key, kind in KINDS.items():
-        given = spec.get(key, [])
-        several = [_settled(kind, each) for each in (given if isinstance(given, list) else [given])]
-        if several:
-            whole[key] = several if isinstance(given, list) else several[0]
+    whole = copy.deepcopy(dict(spec))
+    for _, values, target in _named(whole):
+        for key, field in fields.fields(target).items():
+            if field.default is not fields.REQUIRED:
+                values.setdefault(key, field.default)
     return whole
-
-
-def _settled(kind: str, values: Spec) -> dict[str, Any]:
-    declared = fields.fields(find(kind, values["name"], Where("the spec")).target)
-    later = {key: field.default for key, field in declared.items() if key not in values}
-    return {**values, **{k: value for k, value in later.items() if value is not fields.REQUIRED}}
 
 
 def model_code(spec: Spec) -> str:

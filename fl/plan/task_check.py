@@ -10,7 +10,6 @@ from fl.base.schema import REWEIGHTED
 from fl.data import materials
 from fl.plan.components import Choice
 from fl.plan.config import Study
-from fl.plan.site import check_alike
 
 
 def settled(study: Study, datasets: Sequence[Choice], where: Where) -> tuple[Task, str]:
@@ -18,25 +17,21 @@ def settled(study: Study, datasets: Sequence[Choice], where: Where) -> tuple[Tas
     one.
 
     Raises:
-        ConfigError: If data sets differ in their task, or if the task has no such metric or no
-            classes to re-weight test samples by.
+        ConfigError: If the task has no such metric, or no classes where the study counts on them.
     """
     task = materials.task_of(datasets[0].spec)
-    for dataset in datasets:
-        check_alike(dataset, task)
-    reweighted = study.test == "reweighted"
+    reweighted = [REWEIGHTED] if study.test == "reweighted" else []
     if reweighted and not task.counted:
         problem = f"is reweighted, but {datasets[0].text} has {task.given}"
         raise ConfigError(where / "test", problem, "own or global")
     for key in ("metrics", "keep_predictions"):
         if getattr(study, key) and task.name != DEFAULT:
             problem = f"is {getattr(study, key)!r}, but {datasets[0].text} has {task.given}"
-            classes = "none, or data sets with class labels"
-            raise ConfigError(where / key, problem, classes)
+            raise ConfigError(where / key, problem, "none, or data sets with class labels")
     if study.metrics and study.scored == "best":
         problem = "are of the final round, and scored is best"
         raise ConfigError(where / "metrics", problem, "none, or scored: last")
-    given, allowed = study.metric, (*task.metrics, *([REWEIGHTED] if reweighted else []))
+    given, allowed = study.metric, (*task.metrics, *reweighted)
     if given is not None and given not in allowed:
         raise unknown(where / "metric", "metric", given, allowed)
     return task, given or allowed[0]
