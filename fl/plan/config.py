@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -254,8 +254,7 @@ def settings(folder: Path) -> Settings:
     path = folder / "config.yaml"
     where = Where(os.path.relpath(path))
     settled = _placed(Settings(**fields.parse(Settings, read_yaml(path), where)), where)
-    _check_log(settled.execution.log, where / "execution")
-    _check_processes(settled.execution, where / "execution")
+    _check_execution(settled.execution, where / "execution")
     for key in ("results", "store", "data"):
         _check_folder(getattr(settled, key), where / key)
     plugins.use(settled.plugins, where / "plugins")
@@ -383,22 +382,17 @@ def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Where]:
 def execution(base: Execution, given: Any, where: Where) -> Execution:
     """``base``, but for the keys that a study or a method's entry sets at ``where``."""
     checked = fields.parse(Execution, given, where)
-    _check_log(checked["log"], where)
     changed = replace(base, **{key: checked[key] for key in fields.mapping(given, where)})
-    _check_processes(changed, where)
+    _check_execution(changed, where)
     return changed
 
 
-def _check_processes(settled: Execution, where: Where) -> None:
+def _check_execution(settled: Execution, where: Where) -> None:
     if settled.processes > 1 and settled.backend == "debug":
-        problem = (
-            f"is {settled.processes}, and backend is debug, which looks at one client at a time"
-        )
+        alone = "backend is debug, which looks at one client at a time"
+        problem = f"is {settled.processes}, and {alone}"
         raise ConfigError(where / "processes", problem, "1, or another backend")
-
-
-def _check_log(names: Sequence[str], where: Where) -> None:
-    for i, name in enumerate(names):
+    for i, name in enumerate(settled.log):
         if lacking := lacks_logger(name):
             raise ConfigError(where / "log" / i, lacking)
 

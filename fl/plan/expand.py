@@ -15,7 +15,6 @@ from typing import Any
 from fl.base import identity
 from fl.base.errors import Where
 from fl.base.places import path_of
-from fl.base.registry import ADDED
 from fl.data.contents import stamp
 from fl.plan import analysis_check, config, specs, task_check
 from fl.plan.components import Choice, choices
@@ -189,11 +188,11 @@ class _Place:
                 "partition": site.scheme.spec,
                 "model": site.model.spec,
                 "method": method.spec,
-                "terms": method.terms,
+                "terms": method.added["terms"],
                 "training": method.training,
                 "start": parent.point if parent and starts else None,
             }
-            spec |= {key: added for key in ADDED if (added := getattr(method, key))}
+            spec |= {key: its for key, its in method.added.items() if its}
             if self.study.test != "own":
                 spec["test"] = self.study.test
             if entry.samples or not starts:

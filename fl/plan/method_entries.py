@@ -19,7 +19,7 @@ from fl.base.schema import SERVER
 from fl.plan import config
 from fl.plan.components import Choice, choice
 from fl.plan.config import Execution, Study
-from fl.plan.points import points
+from fl.plan.points import Point, points
 from fl.plan.rehearsal import Rehearsal, Rehearsed, TooFew
 from fl.plan.site import Site
 
@@ -168,7 +168,7 @@ class MethodEntry:
         self._check_samples(site)
         site.check(self.method, self.at)
         for key, kind in ADDED.items():
-            for spec in getattr(self.points[0], key):
+            for spec in self.points[0].added[key]:
                 at = self.at / key / spec["name"]
                 site.check(registry.find(kind, spec["name"], at), at)
         on = self.given.get("train_on")
@@ -178,7 +178,7 @@ class MethodEntry:
             raise self._wrong("train_on", problem, allowed)
         for point in self.points:
             self._check_training(point.training, site)
-            self._check_round(point.training, point.aggregation, site)
+            self._check_round(point, site)
 
     def _check_samples(self, site: Site) -> None:
         """Whether there are samples to choose a point or a round by, and what a method needs."""
@@ -214,17 +214,15 @@ class MethodEntry:
             problem = f"is {batch}, more than the {size} samples of {site.dataset.text}"
             raise self._wrong("batch_size", problem, f"1 to {size}")
 
-    def _check_round(
-        self, training: Mapping[str, Any], aggregation: list[dict[str, Any]], site: Site
-    ) -> None:
+    def _check_round(self, point: Point, site: Site) -> None:
         """Whether as many clients take part in a round as an aggregation needs, as far as keys
         tell.
         """
         clients = site.clients
         if clients is None or site.holds_out:
             return
-        taking = max(1, round(training["participation"] * clients))
-        for spec in aggregation:
+        taking = max(1, round(point.training["participation"] * clients))
+        for spec in point.added["aggregation"]:
             least = getattr(registry.entry_of("aggregation", spec)[1], "least", 1)
             if taking < least:
                 at = self.at / "aggregation" / spec["name"]

@@ -117,23 +117,18 @@ def of(
     }
     bundles = _bundles(runs, kept, settings, folder)
     for expansion in expansions:
-        room.check_processes(expansion, settings, folder)
-    room.check_nodes(runs.values(), settings, folder)
+        room.check(expansion, settings, folder)
     home = {member["run"]: name for name, bundle in bundles.items() for member in bundle["runs"]}
-    made = {e.name: _study(e, home, folder) for e in expansions}
-    analysed = {e.name: list(planned(e, made[e.name]["runs"])) for e in expansions}
+    listed = {e.name: [_listed(run, home[run.id]) for run in e.runs] for e in expansions}
+    analyses = {e.name: list(planned(e, listed[e.name])) for e in expansions}
     return Plan(
         settings=settings,
-        studies={name: _analysed(study, analysed[name]) for name, study in made.items()},
+        studies={e.name: _study(e, listed[e.name], analyses[e.name], folder) for e in expansions},
         bundles=bundles,
         datasets={r.dataset.id: r.dataset.spec for r in runs.values()},
         partitions={r.partition.id: _partition(r) for r in runs.values()},
         watched=dict(sorted((path, was) for e in expansions for path, was in e.watched.items())),
-        analyses={
-            analysis["analysis"]: analysis
-            for of_study in analysed.values()
-            for analysis in of_study
-        },
+        analyses={made["analysis"]: made for of_study in analyses.values() for made in of_study},
     )
 
 
@@ -214,35 +209,40 @@ def _partition(run: Run) -> dict[str, Any]:
     }
 
 
-def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[str, Any]:
+def _listed(run: Run, bundle: str) -> dict[str, Any]:
+    """What a study's plan says of a run."""
+    return {
+        "run": run.id,
+        "method": run.label,
+        "title": run.title,
+        "point": run.grid,
+        "dataset": run.dataset.text,
+        "partition": run.partition.text,
+        "partition_id": run.partition.id,
+        "model": run.model.text,
+        "seed": run.spec["seed"],
+        "bundle": bundle,
+        "start": run.start,
+    }
+
+
+def _study(
+    expansion: Expansion,
+    runs: list[dict[str, Any]],
+    analyses: Iterable[Mapping[str, Any]],
+    folder: Path,
+) -> dict[str, Any]:
     study = expansion.study
+    said = ("question", "departures", "metric", "test", "scored", "metrics", "baseline")
     content = {
         "study": expansion.name,
         "title": study.title or expansion.name,
-        "question": study.question,
-        "departures": study.departures,
-        "metric": study.metric,
-        "test": study.test,
-        "scored": study.scored,
-        "metrics": list(study.metrics),
-        "baseline": study.baseline,
-        "runs": [
-            {
-                "run": run.id,
-                "method": run.label,
-                "title": run.title,
-                "point": run.grid,
-                "dataset": run.dataset.text,
-                "partition": run.partition.text,
-                "partition_id": run.partition.id,
-                "model": run.model.text,
-                "seed": run.spec["seed"],
-                "bundle": home[run.id],
-                "start": run.start,
-            }
-            for run in expansion.runs
-        ],
+        **{key: getattr(study, key) for key in said},
+        "runs": runs,
         "published": published_cells(expansion, folder),
+        "analyses": [
+            {key: made[key] for key in ("analysis", "text", "title")} for made in analyses
+        ],
         **told(expansion),
     }
     return {**content, "hash": identity.digest([content, *_looks(fingerprint.TEMPLATES)])}
@@ -253,14 +253,6 @@ def _looks(templates: Path) -> tuple[str, dict[str, str]]:
     """What shows a study's numbers; once a process, as it takes longer than a small plan."""
     looks = {path.name: sha256(path) for path in templates.glob("report.*")}
     return identity.room("report"), looks
-
-
-def _analysed(study: dict[str, Any], analyses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A study with the analyses that its report shows."""
-    if not analyses:
-        return study
-    told = [{key: analysis[key] for key in ("analysis", "text", "title")} for analysis in analyses]
-    return {**study, "analyses": told, "hash": identity.digest([study["hash"], told])}
 
 
 def current(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
@@ -282,24 +274,16 @@ def asked(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Pl
     known = _known(folder, settings)
     if not {*wanted} <= {*known.get("studies", ())}:
         return make(folder, studies, checked)
-    home = Path(settings.results) / "plan"
-
-    def parts(kind: str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        return {name: plan_files.part(home, kind, name) for name in names}
-
     summaries = [known["studies"][name] for name in wanted]
-    bundles = parts(
-        "bundles", sorted({name for summary in summaries for name in summary["bundles"]})
-    )
-    return Plan(
-        settings=settings,
-        studies=parts("studies", wanted),
-        bundles=bundles,
-        datasets=parts("datasets", {bundle["dataset"] for bundle in bundles.values()}),
-        partitions=parts("partitions", {bundle["partition"] for bundle in bundles.values()}),
-        watched=known["watched"],
-        analyses=parts("analyses", {name for summary in summaries for name in summary["analyses"]}),
-    )
+    names: dict[str, Iterable[str]] = {"studies": wanted}
+    for kind in ("bundles", "partitions", "analyses"):
+        names[kind] = sorted({name for summary in summaries for name in summary[kind]})
+    names["datasets"] = {known["bundles"][name]["dataset"] for name in names["bundles"]}
+    home = Path(settings.results) / "plan"
+    made = {
+        kind: {name: plan_files.part(home, kind, name) for name in names[kind]} for kind in names
+    }
+    return Plan(settings=settings, watched=known["watched"], **made)
 
 
 def study(folder: Path, name: str) -> dict[str, Any]:
@@ -364,7 +348,7 @@ def _summary(plan: Plan, key: str) -> dict[str, Any]:
                 "hash": study["hash"],
                 "bundles": sorted({run["bundle"] for run in study["runs"]}),
                 "partitions": sorted({run["partition_id"] for run in study["runs"]}),
-                "analyses": [analysis["analysis"] for analysis in study.get("analyses", ())],
+                "analyses": [analysis["analysis"] for analysis in study["analyses"]],
             }
             for name, study in plan.studies.items()
         },

@@ -27,7 +27,6 @@ from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base import faults, registry
 from fl.base.errors import ConfigError, FedloomError
-from fl.base.registry import ADDED
 from fl.data.modality import Modality
 from fl.engine import modality
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
@@ -149,7 +148,7 @@ class Rehearsal:
             FedloomError: If the method uses nothing of what the study adds to it.
             Exception: Whatever building the method or taking a step raises.
         """
-        spec = {"method": point.spec, **{kind: getattr(point, kind) for kind in ADDED}}
+        spec = {"method": point.spec, **point.added}
         training = Training(**point.training)
         composed = specs.composed(spec)
         if len(self._networks) > 1:
