@@ -255,8 +255,6 @@ def settings(folder: Path) -> Settings:
     where = Where(os.path.relpath(path))
     settled = _placed(Settings(**fields.parse(Settings, read_yaml(path), where)), where)
     _check_execution(settled.execution, where / "execution")
-    for key in ("results", "store", "data"):
-        _check_folder(getattr(settled, key), where / key)
     plugins.use(settled.plugins, where / "plugins")
     for name, origin in settled.sources.items():
         at, known = where / "sources" / name, registry.names("data set")
@@ -311,19 +309,21 @@ def _is_there(path: Path) -> bool:
 
 
 def _placed(settled: Settings, where: Where) -> Settings:
-    """``found`` with ``~`` and environment variables in its folders replaced."""
+    """``settled`` with ``~`` and environment variables in its folders replaced."""
+    folders: dict[str, Any] = {}
+    for key in ("results", "store", "data"):
+        folders[key] = places.place(getattr(settled, key), where / key)
+        _check_folder(folders[key], where / key)
+    plugged = enumerate(settled.plugins)
+    sources = {
+        name: origin if _is_address(origin) else places.expand(origin, where / "sources" / name)
+        for name, origin in settled.sources.items()
+    }
     return replace(
         settled,
-        results=places.place(settled.results, where / "results"),
-        store=places.place(settled.store, where / "store"),
-        data=places.place(settled.data, where / "data"),
-        plugins=tuple(
-            places.expand(text, where / "plugins" / i) for i, text in enumerate(settled.plugins)
-        ),
-        sources={
-            name: origin if _is_address(origin) else places.expand(origin, where / "sources" / name)
-            for name, origin in settled.sources.items()
-        },
+        **folders,
+        plugins=tuple(places.expand(text, where / "plugins" / i) for i, text in plugged),
+        sources=sources,
     )
 
 
@@ -362,15 +362,14 @@ def check_methods(folder: Path) -> None:
     """
     known = registry.names("method")
     for path in sorted((folder / "methods").glob("*")):
-        passed = path.name.startswith((".", "README")) or path.name.endswith("~")
-        where = Where(os.path.relpath(path))
-        if not passed and path.name.partition(".")[0] not in known:
-            raise unknown(where, "method", path.name.partition(".")[0], known)
-        if not passed and path.suffixes != [".yaml"]:
-            allowed = f"{path.name.partition('.')[0]}.yaml"
-            raise ConfigError(
-                where, f"the file's name is {path.name!r}, which is not read", allowed
-            )
+        if path.name.startswith((".", "README")) or path.name.endswith("~"):
+            continue
+        where, name = Where(os.path.relpath(path)), path.name.partition(".")[0]
+        if name not in known:
+            raise unknown(where, "method", name, known)
+        if path.suffixes != [".yaml"]:
+            problem = f"the file's name is {path.name!r}, which is not read"
+            raise ConfigError(where, problem, f"{name}.yaml")
 
 
 def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Where]:

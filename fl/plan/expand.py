@@ -23,7 +23,7 @@ from fl.plan.grids import too_many
 from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.own_files import Own
 from fl.plan.points import Point
-from fl.plan.rehearsal import Rehearsals, Rehearsed
+from fl.plan.rehearsal import Rehearsal, Rehearsed
 from fl.plan.site import Site
 
 
@@ -80,10 +80,9 @@ class Expansion:
     @property
     def needs_weights(self) -> bool:
         """Whether final weights are read, by an analysis or because the study says so."""
-        analysed = any(
-            getattr(analysis.entry.target, "weights", False) for analysis in self.analyses
-        )
-        return self.study.keep_weights or analysed
+        targets = [analysis.entry.target for analysis in self.analyses]
+        read = any(getattr(target, "weights", False) for target in targets)
+        return self.study.keep_weights or read
 
     @property
     def needs_predictions(self) -> bool:
@@ -98,7 +97,7 @@ def expand(
     where: Where,
     execution: Execution | None = None,
     users_files: Own | None = None,
-    rehearsals: Rehearsals | None = None,
+    rehearsals: dict[str, Rehearsal] | None = None,
     checked: bool = True,
 ) -> Expansion:
     """All runs of a study.
@@ -106,7 +105,7 @@ def expand(
     Args:
         study, where: What the study says, and where it stands, as of `fl.plan.config.study`.
         execution: How runs are computed where the study says nothing else.
-        own: Finds the user's own files behind data sets.
+        users_files: Finds the user's own files behind data sets.
         rehearsals: Those of other studies, which are not repeated.
         checked: Whether models and methods are tried at all. If not, the runs are the same, but
             no model's size is known.
@@ -132,21 +131,21 @@ def expand(
         raise too_many(count, "runs", most, where)
     runs: dict[tuple[str, str], Run] = {}
     counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
-    rehearsals = rehearsals or Rehearsals()
+    rehearsals = {} if rehearsals is None else rehearsals
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
         here = Site.of(dataset, scheme, model, task)
         sites = {entry.label: entry.site(here) for entry in entries}
         for site in {id(site): site for site in (here, *sites.values())}.values():
             analysis_check.check(analyses, site)
             if checked:
-                parameters = rehearsals.of(site).parameters
+                parameters = Rehearsal.of(site, rehearsals).parameters
                 counts[model.text].setdefault(site.dataset.text, parameters)
         tried: dict[int, Rehearsed] = {}
         for entry in entries:
             entry.check(sites)
             if checked:
                 site = sites[entry.label]
-                tried |= entry.rehearse(rehearsals.of(site), site)
+                tried |= entry.rehearse(Rehearsal.of(site, rehearsals), site)
         analysis_check.check_traces(analyses, tried.values())
         place = _Place(study, sites, tried)
         for entry, seed in itertools.product(entries, study.seeds):

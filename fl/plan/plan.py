@@ -30,6 +30,7 @@ from fl.store.layout import PREDICTIONS, WEIGHTS
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
+    from fl.plan.rehearsal import Rehearsal
 
 log = logging.getLogger(__name__)
 
@@ -100,10 +101,9 @@ def of(
         log.info("planning %s: each method is tried on its model, which takes seconds", told)
     from fl.plan.expand import expand  # They import torch, which takes seconds, too.
     from fl.plan.own_files import Own
-    from fl.plan.rehearsal import Rehearsals
 
     users_files = Own(Path(settings.data), settings.sources, folder / LOCK)
-    rehearsals = Rehearsals()
+    rehearsals: dict[str, Rehearsal] = {}
     with allocator.kept():
         expansions = [
             expand(folder, name, study, where, settings.execution, users_files, rehearsals, checked)

@@ -87,25 +87,6 @@ class Rehearsed:
     traces: frozenset[str] | None
 
 
-class Rehearsals:
-    """The rehearsals of a plan, each of which is made once."""
-
-    def __init__(self) -> None:
-        self._stages: dict[str, Rehearsal] = {}
-
-    def of(self, site: Site) -> Rehearsal:
-        """That of a site's model on what it sees of the data set.
-
-        Raises:
-            ConfigError: If the model does not take these inputs.
-        """
-        kinds = [asdict(kind) for kind in site.inputs]
-        key = _key([site.model.spec, kinds, site.task.name])
-        if key not in self._stages:
-            self._stages[key] = Rehearsal(site)
-        return self._stages[key]
-
-
 class Rehearsal:
     """A model on what it sees of a data set; of each modality, where clients differ in it.
 
@@ -133,6 +114,19 @@ class Rehearsal:
             weights |= variables["params"]
         self.parameters = sum(tensor.numel() for tensor in weights.values())
         self._tried: dict[str, Rehearsed] = {}
+
+    @classmethod
+    def of(cls, site: Site, made: dict[str, Rehearsal]) -> Rehearsal:
+        """That of a site's model on what it sees, made once among those ``made`` for a plan.
+
+        Raises:
+            ConfigError: If the model does not take these inputs.
+        """
+        kinds = [asdict(kind) for kind in site.inputs]
+        key = _key([site.model.spec, kinds, site.task.name])
+        if key not in made:
+            made[key] = cls(site)
+        return made[key]
 
     def try_point(self, point: Point, away: int) -> Rehearsed:
         """Build a method and take a step of each of its passes.
