@@ -8,8 +8,8 @@
 3. `method_entries` makes an object of each method entry, with the `points` of its grid: from the
    study's, the method's and the entry's keys, with numbers of ``published``.
 4. `expand` combines all of these with the seeds: a `Run` each. A `site` is where entries run;
-   it, `task_check`, `partition_fit` and `analysis_check` refuse what does not go together,
-   `rehearsal` what cannot be trained. `specs` goes back: from a run's spec to its objects.
+   it, `partition_fit` and `analysis_check` refuse what does not go together, `rehearsal` what
+   cannot be trained. `specs` goes back: from a run's spec to its objects.
 5. `plan` puts runs into a `bundle` each, with `analyses`, `captions` and `published_cells` for the
    report; `plan_files` writes them, under the `fingerprint` of what they follow from.
 6. `jobs` merges bundles whose runs the store lacks, by what they cost (`estimate`).

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
-from fl.base.errors import ConfigError, FedloomError, unknown
+from fl.base.errors import ConfigError, FedloomError
 from fl.plan.components import Choice
 from fl.plan.rehearsal import Rehearsed
 from fl.plan.site import Site
-
-
-def check_named(analyses: Iterable[Choice], entries: Collection[str]) -> None:
-    """Refuse (`ConfigError`) an analysis whose key ``methods`` names what is no entry."""
-    for analysis in analyses:
-        for i, label in enumerate(analysis.values.get("methods", ())):
-            if label not in entries:
-                raise unknown(analysis.at / "methods" / i, "entry", label, entries)
 
 
 def check(analyses: Iterable[Choice], site: Site) -> None:

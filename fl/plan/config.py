@@ -82,11 +82,10 @@ class Node:
             "gpus": execution.processes * (execution.gpus or 0),
             "minutes": execution.minutes,
         }
-        there = {key: getattr(self, key) for key in asked}
         return [
-            f"{number} {key} ({there[key]} there)"
+            f"{number} {key} ({there} there)"
             for key, number in asked.items()
-            if there[key] is not None and number > there[key]
+            if (there := getattr(self, key)) is not None and number > there
         ]
 
 

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fl.api.task import DEFAULT, Task
 from fl.base import identity
-from fl.base.errors import Where
+from fl.base.errors import ConfigError, Where, unknown
 from fl.base.places import path_of
+from fl.base.schema import REWEIGHTED
+from fl.data import materials
 from fl.data.contents import stamp
-from fl.plan import analysis_check, config, specs, task_check
+from fl.plan import analysis_check, config, specs
 from fl.plan.components import Choice, choices
 from fl.plan.config import Execution, Study
 from fl.plan.grids import too_many
@@ -122,9 +125,9 @@ def expand(
     models = choices("model", study.models, where / "models", most)
     schemes = choices("partition scheme", study.partitions, where / "partitions", most)
     analyses = choices("analysis", study.analyses, where / "analyses", most)
-    task, metric = task_check.settled(study, datasets, where)
+    task, metric = _settled(study, datasets[0], where)
     study = replace(study, metric=metric)
-    analysis_check.check_named(analyses, study.methods)
+    _check_named(study, analyses, where)
     points = sum(entry.size for entry in entries)
     count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * points
     if count > most:
@@ -157,6 +160,45 @@ def expand(
     watched = {**users_files.watched, **{str(path): stamp([path]) for path in tables}}
     planned = list(runs.values())
     return Expansion(name, study, where, planned, watched, counts, analyses, execution)
+
+
+def _settled(study: Study, dataset: Choice, where: Where) -> tuple[Task, str]:
+    """The task of a study, which is that of its first data set, and its metric: the one that it
+    says, or the usual one.
+
+    Raises:
+        ConfigError: If the task has no such metric, or no classes where the study counts on them.
+    """
+    task = materials.task_of(dataset.spec)
+    reweighted = [REWEIGHTED] if study.test == "reweighted" else []
+    if reweighted and not task.counted:
+        problem = f"is reweighted, but {dataset.text} has {task.given}"
+        raise ConfigError(where / "test", problem, "own or global")
+    for key in ("metrics", "keep_predictions"):
+        if getattr(study, key) and task.name != DEFAULT:
+            problem = f"is {getattr(study, key)!r}, but {dataset.text} has {task.given}"
+            raise ConfigError(where / key, problem, "none, or data sets with class labels")
+    if study.metrics and study.scored == "best":
+        problem = "are of the final round, and scored is best"
+        raise ConfigError(where / "metrics", problem, "none, or scored: last")
+    given, allowed = study.metric, (*task.metrics, *reweighted)
+    if given is not None and given not in allowed:
+        raise unknown(where / "metric", "metric", given, allowed)
+    return task, given or allowed[0]
+
+
+def _check_named(study: Study, analyses: list[Choice], where: Where) -> None:
+    """Refuse (`ConfigError`) the name of an entry that the study does not have."""
+    rows = study.best.rows if study.best else ()
+    named = {where / "best" / "rows" / label: label for label in rows}
+    for analysis in analyses:
+        labels = enumerate(analysis.values.get("methods", ()))
+        named |= {analysis.at / "methods" / i: label for i, label in labels}
+    if study.baseline is not None:
+        named[where / "baseline"] = study.baseline
+    for at, label in named.items():
+        if label not in study.methods:
+            raise unknown(at, "entry", label, study.methods)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class MethodEntry:
 
     Attributes:
         label, given, at: Its name in the study, what that says of it, and where.
-        method: Its method, and what that declares.
+        method, declared: Its method, and what that declares.
         points: Every point of its grid.
         title: What tables call it.
         execution: How it is computed: as the study, the method or the entry says, the last wins.
@@ -53,7 +53,7 @@ class MethodEntry:
         given = fields.mapping(study.methods[label], self.at)
         self.method = registry.find("method", str(given.get("method", label)), self.at)
         self.declared = declared(self.method.target)
-        self.given, self._scored = given, (study.scored, where / "scored")
+        self.given, self._study, self._where = given, study, where
         defaults, defaults_at = config.method_defaults(folder, self.method.name)
         self._layers = [
             (study.training, where / "training"),
@@ -182,15 +182,15 @@ class MethodEntry:
 
     def _check_samples(self, site: Site) -> None:
         """Whether there are samples to choose a point or a round by, and what a method needs."""
-        scheme, (scored, scored_at) = site.scheme.text, self._scored
+        scheme = site.scheme.text
         if not site.has("val"):
             none, held = f"but {scheme} has no validation samples", "a partition with val > 0"
             if len(self.points) > 1:
-                raise ConfigError(
-                    self.at, f"is a grid, {none} to choose by", f"one point, or {held}"
-                )
-            if scored == "best":
-                raise ConfigError(scored_at, f"is best, {none} to tell by", "last, or a val > 0")
+                problem = f"is a grid, {none} to choose by"
+                raise ConfigError(self.at, problem, f"one point, or {held}")
+            if self._study.scored == "best":
+                problem = f"is best, {none} to tell by"
+                raise ConfigError(self._where / "scored", problem, "last, or a val > 0")
             if self.points[0].training["early_stopping"]:
                 problem = f"is set, {none} to stop by"
                 raise self._wrong("early_stopping", problem, "null, or a val > 0")
@@ -277,14 +277,6 @@ def method_entries(
         label: MethodEntry(folder, study, where, label, execution, settle)
         for label in study.methods
     }
-    named = {
-        where / "best" / "rows" / label: label for label in (study.best.rows if study.best else ())
-    }
-    if study.baseline is not None:
-        named[where / "baseline"] = study.baseline
-    for at, label in named.items():
-        if label not in entries:
-            raise unknown(at, "entry", label, entries)
     titles: dict[str, str] = {}
     for entry in entries.values():
         entry.link(entries)

@@ -55,11 +55,6 @@ class Plan:
     watched: dict[str, str]
     analyses: dict[str, dict[str, Any]]
 
-    @property
-    def kinds(self) -> dict[str, dict[str, Any]]:
-        """Its files: by folder, by name."""
-        return {kind: getattr(self, kind) for kind in plan_files.KINDS}
-
 
 def make(
     folder: Path,
@@ -323,8 +318,8 @@ def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, 
 def write_parts(plan: Plan) -> None:
     """Write the files of a plan, but for the summary by which Snakemake goes."""
     home = Path(plan.settings.results) / "plan"
-    for kind, parts in plan.kinds.items():
-        for name, content in parts.items():
+    for kind in plan_files.KINDS:
+        for name, content in getattr(plan, kind).items():
             plan_files.write(home / kind / f"{name}.json", content)
 
 

@@ -45,18 +45,6 @@ ENOUGH = 4
 method that halves its batches gives batch normalisation two values to work on.
 """
 
-LENGTHS = (
-    "rounds",
-    "local_epochs",
-    "local_steps",
-    "lr_decay_every",
-    "warmup_rounds",
-    "evaluate_every",
-    "evaluate_clients",
-    "early_stopping",
-)
-"""Training keys that say how long something is done, not what."""
-
 META = torch.device("meta")
 CPU = torch.device("cpu")
 
@@ -411,8 +399,10 @@ def _told(kind: Inputs) -> str:
 
 
 def _lasting(training: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of training; of how long something is done it only remains that it is."""
-    kept = {key: value is None if key in LENGTHS else value for key, value in training.items()}
+    """Settings of training without those that say how long something is done, not what: all whole
+    numbers but the batch size.
+    """
+    kept = {key: value for key, value in training.items() if type(value) is not int}
     return {**kept, "batch_size": min(training["batch_size"], ENOUGH)}
 
 

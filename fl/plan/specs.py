@@ -53,13 +53,11 @@ def composed(spec: Spec) -> Composed:
     """What the method of a run's spec is composed of."""
     from fl.engine.assembly import Composed
 
-    return Composed(
-        entry_of("method", spec["method"])[1],
-        *(
-            tuple(entry_of(kind, its)[1] for its in spec.get(key, ()))
-            for key, kind in registry.ADDED.items()
-        ),
-    )
+    added = {
+        key: tuple(entry_of(kind, its)[1] for its in spec.get(key, ()))
+        for key, kind in registry.ADDED.items()
+    }
+    return Composed(entry_of("method", spec["method"])[1], **added)
 
 
 def assemble(spec: Spec, folders: Folders, device: torch.device) -> Simulation:
