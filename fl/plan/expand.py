@@ -27,7 +27,7 @@ from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.own_files import Own
 from fl.plan.points import Point
 from fl.plan.rehearsal import Rehearsal, Rehearsed
-from fl.plan.site import Site
+from fl.plan.site import Site, check_alike
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,8 @@ def expand(
     schemes = choices("partition scheme", study.partitions, where / "partitions", most)
     analyses = choices("analysis", study.analyses, where / "analyses", most)
     task, metric = _settled(study, datasets[0], where)
+    for dataset in datasets:
+        check_alike(dataset, task)
     study = replace(study, metric=metric)
     _check_named(study, analyses, where)
     points = sum(entry.size for entry in entries)

@@ -35,10 +35,7 @@ class Site:
     @classmethod
     def of(cls, dataset: Choice, scheme: Choice, model: Choice, task: Task) -> Site:
         """The site, its partition with an id; what does not go together is a `ConfigError`."""
-        name = materials.task_name(dataset.spec)
-        if name != task.name:
-            problem = f"{dataset.text} is for {name}, but the study for {task.name}"
-            raise ConfigError(dataset.at, problem, "data sets of one task in a study")
+        check_alike(dataset, task)
         for choice in (scheme, model):
             _check_task(choice.entry, task, dataset, choice.at)
         partition_fit.check_fit(scheme.spec, dataset.spec, scheme.at)
@@ -165,6 +162,14 @@ class Site:
             " x ".join(map(str, kind.shape)) for seen in self.inputs for kind in seen.kinds
         )
         return f"inputs of {shapes} in {self.inputs[0].classes} classes"
+
+
+def check_alike(dataset: Choice, task: Task) -> None:
+    """Refuse (`ConfigError`) a data set of another task than the study's."""
+    name = materials.task_name(dataset.spec)
+    if name != task.name:
+        problem = f"{dataset.text} is for {name}, but the study for {task.name}"
+        raise ConfigError(dataset.at, problem, "data sets of one task in a study")
 
 
 def _check_task(entry: Entry, task: Task, dataset: Choice, where: Where) -> None:
