@@ -7,7 +7,7 @@ train as if nothing had been added; that shows only when the loss is computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fl.api.alteration import Alteration
@@ -15,9 +15,6 @@ from fl.api.method import Attached, Setting
 from fl.api.term import Adaptive, Compared, Term
 from fl.base.errors import FedloomError
 from fl.engine.assembly import Composed
-
-KINDS = ("terms", "alterations")
-"""The keys of an entry and of a spec that add something."""
 
 
 class Added:
@@ -28,12 +25,10 @@ class Added:
     """
 
     def __init__(self, composed: Composed) -> None:
-        self._asked: dict[str, list[_Noting]] = {
-            "terms": [_Noting(entry) for entry in composed.terms],
-            "alterations": [_Noting(entry) for entry in composed.alterations],
+        self._noting = {
+            kind: tuple(map(_Noting, getattr(composed, kind))) for kind in ("terms", "alterations")
         }
-        terms, alterations = (tuple(self._asked[kind]) for kind in KINDS)
-        self.composed = replace(composed, terms=terms, alterations=alterations)
+        self.composed = replace(composed, **self._noting)
 
     def check(self, spec: Mapping[str, Any]) -> None:
         """Refuse (`FedloomError`) what no loss has used by now.
@@ -41,14 +36,12 @@ class Added:
         Args:
             spec: What the method is composed of: its ``method``, ``terms`` and ``alterations``.
         """
-        for kind in KINDS:
-            for added, noting in zip(spec.get(kind, ()), self._asked[kind], strict=True):
-                if not noting.asked:
-                    name = spec["method"]["name"]
-                    problem = (
-                        f"{name}: {kind} are set, but its loss does not ask for {added['name']}"
-                    )
-                    raise FedloomError(f"{problem}; allowed: none, as its loss is its own")
+        name = spec["method"]["name"]
+        for kind, noting in self._noting.items():
+            for added, noted in zip(spec.get(kind, ()), noting, strict=True):
+                if not noted.asked:
+                    problem = f"{kind} are set, but its loss does not ask for {added['name']}"
+                    raise FedloomError(f"{name}: {problem}; allowed: none, as its loss is its own")
 
 
 @dataclass
@@ -56,7 +49,7 @@ class _Noting:
     """A term or an alteration as the registry has it; asked: whether what it builds was called."""
 
     registered: Any
-    asked: bool = field(default=False)
+    asked: bool = False
 
     def build(self, setting: Setting) -> Term | Adaptive | Alteration | Attached:
         built = self.registered.build(setting)

@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
-from fl.base.errors import ConfigError, FedloomError, unknown
+from fl.base.errors import ConfigError, FedloomError
 from fl.plan.components import Choice
-from fl.plan.modal_check import ALL, DIFFER, Held, check_inputs
 from fl.plan.rehearsal import Rehearsed
+from fl.plan.site import Site
 
 
-def check_named(analyses: Iterable[Choice], entries: Collection[str]) -> None:
-    """Refuse (`ConfigError`) an analysis whose key ``methods`` names what is no entry."""
-    for analysis in analyses:
-        for i, label in enumerate(analysis.values.get("methods", ())):
-            if label not in entries:
-                raise unknown(analysis.at / "methods" / i, "entry", label, entries)
-
-
-def check_held(analyses: Iterable[Choice], holding: Held, dataset: Choice, model: Choice) -> None:
-    """Refuse (`ConfigError`) an analysis that passes inputs of one kind through one network."""
-    for analysis in analyses:
-        if holding in ALL:
-            check_inputs(analysis.entry, dataset, model, analysis.at)
-        alike = ("weights", "one_modality")
-        if holding in DIFFER and any(getattr(analysis.entry.target, name, False) for name in alike):
-            problem = f"{analysis.entry.name} takes all clients for alike, "
-            problem += "but they have several modalities"
-            raise ConfigError(analysis.at, problem, "a partition without `modalities`")
-
-
-def check_data(analyses: Iterable[Choice], dataset: Choice, clients: int | None) -> None:
-    """Refuse (`ConfigError`) an analysis that says itself that it cannot look at such data.
+def check(analyses: Iterable[Choice], site: Site) -> None:
+    """Refuse (`ConfigError`) an analysis that cannot look at what runs there: one for another task,
+    one that passes inputs of one kind through one network, and one that says itself that it cannot.
 
     Its ``check`` is given the shape of a sample and the number of clients, as far as it is known.
     """
-    shape = dataset.entry.make(dataset.values).shape
+    shape = site.dataset.entry.make(site.dataset.values).shape
     for analysis in analyses:
+        site.check(analysis.entry, analysis.at)
+        alike = ("weights", "one_modality")
+        if site.differ and any(getattr(analysis.entry.target, name, False) for name in alike):
+            problem = "takes all clients for alike, but they have several modalities"
+            allowed = "a partition without `modalities`"
+            raise ConfigError(analysis.at, f"{analysis.entry.name} {problem}", allowed)
         check = getattr(analysis.entry.make(analysis.values), "check", None)
         try:
             if check:
-                check(shape, clients)
+                check(shape, site.clients)
         except FedloomError as error:
-            raise ConfigError(analysis.at, f"on {dataset.text}: {error}") from None
+            raise ConfigError(analysis.at, f"on {site.dataset.text}: {error}") from None
 
 
 def check_traces(analyses: Iterable[Choice], rehearsed: Iterable[Rehearsed]) -> None:

@@ -76,17 +76,13 @@ class Bundle:
 
         Each run's id is computed again, so that no run is trained under the name of another.
         """
-        written: dict[str, Any] = {}
-        for name, field in fields.fields(cls).items():
-            if name not in given:
-                raise ConfigError(where / name, "is missing", fields.describe(field.hint))
-            if name != "runs":
-                written[name] = fields.value(field.hint, given[name], where / name)
-        members = fields.value(list[dict[str, Any]], given["runs"], where / "runs")
-        if not members:
+        its = {key: given[key] for key in fields.fields(cls) if key in given}
+        bundle = cls(**fields.parse(cls, its, where))
+        if not bundle.runs:
             raise ConfigError(where / "runs", "is empty", "at least one run")
-        runs = [_member(member, where / "runs" / i) for i, member in enumerate(members)]
-        return cls(runs=runs, **written)
+        for i, member in enumerate(bundle.runs):
+            _check(member, where / "runs" / i)
+        return bundle
 
     @property
     def folders(self) -> Folders:
@@ -105,8 +101,8 @@ def read(path: Path) -> Bundle:
         ) from None
 
 
-def _member(given: Mapping[str, Any], where: Where) -> Member:
-    member = Member(**fields.parse(Member, given, where))
+def _check(member: Member, where: Where) -> None:
+    """Refuse (`ConfigError`) a run whose id is not that of its spec and code."""
     try:
         point = identity.point(member.spec, member.code, member.defaults)
         run = identity.run(point, member.spec["seed"])
@@ -122,4 +118,3 @@ def _member(given: Mapping[str, Any], where: Where) -> Member:
         if name not in ON_DEMAND:
             raise unknown(where / "keep" / i, "file", name, ON_DEMAND)
     fields.parse(Training, training, where / "spec" / "training")
-    return member

@@ -6,6 +6,7 @@ None of it decides a number; it is read from the runs' specs, which do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fl.base import registry
@@ -54,13 +55,10 @@ def _names(expansion: Expansion) -> dict[str, list[str]]:
 
 
 def _titles(runs: Iterable[Run]) -> dict[str, dict[str, str]]:
-    by_kind: dict[str, dict[str, str]] = {"dataset": {}, "partition": {}, "model": {}}
-    for run in runs:
-        for kind, titles in by_kind.items():
-            choice = getattr(run, kind)
-            if choice.title:
-                titles[choice.text] = choice.title
-    return by_kind
+    return {
+        kind: {choice.text: choice.title for choice in map(attrgetter(kind), runs) if choice.title}
+        for kind in ("dataset", "partition", "model")
+    }
 
 
 def _before(given: Mapping[str, Any]) -> str | None:

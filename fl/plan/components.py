@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 from fl.base import fields, registry
 from fl.base.errors import ConfigError, Where
 from fl.base.registry import Entry
-from fl.data.modality import Modality, named
+from fl.data.modality import Modality
 from fl.plan.grids import check_size, grid
 
 
@@ -50,7 +51,8 @@ def choices(kind: str, items: list[Any], where: Where, most: int) -> list[Choice
     """
     by_spec: dict[str, Choice] = {}
     called: dict[str, Choice] = {}
-    for choice in _settled(kind, items, where, most):
+    settled = (_of_item(kind, item, where / i, most) for i, item in enumerate(items))
+    for choice in itertools.chain.from_iterable(settled):
         key = json.dumps(choice.spec, sort_keys=True)
         if key in by_spec:
             problem = f"{choice.text} stands twice: {by_spec[key].at.key} is the same"
@@ -70,11 +72,6 @@ def choice(kind: str, item: Any, where: Where) -> Choice:
         ConfigError: For an item that is not understood, or that is a grid.
     """
     return next(_of_item(kind, item, where, 1))
-
-
-def _settled(kind: str, items: list[Any], where: Where, most: int) -> Iterator[Choice]:
-    for i, item in enumerate(items):
-        yield from _of_item(kind, item, where / i, most)
 
 
 def _of_item(kind: str, item: Any, where: Where, most: int) -> Iterator[Choice]:
@@ -134,19 +131,3 @@ class Inputs:
         if not self.parts:
             return made(self.kinds[0])
         return {kind.name: made(kind) for kind in self.parts}
-
-
-def inputs(dataset: Choice, holding: str = "first") -> list[Inputs]:
-    """What models see of a data set; of each modality where clients differ in it.
-
-    Args:
-        held: What clients hold of each sample, see `fl.plan.modal_check`.
-    """
-    data = dataset.entry.make(dataset.values)
-    if holding == "first":
-        return [Inputs("", data.shape, data.classes, getattr(data, "tokens", 0))]
-    if holding == "all":
-        return [Inputs("", (), data.classes, 0, data.modalities)]
-    kinds = data.modalities
-    every = [Inputs(named(kinds), (), data.classes, 0, kinds)] if holding == "some" else []
-    return [Inputs(kind.name, kind.shape, data.classes, kind.tokens) for kind in kinds] + every

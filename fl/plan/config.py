@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -82,11 +82,10 @@ class Node:
             "gpus": execution.processes * (execution.gpus or 0),
             "minutes": execution.minutes,
         }
-        there = {key: getattr(self, key) for key in asked}
         return [
-            f"{number} {key} ({there[key]} there)"
+            f"{number} {key} ({there} there)"
             for key, number in asked.items()
-            if there[key] is not None and number > there[key]
+            if (there := getattr(self, key)) is not None and number > there
         ]
 
 
@@ -254,10 +253,7 @@ def settings(folder: Path) -> Settings:
     path = folder / "config.yaml"
     where = Where(os.path.relpath(path))
     settled = _placed(Settings(**fields.parse(Settings, read_yaml(path), where)), where)
-    _check_log(settled.execution.log, where / "execution")
-    _check_processes(settled.execution, where / "execution")
-    for key in ("results", "store", "data"):
-        _check_folder(getattr(settled, key), where / key)
+    _check_execution(settled.execution, where / "execution")
     plugins.use(settled.plugins, where / "plugins")
     for name, origin in settled.sources.items():
         at, known = where / "sources" / name, registry.names("data set")
@@ -312,19 +308,21 @@ def _is_there(path: Path) -> bool:
 
 
 def _placed(settled: Settings, where: Where) -> Settings:
-    """``found`` with ``~`` and environment variables in its folders replaced."""
+    """``settled`` with ``~`` and environment variables in its folders replaced."""
+    folders: dict[str, Any] = {}
+    for key in ("results", "store", "data"):
+        folders[key] = places.place(getattr(settled, key), where / key)
+        _check_folder(folders[key], where / key)
+    plugged = enumerate(settled.plugins)
+    sources = {
+        name: origin if _is_address(origin) else places.expand(origin, where / "sources" / name)
+        for name, origin in settled.sources.items()
+    }
     return replace(
         settled,
-        results=places.place(settled.results, where / "results"),
-        store=places.place(settled.store, where / "store"),
-        data=places.place(settled.data, where / "data"),
-        plugins=tuple(
-            places.expand(text, where / "plugins" / i) for i, text in enumerate(settled.plugins)
-        ),
-        sources={
-            name: origin if _is_address(origin) else places.expand(origin, where / "sources" / name)
-            for name, origin in settled.sources.items()
-        },
+        **folders,
+        plugins=tuple(places.expand(text, where / "plugins" / i) for i, text in plugged),
+        sources=sources,
     )
 
 
@@ -363,15 +361,14 @@ def check_methods(folder: Path) -> None:
     """
     known = registry.names("method")
     for path in sorted((folder / "methods").glob("*")):
-        passed = path.name.startswith((".", "README")) or path.name.endswith("~")
-        where = Where(os.path.relpath(path))
-        if not passed and path.name.partition(".")[0] not in known:
-            raise unknown(where, "method", path.name.partition(".")[0], known)
-        if not passed and path.suffixes != [".yaml"]:
-            allowed = f"{path.name.partition('.')[0]}.yaml"
-            raise ConfigError(
-                where, f"the file's name is {path.name!r}, which is not read", allowed
-            )
+        if path.name.startswith((".", "README")) or path.name.endswith("~"):
+            continue
+        where, name = Where(os.path.relpath(path)), path.name.partition(".")[0]
+        if name not in known:
+            raise unknown(where, "method", name, known)
+        if path.suffixes != [".yaml"]:
+            problem = f"the file's name is {path.name!r}, which is not read"
+            raise ConfigError(where, problem, f"{name}.yaml")
 
 
 def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Where]:
@@ -383,22 +380,17 @@ def method_defaults(folder: Path, name: str) -> tuple[Mapping[str, Any], Where]:
 def execution(base: Execution, given: Any, where: Where) -> Execution:
     """``base``, but for the keys that a study or a method's entry sets at ``where``."""
     checked = fields.parse(Execution, given, where)
-    _check_log(checked["log"], where)
     changed = replace(base, **{key: checked[key] for key in fields.mapping(given, where)})
-    _check_processes(changed, where)
+    _check_execution(changed, where)
     return changed
 
 
-def _check_processes(settled: Execution, where: Where) -> None:
+def _check_execution(settled: Execution, where: Where) -> None:
     if settled.processes > 1 and settled.backend == "debug":
-        problem = (
-            f"is {settled.processes}, and backend is debug, which looks at one client at a time"
-        )
+        alone = "backend is debug, which looks at one client at a time"
+        problem = f"is {settled.processes}, and {alone}"
         raise ConfigError(where / "processes", problem, "1, or another backend")
-
-
-def _check_log(names: Sequence[str], where: Where) -> None:
-    for i, name in enumerate(names):
+    for i, name in enumerate(settled.log):
         if lacking := lacks_logger(name):
             raise ConfigError(where / "log" / i, lacking)
 

@@ -155,10 +155,7 @@ class Rates:
 def _key(spec: Mapping[str, Any], keys: tuple[str, ...]) -> str:
     # Numbers such as weights and rates cost nothing; what a term looks at, and how often, does.
     added = [
-        [
-            {k: v for k, v in added_spec.items() if not isinstance(v, float)}
-            for added_spec in spec.get(key, ())
-        ]
-        for key in registry.ADDED
+        [key, {k: value for k, value in its.items() if not isinstance(value, float)}]
+        for key, _, its in registry.added(spec)
     ]
     return json.dumps([[(key, spec[key]["name"]) for key in keys], *added], sort_keys=True)

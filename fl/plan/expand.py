@@ -7,26 +7,27 @@ without the seed, with the hashes of its code and data. Point and seed make the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fl.api.task import Task
+from fl.api.task import DEFAULT, Task
 from fl.base import identity
-from fl.base.errors import Where
+from fl.base.errors import ConfigError, Where, unknown
 from fl.base.places import path_of
-from fl.base.registry import ADDED
+from fl.base.schema import REWEIGHTED
+from fl.data import materials
 from fl.data.contents import stamp
-from fl.plan import analysis_check, modal_check, partition_fit, specs, task_check
+from fl.plan import analysis_check, config, specs
 from fl.plan.components import Choice, choices
 from fl.plan.config import Execution, Study
-from fl.plan.elsewhere import Site
 from fl.plan.grids import too_many
-from fl.plan.method_entries import Entries
+from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.own_files import Own
 from fl.plan.points import Point
-from fl.plan.rehearsal import Rehearsals, Rehearsed
+from fl.plan.rehearsal import Rehearsal, Rehearsed
+from fl.plan.site import Site, check_alike
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,9 @@ class Expansion:
     @property
     def needs_weights(self) -> bool:
         """Whether final weights are read, by an analysis or because the study says so."""
-        analysed = any(
-            getattr(analysis.entry.target, "weights", False) for analysis in self.analyses
-        )
-        return self.study.keep_weights or analysed
+        targets = [analysis.entry.target for analysis in self.analyses]
+        read = any(getattr(target, "weights", False) for target in targets)
+        return self.study.keep_weights or read
 
     @property
     def needs_predictions(self) -> bool:
@@ -100,7 +100,7 @@ def expand(
     where: Where,
     execution: Execution | None = None,
     users_files: Own | None = None,
-    rehearsals: Rehearsals | None = None,
+    rehearsals: dict[str, Rehearsal] | None = None,
     checked: bool = True,
 ) -> Expansion:
     """All runs of a study.
@@ -108,7 +108,7 @@ def expand(
     Args:
         study, where: What the study says, and where it stands, as of `fl.plan.config.study`.
         execution: How runs are computed where the study says nothing else.
-        own: Finds the user's own files behind data sets.
+        users_files: Finds the user's own files behind data sets.
         rehearsals: Those of other studies, which are not repeated.
         checked: Whether models and methods are tried at all. If not, the runs are the same, but
             no model's size is known.
@@ -117,82 +117,98 @@ def expand(
         ConfigError: For anything in the study that is not understood.
     """
     users_files = users_files or Own()
-    entries = Entries(folder, study, where, execution or Execution(), users_files.settle)
+    execution = config.execution(execution or Execution(), study.execution, where / "execution")
+    entries = method_entries(folder, study, where, execution, users_files.settle)
     most = study.max_runs
     datasets = choices("data set", study.datasets, where / "datasets", most)
     datasets = list(map(users_files.settle, datasets))
     models = choices("model", study.models, where / "models", most)
     schemes = choices("partition scheme", study.partitions, where / "partitions", most)
     analyses = choices("analysis", study.analyses, where / "analyses", most)
-    task, metric = task_check.settled(study, datasets, analyses, where)
+    task, metric = _settled(study, datasets[0], where)
+    for dataset in datasets:
+        check_alike(dataset, task)
     study = replace(study, metric=metric)
-    analysis_check.check_named(analyses, study.methods)
-    count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * entries.size
+    _check_named(study, analyses, where)
+    points = sum(entry.size for entry in entries)
+    count = len(datasets) * len(models) * len(schemes) * len(study.seeds) * points
     if count > most:
         raise too_many(count, "runs", most, where)
     runs: dict[tuple[str, str], Run] = {}
     counts: dict[str, dict[str, int]] = {model.text: {} for model in models}
-    rehearsals = rehearsals or Rehearsals()
+    rehearsals = {} if rehearsals is None else rehearsals
     for dataset, scheme, model in itertools.product(datasets, schemes, models):
-        _check_task(dataset, scheme, model, task)
-        study_site = Site.of(dataset, scheme)
-        tried: dict[int, Rehearsed] = {}
-        for site, labels in entries.sites(study_site, model):
-            holding = _checked(site, model, task, analyses)
-            entries.check(labels, site.dataset, model, site.scheme, task, holding)
+        here = Site.of(dataset, scheme, model, task)
+        sites = {entry.label: entry.site(here) for entry in entries}
+        for site in {id(site): site for site in (here, *sites.values())}.values():
+            analysis_check.check(analyses, site)
             if checked:
-                rehearsal = rehearsals.of(model, site.dataset, holding)
-                counts[model.text].setdefault(site.dataset.text, rehearsal.parameters)
-                away = int(partition_fit.holds_out(site.scheme.spec))
-                tried |= entries.rehearse(labels, rehearsal, site.dataset, model, away)
+                parameters = Rehearsal.of(site, rehearsals).parameters
+                counts[model.text].setdefault(site.dataset.text, parameters)
+        tried: dict[int, Rehearsed] = {}
+        for entry in entries:
+            entry.check(sites)
+            if checked:
+                site = sites[entry.label]
+                tried |= entry.rehearse(Rehearsal.of(site, rehearsals), site)
         analysis_check.check_traces(analyses, tried.values())
-        place = _Place(entries, study.test, study.seeds[0], study_site, model, tried)
-        for label, seed in itertools.product(entries.points, study.seeds):
-            if entries.distils(label) and seed != study.seeds[0]:
+        place = _Place(study, sites, tried)
+        for entry, seed in itertools.product(entries, study.seeds):
+            if entry.declared.distils and seed != study.seeds[0]:
                 continue  # Its images are the same for all seeds.
-            for run in place.runs(label, seed):
+            for run in place.runs(entry, seed):
                 runs[run.label, run.id] = run
-    files = {
-        str(path): stamp([path])
-        for path in (path_of(s.values["path"]) for s in schemes if "path" in s.values)
-    }
-    watched = {**users_files.watched, **files}
+    tables = [path_of(scheme.values["path"]) for scheme in schemes if "path" in scheme.values]
+    watched = {**users_files.watched, **{str(path): stamp([path]) for path in tables}}
     planned = list(runs.values())
-    execution = entries.execution
     return Expansion(name, study, where, planned, watched, counts, analyses, execution)
 
 
-def _checked(site: Site, model: Choice, task: Task, analyses: Sequence[Choice]) -> modal_check.Held:
-    """What clients hold of each sample; a site, model or analysis that does not fit the others is a
-    `ConfigError`.
+def _settled(study: Study, dataset: Choice, where: Where) -> tuple[Task, str]:
+    """The task of a study, which is that of its first data set, and its metric: the one that it
+    says, or the usual one.
+
+    Raises:
+        ConfigError: If the task has no such metric, or no classes where the study counts on them.
     """
-    dataset, scheme = site.dataset, site.scheme
-    _check_task(dataset, scheme, model, task)
-    holding = modal_check.check(model, dataset, scheme)
-    analysis_check.check_held(analyses, holding, dataset, model)
-    analysis_check.check_data(
-        analyses, dataset, partition_fit.clients_of(scheme.spec, dataset.spec)
-    )
-    return holding
+    task = materials.task_of(dataset.spec)
+    reweighted = [REWEIGHTED] if study.test == "reweighted" else []
+    if reweighted and not task.counted:
+        problem = f"is reweighted, but {dataset.text} has {task.given}"
+        raise ConfigError(where / "test", problem, "own or global")
+    for key in ("metrics", "keep_predictions"):
+        if getattr(study, key) and task.name != DEFAULT:
+            problem = f"is {getattr(study, key)!r}, but {dataset.text} has {task.given}"
+            raise ConfigError(where / key, problem, "none, or data sets with class labels")
+    if study.metrics and study.scored == "best":
+        problem = "are of the final round, and scored is best"
+        raise ConfigError(where / "metrics", problem, "none, or scored: last")
+    given, allowed = study.metric, (*task.metrics, *reweighted)
+    if given is not None and given not in allowed:
+        raise unknown(where / "metric", "metric", given, allowed)
+    return task, given or allowed[0]
 
 
-def _check_task(dataset: Choice, scheme: Choice, model: Choice, task: Task) -> None:
-    task_check.check_alike(dataset, task)
-    for choice in (scheme, model):
-        task_check.check(choice.entry, task, dataset, choice.at)
+def _check_named(study: Study, analyses: list[Choice], where: Where) -> None:
+    """Refuse (`ConfigError`) the name of an entry that the study does not have."""
+    rows = study.best.rows if study.best else ()
+    named = {where / "best" / "rows" / label: label for label in rows}
+    for analysis in analyses:
+        labels = enumerate(analysis.values.get("methods", ()))
+        named |= {analysis.at / "methods" / i: label for i, label in labels}
+    if study.baseline is not None:
+        named[where / "baseline"] = study.baseline
+    for at, label in named.items():
+        if label not in study.methods:
+            raise unknown(at, "entry", label, study.methods)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """One data set, partition and model of the study, on which every entry runs that has no site of
-    its own; test: the study's; seed: the first one, that of images to train on.
-    """
+    """One data set, partition and model of the study; sites: by entry, mostly that of all."""
 
-    entries: Entries
-    test: str
-    seed: int
-    site: Site
-    model: Choice
+    study: Study
+    sites: Mapping[str, Site]
     tried: Mapping[int, Rehearsed]
     _codes: dict[int, tuple[dict[str, str], list[str]]] = field(default_factory=dict)
 
@@ -202,32 +218,28 @@ class _Place:
             self._codes[id(method)] = specs.code(spec), specs.defaults(spec)
         return self._codes[id(method)]
 
-    def runs(self, label: str, seed: int) -> Iterator[Run]:
+    def runs(self, entry: MethodEntry, seed: int) -> Iterator[Run]:
         """The runs of an entry: every point, from every point of what it starts from."""
-        start, parents = self.entries.start(label), list[Run | None]([None])
-        site = self.entries.site(label, self.site)
-        on = self.entries.train_on(label)
-        if start is not None:
-            parents = list(self.runs(start, seed))
-        elif isinstance(on, str):
-            parents = list(self.runs(on, self.seed))
-        of = "start" if start is not None else "train_on"
-        for method, parent in itertools.product(self.entries.points[label], parents):
-            before = {f"{of}.{key}": value for key, value in parent.grid.items()} if parent else {}
+        site, starts = self.sites[entry.label], entry.by == "start"
+        parents: list[Run | None] = [None]
+        if entry.before:
+            parents = [*self.runs(entry.before, seed if starts else self.study.seeds[0])]
+        for method, parent in itertools.product(entry.points, parents):
+            before = parent.grid if parent else {}
             spec: dict[str, Any] = {
                 "dataset": site.dataset.spec,
                 "partition": site.scheme.spec,
-                "model": self.model.spec,
+                "model": site.model.spec,
                 "method": method.spec,
-                "terms": method.terms,
+                "terms": method.added["terms"],
                 "training": method.training,
-                "start": parent.point if parent and start else None,
+                "start": parent.point if parent and starts else None,
             }
-            spec |= {key: added for key in ADDED if (added := getattr(method, key))}
-            if self.test != "own":
-                spec["test"] = self.test
-            if on is not None:
-                spec["train_on"] = parent.id if parent and not start else on
+            spec |= {key: its for key, its in method.added.items() if its}
+            if self.study.test != "own":
+                spec["test"] = self.study.test
+            if entry.samples or not starts:
+                spec["train_on"] = entry.samples or (parent.id if parent else None)
             code, defaults = self._code(method, spec)
             point, tried = identity.point(spec, code, defaults), self.tried.get(id(method))
             yield Run(
@@ -236,13 +248,13 @@ class _Place:
                 spec={**spec, "seed": seed},
                 code=code,
                 defaults=defaults,
-                label=label,
-                title=self.entries.title(label),
-                grid={**before, **method.grid},
+                label=entry.label,
+                title=entry.title,
+                grid={f"{entry.by}.{key}": value for key, value in before.items()} | method.grid,
                 dataset=site.dataset,
                 partition=site.scheme,
-                model=self.model,
-                execution=self.entries.executions[label],
+                model=site.model,
+                execution=entry.execution,
                 unstackable=tried.unstackable if tried else "",
                 start=parent.id if parent else None,
             )

@@ -71,9 +71,8 @@ def turns(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
     """
     left = {bundle.bundle: bundle for bundle in bundles}
     while left:
-        free = [bundle for bundle in left.values() if not left.keys() & {*bundle.after}] or [
-            *left.values()
-        ]
+        free = [bundle for bundle in left.values() if not left.keys() & {*bundle.after}]
+        free = free or list(left.values())
         unleased = (bundle for bundle in free if not any(store.holder(m.run) for m in bundle.runs))
         yield left.pop(next(unleased, free[0]).bundle)
 
@@ -242,16 +241,12 @@ def _dealt(units: list[Unit], costs: Mapping[str, float], length: float) -> list
 def _cost(bundle: Bundle, rates: Rates, store: Store, merge: bool | Machine) -> float:
     """Seconds of a bundle; on one machine they may be a guess, as no scheduler ends a job there."""
     estimated = seconds(bundle, rates, store)
-    if math.isinf(estimated) and isinstance(merge, Machine):
-        return STEP * sum(_steps(member.spec) for member in lacks(bundle, store))
-    return estimated
-
-
-def _steps(spec: Mapping[str, Any]) -> int:
+    if math.isfinite(estimated) or not isinstance(merge, Machine):
+        return estimated
     try:
-        return client_steps(spec)
+        return STEP * sum(client_steps(member.spec) for member in lacks(bundle, store))
     except (FedloomError, OSError):
-        return 0  # The user's table that it is planned on is not there any more.
+        return 0.0  # The user's table that it is planned on is not there any more.
 
 
 def seconds(bundle: Bundle, rates: Rates, store: Store) -> float:

@@ -54,7 +54,9 @@ class Own:
             self._watch(dataset, users)
             contents = Contents(self.root)
             contents_by_name = {
-                name: contents.of(files) for name, files in users.items() if _there(files)
+                name: contents.of(files)
+                for name, files in users.items()
+                if all(path.exists() for path in files)
             }
             # A table is looked through for these, and tells what is wrong with it.
             _ = dataset.shape, dataset.classes, dataset.size, dataset.natural
@@ -92,7 +94,3 @@ class Own:
         for place in (folder, *outside):
             if place is not None:
                 self.watched.setdefault(str(place), stamp([place]))
-
-
-def _there(files: list[Path]) -> bool:
-    return all(path.exists() for path in files)

@@ -30,6 +30,7 @@ from fl.store.layout import PREDICTIONS, WEIGHTS
 
 if TYPE_CHECKING:
     from fl.plan.expand import Expansion, Run
+    from fl.plan.rehearsal import Rehearsal
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +54,6 @@ class Plan:
     partitions: dict[str, dict[str, Any]]
     watched: dict[str, str]
     analyses: dict[str, dict[str, Any]]
-
-    @property
-    def kinds(self) -> dict[str, dict[str, Any]]:
-        """Its files: by folder, by name."""
-        return {kind: getattr(self, kind) for kind in plan_files.KINDS}
 
 
 def make(
@@ -100,10 +96,9 @@ def of(
         log.info("planning %s: each method is tried on its model, which takes seconds", told)
     from fl.plan.expand import expand  # They import torch, which takes seconds, too.
     from fl.plan.own_files import Own
-    from fl.plan.rehearsal import Rehearsals
 
     users_files = Own(Path(settings.data), settings.sources, folder / LOCK)
-    rehearsals = Rehearsals()
+    rehearsals: dict[str, Rehearsal] = {}
     with allocator.kept():
         expansions = [
             expand(folder, name, study, where, settings.execution, users_files, rehearsals, checked)
@@ -117,23 +112,18 @@ def of(
     }
     bundles = _bundles(runs, kept, settings, folder)
     for expansion in expansions:
-        room.check_processes(expansion, settings, folder)
-    room.check_nodes(runs.values(), settings, folder)
+        room.check(expansion, settings, folder)
     home = {member["run"]: name for name, bundle in bundles.items() for member in bundle["runs"]}
-    made = {e.name: _study(e, home, folder) for e in expansions}
-    analysed = {e.name: list(planned(e, made[e.name]["runs"])) for e in expansions}
+    listed = {e.name: [_listed(run, home[run.id]) for run in e.runs] for e in expansions}
+    analyses = {e.name: list(planned(e, listed[e.name])) for e in expansions}
     return Plan(
         settings=settings,
-        studies={name: _analysed(study, analysed[name]) for name, study in made.items()},
+        studies={e.name: _study(e, listed[e.name], analyses[e.name], folder) for e in expansions},
         bundles=bundles,
         datasets={r.dataset.id: r.dataset.spec for r in runs.values()},
         partitions={r.partition.id: _partition(r) for r in runs.values()},
         watched=dict(sorted((path, was) for e in expansions for path, was in e.watched.items())),
-        analyses={
-            analysis["analysis"]: analysis
-            for of_study in analysed.values()
-            for analysis in of_study
-        },
+        analyses={made["analysis"]: made for of_study in analyses.values() for made in of_study},
     )
 
 
@@ -214,35 +204,40 @@ def _partition(run: Run) -> dict[str, Any]:
     }
 
 
-def _study(expansion: Expansion, home: Mapping[str, str], folder: Path) -> dict[str, Any]:
+def _listed(run: Run, bundle: str) -> dict[str, Any]:
+    """What a study's plan says of a run."""
+    return {
+        "run": run.id,
+        "method": run.label,
+        "title": run.title,
+        "point": run.grid,
+        "dataset": run.dataset.text,
+        "partition": run.partition.text,
+        "partition_id": run.partition.id,
+        "model": run.model.text,
+        "seed": run.spec["seed"],
+        "bundle": bundle,
+        "start": run.start,
+    }
+
+
+def _study(
+    expansion: Expansion,
+    runs: list[dict[str, Any]],
+    analyses: Iterable[Mapping[str, Any]],
+    folder: Path,
+) -> dict[str, Any]:
     study = expansion.study
+    said = ("question", "departures", "metric", "test", "scored", "metrics", "baseline")
     content = {
         "study": expansion.name,
         "title": study.title or expansion.name,
-        "question": study.question,
-        "departures": study.departures,
-        "metric": study.metric,
-        "test": study.test,
-        "scored": study.scored,
-        "metrics": list(study.metrics),
-        "baseline": study.baseline,
-        "runs": [
-            {
-                "run": run.id,
-                "method": run.label,
-                "title": run.title,
-                "point": run.grid,
-                "dataset": run.dataset.text,
-                "partition": run.partition.text,
-                "partition_id": run.partition.id,
-                "model": run.model.text,
-                "seed": run.spec["seed"],
-                "bundle": home[run.id],
-                "start": run.start,
-            }
-            for run in expansion.runs
-        ],
+        **{key: getattr(study, key) for key in said},
+        "runs": runs,
         "published": published_cells(expansion, folder),
+        "analyses": [
+            {key: made[key] for key in ("analysis", "text", "title")} for made in analyses
+        ],
         **told(expansion),
     }
     return {**content, "hash": identity.digest([content, *_looks(fingerprint.TEMPLATES)])}
@@ -253,14 +248,6 @@ def _looks(templates: Path) -> tuple[str, dict[str, str]]:
     """What shows a study's numbers; once a process, as it takes longer than a small plan."""
     looks = {path.name: sha256(path) for path in templates.glob("report.*")}
     return identity.room("report"), looks
-
-
-def _analysed(study: dict[str, Any], analyses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A study with the analyses that its report shows."""
-    if not analyses:
-        return study
-    told = [{key: analysis[key] for key in ("analysis", "text", "title")} for analysis in analyses]
-    return {**study, "analyses": told, "hash": identity.digest([study["hash"], told])}
 
 
 def current(folder: Path, studies: Sequence[str] = ()) -> dict[str, Any]:
@@ -282,24 +269,16 @@ def asked(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Pl
     known = _known(folder, settings)
     if not {*wanted} <= {*known.get("studies", ())}:
         return make(folder, studies, checked)
-    home = Path(settings.results) / "plan"
-
-    def parts(kind: str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        return {name: plan_files.part(home, kind, name) for name in names}
-
     summaries = [known["studies"][name] for name in wanted]
-    bundles = parts(
-        "bundles", sorted({name for summary in summaries for name in summary["bundles"]})
-    )
-    return Plan(
-        settings=settings,
-        studies=parts("studies", wanted),
-        bundles=bundles,
-        datasets=parts("datasets", {bundle["dataset"] for bundle in bundles.values()}),
-        partitions=parts("partitions", {bundle["partition"] for bundle in bundles.values()}),
-        watched=known["watched"],
-        analyses=parts("analyses", {name for summary in summaries for name in summary["analyses"]}),
-    )
+    names: dict[str, Iterable[str]] = {"studies": wanted}
+    for kind in ("bundles", "partitions", "analyses"):
+        names[kind] = sorted({name for summary in summaries for name in summary[kind]})
+    names["datasets"] = {known["bundles"][name]["dataset"] for name in names["bundles"]}
+    home = Path(settings.results) / "plan"
+    made = {
+        kind: {name: plan_files.part(home, kind, name) for name in names[kind]} for kind in names
+    }
+    return Plan(settings=settings, watched=known["watched"], **made)
 
 
 def study(folder: Path, name: str) -> dict[str, Any]:
@@ -339,8 +318,8 @@ def written(folder: Path, studies: Sequence[str] = ()) -> tuple[Plan, dict[str, 
 def write_parts(plan: Plan) -> None:
     """Write the files of a plan, but for the summary by which Snakemake goes."""
     home = Path(plan.settings.results) / "plan"
-    for kind, parts in plan.kinds.items():
-        for name, content in parts.items():
+    for kind in plan_files.KINDS:
+        for name, content in getattr(plan, kind).items():
             plan_files.write(home / kind / f"{name}.json", content)
 
 
@@ -364,7 +343,7 @@ def _summary(plan: Plan, key: str) -> dict[str, Any]:
                 "hash": study["hash"],
                 "bundles": sorted({run["bundle"] for run in study["runs"]}),
                 "partitions": sorted({run["partition_id"] for run in study["runs"]}),
-                "analyses": [analysis["analysis"] for analysis in study.get("analyses", ())],
+                "analyses": [analysis["analysis"] for analysis in study["analyses"]],
             }
             for name, study in plan.studies.items()
         },

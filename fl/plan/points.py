@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from fl.api.training import Training
 from fl.base import fields, registry
 from fl.base.errors import ConfigError, Where, unknown
 from fl.base.registry import ADDED, Entry
-from fl.plan import config, published
+from fl.plan import published
 from fl.plan.config import Study
 from fl.plan.draws import drawn
 from fl.plan.grids import check_size, each_once, grid, is_grid
@@ -27,15 +27,12 @@ class Point:
     """A method entry of a study at one point of its grid.
 
     Attributes:
-        terms, alterations, wire, aggregation: Specs of those that the entry adds.
+        added: By key, the specs of what the entry adds: its terms, alterations ...
     """
 
     entry: Entry
     values: dict[str, Any]
-    terms: list[dict[str, Any]]
-    alterations: list[dict[str, Any]]
-    wire: list[dict[str, Any]]
-    aggregation: list[dict[str, Any]]
+    added: dict[str, list[dict[str, Any]]]
     training: dict[str, Any]
     grid: dict[str, Any]
 
@@ -46,7 +43,12 @@ class Point:
 
 
 def points(
-    folder: Path, study: Study, where: Where, label: str, given: Mapping[str, Any]
+    folder: Path,
+    study: Study,
+    where: Where,
+    label: str,
+    entry: Entry,
+    layers: Sequence[tuple[Mapping[str, Any], Where]],
 ) -> Iterator[Point]:
     """All points of a method entry.
 
@@ -54,32 +56,29 @@ def points(
         folder: The config's.
         where: The study's file.
         label: The entry's name.
-        given: What the entry says.
+        entry: Its method.
+        layers: The study's ``training``, the method's defaults and what the entry says, each with
+            its place.
 
     Raises:
-        ConfigError: For a layer (the study's ``training``, the method's defaults, the entry) that
-            is not understood.
+        ConfigError: For a layer that is not understood.
     """
-    at = where / "methods" / label
-    entry = registry.find("method", str(given.get("method", label)), at)
+    (general, general_at), (defaults, defaults_at), (given, at) = layers
     declared_hyper, training = fields.fields(entry.target), fields.fields(Training)
     for key in declared_hyper.keys() & {*training, *RESERVED}:
         problem = f"the method {entry.name!r} calls a hyper-parameter as a key of every entry"
         raise ConfigError(at / key, problem, "another name in the method's file")
-    defaults, defaults_at = config.method_defaults(folder, entry.name)
     declared = {**training, **declared_hyper}
-    _check_layer(study, study.training, training, (), where / "training")
+    _check_layer(study, general, training, (), general_at)
     for layer, place in ((defaults, defaults_at), (given, at)):
         _check_layer(study, layer, declared, RESERVED, place)
     fixed = getattr(entry.target, "training", {})
-    merged = _layered(study.training, fixed, defaults, given)
+    merged = _layered(general, fixed, defaults, given)
     added = _added(merged, at)
     merged = {key: value for key, value in merged.items() if key not in RESERVED}
     for name, (_, added_entry, values) in added.items():
-        declared |= {
-            f"{name}.{key}": field for key, field in fields.fields(added_entry.target).items()
-        }
-        merged |= {f"{name}.{key}": value for key, value in values.items()}
+        declared |= _under(name, fields.fields(added_entry.target))
+        merged |= _under(name, values)
     merged |= _published(folder, study, where, label, declared)
     merged = drawn(declared, merged, study.search_seed, at)
     several = [k for k, v in merged.items() if is_grid(declared.get(k), v) and len(v) > 1]
@@ -90,9 +89,10 @@ def points(
         settled = Training.settle(fields.parse(Training, rest, at), at)
         specs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ADDED}
         for name, (kind, added_entry, _) in added.items():
-            parsed = added_entry.parse(_within(values, name), at / kind / name)
-            specs[kind].append({"name": name, **parsed})
-        yield Point(entry, hyper, **specs, training=settled, grid={k: values[k] for k in several})
+            keys = _under(name, dict.fromkeys(fields.fields(added_entry.target)))
+            its = {key.partition(".")[2]: values[key] for key in keys if key in values}
+            specs[kind].append({"name": name, **added_entry.parse(its, at / kind / name)})
+        yield Point(entry, hyper, specs, settled, {key: values[key] for key in several})
 
 
 def _added(merged: Mapping[str, Any], at: Where) -> dict[str, tuple[str, Entry, Mapping[str, Any]]]:
@@ -113,18 +113,18 @@ def _added(merged: Mapping[str, Any], at: Where) -> dict[str, tuple[str, Entry, 
                 problem = f"{name!r} stands in {by_name[name][0]} too"
                 raise ConfigError(where / name, problem, "each name once, as keys go by it")
             values = fields.mapping(values, where / name)
+            declared = fields.fields(entry.target)
             for key in values:
-                if key not in fields.fields(entry.target):
-                    raise unknown(where / name / key, "key", key, fields.fields(entry.target))
-            each_once(fields.fields(entry.target), values, where / name)
+                if key not in declared:
+                    raise unknown(where / name / key, "key", key, declared)
+            each_once(declared, values, where / name)
             by_name[name] = (kind, entry, values)
     return by_name
 
 
-def _within(values: Mapping[str, Any], added: str) -> dict[str, Any]:
-    """The keys that are set of what is added, by the entry or by a published table."""
-    parted = ((key.partition("."), value) for key, value in values.items())
-    return {key: value for (name, dot, key), value in parted if dot and name == added}
+def _under(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of what is added, as an entry's: ``<name>.<key>``."""
+    return {f"{name}.{key}": value for key, value in values.items()}
 
 
 def _published(
@@ -173,5 +173,5 @@ def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
     for layer in layers:
         if any(key in layer for key in EXCLUSIVE):
             merged = {key: value for key, value in merged.items() if key not in EXCLUSIVE}
-        merged.update(layer)
+        merged |= layer
     return merged

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,12 +42,13 @@ def published_cells(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
             for run in runs
             for text in (run.dataset.text, run.partition.text)
         }
-        for setting, domain, column in _columns(cells):
+        for setting, columns in cells.columns.items():
             if setting not in settings:
                 place = at / "columns" / setting
                 raise unknown(place, "data set or partition", setting, settings)
-            clients = _clients(cells, domain, setting, settings[setting], at)
-            for label, row in cells.rows.items():
+            by_domain = columns if isinstance(columns, dict) else {None: columns}
+            for (domain, column), (label, row) in product(by_domain.items(), cells.rows.items()):
+                clients = _clients(cells, domain, setting, settings[setting], at)
                 line = published.cell(table, row, column, at)
                 cell = _cell(cells, line, label, setting) | clients
                 if cell in compared:
@@ -57,18 +58,9 @@ def published_cells(expansion: Expansion, folder: Path) -> list[dict[str, Any]]:
     return compared
 
 
-def _columns(cells: Cells) -> Iterator[tuple[str, str | None, str]]:
-    """Each setting and domain with its column of the published table."""
-    for setting, columns in cells.columns.items():
-        if isinstance(columns, str):
-            yield setting, None, columns
-        else:
-            yield from ((setting, domain, column) for domain, column in columns.items())
-
-
 def _check_quantity(cells: Cells, expansion: Expansion, at: Where) -> None:
     """Refuse (`ConfigError`) a metric that the study does not measure, or not of some clients."""
-    metrics = materials.task_entry(expansion.runs[0].dataset.spec).make({}).metrics
+    metrics = materials.task_of(expansion.runs[0].dataset.spec).metrics
     analyses = [choice.spec["name"] for choice in expansion.analyses]
     if cells.metric is not None and cells.metric not in metrics:
         kind = next(filter(cells.metric.startswith, PACE), "")

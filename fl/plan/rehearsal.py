@@ -13,7 +13,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,10 @@ from torch import Tensor, nn
 from fl.api import trees
 from fl.api.method import COUNTS, PAYLOAD, Method, Pass, Phase, Sampling, Setting, Sweep, declared
 from fl.api.network import Network
-from fl.api.task import Task
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base import faults, registry
 from fl.base.errors import ConfigError, FedloomError
-from fl.base.registry import ADDED
-from fl.data import materials
 from fl.data.modality import Modality
 from fl.engine import modality
 from fl.engine.arrays import Arrays, SeveralArrays, augmented
@@ -37,8 +34,9 @@ from fl.engine.assembly import Composed, build
 from fl.engine.loader import ask
 from fl.plan import specs
 from fl.plan.added import Added
-from fl.plan.components import Choice, Inputs, inputs
+from fl.plan.components import Inputs
 from fl.plan.points import Point
+from fl.plan.site import Site
 from fl.pytorch import private
 from fl.pytorch.memory import exhausted
 
@@ -46,18 +44,6 @@ ENOUGH = 4
 """Samples in a batch from which on more make no difference to whether a step can be taken: a
 method that halves its batches gives batch normalisation two values to work on.
 """
-
-LENGTHS = (
-    "rounds",
-    "local_epochs",
-    "local_steps",
-    "lr_decay_every",
-    "warmup_rounds",
-    "evaluate_every",
-    "evaluate_clients",
-    "early_stopping",
-)
-"""Training keys that say how long something is done, not what."""
 
 META = torch.device("meta")
 CPU = torch.device("cpu")
@@ -89,26 +75,6 @@ class Rehearsed:
     traces: frozenset[str] | None
 
 
-class Rehearsals:
-    """The rehearsals of a plan, each of which is made once."""
-
-    def __init__(self) -> None:
-        self._stages: dict[str, Rehearsal] = {}
-
-    def of(self, model: Choice, dataset: Choice, holding: str) -> Rehearsal:
-        """A model on a data set, of which clients hold what `fl.plan.modal_check` says.
-
-        Raises:
-            ConfigError: If the model does not take these inputs.
-        """
-        kinds = inputs(dataset, holding)
-        task = materials.task_of(dataset.spec)
-        key = _key([model.spec, [asdict(kind) for kind in kinds], task.name])
-        if key not in self._stages:
-            self._stages[key] = Rehearsal(model, dataset, kinds, task)
-        return self._stages[key]
-
-
 class Rehearsal:
     """A model on what it sees of a data set; of each modality, where clients differ in it.
 
@@ -116,9 +82,10 @@ class Rehearsal:
         parameters: The number of trained weights; what modalities share counts once.
     """
 
-    def __init__(self, model: Choice, dataset: Choice, kinds: list[Inputs], task: Task) -> None:
-        _, made = registry.entry_of("model", model.spec)
-        named = [modality for kind in kinds for modality in kind.kinds if modality.name]
+    def __init__(self, site: Site) -> None:
+        _, made = registry.entry_of("model", site.model.spec)
+        self._kinds, self._task = site.inputs, site.task
+        named = [modality for kind in self._kinds for modality in kind.kinds if modality.name]
         shapes = {modality.name: modality.shape for modality in named}
 
         def module(kind: Inputs) -> nn.Module:
@@ -127,17 +94,27 @@ class Rehearsal:
             return alone
 
         self._networks = {
-            kind.name: _network(model, dataset, kind, partial(module, kind)) for kind in kinds
+            kind.name: _network(site, kind, partial(module, kind)) for kind in self._kinds
         }
-        self._kinds, self._task = kinds, task
         self._variables = {name: network.init(0) for name, network in self._networks.items()}
-        weights = {
-            name: tensor
-            for variables in self._variables.values()
-            for name, tensor in variables["params"].items()
-        }
+        weights: dict[str, Tensor] = {}
+        for variables in self._variables.values():
+            weights |= variables["params"]
         self.parameters = sum(tensor.numel() for tensor in weights.values())
         self._tried: dict[str, Rehearsed] = {}
+
+    @classmethod
+    def of(cls, site: Site, made: dict[str, Rehearsal]) -> Rehearsal:
+        """That of a site's model on what it sees, made once among those ``made`` for a plan.
+
+        Raises:
+            ConfigError: If the model does not take these inputs.
+        """
+        kinds = [asdict(kind) for kind in site.inputs]
+        key = _key([site.model.spec, kinds, site.task.name])
+        if key not in made:
+            made[key] = cls(site)
+        return made[key]
 
     def try_point(self, point: Point, away: int) -> Rehearsed:
         """Build a method and take a step of each of its passes.
@@ -153,7 +130,7 @@ class Rehearsal:
             FedloomError: If the method uses nothing of what the study adds to it.
             Exception: Whatever building the method or taking a step raises.
         """
-        spec = {"method": point.spec, **{kind: getattr(point, kind) for kind in ADDED}}
+        spec = {"method": point.spec, **point.added}
         training = Training(**point.training)
         composed = specs.composed(spec)
         if len(self._networks) > 1:
@@ -183,29 +160,36 @@ class Rehearsal:
         return next((rehearsed for rehearsed in tried if rehearsed.unstackable), tried[0])
 
 
+@dataclass(frozen=True)
 class _Stage:
-    """A method that is tried with one model."""
+    """A method that is tried with one model, and what the model sees."""
 
-    def __init__(self, composed: Composed, setting: Setting, data: Inputs, variables: Tree) -> None:
-        self._composed, self._setting, self._data = composed, setting, data
-        self._variables = variables
-        few = setting.training.batch_size < ENOUGH
-        small = sum(tensor.numel() for tensor in variables["params"].values()) <= SMALL
+    composed: Composed
+    setting: Setting
+    data: Inputs
+    variables: Tree
+
+    @cached_property
+    def _devices(self) -> list[torch.device]:
+        """Where to try, in turn, until it succeeds."""
+        few = self.setting.training.batch_size < ENOUGH
+        small = sum(tensor.numel() for tensor in self.variables["params"].values()) <= SMALL
         # Whether a loss is finite shows on the CPU alone, and depends on the size of small batches.
-        self._devices = [CPU] if few or small else [META, CPU]
-        if META in self._devices:
-            _prepare_meta()
+        if few or small:
+            return [CPU]
+        _prepare_meta()
+        return [META, CPU]
 
     def build(self) -> Method:
         """The method, which may look at a pass of the model, on the first device that can."""
         for device in self._devices[:-1]:
             with contextlib.suppress(Exception), torch.device(device):
-                return build(self._composed, self._setting)
-        return build(self._composed, self._setting)
+                return build(self.composed, self.setting)
+        return build(self.composed, self.setting)
 
     def reason(self) -> str:
         """See `Rehearsal.try_point`."""
-        size = self._setting.training.batch_size
+        size = self.setting.training.batch_size
         together = self._trouble(min(size, ENOUGH), stacked=True)
         if together is None:
             return ""
@@ -221,8 +205,8 @@ class _Stage:
     def traces(self) -> frozenset[str] | None:
         """See `Rehearsed`."""
         with contextlib.suppress(Exception):
-            method = build(self._composed, self._setting)
-            server, client = method.init(self._variables)
+            method = build(self.composed, self.setting)
+            server, client = method.init(self.variables)
             kept = method.trace(server) if method.trace else {}
             if method.trace_clients:
                 kept = {**kept, **method.trace_clients(trees.repeat(client, 2))}
@@ -235,77 +219,78 @@ class _Stage:
         for device in self._devices:
             try:
                 with torch.device(device):
-                    self._take_steps(size, device, stacked)
+                    method = build(self.composed, self.setting)
+                    _Trial(self, method, size, device, stacked).take_steps()
                 return None
             except Exception as error:
                 trouble = error
         return trouble
 
-    def _take_steps(self, size: int, device: torch.device, stacked: bool) -> None:
-        """Build the method and take a step of each pass; of passes that compute the same, one."""
-        method = build(self._composed, self._setting)
+
+@dataclass(frozen=True)
+class _Trial:
+    """A step of each pass of a method, with batches of a size, for one client or a stack of two."""
+
+    stage: _Stage
+    method: Method
+    size: int
+    device: torch.device
+    stacked: bool
+
+    def take_steps(self) -> None:
+        """Take them; of passes that compute the same, one."""
         taken: list[tuple[Any, ...]] = []
-        for phase in method.phases:
-            self._sweep(method, phase, size, device, stacked)
+        for phase in self.method.phases:
+            self._sweep(phase)
             for pass_ in phase.passes:
                 if isinstance(pass_, Sweep):
                     continue
                 functions = (phase.payload, phase.send, pass_.begin, pass_.loss, pass_.reference)
                 step = (*functions, pass_.sampling.per_class, pass_.sampling.keyed)
                 if step not in taken:
-                    self._step(method, phase, pass_, size, device, stacked)
+                    self._step(phase, pass_)
                     taken.append(step)
 
-    def _step(
-        self,
-        method: Method,
-        phase: Phase,
-        pass_: Pass,
-        size: int,
-        device: torch.device,
-        stacked: bool,
-    ) -> None:
-        """A loss of a pass and its gradient, for one client or for a stack of two."""
-        mapped = partial(_mapped, stacked)
-        sent, client = self._received(method, phase, device, stacked)
-        batch = self._batch(pass_.sampling, size, device, stacked)
-        work = mapped(pass_.begin, None, 0)(sent, client)
+    def _mapped(self, function: Callable[..., Any], *dims: int | None) -> Callable[..., Any]:
+        return trees.vmap(function, dims) if self.stacked else function
+
+    def _step(self, phase: Phase, pass_: Pass) -> None:
+        """A loss of a pass and its gradient."""
+        sent, client = self._received(phase)
+        batch = self._batch(pass_.sampling)
+        work = self._mapped(pass_.begin, None, 0)(sent, client)
         params = trees.apply(lambda w: w.detach().requires_grad_(), work["params"])
         work = {**work, "params": params}
-        reference = pass_.reference and mapped(pass_.reference, None, 0, 0)
+        reference = pass_.reference and self._mapped(pass_.reference, None, 0, 0)
         batch = ask(reference, sent, work, batch)
-        losses, _ = mapped(pass_.loss, None, 0, 0)(sent, work, batch)
-        self._check(losses.sum(), params, device)
+        losses, _ = self._mapped(pass_.loss, None, 0, 0)(sent, work, batch)
+        self._check(losses.sum(), params)
 
     @torch.no_grad()
-    def _sweep(
-        self, method: Method, phase: Phase, size: int, device: torch.device, stacked: bool
-    ) -> None:
+    def _sweep(self, phase: Phase) -> None:
         """A look of each sweep with which a phase begins; others need what a pass uploads."""
         sweeps = [*itertools.takewhile(lambda pass_: isinstance(pass_, Sweep), phase.passes)]
         if not sweeps:
             return
-        sent, client = self._received(method, phase, device, stacked)
-        batch, upload = self._batch(Sampling(), size, device, stacked), dict[str, Any]()
+        sent, client = self._received(phase)
+        batch, upload = self._batch(Sampling()), dict[str, Any]()
         for sweep in sweeps:
             assert isinstance(sweep, Sweep)
-            seen = _mapped(stacked, sweep.look, None, 0, 0, 0)(sent, client, upload, batch)
-            client, upload = _mapped(stacked, sweep.end, None, 0, 0, 0)(sent, client, upload, seen)
+            seen = self._mapped(sweep.look, None, 0, 0, 0)(sent, client, upload, batch)
+            client, upload = self._mapped(sweep.end, None, 0, 0, 0)(sent, client, upload, seen)
 
-    def _received(
-        self, method: Method, phase: Phase, device: torch.device, stacked: bool
-    ) -> tuple[Tree, Tree]:
+    def _received(self, phase: Phase) -> tuple[Tree, Tree]:
         """What the server sends to all in a phase, and a client's tree, or that of two."""
-        server, client = method.init(trees.to(self._variables, device))
-        counts = torch.ones(self._setting.classes, dtype=torch.int64)
+        server, client = self.method.init(trees.to(self.stage.variables, self.device))
+        counts = torch.ones(self.stage.setting.classes, dtype=torch.int64)
         client = {**client, "id": torch.tensor(0), COUNTS: counts}
-        if stacked:
+        if self.stacked:
             client = trees.repeat(client, 2)
         if phase.payload:
-            client[PAYLOAD] = _mapped(stacked, phase.payload, None, 0)(server, client)
+            client[PAYLOAD] = self._mapped(phase.payload, None, 0)(server, client)
         return phase.send(server) if phase.send else server, client
 
-    def _check(self, loss: Tensor, params: Tree, device: torch.device) -> None:
+    def _check(self, loss: Tensor, params: Tree) -> None:
         """Refuse a loss that no weight, or not every weight, has a part in, and one of a small
         batch that is not finite; of other batches that depends on values, and shows in training.
         """
@@ -317,29 +302,27 @@ class _Stage:
         if unused:
             allowed = "a model whose weights all have a part in its outputs"
             raise FedloomError(f"no gradient reaches {', '.join(unused[:5])}; allowed: {allowed}")
-        few = self._setting.training.batch_size < ENOUGH
-        if few and device == CPU and not torch.isfinite(loss):
+        few = self.stage.setting.training.batch_size < ENOUGH
+        if few and self.device == CPU and not torch.isfinite(loss):
             raise FedloomError("the loss is not finite")
 
-    def _batch(
-        self, sampling: Sampling, size: int, device: torch.device, stacked: bool
-    ) -> dict[str, Any]:
+    def _batch(self, sampling: Sampling) -> dict[str, Any]:
         """Random samples with equal weights, as many of each class as the pass asks for."""
-        classes, per_class = self._setting.classes, sampling.per_class
-        count = classes if per_class else size
-        arrays = self._samples(count, device)
+        setting, per_class = self.stage.setting, sampling.per_class
+        count = setting.classes if per_class else self.size
+        arrays = self._samples(count)
         index = torch.arange(count).repeat_interleave(min(per_class or 1, ENOUGH))
-        keyed = self._setting.network.random or arrays.random or sampling.keyed
+        keyed = setting.network.random or arrays.random or sampling.keyed
         key = torch.arange(len(index)) if keyed else None
         batch = arrays.batch(index, torch.ones(len(index)), key)
-        return trees.repeat(batch, 2) if stacked else batch
+        return trees.repeat(batch, 2) if self.stacked else batch
 
-    def _samples(self, count: int, device: torch.device) -> Arrays:
+    def _samples(self, count: int) -> Arrays:
         """Random inputs of the data set's shape; tokens where it has them."""
-        data, draw = self._data, np.random.default_rng(0)
-        augmentation = self._setting.training.augmentation
+        data, setting, draw = self.stage.data, self.stage.setting, np.random.default_rng(0)
+        augmentation = setting.training.augmentation
         chosen = augmented(data.kinds, augmentation) if data.parts else {}
-        y = self._setting.task.invent(count, data.classes, data.kinds[0].shape)
+        y = setting.task.invent(count, data.classes, data.kinds[0].shape)
 
         def made(kind: Modality) -> Arrays:
             shape = (count, *kind.shape)
@@ -347,17 +330,13 @@ class _Stage:
                 x = draw.integers(kind.tokens, size=shape)
             else:
                 x = draw.standard_normal(shape).astype(np.float32)
-            return Arrays(x, y, None, device, augmentation=chosen.get(kind, augmentation))
+            return Arrays(x, y, None, self.device, augmentation=chosen.get(kind, augmentation))
 
         samples = data.tree(made)
         return SeveralArrays(samples) if data.parts else samples
 
 
 _prepare_meta = cache(private.quick_shapes)
-
-
-def _mapped(stacked: bool, function: Callable[..., Any], *dims: int | None) -> Callable[..., Any]:
-    return trees.vmap(function, dims) if stacked else function
 
 
 def _names(tree: Tree) -> Iterator[str]:
@@ -369,10 +348,9 @@ def _names(tree: Tree) -> Iterator[str]:
             yield from _names(leaf)
 
 
-def _network(
-    model: Choice, dataset: Choice, kind: Inputs, make: Callable[[], nn.Module]
-) -> Network:
+def _network(site: Site, kind: Inputs, make: Callable[[], nn.Module]) -> Network:
     """The model, once it has seen one input: zeros, or the last token, which it must know."""
+    model, dataset = site.model, site.dataset
     x = kind.tree(
         lambda modality: (
             torch.full((1, *modality.shape), modality.tokens - 1)
@@ -421,8 +399,10 @@ def _told(kind: Inputs) -> str:
 
 
 def _lasting(training: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of training; of how long something is done it only remains that it is."""
-    kept = {key: value is None if key in LENGTHS else value for key, value in training.items()}
+    """Settings of training without those that say how long something is done, not what: all whole
+    numbers but the batch size.
+    """
+    kept = {key: value for key, value in training.items() if type(value) is not int}
     return {**kept, "batch_size": min(training["batch_size"], ENOUGH)}
 
 

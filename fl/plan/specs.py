@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,22 +15,11 @@ from fl.base.files import sha256
 from fl.base.places import Folders
 from fl.base.registry import entry_of, find
 from fl.data import materials
-from fl.data.materials import (
-    dataset_id,
-    modalities_of,
-    partition,
-    partition_id,
-    prepare,
-    supply,
-    task_name,
-    task_of,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from fl.api.method import Method, Setting
     from fl.data.prepared import Prepared
     from fl.engine.assembly import Composed, Parts
     from fl.engine.simulation import Simulation
@@ -54,29 +44,20 @@ def parts_of(spec: Spec) -> Parts:
     return Parts(
         entry_of("model", spec["model"])[1],
         composed(spec),
-        task_of(spec["dataset"]),
-        modalities_of(spec["dataset"]),
+        materials.task_of(spec["dataset"]),
+        materials.modalities_of(spec["dataset"]),
     )
-
-
-def build(spec: Spec, setting: Setting) -> Method:
-    """The method of a run's spec, or of one without a model, see `fl.engine.assembly.build`."""
-    from fl.engine.assembly import build
-
-    return build(composed(spec), setting)
 
 
 def composed(spec: Spec) -> Composed:
     """What the method of a run's spec is composed of."""
     from fl.engine.assembly import Composed
 
-    return Composed(
-        entry_of("method", spec["method"])[1],
-        *(
-            tuple(entry_of(kind, its)[1] for its in spec.get(key, ()))
-            for key, kind in registry.ADDED.items()
-        ),
-    )
+    added = {
+        key: tuple(entry_of(kind, its)[1] for its in spec.get(key, ()))
+        for key, kind in registry.ADDED.items()
+    }
+    return Composed(entry_of("method", spec["method"])[1], **added)
 
 
 def assemble(spec: Spec, folders: Folders, device: torch.device) -> Simulation:
@@ -94,10 +75,10 @@ def domains_of(spec: Spec, folders: Folders) -> list[str]:
 
 def _dealt(spec: Spec, folders: Folders) -> tuple[Prepared, pd.DataFrame]:
     """The data set and the partition of a run, made if they do not exist yet, else checked."""
-    given = supply(spec["dataset"], folders.sources, folders.lock)
-    prepared = prepare(spec["dataset"], folders.data, given)
+    given = materials.supply(spec["dataset"], folders.sources, folders.lock)
+    prepared = materials.prepare(spec["dataset"], folders.data, given)
     prepared.verify()
-    table = partition(spec["partition"], spec["dataset"], folders.data, folders.results)
+    table = materials.partition(spec["partition"], spec["dataset"], folders.data, folders.results)
     return prepared, table
 
 
@@ -105,7 +86,7 @@ def code(spec: Spec) -> dict[str, str]:
     """What names the code of a run of that spec, by root: a version, or the hash of an edit; and
     the ids of its data.
     """
-    dataset = dataset_id(spec["dataset"])
+    dataset = materials.dataset_id(spec["dataset"])
     entries = {key: identity.code(root) for key, root in _entries(spec).items()}
     return {
         **entries,
@@ -113,7 +94,7 @@ def code(spec: Spec) -> dict[str, str]:
         "core": identity.code(identity.CORE),
         "model": model_code(spec["model"]),
         "dataset": dataset,
-        "partition": partition_id(spec["partition"], dataset),
+        "partition": materials.partition_id(spec["partition"], dataset),
     }
 
 
@@ -127,8 +108,17 @@ def _entries(spec: Spec) -> dict[str, str]:
         **added,
         "method": identity.entry("method", spec["method"]["name"]),
         "model": identity.entry("model", spec["model"]["name"]),
-        "task": identity.entry("task", task_name(spec["dataset"])),
+        "task": identity.entry("task", materials.task_name(spec["dataset"])),
     }
+
+
+def _named(spec: Spec) -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """The place of each entry in a spec, ``method``, ``terms.0``, with its values and target."""
+    for key, kind in KINDS.items():
+        given = spec.get(key, [])
+        several = {f"{key}.{i}": values for i, values in enumerate(given)}
+        for place, values in (several if isinstance(given, list) else {key: given}).items():
+            yield place, values, find(kind, values["name"], Where("the spec")).target
 
 
 def defaults(spec: Spec) -> list[str]:
@@ -137,36 +127,22 @@ def defaults(spec: Spec) -> list[str]:
     A run's name leaves them out (`fl.base.identity.point`): a key that Fedloom gets later renames
     no run. That no default changes unseen is held by ``tests/golden/defaults.json``.
     """
-    parts = {"training": ("", spec["training"])}
-    for key, kind in KINDS.items():
-        given = spec.get(key, [])
-        several = {f"{key}.{i}": item for i, item in enumerate(given)}
-        named = several if isinstance(given, list) else {key: given}
-        parts |= {place: (kind, values) for place, values in named.items()}
+    places = [("training", spec["training"], Training), *_named(spec)]
     return [
         f"{place}.{key}"
-        for place, (kind, values) in parts.items()
-        for key in fields.at_default(
-            find(kind, values["name"], Where("the spec")).target if kind else Training, values
-        )
+        for place, values, target in places
+        for key in fields.at_default(target, values)
     ]
 
 
 def settled(spec: Spec) -> dict[str, Any]:
     """A spec of a stored run with the defaults of keys that came after it."""
-    whole = dict(spec)
-    for key, kind in KINDS.items():
-        given = spec.get(key, [])
-        several = [_settled(kind, each) for each in (given if isinstance(given, list) else [given])]
-        if several:
-            whole[key] = several if isinstance(given, list) else several[0]
+    whole = copy.deepcopy(dict(spec))
+    for _, values, target in _named(whole):
+        for key, field in fields.fields(target).items():
+            if field.default is not fields.REQUIRED:
+                values.setdefault(key, field.default)
     return whole
-
-
-def _settled(kind: str, values: Spec) -> dict[str, Any]:
-    declared = fields.fields(find(kind, values["name"], Where("the spec")).target)
-    later = {key: field.default for key, field in declared.items() if key not in values}
-    return {**values, **{k: value for k, value in later.items() if value is not fields.REQUIRED}}
 
 
 def model_code(spec: Spec) -> str:

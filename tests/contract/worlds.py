@@ -21,7 +21,7 @@ from fl.base.registry import Entry, find
 from fl.base.schema import METRIC_COLUMNS
 from fl.engine import simulate
 from fl.engine.arrays import Arrays
-from fl.engine.assembly import computing
+from fl.engine.assembly import build, computing
 from fl.engine.client_data import ClientData
 from fl.engine.serving import serving
 from fl.engine.simulation import DTYPES, Simulation
@@ -138,7 +138,7 @@ def world(
         at_server=serving(arrays, held, network, settled, CLASSES, seed),
     )
     try:
-        built = specs.build(spec, setting)
+        built = build(specs.composed(spec), setting)
     except FedloomError:
         if model == "cnn" or network.batch_norm:
             raise
