@@ -126,11 +126,13 @@ class ClientData:
         return replace(self, samples=samples, away=tuple(np.union1d(self.away, others).tolist()))
 
     def sampled(self, count: int, seed: int) -> np.ndarray:
-        """At most ``count`` clients drawn by a seed, and as many of those held out of training."""
+        """At most ``count`` clients drawn by a seed, and as many of those held out of training; a
+        larger sample has all clients of a smaller one.
+        """
         unseen = np.flatnonzero(self.sizes(UNSEEN))
         draw = rng.generator(seed, "evaluated")
         groups = np.setdiff1d(np.arange(self.clients), unseen), unseen
-        drawn = [draw.choice(group, min(count, len(group)), replace=False) for group in groups]
+        drawn = [draw.permutation(group)[:count] for group in groups]
         return np.sort(np.concatenate(drawn))
 
     def of_modality(self, modality: int) -> ClientData:

@@ -61,3 +61,5 @@ def test_a_sample_is_of_those_trained_on_and_of_those_held_out() -> None:
     assert all(len(clients) == 2 and clients[1] == 3 for clients in drawn)
     assert {clients[0] for clients in drawn} == {0, 1, 2}
     assert of().sampled(9, 0).tolist() == [0, 1, 2, 3]
+    for seed in range(40):
+        assert set(of().sampled(1, seed)) <= set(of().sampled(2, seed))

@@ -137,7 +137,7 @@ def test_a_new_key_renames_nothing_and_another_default_what_has_it(tmp_path: Pat
         ("method fedprox", {"method fedprox"}, {"method fedprox"}),
         ("method fedprox", {"core"}, {"method fedprox"}),
         ("method fedprox: 1", {"core"}, {"method fedprox"}),
-        ("core: step", {"core"}, {"training.schedule=step"}),
+        ("core: drops", {"core"}, {"training.schedule=drops"}),
         ("core: few", {"core"}, {"core"}),
         ("model vit", {"core", "model vit"}, {"model vit"}),
         ("scheme natural: 0", {"data"}, {"partition scheme natural"}),
