@@ -257,7 +257,8 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
     if (frame["unit"] == claims.SEED).any():
         said.append("A test over seeds speaks of training again, not of other data.")
     if tests and claims.smallest(most) * tests > claims.LEVEL:
-        return (*said, f"So few can show nothing: no p is below {claims.smallest(most):.2g}.")
+        least = min(1.0, claims.smallest(most) * tests)
+        return (*said, f"So few can show nothing: no corrected p is below {least:.2g}.")
     texts: dict[str, list[str]] = {}
     for setting in frame[SETTING].drop_duplicates().itertuples(index=False, name=None):
         texts.setdefault(_verdicts(facts, at(frame, setting)), []).append(facts.short(setting))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -166,30 +166,20 @@ def against(table: pd.DataFrame, method: str | None = None, other: str = BASELIN
     records = []
     for track in table["track"].unique():
         scores = values(table, track)
+        names = {m: m for m in map(str, scores)}
         samples = float(table.loc[table["track"] == track, "samples"].mean())
-        mates = [str(m) for m in scores if m != (method or other)]
-        pairs = [(m, other) if method is None else (method, m) for m in mates]
-        for first, second in pairs:
-            if first in scores and second in scores:
-                both = scores[[first, second]].dropna()
-                if len(both):
-                    gain = (both[first] - both[second]).tolist()
-                    reason = _reason(scores, (first, second), samples)
-                    key = {"track": track, "method": first, "other": second}
-                    records.append(key | claims.tested(gain, reason))
-    names = ["track", "method", "other", "n", "difference", "low", "high", "p", "reason"]
-    return claims.judged(pd.DataFrame(records, columns=names))
-
-
-def _reason(scores: pd.DataFrame, pair: Sequence[str], samples: float) -> str:
-    """Why a comparison says nothing, if so: see `fl.report.claims.compared`."""
-    order = [*scores]
-    for method in pair:
-        for earlier in order[: order.index(method)]:
-            if scores[method].equals(scores[earlier]):
-                return f"{method} equals {earlier}"
-    both = scores[[*pair]].dropna()
-    return claims.CEILING if ((1 - both.mean()) < 1 / samples).all() else ""
+        mates = [m for m in names if m != (method or other)]
+        for pair in [(m, other) if method is None else (method, m) for m in mates]:
+            both = scores.reindex(columns=pair).dropna()
+            if both.empty:
+                continue
+            first, second = pair
+            judged = (first,) if method is None else (second,)
+            reason = claims.uninformative(scores, pair, samples, names, judged)
+            key = {"track": track, "method": first, "other": second}
+            records.append(key | claims.tested((both[first] - both[second]).tolist(), reason))
+    columns = ["track", "method", "other", "n", "difference", "low", "high", "p", "reason"]
+    return claims.judged(pd.DataFrame(records, columns=columns))
 
 
 def front(table: pd.DataFrame, cost: str) -> list[str]:
