@@ -251,8 +251,8 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
     if most < 2:
         return ("One draw and one seed do not tell a difference from noise.",)
     said = [
-        f"Tested over {' and '.join(units)} (exact sign-flip test, 5 %), by Holm's correction "
-        f"for {tests} comparison{'s' * (tests != 1)}."
+        f"Differences in {unit(facts.metric)} are tested over {' and '.join(units)} (exact "
+        f"sign-flip test, 5 %), by Holm's correction for {tests} comparison{'s' * (tests != 1)}."
     ]
     if (frame["unit"] == claims.SEED).any():
         said.append("A test over seeds speaks of training again, not of other data.")
@@ -263,7 +263,8 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
     for setting in frame[SETTING].drop_duplicates().itertuples(index=False, name=None):
         texts.setdefault(_verdicts(facts, at(frame, setting)), []).append(facts.short(setting))
     if len(texts) == 1:
-        return (*said, f"{next(iter(texts))}.")
+        [text] = texts
+        return (*said, f"{text[:1].upper()}{text[1:]}.")
     return (*said, *(f"{' and '.join(names)}: {text}." for text, names in texts.items()))
 
 
@@ -443,8 +444,8 @@ def grid_table(facts: Facts) -> Table | None:
         return None
     caption = (
         f"Hyper-parameter grids: {unit(metric)}, mean ± standard deviation over seeds. The best "
-        "validation mean is selected; test values take no part in the choice. A point with a "
-        "diverged run is passed over unless all have one."
+        "validation mean is selected, of equal ones the first; test values take no part in the "
+        "choice. A point with a diverged run is passed over unless all have one."
     )
     shown: dict[str, Show] = {
         "point": lambda row: row["point"] or "no grid values",

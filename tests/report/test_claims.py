@@ -152,4 +152,4 @@ def test_the_report_says_what_is_ahead_and_behind(tmp_path):
     write_plan(tmp_path, draws(tmp_path / "runs", SCORES, baseline="base"))
     facts = gather("small", tmp_path, tmp_path / "runs")
     *_, said = method_tables.claims_made(facts)
-    assert said == ("ahead of BASE: UP; behind BASE: DOWN; uninformative: SAME (SAME equals BASE).")
+    assert said == ("Ahead of BASE: UP; behind BASE: DOWN; uninformative: SAME (SAME equals BASE).")
