@@ -6,6 +6,7 @@ Rows are counted from 1, the one below the header being the first.
 from __future__ import annotations
 
 import csv
+import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,15 +136,18 @@ TEXT = Kind(_texts, NAMED, "text or whole numbers")
 SPLIT_NAME = Kind(_splits, NAMED, "text or whole numbers")
 
 
-def names(path: Path, separator: str = ",") -> list[str]:
+def names(path: Path, separator: str = ",", other: str = "") -> list[str]:
     """The columns of the table at ``path``; `DataError` if there is none, or one stands twice.
 
     A column without a name is left out: pandas writes the numbers of rows so, and a comma at the
     end of lines makes an empty one.
+
+    Args:
+        other: What might lie there instead, for the error where nothing does.
     """
     allowed = "allowed: a CSV file with a header, or Parquet"
     if not is_file(path):
-        raise DataError(f"{path}: there is no such file; {allowed}, or a folder of images")
+        raise DataError(f"{path}: there is no such file; {allowed}{other}")
     with reading(path, "cannot be read as a table", allowed):
         header = _parquet_names(path) if path.suffix in PARQUET else _csv_names(path, separator)
     for name in header:
@@ -177,8 +181,10 @@ def require(path: Path, there: Iterable[str], key: str, column: str) -> None:
     there = list(there)
     if column not in there:
         listed = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "")
+        near = difflib.get_close_matches(column, there, n=1, cutoff=0.5)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise DataError(
-            f"{path}: {key} is {column!r}, but there is no such column; there are: {listed}"
+            f"{path}: {key} is {column!r}, but there is no such column{hint}; there are: {listed}"
         )
 
 

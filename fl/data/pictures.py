@@ -245,7 +245,7 @@ def _held(path: Path, column: str) -> Iterator[tuple[str, bytes]]:
 
 def _texts(path: Path, keys: Mapping[str, str]) -> dict[str, list[str]]:
     """The columns of a table by the keys that name them."""
-    there = columns.names(path)
+    there = columns.names(path, other=", or a folder of images")
     for key, column in keys.items():
         columns.require(path, there, key, column)
     kinds = {column: SPLIT_NAME if key == "split" else TEXT for key, column in keys.items()}

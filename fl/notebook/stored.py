@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -133,10 +134,9 @@ class Stored:
 
     def _known(self, client: int) -> int:
         clients = self.simulation.client_data.clients
-        if not 0 <= client < clients:
-            raise FedloomError(
-                f"{self.bundle.title}: client is {client}; allowed: 0 to {clients - 1}"
-            )
+        if not isinstance(client, Integral) or not 0 <= client < clients:
+            allowed = f"allowed: its number, 0 to {clients - 1}"
+            raise FedloomError(f"{self.bundle.title}: client is {client!r}; {allowed}")
         return client
 
     def _samples(self, split: str) -> Sequence[np.ndarray]:

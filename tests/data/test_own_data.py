@@ -524,12 +524,15 @@ def test_all_columns_that_cannot_be_read_are_named_in_one_error(
 UNREAD: dict[str, tuple[dict[str, Any], str]] = {
     "mean of a label": (
         {"missing": "mean", "label": "ward", "categorical": ["diagnosis"]},
-        "'ward', row 3: is empty",
+        "'ward', row 3: is empty.*`drop`, or say `missing: drop`, which leaves out rows",
     ),
     "no category": ({"missing": "category"}, "'height', row 4: an empty cell is no number"),
     "no date": ({"dates": ["ward"], "categorical": []}, "'ward', row 1: 'a' is no date"),
     "two meanings": ({"dates": ["ward"]}, "column 'ward' stands under 2 keys"),
-    "no column": ({"categorical": ["wards"]}, "categorical is 'wards', but there is no such"),
+    "no column": (
+        {"categorical": ["wards"]},
+        r"no such column \(did you mean 'ward'\?\); there are: ",
+    ),
     "a value for each row": (
         {"categorical": ["ward", "height"], "missing": "category", "drop": ["name", "seen"]}
         | {"dates": []},
@@ -669,8 +672,10 @@ def test_images_that_a_table_names_wrongly_are_refused_by_row(tmp_path: Path) ->
             _ = dataset("images", tmp_path / "t.csv").shape
     with pytest.raises(DataError, match=r"client is 'site', but there is no such column"):
         _ = dataset("images", tmp_path / "t.csv", client="site").shape
-    with pytest.raises(DataError, match=r"none: there is no such file"):
+    with pytest.raises(DataError, match=r"none: there is no such file.*or a folder of images"):
         _ = dataset("images", tmp_path / "none").shape
+    with pytest.raises(DataError, match=r"none: there is no such file; .*, or Parquet$"):
+        _ = dataset("table", tmp_path / "none", label="y").shape
 
 
 def test_a_picture_that_its_reader_chokes_on_is_named(tmp_path: Path) -> None:

@@ -184,7 +184,11 @@ def test_what_a_result_does_not_have_is_said(lab: Path) -> None:
         (lambda: result.model("fedavg", modell="logistic"), "unknown argument 'modell'"),
         (lambda: result.model("fedavg", seed=7, model="logistic"), "its seeds: 0"),
         (lambda: result.model("local", model="logistic"), "client= one of 0 to 3"),
-        (lambda: result.model("local", client=4, model="logistic"), "client is 4; allowed: 0 to 3"),
+        (lambda: result.model("local", client=4, model="logistic"), "client is 4; allowed: its"),
+        (
+            lambda: result.inputs("local", "A", model="logistic"),
+            "client is 'A'; allowed: its number, 0 to 3",
+        ),
         (lambda: result.model("local", stage="global", model="logistic"), "unknown stage 'global'"),
         (lambda: result.predictions("local", split="tset", model="logistic"), "unknown split"),
         (lambda: fl.load("nothing"), "fl.load: unknown study 'nothing'"),

@@ -45,9 +45,9 @@ from fl.data.download import Source
 from fl.data.normalisation import OPEN
 from fl.data.prepared import IDENTITY, Writer
 
-REMEDY = (
-    "mend them, name columns under `categorical`, `dates` or `drop`, or say under `missing` what"
-    " becomes of empty cells"
+REMEDY = "mend them, name columns under `categorical`, `dates` or `drop`"
+UNSAID = (
+    "say under `missing` what becomes of empty cells; in label, client or split only `drop` helps"
 )
 
 
@@ -143,8 +143,11 @@ class Table:
             "mean": tuple(kinds.keys() - {*self.named}),
             "category": self.categorical,
         }[self.missing]
-        path = path_of(self.path)
-        for piece in columns.pieces(path, kinds, gaps, self.separator, REMEDY):
+        more = {None: f", or {UNSAID}", "drop": ""}.get(
+            self.missing, ", or say `missing: drop`, which leaves out rows with empty cells"
+        )
+        path, remedy = path_of(self.path), REMEDY + more
+        for piece in columns.pieces(path, kinds, gaps, self.separator, remedy):
             if self.missing == "drop":
                 whole = np.all([_there(cells) for cells in piece.values()], axis=0)
                 piece = {name: cells[whole] for name, cells in piece.items()}
