@@ -52,8 +52,10 @@ class Training:
             Labels of images that a method makes up stay as they are.
         class_weights: Of clients' samples in cross-entropy, by their class. `balanced`: n / (C
             n_c), of the client's n training samples, n_c of the class and C classes that it has, as
-            in scikit-learn; 1 for a class that it has none of. A batch's loss is divided by the sum
-            of its weights.
+            in scikit-learn; 1 for a class that it has none of. A batch's loss is the sum of its
+            samples' weights times their losses, smoothed or not, over the sum of weights;
+            `CrossEntropyLoss(weight, label_smoothing)` of PyTorch weighs each class of a smoothed
+            label instead.
         weighting: Of clients where the server averages: by their `samples`, or `uniform`.
         participation: Share of the clients drawn in each round; at least one is drawn.
         stragglers: Share of a round's clients that do only a part of its local work, a random
@@ -76,8 +78,9 @@ class Training:
             every round and for every method; null: all. Of clients that are held out of training as
             many are drawn besides.
         early_stopping: Rounds without a better value on validation data after which a run ends, at
-            an evaluation; null: never. The value is the mean over clients of the task's first
-            metric in the reported stage. Its schedule is that of all `rounds`.
+            an evaluation; null: never. The value is the mean over clients of accuracy (of masks:
+            Dice) in the reported stage, whatever `metric` of the study says. Its schedule is that
+            of all `rounds`.
     """
 
     rounds: Count = 20

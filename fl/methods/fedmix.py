@@ -9,6 +9,7 @@ the loss is (1 - lambda) l(f(x'), y) + lambda l(f(x'), y_g) + lambda <dl/dx', x_
 lambda) x and the derivative that of l(f(x'), y); here it is the mean over the batch of all three.
 The derivative comes from a separate look at the batch, which moves no running statistics. Where
 only some clients take part in a round, the means are known of those that took part so far.
+`class_weights` and `label_smoothing` change l(f(x'), y) and its derivative, not l(f(x'), y_g).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Local: every client trains alone; nothing is shared. The baseline that collaboration must beat.
 
-No one paper's; it is the usual control, such as of: Smith, Chiang, Sanjabi, Talwalkar. Federated
-Multi-Task Learning. NeurIPS 2017. arXiv:1705.10467.
+The usual control, used for example by: Smith, Chiang, Sanjabi, Talwalkar. Federated Multi-Task
+Learning. NeurIPS 2017. arXiv:1705.10467.
 
 A round is only a stretch of training here, so the optimizer's state is kept from round to round.
 """

@@ -131,8 +131,9 @@ class Result:
             seed: One of them; by default all.
 
         Returns:
-            The columns ``seed``, ``client``, ``sample`` (its number in the data set), ``label`` and
-            ``predicted`` (numbers of classes), and for each class ``score_<number>``, its softmax.
+            The columns ``seed``, ``client``, ``sample``, ``label`` and ``predicted`` (numbers of
+            classes), and for each class ``score_<number>``, its softmax. Samples are numbered from
+            0 in what was read; rows that ``missing: drop`` leaves out of a table have no number.
         """
         tables = []
         for run in self._chosen(method, seed, setting, every=True):

@@ -201,13 +201,15 @@ class Study:
             of all clients that are trained on. `reweighted`: the client's, and in addition those of
             all clients by the metric `fl.base.schema.REWEIGHTED`.
         scored: Which recorded round counts: the `last`; or `best`, of each client the first in
-            which its model does best on its own validation samples.
+            which its model does best on its own validation samples. Beside ``metrics`` `best` is
+            refused, as these are of the last round, after early stopping too.
         baseline: The entry that all others are compared with in pairs.
         keep_weights: Whether final weights are kept where no later stage reads them.
         keep_predictions: Whether what final models predict for every sample that no client trains
             on is kept, as ``predictions.parquet`` beside the run.
         metrics: Of final models' predictions, beside what runs record; they are kept for these.
-            Macro F1, area under ROC and calibration error as by `fl.analyses.confusion`.
+            Macro F1, area under ROC and calibration error as by `fl.analyses.confusion`; accuracy
+            by class is `accuracy_of_class_0` and so on, by the number of the class.
         max_runs: A study of more runs is refused as a mistake.
         grid: `published` takes hyper-parameters from ``best``, where it has them, instead of from
             the entries.

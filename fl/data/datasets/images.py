@@ -51,8 +51,8 @@ class Images:
     """Pictures in classes.
 
     path: the folder, or the table; pixels: of each side that images are brought to; image: the
-    column of a table that has their paths, or themselves; label, client, split: further columns, of
-    which the last two may be left out.
+    column of a table that has their paths, or themselves; label: the column of classes; client: the
+    column that says whose image it is; split: the column of a published split, train, val or test.
     """
 
     path: str
