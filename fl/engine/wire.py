@@ -51,6 +51,9 @@ def wired(
     layout = _Layout.of(method, setting)
     if not layout.floats:
         raise _refused(declared(named).title, "its clients send nothing")
+    if layout.scaling:
+        problem = f"its clients send a number, {layout.scaling}, that scales what else they send"
+        raise _refused(declared(named).title, problem)
     if layout.counters and crossed[-1:] and crossed[-1].multiplier:
         raise FedloomError(
             "wire.noise: clients send counters of batch normalisation, which no noise hides; "
@@ -155,17 +158,21 @@ class _Layout:
     """An upload as a row: its leaves in order, and which of them are weights that were sent.
 
     leaves: of an upload of a client that took no step; sent: by place, the path in the server's
-    tree of those that are what the server sent.
+    tree of those that are what the server sent; scaling: the name of a number among them that is
+    of no weight, "" without one. A server that gets one multiplies means (FedNova's path) or
+    divides them (FedFA's share), so that no other row may stand for what belongs to it.
     """
 
     leaves: tuple[Tensor, ...]
     sent: Mapping[int, tuple[str, ...]]
+    scaling: str = ""
 
     @classmethod
     def of(cls, method: Method, setting: Setting) -> _Layout:
         """That of a method."""
         with torch.no_grad():
-            server, client = method.init(setting.network.init(0))
+            variables = setting.network.init(0)
+            server, client = method.init(variables)
             client = {
                 **client,
                 "id": torch.tensor(0),
@@ -178,9 +185,16 @@ class _Layout:
                 client, upload = pass_.end(server, client, pass_.begin(server, client))
         at = {id(leaf): path for path, leaf in _paths(server)}
         leaves = trees.leaves(upload)
+        weights = {path[-1] for path, _ in _paths(variables)}
+        scaling = [
+            path[-1]
+            for path, leaf in _paths(upload)
+            if leaf.is_floating_point() and not leaf.ndim and path[-1] not in weights
+        ]
         return cls(
             tuple(leaves),
             {place: at[id(leaf)] for place, leaf in enumerate(leaves) if id(leaf) in at},
+            next(iter(scaling), ""),
         )
 
     @property

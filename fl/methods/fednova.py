@@ -7,8 +7,7 @@ How far a client went is ||a_k||_1 times the learning rate, for SGD with or with
 proximal term. tau_eff is its mean weighted by samples, so that clients that went equally far are
 averaged as by FedAvg or FedProx. This is as in the released code, except for mu > 0: there tau_eff
 counts steps, and one formula stands for momentum and the proximal term together. The server has no
-momentum. As it multiplies two means, an upload is no vector that could stand for others: neither
-`wire` nor `aggregation` goes with it.
+momentum.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fl.api import (
+    Averaging,
     Method,
     NonNegative,
     Rate,
@@ -67,4 +67,4 @@ class FedNova:
             return {**server, **mean, "params": params}, dict(clients)
 
         step = replace(local, begin=begin, update=update, end=end)
-        return replace(base, passes=(step,), aggregate=aggregate)
+        return replace(base, passes=(step,), aggregate=Averaging(aggregate))

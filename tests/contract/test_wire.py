@@ -166,7 +166,8 @@ def test_attackers_alone_train_on_flipped_labels() -> None:
         ("local", "Local, as its clients send nothing"),
         ("fedfm", "FedFM, as its clients send in more than one phase of a round"),
         ("fedamp", "FedAMP, as its server does more than average"),
-        ("fednova", "FedNova, as its server does more than average"),
+        ("fednova", "FedNova, as its clients send a number, path, that scales what else"),
+        ("fedfa", r"FedFA\^l, as its clients send a number, share, that scales what else"),
         ("pfedgraph", "pFedGraph, as its server does more than average"),
         ("fedl2p", "FedL2P, as its server does more than average"),
     ],
@@ -176,7 +177,7 @@ def test_attackers_alone_train_on_flipped_labels() -> None:
 )
 def test_other_methods_refuse_by_name(method: str, problem: str, added: Mapping[str, Any]) -> None:
     with pytest.raises(FedloomError, match=f"do not go with {problem}.*allowed: a method whose"):
-        world(method, **added)
+        world(method, "cnn" if method == "fedfa" else "mlp", **added)
 
 
 NOISE = {"noise": {"multiplier": 1.0}}
@@ -231,7 +232,7 @@ def test_rounds_that_lose_clients_are_refused_where_their_number_counts() -> Non
 @pytest.mark.parametrize("key", ["adapt", "dissimilarity"])
 def test_fedprox_is_refused_by_the_key_that_is_in_the_way(key: str) -> None:
     with pytest.raises(FedloomError, match=rf"FedProx, as .* fedprox \(without.*{key}"):
-        world("fedprox", wire={"clip": {"norm": 1.0}}, **{key: True})
+        world("fedprox", values={key: True}, wire={"clip": {"norm": 1.0}})
 
 
 def test_a_number_without_dimensions_is_a_column_of_its_own() -> None:

@@ -673,10 +673,13 @@ def test_a_wire_is_settled_in_its_order_and_is_part_of_the_run(config: Path):
             "allowed: a mapping (name: its keys); alternatives are entries of their own",
         ),
         ({"wire": ["clip", "noise"]}, "alternatives are entries of their own"),
-        ({"wire": {"clip": {"norm": float("inf")}}}, "is inf; allowed: a number > 0 and <= 3.4e+38"),
+        (
+            {"wire": {"clip": {"norm": float("inf")}}},
+            "is inf; allowed: a number > 0 and <= 3.4e+38",
+        ),
         (
             {"method": "fednova", "wire": {"clip": {"norm": 1}}},
-            "do not go with FedNova, as its server does",
+            "do not go with FedNova, as its clients send a number, path",
         ),
     ],
 )

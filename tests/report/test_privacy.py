@@ -114,7 +114,7 @@ def test_the_report_has_epsilon_beside_accuracy(tmp_path) -> None:
 def test_epsilon_stands_beside_the_shared_model_and_not_clients_own(tmp_path) -> None:
     """The shared model has a test accuracy of 40 %, the clients' own 80 %; one is never scored."""
     store = tmp_path / "runs"
-    own = [{**row, "stage": "personal"} for row in clients([0.7, 0.9])]
+    own = clients([0.7, 0.9], stage="personal")
     write_run(store, "a", [*clients([0.3, 0.5]), *own], spec={"wire": WIRE}, costs=COSTS)
     write_run(store, "b", own, spec={"wire": WIRE}, costs=COSTS)
     write_plan(tmp_path, plan([entry("a", "both"), entry("b", "own")]))
