@@ -247,7 +247,7 @@ def _scalar(kind: Any, bound: Bound | None, given: Any, where: Where) -> Any:
         raise ConfigError(where, f"is {given!r} ({type(given).__name__})", allowed)
     bound = bound or (Bound() if kind is float else None)
     if bound is not None and not bound.admits(given):
-        if bound.limit < given < math.inf:
+        if given > bound.limit:
             allowed += f" and <= {_text(bound.limit)}"
         raise ConfigError(where, f"is {given!r}", allowed)
     return given

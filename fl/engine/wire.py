@@ -47,9 +47,13 @@ def wired(
         return method
     _check_method(method, setting, declared(named).title)
     _check_noise(crossed, aggregation, setting)
+    _check_dropped(crossed, aggregation, setting)
     layout = _Layout.of(method, setting)
     if not layout.floats:
         raise _refused(declared(named).title, "its clients send nothing")
+    if layout.scaling:
+        problem = f"its clients send a number, {layout.scaling}, that scales what else they send"
+        raise _refused(declared(named).title, problem)
     if layout.counters and crossed[-1:] and crossed[-1].multiplier:
         raise FedloomError(
             "wire.noise: clients send counters of batch normalisation, which no noise hides; "
@@ -81,7 +85,10 @@ def _check_method(method: Method, setting: Setting, title: str) -> None:
 
 
 def _refused(title: str, problem: str) -> FedloomError:
-    allowed = "a method whose server averages, such as fedavg, fedprox, scaffold, ditto, fedbn"
+    allowed = (
+        "a method whose server averages, such as fedavg, fedprox (without adapt and "
+        "dissimilarity), scaffold, ditto, fedbn"
+    )
     return FedloomError(
         f"wire, aggregation: do not go with {title}, as {problem}; allowed: {allowed}"
     )
@@ -112,10 +119,37 @@ def _check_noise(
             f"weighting: is {training.weighting}, and wire.noise hides a client that weighs 1 of "
             "all; allowed: uniform"
         )
-    if training.stragglers and training.partial_work == "dropped":
+
+
+def _check_dropped(
+    stages: Sequence[Stage], aggregation: Aggregation | None, setting: Setting
+) -> None:
+    """Refuse rounds that lose clients where their number counts."""
+    training, problem = setting.training, ""
+    if any(stage.multiplier for stage in stages):
+        problem = "wire.noise divides by a fixed number of clients"
+    elif aggregation is not None and aggregation.least > 1:
+        problem = f"aggregation needs {aggregation.least} clients in every round"
+    if problem and training.stragglers and training.partial_work == "dropped":
+        allowed = "another value, or stragglers 0"
+        raise FedloomError(f"partial_work: is dropped, and {problem}; allowed: {allowed}")
+
+
+def check_count(clip: str, counted: float, multiplier: float, taking: int) -> None:
+    """Refuse noise of which a clip that counts clients leaves none for the mean.
+
+    Args:
+        clip: The stage before, which adds noise of deviation `counted` to the share that it counts.
+        multiplier: Of the noise; taking: how many clients take part in a round.
+    """
+    most = 2 * counted * taking
+    if multiplier >= most:
+        allowed = f"a wire.{clip}.count_noise above {multiplier / (2 * taking):g}"
+        if most:
+            allowed = f"less than {most:g}, or {allowed}"
         raise FedloomError(
-            "partial_work: is dropped, and wire.noise divides by a fixed number of clients; "
-            "allowed: another value, or stragglers 0"
+            f"wire.noise.multiplier: is {multiplier:g}, as much as the noise on the count of "
+            f"clients gives alone, or more; allowed: {allowed}"
         )
 
 
@@ -124,17 +158,21 @@ class _Layout:
     """An upload as a row: its leaves in order, and which of them are weights that were sent.
 
     leaves: of an upload of a client that took no step; sent: by place, the path in the server's
-    tree of those that are what the server sent.
+    tree of those that are what the server sent; scaling: the name of a number among them that is
+    of no weight, "" without one. A server that gets one multiplies means (FedNova's path) or
+    divides them (FedFA's share), so that no other row may stand for what belongs to it.
     """
 
     leaves: tuple[Tensor, ...]
     sent: Mapping[int, tuple[str, ...]]
+    scaling: str = ""
 
     @classmethod
     def of(cls, method: Method, setting: Setting) -> _Layout:
         """That of a method."""
         with torch.no_grad():
-            server, client = method.init(setting.network.init(0))
+            variables = setting.network.init(0)
+            server, client = method.init(variables)
             client = {
                 **client,
                 "id": torch.tensor(0),
@@ -147,9 +185,16 @@ class _Layout:
                 client, upload = pass_.end(server, client, pass_.begin(server, client))
         at = {id(leaf): path for path, leaf in _paths(server)}
         leaves = trees.leaves(upload)
+        weights = {path[-1] for path, _ in _paths(variables)}
+        scaling = [
+            path[-1]
+            for path, leaf in _paths(upload)
+            if leaf.is_floating_point() and not leaf.ndim and path[-1] not in weights
+        ]
         return cls(
             tuple(leaves),
             {place: at[id(leaf)] for place, leaf in enumerate(leaves) if id(leaf) in at},
+            next(iter(scaling), ""),
         )
 
     @property
@@ -175,7 +220,7 @@ class _Layout:
     def rows(self, server: Tree, uploads: Tree) -> Tensor:
         """Stacked uploads as rows, [K, d]."""
         leaves = trees.leaves(uploads)
-        return torch.cat([self._moved(server, leaves, p).flatten(1) for p in self.floats], dim=1)
+        return torch.cat([self._row(server, leaves, p) for p in self.floats], dim=1)
 
     def uploads(self, server: Tree, before: Tree, rows: Tensor, changed: Tensor) -> dict[str, Any]:
         """The uploads of changed rows; what did not change is as it was sent, to the bit."""
@@ -191,9 +236,10 @@ class _Layout:
             leaves[place] = torch.where(stays, leaf, new)
         return trees.unflatten(before, leaves)
 
-    def _moved(self, server: Tree, leaves: Sequence[Tensor], place: int) -> Tensor:
+    def _row(self, server: Tree, leaves: Sequence[Tensor], place: int) -> Tensor:
         leaf = leaves[place]
-        return leaf - _at(server, self.sent[place]) if place in self.sent else leaf
+        leaf = leaf - _at(server, self.sent[place]) if place in self.sent else leaf
+        return leaf.reshape(len(leaf), -1)
 
 
 def _paths(tree: Tree, above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Tensor]]:
@@ -244,18 +290,11 @@ class _Wired:
         if self.aggregation and taking < self.aggregation.least:
             raise FedloomError(
                 f"aggregation: {taking} clients take part in a round; allowed: "
-                f"{self.aggregation.least} or more, or fewer attackers"
+                f"{self.aggregation.least} or more, or fewer attackers or chosen"
             )
         for before, stage in zip(self.stages, self.stages[1:], strict=False):
-            if before.counted is None or not stage.multiplier:
-                continue
-            most = 2 * before.counted * taking
-            if stage.multiplier >= most:
-                raise FedloomError(
-                    f"wire.noise.multiplier: is {stage.multiplier:g}, as much as the noise on the "
-                    f"count of clients gives alone, or more; allowed: less than {most:g}, or a "
-                    f"larger wire.{before.name}.count_noise"
-                )
+            if before.counted is not None and stage.multiplier:
+                check_count(before.name, before.counted, stage.multiplier, taking)
 
     def size(self, upload: Tree) -> int:
         bits = 8 * self.layout.zeros.element_size()

@@ -16,6 +16,7 @@ from fl.base.errors import ConfigError, FedloomError, Where, unknown
 from fl.base.fields import Count
 from fl.base.registry import ADDED
 from fl.base.schema import SERVER
+from fl.engine.wire import check_count
 from fl.plan import config
 from fl.plan.components import Choice, choice
 from fl.plan.config import Execution, Study
@@ -215,8 +216,8 @@ class MethodEntry:
             raise self._wrong("batch_size", problem, f"1 to {size}")
 
     def _check_round(self, point: Point, site: Site) -> None:
-        """Whether as many clients take part in a round as an aggregation needs, as far as keys
-        tell.
+        """Whether as many clients take part in a round as an aggregation, or noise behind a clip
+        that counts them, needs, as far as keys tell.
         """
         clients = site.clients
         if clients is None or site.holds_out:
@@ -229,7 +230,18 @@ class MethodEntry:
                 problem = (
                     f"needs {least} clients in a round with these keys, and {taking} take part"
                 )
-                raise ConfigError(at, problem, "fewer attackers, or more clients in a round")
+                allowed = "fewer attackers or chosen, or more clients in a round"
+                raise ConfigError(at, problem, allowed)
+        specs = point.added["wire"]
+        stages = [registry.entry_of("stage", spec)[1] for spec in specs]
+        for clip, before, noise in zip(specs, stages, stages[1:], strict=False):
+            counted, z = getattr(before, "count_noise", None), getattr(noise, "multiplier", 0)
+            if counted is None or not z:
+                continue
+            try:
+                check_count(clip["name"], counted, z, taking)
+            except FedloomError as error:
+                raise ConfigError(self.at, str(error)) from None
 
     def rehearse(self, rehearsal: Rehearsal, site: Site) -> dict[int, Rehearsed]:
         """What is found out of each point, by its identity (`id`).

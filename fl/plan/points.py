@@ -104,6 +104,9 @@ def _added(merged: Mapping[str, Any], at: Where) -> dict[str, tuple[str, Entry, 
         where = at / kind
         given = merged.get(kind)
         given = {given: None} if kind == ONE and isinstance(given, str) else given
+        if isinstance(given, list):
+            allowed = "a mapping (name: its keys); alternatives are entries of their own"
+            raise ConfigError(where, f"is {given!r}", allowed)
         given = fields.mapping(given, where)
         if kind == ONE and len(given) > 1:
             raise ConfigError(where, f"is {' and '.join(given)}", "one of them")

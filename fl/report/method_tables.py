@@ -12,6 +12,7 @@ import pandas as pd
 from fl.analyses.confusion import BINS
 from fl.base.schema import (
     BY_CLASS,
+    PERSONAL,
     PREDICTED_METRICS,
     REWEIGHTED,
     SETTING,
@@ -397,11 +398,17 @@ def privacy_table(facts: Facts) -> Table | None:
     frame = facts.summary.merge(each[columns], on=summaries.KEY)
     if frame.empty:
         return None
+    # Where the report shows clients' own models, epsilon is not of those.
+    shared = summaries.personalisation(facts.rows, facts.runs, metric)
+    shared = shared[[*summaries.KEY, "before", "before_sd_seeds"]]
+    frame, own = frame.merge(shared, "left", summaries.KEY), frame["stage"] == PERSONAL
+    frame["mean"] = frame["before"].where(own, frame["mean"])
+    frame["sd_seeds"] = frame["before_sd_seeds"].where(own, frame["sd_seeds"])
     caption = (
         f"Client-level privacy of the shared model: epsilon at delta, where each round draws its "
-        "clients without replacement and a neighbour has one client exchanged, beside the final "
-        f"test {unit(metric)}, mean ± standard deviation over seeds. The choice of a grid's point "
-        "is not counted."
+        "clients without replacement and a neighbour has one client exchanged, beside the shared "
+        f"model's final test {unit(metric)}, mean ± standard deviation over seeds. The choice of a "
+        "grid's point is not counted."
     )
     shown: dict[str, Show] = {
         "epsilon": lambda row: _told(row["epsilon"], "%.3g") or str(row["epsilon_lacks"]),

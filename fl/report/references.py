@@ -12,10 +12,12 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fl.base import registry
 from fl.base.registry import Said
+from fl.report import privacy
 from fl.report.facts import Facts
 from fl.report.latex import tex
 
@@ -99,13 +101,19 @@ def _work(text: str) -> Work | None:
 
 
 def named(facts: Facts) -> list[Said]:
-    """What the registry says of everything that a report's study names."""
-    return [
+    """What the registry says of all that a report's study names, and what epsilon rests on."""
+    saying = [
         said
         for kind, names in facts.plan.get("names", {}).items()
         for said in (registry.described(kind) if names else ())
         if said.name in names
     ]
+    if facts.runs["epsilon"].notna().any():
+        file = Path(str(privacy.__file__))
+        saying.append(
+            Said("table", "privacy", file, summary="", citation=privacy.CITATION, notes="")
+        )
+    return saying
 
 
 def of(facts: Facts) -> Iterator[tuple[str, str]]:

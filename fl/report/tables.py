@@ -25,7 +25,7 @@ from fl.base import files
 from fl.base.errors import DataError, Where
 from fl.base.schema import COMPLETE, METRIC_COLUMNS, MISSING, PERSONAL, RESULT_COLUMNS, SETTING
 from fl.base.units import written
-from fl.report.privacy import PRIVACY, told
+from fl.report.privacy import PRIVACY, UNCOUNTED, installed, told
 from fl.report.summaries import KEY, REPORTED, SCORED, best_rounds, points, rising
 from fl.store import run_check
 from fl.store.layout import METRICS, RECORD
@@ -286,7 +286,11 @@ def write(plan: Mapping[str, Any], store: Path, folder: Path) -> tuple[pd.DataFr
     Both carry the plan's hash and whether every planned run is there (see `read_plan_hash`).
     """
     rows, runs = collect(plan, store)
-    stamp = {"plan": plan["hash"], "complete": bool((runs["state"] != MISSING).all())}
+    stamp = {
+        "plan": plan["hash"],
+        "complete": bool((runs["state"] != MISSING).all()),
+        "uncounted": bool(runs["epsilon_lacks"].eq(UNCOUNTED).any()),
+    }
     study = plan["study"]
     with files.disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -307,10 +311,13 @@ def _write_parquet(frame: pd.DataFrame, path: Path, stamp: Mapping[str, Any]) ->
 
 
 def read_plan_hash(path: Path) -> tuple[str, bool] | None:
-    """The plan's hash in a table and whether no run was missing; nothing if it cannot be told."""
+    """The plan's hash in a table and whether it lacks nothing: no run, and no epsilon that could be
+    told now. Nothing if it cannot be told.
+    """
     try:
         stamp = json.loads((pq.read_schema(path).metadata or {})[METADATA])
-        return str(stamp["plan"]), bool(stamp["complete"])
+        whole = stamp["complete"] and not (stamp.get("uncounted") and installed())
+        return str(stamp["plan"]), bool(whole)
     except (OSError, KeyError, ValueError, pa.ArrowException):
         return None
 

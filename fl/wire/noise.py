@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 
 import torch
 
-from fl.api import ANY, Bound, Crossing, FedloomError, NonNegative, Setting, Stage, per_round
+from fl.api import ANY, Bound, Crossing, NonNegative, Setting, Stage, per_round
 from fl.wire.adaptive_clip import on_the_mean
 
 Chance = Annotated[float, Bound(above=0, below=1)]
@@ -34,17 +34,7 @@ class Noise:
     tasks: ClassVar = ANY
 
     def build(self, setting: Setting) -> Stage | None:
-        """A stage for after a clip, with noise N(0, (z S / m)^2) on the mean of m clients.
-
-        Raises:
-            FedloomError: For a delta where all clients take part in every round.
-        """
-        if self.delta is not None and setting.training.participation == 1:
-            problem = f"is {self.delta:g}, but all clients take part in every round (participation"
-            raise FedloomError(
-                f"wire.noise.delta: {problem} is 1), so that no sampling adds to their privacy; "
-                "allowed: a participation below 1, or no delta"
-            )
+        """A stage for after a clip, with noise N(0, (z S / m)^2) on the mean of m clients."""
         if self.multiplier == 0:
             return None
         clients = per_round(setting)

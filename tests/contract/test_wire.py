@@ -19,6 +19,7 @@ from fl.base import registry
 from fl.base.errors import FedloomError
 from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
+from fl.engine.wire import _Layout
 from fl.store.tree_file import load_tree, save_tree
 
 METHODS = ("fedavg", "fedprox", "scaffold", "ditto", "fedbn")
@@ -165,6 +166,8 @@ def test_attackers_alone_train_on_flipped_labels() -> None:
         ("local", "Local, as its clients send nothing"),
         ("fedfm", "FedFM, as its clients send in more than one phase of a round"),
         ("fedamp", "FedAMP, as its server does more than average"),
+        ("fednova", "FedNova, as its clients send a number, path, that scales what else"),
+        ("fedfa", r"FedFA\^l, as its clients send a number, share, that scales what else"),
         ("pfedgraph", "pFedGraph, as its server does more than average"),
         ("fedl2p", "FedL2P, as its server does more than average"),
     ],
@@ -174,7 +177,7 @@ def test_attackers_alone_train_on_flipped_labels() -> None:
 )
 def test_other_methods_refuse_by_name(method: str, problem: str, added: Mapping[str, Any]) -> None:
     with pytest.raises(FedloomError, match=f"do not go with {problem}.*allowed: a method whose"):
-        world(method, **added)
+        world(method, "cnn" if method == "fedfa" else "mlp", **added)
 
 
 NOISE = {"noise": {"multiplier": 1.0}}
@@ -194,13 +197,6 @@ UNIFORM = {"weighting": "uniform"}
             {"wire": CLIPPED, "stragglers": 0.5, "partial_work": "dropped"},
             "partial_work: is dropped.*a fixed number of clients",
         ),
-        (
-            {
-                "wire": {"clip": {"norm": 1.0}, "noise": {"multiplier": 1.0, "delta": 0.1}},
-                "participation": 1.0,
-            },
-            r"wire\.noise\.delta: is 0\.1, but all clients take part in every round",
-        ),
     ],
 )
 def test_noise_that_would_hide_nobody_is_refused(given: dict[str, Any], problem: str) -> None:
@@ -218,5 +214,32 @@ def test_what_a_round_is_too_small_for_is_refused_before_training() -> None:
     with pytest.raises(FedloomError, match=r"aggregation: 3 clients take part.*allowed: 5 or more"):
         few.begin()
     strong = {"adaptive-clip": {"count_noise": 0.1}, "noise": {"multiplier": 1.0}}
-    with pytest.raises(FedloomError, match=r"multiplier: is 1, .*allowed: less than 0\.6"):
+    above = r"multiplier: is 1, .*allowed: less than 0\.6, or a wire\.adaptive-clip.* above 0\.16"
+    with pytest.raises(FedloomError, match=above):
         world("fedavg", wire=strong, **UNIFORM).begin()
+    strong = {"adaptive-clip": {"count_noise": 0.0}, "noise": {"multiplier": 1.0}}
+    with pytest.raises(FedloomError, match=r"allowed: a wire\.adaptive-clip\.count_noise above"):
+        world("fedavg", wire=strong, **UNIFORM).begin()
+
+
+def test_rounds_that_lose_clients_are_refused_where_their_number_counts() -> None:
+    lost = {"stragglers": 0.8, "partial_work": "dropped"}
+    with pytest.raises(FedloomError, match=r"is dropped, and aggregation needs 3 clients in every"):
+        world("fedavg", aggregation={"krum": {"attackers": 0}}, **lost)
+    world("fedavg", aggregation={"median": {}}, **lost)
+
+
+@pytest.mark.parametrize("key", ["adapt", "dissimilarity"])
+def test_fedprox_is_refused_by_the_key_that_is_in_the_way(key: str) -> None:
+    with pytest.raises(FedloomError, match=rf"FedProx, as .* fedprox \(without.*{key}"):
+        world("fedprox", values={key: True}, wire={"clip": {"norm": 1.0}})
+
+
+def test_a_number_without_dimensions_is_a_column_of_its_own() -> None:
+    layout = _Layout((torch.tensor(0.0), torch.zeros(2)), {})
+    uploads = {"path": torch.tensor([1.0, 2.0]), "w": torch.tensor([[3.0, 4.0], [5.0, 6.0]])}
+    rows = layout.rows({}, uploads)
+    assert rows.tolist() == [[1, 3, 4], [2, 5, 6]]
+    back = layout.uploads({}, uploads, rows, rows + 1)
+    assert back["path"].tolist() == [2, 3]
+    assert back["w"].tolist() == [[4, 5], [6, 7]]

@@ -663,10 +663,23 @@ def test_a_wire_is_settled_in_its_order_and_is_part_of_the_run(config: Path):
         ),
         (
             {
-                "wire": {"clip": {"norm": 1}, "noise": {"multiplier": 1, "delta": 0.1}},
+                "wire": {"adaptive-clip": None, "noise": {"multiplier": 1.5}},
                 "weighting": "uniform",
             },
-            "wire.noise.delta: is 0.1, but all clients take part in every round",
+            "wire.noise.multiplier: is 1.5, as much as the noise on the count",
+        ),
+        (
+            {"aggregation": ["median", {"krum": None}]},
+            "allowed: a mapping (name: its keys); alternatives are entries of their own",
+        ),
+        ({"wire": ["clip", "noise"]}, "alternatives are entries of their own"),
+        (
+            {"wire": {"clip": {"norm": float("inf")}}},
+            "is inf; allowed: a number > 0 and <= 3.4e+38",
+        ),
+        (
+            {"method": "fednova", "wire": {"clip": {"norm": 1}}},
+            "do not go with FedNova, as its clients send a number, path",
         ),
     ],
 )

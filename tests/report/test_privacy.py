@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from make_results import clients, entry, plan, write_plan, write_run
 
-from fl.report import method_tables, privacy
+from fl.report import method_tables, privacy, references
+from fl.report.cells import NOTHING
 from fl.report.facts import gather
+from fl.report.tables import read_plan_hash
 
 WIRE = [{"name": "clip", "norm": 1.0}, {"name": "noise", "multiplier": 2.0, "delta": 0.01}]
 
@@ -41,6 +43,19 @@ def test_epsilon_is_of_clients_drawn_without_replacement_and_exchanged() -> None
     assert more == sorted(more, reverse=True)
 
 
+@pytest.mark.parametrize(("taking", "clients"), [(20, 20), (19, 20)])
+def test_it_is_never_above_that_of_rounds_that_everyone_joins(taking: int, clients: int) -> None:
+    """Of z = 2 the divergence of order a is a / 2 a round (Mironov 2017, corollary 3), so 2 a over
+    four; from there to epsilon as above, by the best of many orders.
+    """
+    orders = [1 + i / 10 for i in range(1, 300)]
+    plain = min(2 * a + math.log1p(-1 / a) - math.log(0.05 * a) / (a - 1) for a in orders)
+    value = privacy.epsilon(2.0, clients, taking, 4, 0.05)
+    assert value == pytest.approx(plain, rel=1e-3)
+    assert value == pytest.approx(5.60, abs=0.005)
+    assert privacy.told({**record(WIRE, clients=20, participants=20)})["epsilon"] > 0
+
+
 def test_a_record_tells_it_at_its_delta_or_at_one_over_the_clients() -> None:
     told = privacy.told(record(WIRE))
     assert told == {"epsilon": privacy.epsilon(2.0, 100, 20, 30, 0.01), "delta": 0.01}
@@ -51,7 +66,6 @@ def test_a_record_tells_it_at_its_delta_or_at_one_over_the_clients() -> None:
 @pytest.mark.parametrize(
     ("given", "lacks"),
     [
-        (record(WIRE, participants=100), "all clients take part in every round"),
         (
             {**record(WIRE), "spec": {"wire": WIRE, "start": "abc"}},
             "it begins from what another run made of the same clients",
@@ -69,22 +83,64 @@ def test_without_noise_nothing_is_told() -> None:
     assert privacy.told({"spec": {}}) == {}
 
 
+COSTS = {
+    **{"clients": 100, "participants": 20, "traffic": [[2, 8, 8]], "bytes_down": 8, "bytes_up": 8},
+    **{"flops": 1, "flops_server": 0, "state_client": 0, "state_server": 8},
+}
+
+
 def test_the_report_has_epsilon_beside_accuracy(tmp_path) -> None:
-    store = tmp_path / "runs"
-    costs = {"clients": 100, "participants": 20, "traffic": [[2, 8, 8]]}
-    costs |= {"bytes_down": 8, "bytes_up": 8, "flops": 1, "flops_server": 0}
-    costs |= {"state_client": 0, "state_server": 8}
+    store, costs = tmp_path / "runs", COSTS
     write_run(store, "a", clients([0.5, 0.7]))
     write_run(store, "b", clients([0.5, 0.5]), spec={"wire": WIRE}, costs=costs)
     every = {**costs, "participants": 100}
     write_run(store, "c", clients([0.4, 0.4]), spec={"wire": WIRE}, costs=every)
     entries = [entry("a", "fedavg"), entry("b", "noised"), entry("c", "always")]
     write_plan(tmp_path, plan(entries))
-    table = method_tables.privacy_table(gather("small", tmp_path, store))
+    facts = gather("small", tmp_path, store)
+    table = method_tables.privacy_table(facts)
     assert table is not None
     shown = {row.head: [cell.text for cell in row.cells] for row in table.rows}
     assert "fedavg" not in shown
     epsilon = f"{privacy.epsilon(2.0, 100, 20, 2, 0.01):.3g}"
     assert shown["noised"][:3] == [epsilon, "0.01", "20 of 100"]
     assert shown["noised"][3].startswith("50.0")
-    assert shown["always"][0] == "all clients take part in every round"
+    always = f"{privacy.epsilon(2.0, 100, 100, 2, 0.01):.3g}"
+    assert shown["always"][:3] == [always, "0.01", "100 of 100"]
+    assert dict(references.of(facts)) == {"table privacy": privacy.CITATION}
+    assert "title = {{Renyi Differential Privacy}}" in references.document(facts)
+
+
+def test_epsilon_stands_beside_the_shared_model_and_not_clients_own(tmp_path) -> None:
+    """The shared model has a test accuracy of 40 %, the clients' own 80 %; one is never scored."""
+    store = tmp_path / "runs"
+    own = clients([0.7, 0.9], stage="personal")
+    write_run(store, "a", [*clients([0.3, 0.5]), *own], spec={"wire": WIRE}, costs=COSTS)
+    write_run(store, "b", own, spec={"wire": WIRE}, costs=COSTS)
+    write_plan(tmp_path, plan([entry("a", "both"), entry("b", "own")]))
+    table = method_tables.privacy_table(gather("small", tmp_path, store))
+    assert table is not None
+    assert "the shared model's final test accuracy" in table.caption
+    shown = {row.head: row.cells[3].text for row in table.rows}
+    assert shown["both"].startswith("40.0")
+    assert shown["own"] == NOTHING
+
+
+def test_a_table_that_was_made_without_the_package_is_made_again_with_it(
+    tmp_path, monkeypatch
+) -> None:
+    write_run(tmp_path / "runs", "a", clients([0.5]), spec={"wire": WIRE}, costs=COSTS)
+    write_plan(tmp_path, plan([entry("a", "noised")]))
+
+    def lacks() -> list[str]:
+        runs = gather("small", tmp_path, tmp_path / "runs").runs
+        return [*runs["epsilon_lacks"].dropna()]
+
+    with monkeypatch.context() as absent:
+        absent.setattr(privacy, "PACKAGE", "no_such_package")
+        assert lacks() == ["dp-accounting is not installed (`make extras`)"]
+        file = tmp_path / "tables" / "small.runs.parquet"
+        assert read_plan_hash(file)[1], "nothing is to be made again as long as it is absent"
+    assert not read_plan_hash(file)[1]
+    assert lacks() == []
+    assert read_plan_hash(file)[1]
