@@ -103,11 +103,11 @@ class Heterogeneity:
             order = rng.generator(self.seed, "compared samples", client).permutation(len(samples))
             some = torch.from_numpy(np.sort(samples[order[: self.samples]]))
             real = self._vectors(simulation, simulation.arrays.inputs(some))
-            own = self._vectors(simulation, images[client].to(simulation.arrays.device))
+            distilled = self._vectors(simulation, images[client].to(simulation.arrays.device))
             told[REAL].append(real)
             draw = rng.generator(self.seed, "as many samples", client)
-            told[FEW].append(real[draw.permutation(len(real))[: len(own)]])
-            told[DISTILLED].append(own)
+            told[FEW].append(real[draw.permutation(len(real))[: len(distilled)]])
+            told[DISTILLED].append(distilled)
         return told
 
     @torch.no_grad()

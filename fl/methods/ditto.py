@@ -46,10 +46,10 @@ class Ditto:
     def build(self, setting: Setting) -> Method:
         """FedAvg paired with Local under a proximal term."""
         terms = (task_loss, proximal(self.lam)) if self.lam else (task_loss,)
-        own = recipe(setting, terms=terms, local=everything, keep_optimizer=True)
+        personal = recipe(setting, terms=terms, local=everything, keep_optimizer=True)
         if self.shared == "initial":
-            return alone(own)
-        return pair(recipe(replace(setting, terms=()), keep_optimizer=True), own)
+            return alone(personal)
+        return pair(recipe(replace(setting, terms=()), keep_optimizer=True), personal)
 
 
 def alone(own: Method) -> Method:

@@ -185,10 +185,10 @@ class MethodEntry:
         """Whether there are samples to choose a point or a round by, and what a method needs."""
         scheme = site.scheme.text
         if not site.has("val"):
-            none, held = f"but {scheme} has no validation samples", "a partition with val > 0"
+            none, remedy = f"but {scheme} has no validation samples", "a partition with val > 0"
             if len(self.points) > 1:
                 problem = f"is a grid, {none} to choose by"
-                raise ConfigError(self.at, problem, f"one point, or {held}")
+                raise ConfigError(self.at, problem, f"one point, or {remedy}")
             if self._study.scored == "best":
                 problem = f"is best, {none} to tell by"
                 raise ConfigError(self._where / "scored", problem, "last, or a val > 0")
@@ -197,7 +197,7 @@ class MethodEntry:
                 raise self._wrong("early_stopping", problem, "null, or a val > 0")
             if self.declared.validates:
                 problem = f"learns by validation samples, of which {scheme} has none"
-                raise ConfigError(self.at, problem, held)
+                raise ConfigError(self.at, problem, remedy)
         if self.declared.server_data and not site.has(SERVER):
             problem = f"trains on the server, which holds no samples in {scheme}"
             raise ConfigError(self.at, problem, "a partition with server > 0")

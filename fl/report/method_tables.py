@@ -401,9 +401,9 @@ def privacy_table(facts: Facts) -> Table | None:
     # Where the report shows clients' own models, epsilon is not of those.
     shared = summaries.personalisation(facts.rows, facts.runs, metric)
     shared = shared[[*summaries.KEY, "before", "before_sd_seeds"]]
-    frame, own = frame.merge(shared, "left", summaries.KEY), frame["stage"] == PERSONAL
-    frame["mean"] = frame["before"].where(own, frame["mean"])
-    frame["sd_seeds"] = frame["before_sd_seeds"].where(own, frame["sd_seeds"])
+    frame, personal = frame.merge(shared, "left", summaries.KEY), frame["stage"] == PERSONAL
+    frame["mean"] = frame["before"].where(personal, frame["mean"])
+    frame["sd_seeds"] = frame["before_sd_seeds"].where(personal, frame["sd_seeds"])
     caption = (
         f"Client-level privacy of the shared model: epsilon at delta, where each round draws its "
         "clients without replacement and a neighbour has one client exchanged, beside the shared "

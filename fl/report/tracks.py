@@ -98,8 +98,8 @@ def _costs(runs: pd.DataFrame, starts: Mapping[str, str]) -> pd.DataFrame:
 
     def sent(row: Mapping[Any, Any]) -> float:
         stretches = json.loads(row["traffic"]) if isinstance(row["traffic"], str) else []
-        own = row["participants"] * sum(n * (down + up) for n, down, up in stretches)
-        return float(own + row["bytes_before"])
+        exchanged = row["participants"] * sum(n * (down + up) for n, down, up in stretches)
+        return float(exchanged + row["bytes_before"])
 
     def computed(row: Mapping[Any, Any]) -> float:
         return float(row["rounds"] * (row["participants"] * row["flops"] + row["flops_server"]))

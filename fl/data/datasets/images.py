@@ -118,8 +118,10 @@ def _listed(images: Images, stamped: str) -> Listed:
     path, named = path_of(images.path), ("image", "label", "client", "split")
     keys = {key: getattr(images, key) for key in named if getattr(images, key) is not None}
     if not is_folder(path):
-        held = pictures.holds(path, images.image)
-        return pictures.in_parquet(path, [path], keys) if held else pictures.by_table(path, keys)
+        embedded = pictures.holds(path, images.image)
+        return (
+            pictures.in_parquet(path, [path], keys) if embedded else pictures.by_table(path, keys)
+        )
     inside = list(below(path))
     files = [file for file in inside if file.suffix in columns.PARQUET]
     if files and not any(map(pictures.is_image, inside)):
