@@ -174,10 +174,10 @@ class Branching:
 def test_auto_trains_one_by_one_what_cannot_be_stacked(
     planned: Plan, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "mylab" / "models").mkdir(parents=True)
-    (tmp_path / "mylab" / "models" / "branching.py").write_text(BRANCHING)
+    (tmp_path / "branching_lab" / "models").mkdir(parents=True)
+    (tmp_path / "branching_lab" / "models" / "branching.py").write_text(BRANCHING)
     study = planned(
-        execution={"backend": "auto"}, plugins=[tmp_path / "mylab"], models=["branching"]
+        execution={"backend": "auto"}, plugins=[tmp_path / "branching_lab"], models=["branching"]
     )
     with caplog.at_level(logging.INFO):
         assert study.train("fedavg") == 0
