@@ -20,7 +20,7 @@ def check_code(member: Member) -> None:
     """Refuse (`FedloomError`) a run whose code differs from that it was planned with."""
     now = specs.code(member.spec)
     changed = [key for key, code in member.code.items() if now.get(key) != code]
-    changed += [key for key in member.defaults if key not in specs.defaults(member.spec)]
+    changed += sorted({*member.defaults} - {*specs.defaults(member.spec)})
     if changed:
         raise FedloomError(
             f"{member.run}: the code of its {', '.join(changed)} changed after it was planned; "
