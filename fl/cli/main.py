@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from fl.base import faults
 from fl.base.errors import LEFT, FedloomError, Where, unknown
 from fl.base.files import check_writable
-from fl.base.schema import UNSEEN
 from fl.cli import scaffold, store_commands
 from fl.cli.loading import loading
 from fl.cli.printing import say
@@ -348,7 +347,8 @@ def _tables(parsed: argparse.Namespace) -> None:
 
 def _show(parsed: argparse.Namespace) -> None:
     from fl.cli import summary
-    from fl.report import summaries, tables
+    from fl.report import tables
+    from fl.report.facts import Facts
 
     settings, study = _asked(parsed)
     if parsed.table:
@@ -359,12 +359,7 @@ def _show(parsed: argparse.Namespace) -> None:
             say(line)
         return
     rows, runs = tables.collect(study, readable(settings.store).root)
-    seen = summaries.summarise(rows, runs, study["metric"])
-    # To summarise nothing takes as long as to summarise what there is.
-    unseen = seen[:0]
-    if (rows["split"] == UNSEEN).any():
-        unseen = summaries.summarise(rows, runs, study["metric"], UNSEEN)
-    for line in summary.results(study, seen, unseen, runs):
+    for line in summary.results(Facts(study, rows, runs)):
         say(line)
     page = Path(settings.results) / "report" / f"{parsed.study}.html"
     say(f"report: {page}" if page.exists() else f"no report yet: python -m fl report {page.stem}")

@@ -12,13 +12,14 @@ import pandas as pd
 
 from fl.base.digest import digest
 from fl.base.errors import Where
-from fl.base.schema import SETTING
+from fl.base.schema import SETTING, UNSEEN
 from fl.base.units import counted, duration
 from fl.plan import analyses, jobs
 from fl.plan.bundle import Bundle
 from fl.plan.estimate import Rates, client_steps, crowded
 from fl.plan.plan import Plan
 from fl.report.cells import number, unit
+from fl.report.facts import Facts
 from fl.report.summaries import KEY, evaluated_clients, gaps
 from fl.report.tables import point_text
 from fl.store.store import Store
@@ -120,43 +121,43 @@ def there(study: dict[str, Any], store: Store) -> str:
     return f"{sum(map(store.has, runs))} of {len(runs)} runs there"
 
 
-def results(
-    study: dict[str, Any], seen: pd.DataFrame, unseen: pd.DataFrame, runs: pd.DataFrame
-) -> Iterator[str]:
-    """The summaries of a study (see `fl.report.summaries.summarise`) by method and setting.
+def results(facts: Facts) -> Iterator[str]:
+    """The summaries of a study (see `fl.report.summaries.summarise`) by method and setting, over
+    draws where data or partitions are drawn.
 
-    Beside a method stand the chosen point of its grid, its missing and diverged runs and the
-    missing points of its grid, whose best point may yet change; at the end, all missing and
-    diverged runs.
-
-    Args:
-        seen: Of the clients that are trained on.
-        unseen: Of the clients held out; left out if there are none.
+    Beside a method stand the chosen point of its grid (draws have their own), its missing and
+    diverged runs and the missing points of its grid, whose best point may yet change; at the end,
+    all missing and diverged runs.
     """
+    study, runs, metric = facts.plan, facts.runs, facts.metric
+    facts = facts.drawn or facts
     titles = {run["method"]: run["title"] for run in study["runs"]}
-    chosen = runs[runs["selected"]].groupby(KEY)["point"].first().to_dict()
-    metric = study["metric"]
+    points = runs[runs["selected"]].groupby(KEY)["point"].first()
+    chosen = {} if facts.over_draws else points.to_dict()
+    # To summarise nothing takes as long as to summarise what there is.
+    held_out = (facts.rows["split"] == UNSEEN).any()
+    unseen = facts.unseen_summary if held_out else facts.summary[:0]
     yield study["title"]
     samples = evaluated_clients(study).items()
     told = (f"{titles[m]} {' or '.join(f'{n:,}' for n in counts)}" for m, counts in samples)
     if samples:
         yield f"scored on samples of clients, or on all if they are fewer: {', '.join(told)}"
-    for summary, whose in ((seen, ""), (unseen, ", clients held out of training")):
+    for summary, whose in ((facts.summary, ""), (unseen, ", clients held out of training")):
         for setting, rows in summary.groupby(SETTING, sort=False):
             if rows["n_clients"].any() or not whose:
                 yield f"{' / '.join(map(str, setting))}: test {unit(metric)}{whose}"
-                yield from _table(rows, metric, titles, chosen)
+                yield from _table(rows, metric, titles, chosen, facts.replicates)
     counts = runs.drop_duplicates("run")["state"].value_counts()
     if set(counts.index) != {"complete"}:
         yield ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
 def _table(
-    rows: pd.DataFrame, metric: str, titles: dict[str, str], chosen: dict[Any, str]
+    rows: pd.DataFrame, metric: str, titles: dict[str, str], chosen: dict[Any, str], over: str
 ) -> Iterator[str]:
-    yield f"  {'method':20} {'mean':>6} {'sd over seeds':>14} {'worst client':>13}  seeds"
+    yield f"  {'method':20} {'mean':>6} {f'sd over {over}':>14} {'worst client':>13}  {over}"
     for row in rows.to_dict("records"):
         mean, spread, worst = (number(row[key], metric) for key in ("mean", "sd_seeds", "worst"))
         line = f"  {titles[row['method']]:20} {mean:>6} {spread:>14} {worst:>13}"
-        notes = [chosen[(*(row[key] for key in KEY),)], gaps(row)]
+        notes = [chosen.get((*(row[key] for key in KEY),), ""), gaps(row)]
         yield f"{line}  {row['n_seeds']:5}  {', '.join(filter(None, notes))}".rstrip()

@@ -71,29 +71,41 @@ def _drawn(folder: Path, name: str) -> Drawn:
     return Drawn((folder / f"{name}{PAGE}").read_text(), content)
 
 
-def table(analysis: Analysis, methods: Mapping[str, str], settings: Titles) -> Table | None:
-    """Its table: every column of floats as mean ± standard deviation over seeds."""
-    if analysis.table.empty:
+def table(
+    analysis: Analysis,
+    frame: pd.DataFrame,
+    methods: Mapping[str, str],
+    settings: Titles,
+    replicates: str,
+) -> Table | None:
+    """Its table: every column of floats as mean ± standard deviation over seeds, or over draws.
+
+    Args:
+        frame: The analysis' table, with settings as ``settings`` has them and a column ``unit`` of
+            what is replicated.
+        replicates: What that is: ``seeds`` or ``draws``.
+    """
+    if frame.empty:
         return None
     shown = analysis.record["columns"]
-    keys = [key for key in KEYS if key in analysis.table]
+    keys = [key for key in KEYS if key in frame]
     rows: list[Row] = []
-    caption = f"{analysis.record['caption']} Mean ± standard deviation over seeds."
-    present = set(analysis.table[SETTING].itertuples(index=False, name=None))
+    caption = f"{analysis.record['caption']} Mean ± standard deviation over {replicates}."
+    present = set(frame[SETTING].itertuples(index=False, name=None))
     for setting, title in settings.items():
         if setting in present and len(present) > 1:
             rows.append(Row(title, kind="heading"))
         elif setting in present:
             caption += f" Setting: {title}." if title else ""
-        of_setting = analysis.table[(analysis.table[SETTING] == list(setting)).all(axis=1)]
+        of_setting = frame[(frame[SETTING] == list(setting)).all(axis=1)]
         for method, name in methods.items():
             values = of_setting[of_setting["method"] == method]
-            for key, seeds in values.groupby(keys, sort=True) if keys else [((), values)]:
-                if len(seeds):
-                    texts = [*map(str, key), *(_spread(seeds[column]) for column in shown)]
-                    cells = map(Cell, [*texts, str(seeds["seed"].nunique())])
-                    rows.append(Row(name, tuple(cells)))
-    heads = columns("Method", *keys, *shown.values(), "seeds", text=("stage",))
+            for key, group in values.groupby(keys, sort=True) if keys else [((), values)]:
+                if len(group):
+                    units = group.groupby("unit", sort=False)
+                    texts = [*map(str, key), *(_spread(units[column].mean()) for column in shown)]
+                    rows.append(Row(name, tuple(map(Cell, [*texts, str(units.ngroups)]))))
+    heads = columns("Method", *keys, *shown.values(), replicates, text=("stage",))
     return Table(analysis.kind, caption, heads, tuple(rows))
 
 

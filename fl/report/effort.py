@@ -21,7 +21,7 @@ COSTS = tuple(column for column in schema.COSTS if column != "seconds")
 
 def pace_table(facts: Facts) -> Table | None:
     """Rounds and time to shares of each method's final value, and of the best method's."""
-    frame = _nested(over_rounds.reached(facts.rows, facts.runs, facts.metric))
+    frame = _nested(facts, over_rounds.reached(facts.rows, facts.runs, facts.metric))
     if frame.empty:
         return None
     timed = f"{100 * TIMED:g} %"
@@ -29,8 +29,8 @@ def pace_table(facts: Facts) -> Table | None:
     caption = (
         f"Rounds until the mean over clients is {percents} % of the method's own final value, the "
         f"time to {timed} of it, and rounds to {timed} of the best final value of the setting; "
-        "mean ± standard deviation over seeds. Rounds and time behind a stored model that a method "
-        "starts from count."
+        f"mean ± standard deviation over {facts.replicates}. Rounds and time behind a stored model "
+        "that a method starts from count."
     )
     shown: dict[str, Show] = {
         f"rounds to\n{100 * share:g} %": partial(_rounds, str(share)) for share in SHARES
@@ -67,14 +67,14 @@ def costs_table(facts: Facts) -> Table | None:
         f"and bytes down and up of all participants until the mean over clients is {percent} of "
         "the method's own final value, those behind a stored model that a method starts from "
         "included. Bytes are uncompressed but where a stage of the wire compresses; operations are "
-        "those of matrix products and convolutions. Means over seeds."
+        f"those of matrix products and convolutions. Means over {facts.replicates}."
     )
-    return by_setting(facts, "costs", caption, _nested(runs), shown)
+    return by_setting(facts, "costs", caption, _nested(facts, runs), shown)
 
 
-def _nested(runs: pd.DataFrame) -> pd.DataFrame:
+def _nested(facts: Facts, runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each setting and method; each of its cells has the values of all its runs."""
-    return runs.groupby(KEY, sort=False).agg(list).reset_index()
+    return facts.placed(runs).groupby(KEY, sort=False).agg(list).reset_index()
 
 
 def _rounds(goal: str, row: Record) -> str:
@@ -85,9 +85,9 @@ def _rounds(goal: str, row: Record) -> str:
 
 
 def _mean(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """The mean of what is known, and of how many seeds it is where some are not."""
+    """The mean of what is known, and of how many runs it is where some are not."""
     known = pd.Series(values, dtype="float64").dropna()
     if known.empty:
         return NOTHING
-    share = f" ({len(known)} of {len(values)} seeds)" if len(known) < len(values) else ""
+    share = f" ({len(known)} of {len(values)} runs)" if len(known) < len(values) else ""
     return text(float(known.mean())) + share

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,15 +35,31 @@ class Names:
 
 @dataclass(frozen=True)
 class Facts:
-    """A study as a report sees it."""
+    """A study as a report sees it.
+
+    Attributes:
+        over_draws: Whether a setting is all draws of its data set and partition, see `drawn`.
+    """
 
     plan: Mapping[str, Any]
     rows: pd.DataFrame
     runs: pd.DataFrame
-    partitions: dict[str, Partition]
-    versions: tuple[str, ...]
-    store: str
+    partitions: Mapping[str, Partition] = field(default_factory=dict)
+    versions: tuple[str, ...] = ()
+    store: str = ""
     analyses: tuple[Analysis, ...] = ()
+    over_draws: bool = False
+
+    @cached_property
+    def drawn(self) -> Facts | None:
+        """The same with all draws of a setting as one; None where nothing is drawn twice."""
+        plain = summaries.undrawn(self.runs[SETTING].drop_duplicates())
+        return replace(self, over_draws=True) if plain.duplicated().any() else None
+
+    @property
+    def replicates(self) -> str:
+        """What means and deviations are over."""
+        return "draws" if self.over_draws else "seeds"
 
     @property
     def metric(self) -> str:
@@ -63,13 +81,14 @@ class Facts:
     @cached_property
     def settings(self) -> list[StudySetting]:
         """The settings in the plan's order."""
-        frame = self.runs[SETTING].drop_duplicates()
+        frame = self.placed(self.runs[SETTING].drop_duplicates()).drop_duplicates()
         return list(frame.itertuples(index=False, name=None))
 
     @cached_property
     def names(self) -> Names:
         """What the settings are called."""
-        return names(self.settings, self.plan.get("titles") or {})
+        titles = self.plan.get("titles") or {}
+        return names(self.settings, _undrawn_titles(titles) if self.over_draws else titles)
 
     @property
     def everywhere(self) -> str:
@@ -102,10 +121,32 @@ class Facts:
         shown = list(titles.values())
         return {m: t if shown.count(t) == 1 else f"{t} ({m})" for m, t in titles.items()}
 
+    def placed(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """``frame`` with the settings as these facts have them."""
+        return frame.assign(**summaries.undrawn(frame)) if self.over_draws else frame
+
+    def replicated(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """``frame``, which has seeds, `placed`, and in a column ``unit`` what is replicated."""
+        if not self.over_draws:
+            return frame.assign(unit=frame["seed"])
+        units = ["; ".join(setting) for setting in frame[SETTING].itertuples(index=False)]
+        return self.placed(frame.assign(unit=units))
+
+    def averaged(
+        self, frame: pd.DataFrame, spreads: Mapping[str, str], keys: Sequence[str] = summaries.KEY
+    ) -> pd.DataFrame:
+        """`fl.report.summaries.over_draws` where a setting is all its draws, else ``frame``."""
+        return summaries.over_draws(frame, spreads, keys) if self.over_draws else frame
+
+    def summarised(self, metric: str, split: str = "test") -> pd.DataFrame:
+        """`fl.report.summaries.summarise` of a metric; over draws if settings are."""
+        summary = summaries.summarise(self.rows, self.runs, metric, split)
+        return self.averaged(summary, {"mean": "sd_seeds", "weighted": "weighted_sd_seeds"})
+
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """`fl.report.summaries.summarise` of the study's metric."""
-        return summaries.summarise(self.rows, self.runs, self.metric)
+        """What is `summarised` of the study's metric."""
+        return self.summarised(self.metric)
 
     @cached_property
     def claims(self) -> pd.DataFrame:
@@ -115,7 +156,7 @@ class Facts:
     @cached_property
     def unseen_summary(self) -> pd.DataFrame:
         """The same of the clients that were held out of training; NaN where there are none."""
-        return summaries.summarise(self.rows, self.runs, self.metric, UNSEEN)
+        return self.summarised(self.metric, UNSEEN)
 
     def of_clients(self, rows: pd.DataFrame, trait: str, wanted: Any) -> pd.DataFrame:
         """The rows of clients with one ``modality``, or of one ``domain``."""
@@ -164,15 +205,15 @@ class Facts:
         return runs
 
     def anchor(self, setting: StudySetting, method: str) -> str:
-        """The link to the runs behind a cell; "" for what is no setting of the study."""
-        if setting not in self.settings:
+        """The link to the runs behind a cell; "" for what is no setting of the study, or many."""
+        if self.over_draws or setting not in self.settings:
             return ""
         return f"#runs-{self.settings.index(setting) + 1}-{list(self.methods).index(method) + 1}"
 
     def partitions_of(self, setting: StudySetting) -> list[Partition]:
-        """The partitions, one unless seeds differ in theirs, that a setting's runs use."""
-        same = (self.runs[SETTING] == list(setting)).all(axis=1)
-        names = self.runs.loc[same, "partition_id"].unique()
+        """The partitions, one unless seeds or draws have their own, that a setting's runs use."""
+        runs = self.placed(self.runs.drop_duplicates("partition_id"))
+        names = at(runs, setting)["partition_id"].unique()
         return [self.partitions[name] for name in names if name in self.partitions]
 
     def majority(self, setting: StudySetting) -> pd.Series:
@@ -263,6 +304,25 @@ def names(settings: Sequence[StudySetting], titles: Mapping[str, Mapping[str, st
         for words, text in zip(distinct, texts, strict=True):
             words.append(text)
     return Names(tuple(common), {s: tuple(w) for s, w in zip(settings, distinct, strict=True)})
+
+
+def _undrawn_titles(titles: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Titles of texts without their seeds: what the titles of all draws begin with."""
+    plain: dict[str, dict[str, str]] = {}
+    for kind, called in titles.items():
+        groups: dict[str, set[str]] = {}
+        for text, title in called.items():
+            groups.setdefault(summaries.without_seed(text), set()).add(title)
+        heads = {text: _shared_head(group) for text, group in groups.items()}
+        plain[kind] = {text: head for text, head in heads.items() if head}
+    return plain
+
+
+def _shared_head(titles: Collection[str]) -> str:
+    """What all begin with: ``Dirichlet 0.5`` of ``Dirichlet 0.5, 10`` and ``Dirichlet 0.5, 11``."""
+    alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*titles, strict=False))
+    head = "".join(letters[0] for letters in alike)
+    return re.sub(r"[\s,;:(-]+\d*$", "", head) if len(titles) > 1 else head
 
 
 def _apart(texts: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -99,11 +99,12 @@ def reference(head: str, *texts: str) -> Row:
 
 
 def main_table(facts: Facts) -> Table:
-    """Methods against settings: mean ± sd over seeds, the best in bold, each linked to its runs."""
+    """Methods against settings: mean ± sd over seeds, the best in bold, each linked to its runs; or
+    over draws.
+    """
     caption = _main_caption(facts, facts.metric, facts.summary)
-    table = _across(facts, "settings", facts.metric, facts.summary, caption)
-    # The page has these sentences as a list below the table.
-    table = replace(table, scope=" ".join([table.scope, *claims_made(facts)]).strip())
+    name = "draws" if facts.over_draws else "settings"
+    table = _across(facts, name, facts.metric, facts.summary, caption)
     if facts.metric != "accuracy" or not facts.partitions:
         return table
     caption = (
@@ -124,15 +125,15 @@ def predicted_table(facts: Facts) -> Table | None:
     metrics = [name for name in _test_metrics(facts) if _predicted(name)]
     if not metrics:
         return None
-    tables = [summaries.summarise(facts.rows, facts.runs, metric) for metric in metrics]
+    tables = [facts.summarised(metric) for metric in metrics]
     frame = tables[0][summaries.KEY].copy()
     for metric, table in zip(metrics, tables, strict=True):
         frame[metric], frame[f"sd {metric}"] = table["mean"], table["sd_seeds"]
     caption = (
         "Final models on test samples: mean over clients (of one class: over those that have it), "
-        f"then mean ± standard deviation over {_seeds(tables[0])}. Areas under the ROC curve and "
-        "F1 are means over the classes of a client's test samples; the calibration error is over "
-        f"{BINS} bins of confidence. All in percent."
+        f"then mean ± standard deviation over {_count_of(facts, tables[0])}. Areas under the ROC "
+        "curve and F1 are means over the classes of a client's test samples; the calibration error "
+        f"is over {BINS} bins of confidence. All in percent."
     )
     shown = {
         name.removeprefix("accuracy_of_").replace("_", " "): _spread(name, f"sd {name}", name)
@@ -156,7 +157,7 @@ def other_metrics(facts: Facts) -> list[Table]:
     tables = []
     recorded = {name for name in _test_metrics(facts) if not _predicted(name)}
     for metric in sorted(recorded - {facts.metric}):
-        summary = summaries.summarise(facts.rows, facts.runs, metric)
+        summary = facts.summarised(metric)
         caption = _main_caption(facts, metric, summary)
         tables.append(_across(facts, f"settings-{metric}", metric, summary, caption))
     return tables
@@ -169,8 +170,8 @@ def unseen_table(facts: Facts) -> Table | None:
     summary = facts.unseen_summary
     caption = (
         f"Clients held out of training: final {unit(facts.metric)} on their own test samples, mean "
-        f"over these clients, then mean ± standard deviation over {_seeds(summary)}. No other "
-        f"table counts them."
+        f"over these clients, then mean ± standard deviation over {_count_of(facts, summary)}. No "
+        "other table counts them."
     )
     return _across(facts, "unseen", facts.metric, summary, caption)
 
@@ -182,7 +183,8 @@ def _main_caption(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
     diverged = " Diverged runs are counted, not averaged." if summary["n_diverged"].sum() else ""
     return (
         f"Final test {unit(metric)}: mean over clients, {each}then mean ± standard deviation over "
-        f"{_seeds(summary)}. Best of each setting in bold.{facts.when}{diverged}{_early(facts)}"
+        f"{_count_of(facts, summary)}. Best of each setting in bold.{facts.when}{diverged}"
+        f"{_early(facts)}"
     )
 
 
@@ -204,13 +206,15 @@ def _early(facts: Facts) -> str:
     return f" Stopped early on validation data: {'; '.join(told)}." if told else ""
 
 
-def _seeds(summary: pd.DataFrame) -> str:
+def _count_of(facts: Facts, summary: pd.DataFrame) -> str:
+    """``3 seeds``, or ``10 draws of data or partition``."""
     counts = set(summary["n_seeds"])
+    of = " of data or partition" if facts.over_draws else ""
     if counts == {1}:
-        return "seeds (there is one, so no deviation)"
+        return f"{facts.replicates} (there is one, so no deviation)"
     if len(counts) == 1 and counts != {0}:
-        return f"{counts.pop()} seeds"
-    return "the seeds that finished"
+        return f"{counts.pop()} {facts.replicates}{of}"
+    return f"the {facts.replicates}{of} that finished"
 
 
 def _across(facts: Facts, name: str, metric: str, summary: pd.DataFrame, caption: str) -> Table:
@@ -289,15 +293,17 @@ def clients_table(facts: Facts) -> Table:
 
     def references(setting: StudySetting) -> list[Row]:
         shares = facts.majority(setting)
-        if metric != "accuracy" or shares.empty:
+        # Of draws, whose clients are others, no client is a mean.
+        if metric != "accuracy" or shares.empty or facts.over_draws:
             return []
         values = (shares.mean(), math.nan, shares.std(), math.nan, shares.quantile(0.1))
         texts = [number(float(value), metric) for value in (*values, shares.min())]
         return [reference("Majority class of each client", *texts, str(len(shares)))]
 
     caption = (
-        f"Final test {unit(metric)} over clients, each by its mean over seeds. Weighted: by test "
-        "samples, ± standard deviation over seeds. Worst tenth: the mean over it, at least one "
+        f"Final test {unit(metric)} over clients, each by its mean over seeds"
+        f"{'; means over draws' if facts.over_draws else ''}. Weighted: by test samples, ± "
+        f"standard deviation over {facts.replicates}. Worst tenth: the mean over it, at least one "
         "client. 10th percentile: from the worse end."
     )
     shown: dict[str, Show] = {
@@ -307,7 +313,7 @@ def clients_table(facts: Facts) -> Table:
         "worst\ntenth": _number("worst_tenth", metric),
         "10th\npercentile": _number("p10", metric),
         "worst\nclient": _number("worst", metric),
-        "clients": _count("n_clients"),
+        "clients": lambda row: f"{row['n_clients']:.0f}",
     }
     return by_setting(facts, "clients", caption, facts.summary, shown, references=references)
 
@@ -324,13 +330,47 @@ def domains_table(facts: Facts) -> Table | None:
     runs = rows.groupby([*keys, "run"], sort=False)["value"].mean()
     over_runs = runs.groupby(keys, sort=False).agg(["mean", "std"])
     wide = {kind: over_runs[kind].unstack("domain").add_prefix(f"{kind} ") for kind in over_runs}
-    frame = pd.concat(list(wide.values()), axis=1)
+    frame = pd.concat(list(wide.values()), axis=1).reset_index()
+    frame = facts.averaged(frame, {f"mean {name}": f"std {name}" for name in names})
     caption = (
         f"Final test {unit(metric)} by domain: mean over the clients most of whose training "
-        "samples are from it, then mean ± standard deviation over seeds."
+        f"samples are from it, then mean ± standard deviation over {facts.replicates}."
     )
     shown = {name: _spread(f"mean {name}", f"std {name}", metric) for name in names}
-    return by_setting(facts, "domains", caption, frame.reset_index(), shown)
+    return by_setting(facts, "domains", caption, frame, shown)
+
+
+def differences_table(facts: Facts) -> Table | None:
+    """Methods against settings: what each has more than the baseline, and what may be said of it;
+    None for a single setting, of which the table of pairs is short enough.
+    """
+    baseline, metric, frame = facts.plan.get("baseline"), facts.metric, facts.claims
+    settings = [*frame[SETTING].drop_duplicates().itertuples(index=False, name=None)]
+    if baseline is None or len(settings) < 2:
+        return None
+    by_key = {(*(row[key] for key in summaries.KEY),): row for row in frame.to_dict("records")}
+
+    def cell(setting: StudySetting, method: str) -> Cell:
+        row = by_key.get((*setting, method))
+        if row is None:
+            return Cell(NOTHING)
+        remark = "" if row["verdict"] == claims.OPEN else row["reason"] or row["verdict"]
+        shown = number(row["difference"], metric, signed=True)
+        return Cell(shown, best=row["verdict"] == claims.AHEAD, remark=remark)
+
+    rows = tuple(
+        Row(title, tuple(cell(setting, method) for setting in settings))
+        for method, title in facts.methods.items()
+        if method != baseline
+    )
+    tests = int(frame["p"].notna().sum())
+    caption = (
+        f"Difference from {facts.methods[baseline]} in final test {unit(metric)}, mean over "
+        f"{facts.replicates}. Bold: ahead; without a word: not told apart, by the exact sign-flip "
+        f"test with Holm's correction for all {tests} comparisons of the table."
+    )
+    heads = columns("Method", *(facts.short(setting) for setting in settings))
+    return Table("differences", caption, heads, rows, crossed="Setting", scope=facts.everywhere)
 
 
 def paired_table(facts: Facts) -> Table | None:
@@ -372,12 +412,13 @@ def paired_table(facts: Facts) -> Table | None:
 def personal_table(facts: Facts) -> Table | None:
     """Before and after personalisation, for methods that recorded both."""
     metric = facts.metric
-    frame = summaries.personalisation(facts.rows, facts.runs, metric)
+    frame = _personalisation(facts)
     if frame.empty:
         return None
     caption = (
         f"Test {unit(metric)} of the shared model before and of the clients' own models after "
-        "personalisation: mean over clients, then mean ± standard deviation over seeds. Better: "
+        f"personalisation: mean over clients, then mean ± standard deviation over "
+        f"{facts.replicates}. Better: "
         "share of clients (%) whose own model is better."
     )
     shown: dict[str, Show] = {
@@ -389,26 +430,31 @@ def personal_table(facts: Facts) -> Table | None:
     return by_setting(facts, "personalisation", caption, frame, shown)
 
 
+def _personalisation(facts: Facts) -> pd.DataFrame:
+    frame = summaries.personalisation(facts.rows, facts.runs, facts.metric)
+    values = ("before", "after", "gain")
+    return facts.averaged(frame, {value: f"{value}_sd_seeds" for value in values})
+
+
 def privacy_table(facts: Facts) -> Table | None:
     """Epsilon beside the final value; None where no run has noise on its uploads."""
     metric, runs = facts.metric, facts.runs[facts.runs["selected"]]
-    noised = runs[runs["epsilon"].notna() | runs["epsilon_lacks"].notna()]
+    noised = facts.placed(runs[runs["epsilon"].notna() | runs["epsilon_lacks"].notna()])
     each = noised.groupby(summaries.KEY, sort=False).first().reset_index()
     columns = [*summaries.KEY, "epsilon", "delta", "epsilon_lacks", "clients", "participants"]
     frame = facts.summary.merge(each[columns], on=summaries.KEY)
     if frame.empty:
         return None
     # Where the report shows clients' own models, epsilon is not of those.
-    shared = summaries.personalisation(facts.rows, facts.runs, metric)
-    shared = shared[[*summaries.KEY, "before", "before_sd_seeds"]]
+    shared = _personalisation(facts)[[*summaries.KEY, "before", "before_sd_seeds"]]
     frame, personal = frame.merge(shared, "left", summaries.KEY), frame["stage"] == PERSONAL
     frame["mean"] = frame["before"].where(personal, frame["mean"])
     frame["sd_seeds"] = frame["before_sd_seeds"].where(personal, frame["sd_seeds"])
     caption = (
         f"Client-level privacy of the shared model: epsilon at delta, where each round draws its "
         "clients without replacement and a neighbour has one client exchanged, beside the shared "
-        f"model's final test {unit(metric)}, mean ± standard deviation over seeds. The choice of a "
-        "grid's point is not counted."
+        f"model's final test {unit(metric)}, mean ± standard deviation over {facts.replicates}. "
+        "The choice of a grid's point is not counted."
     )
     shown: dict[str, Show] = {
         "epsilon": lambda row: _told(row["epsilon"], "%.3g") or str(row["epsilon_lacks"]),
@@ -423,42 +469,33 @@ def _told(value: float, text: str) -> str:
     return "" if math.isnan(value) else text % value
 
 
-def draws_table(facts: Facts) -> Table | None:
-    """Methods over the draws of each setting; None where nothing is drawn more than once."""
-    metric = facts.metric
-    frame = summaries.over_draws(facts.summary, metric)
-    if frame.empty:
-        return None
-    caption = (
-        "Over data sets or partitions that are drawn anew with a seed of their own: final test "
-        f"{unit(metric)}, mean ± standard deviation over draws, each by its mean over clients and "
-        "training seeds. A draw with a missing or diverged run of the method is left out."
-    )
-    shown: dict[str, Show] = {
-        "mean": _spread("mean", "sd_draws", metric),
-        "worst draw": _number("worst", metric),
-        "draws": _count("n_draws"),
-    }
-    return by_setting(facts, "draws", caption, frame, shown)
-
-
 def grid_table(facts: Facts) -> Table | None:
     """Every point of every grid, with the one that validation chose."""
     metric = facts.metric
     frame = summaries.points(facts.rows, facts.runs, metric)
+    spreads = {"val": "val_sd_seeds", "test": "test_sd_seeds"}
+    frame = facts.averaged(frame, spreads, [*summaries.KEY, "point"])
     frame = frame[frame.groupby(summaries.KEY)["point"].transform("size") > 1]
     if frame.empty:
         return None
+    over = facts.replicates
+    each = " of each draw" if facts.over_draws else ""
     caption = (
-        f"Hyper-parameter grids: {unit(metric)}, mean ± standard deviation over seeds. The best "
-        "validation mean is selected, of equal ones the first; test values take no part in the "
-        "choice. A point with a diverged run is passed over unless all have one."
+        f"Hyper-parameter grids: {unit(metric)}, mean ± standard deviation over {over}. The best "
+        f"validation mean{each} is selected, of equal ones the first; test values take no part in "
+        "the choice. A point with a diverged run is passed over unless all have one."
     )
+
+    def selection(row: Record) -> str:
+        if facts.over_draws:
+            return f"in {row['selected']}" if row["selected"] else ""
+        return "selected" if row["selected"] else ""
+
     shown: dict[str, Show] = {
         "point": lambda row: row["point"] or "no grid values",
         "validation": _spread("val", "val_sd_seeds", metric),
         "test": _spread("test", "test_sd_seeds", metric),
-        "seeds": lambda row: Cell(str(row["n_seeds"]), remark=summaries.gaps(row)).whole,
-        "selection": lambda row: "selected" if row["selected"] else "",
+        over: lambda row: Cell(str(row["n_seeds"]), remark=summaries.gaps(row)).whole,
+        "selection": selection,
     }
     return by_setting(facts, "grids", caption, frame, shown, text=("point", "selection"))

@@ -21,6 +21,7 @@ from fl.report import (
 from fl.report.cells import Table, number, unit
 from fl.report.facts import Facts, at
 from fl.report.figures import Figure, Panel
+from fl.report.summaries import KEY
 
 Block = Table | Figure
 
@@ -86,17 +87,26 @@ def blocks(sections: Sequence[Section]) -> Iterator[Block]:
             yield from block.blocks if isinstance(block, Fold) else [block]
 
 
-def _sections(facts: Facts) -> list[Section]:
-    """The page's sections, empty ones left out."""
-    main: list[Block | Fold] = [method_tables.main_table(facts)]
+def _sections(study: Facts) -> list[Section]:
+    """The page's sections, empty ones left out.
+
+    Where data or partitions are drawn, tables and figures are over draws; what each of them has is
+    folded, and of what is published, which has no draws, there is one for each.
+    """
+    facts = study.drawn or study
+    # The page has the claims as a list below the table; a table elsewhere says them itself.
+    claimed = method_tables.claims_made(facts)
+    table = method_tables.main_table(facts)
+    main: list[Block | Fold] = [replace(table, scope=" ".join([table.scope, *claimed]).strip())]
     main += _there(method_tables.predicted_table(facts))
+    if study.drawn:
+        main.append(Fold("Each draw", (method_tables.main_table(study),)))
     others = tuple(method_tables.other_metrics(facts))
     if others:
         main.append(Fold("Other metrics", others))
     lead = f"{facts.everywhere} Follow a number to the runs behind it.".strip()
     sections = [
-        Section("results", "Results", tuple(main), method_tables.claims_made(facts), lead),
-        Section("draws", "Over draws", _there(method_tables.draws_table(facts))),
+        Section("results", "Results", tuple(main), claimed, lead),
         Section("unseen", "Unseen clients", _there(method_tables.unseen_table(facts))),
         Section("rounds", "Over rounds", _there(_lines(facts), effort.pace_table(facts))),
         Section("privacy", "Privacy", _there(method_tables.privacy_table(facts))),
@@ -115,9 +125,13 @@ def _sections(facts: Facts) -> list[Section]:
             "Before and after personalisation",
             _there(method_tables.personal_table(facts)),
         ),
-        _analyses(facts),
-        Section("paired", "Paired comparison", _there(method_tables.paired_table(facts))),
-        Section("published", "Measured beside published", _there(published.published_table(facts))),
+        _analyses(study),
+        Section(
+            "paired",
+            "Paired comparison",
+            _there(method_tables.differences_table(facts), method_tables.paired_table(facts)),
+        ),
+        Section("published", "Measured beside published", _there(published.published_table(study))),
         Section("grids", "Hyper-parameters", _there(method_tables.grid_table(facts))),
         Section("training", "How it was trained", training.training_tables(facts)),
         _partitions(facts),
@@ -132,19 +146,26 @@ def _there(*blocks: Block | None) -> tuple[Block, ...]:
 
 def _analyses(facts: Facts) -> Section:
     """The results of analyses of the stored runs; missing ones are named."""
+    over = facts.drawn or facts
     names = {setting: facts.short(setting) for setting in facts.settings}
+    undrawn = {setting: over.short(setting) for setting in over.settings}
     shown: list[Block | Fold] = []
     remarks = []
     for analysis in facts.analyses:
         if analysis.trouble:
             remarks.append(analysis.trouble)
             continue
-        table = analysis_section.table(analysis, facts.methods, names)
+        frame = over.replicated(analysis.table) if len(analysis.table) else analysis.table
+        table = analysis_section.table(analysis, frame, facts.methods, undrawn, over.replicates)
         if table is not None:
             long = len(table.rows) > analysis_section.LONG
             fold = Fold(f"{analysis.title}, {len(table.rows)} rows", (table,))
             shown.append(fold if long else table)
-        shown += _there(analysis_section.figure(analysis, facts.methods, names))
+        picture = analysis_section.figure(analysis, facts.methods, names)
+        if picture is not None:
+            shown.append(
+                Fold(f"{analysis.title}, each draw", (picture,)) if facts.drawn else picture
+            )
         remarks += [f"{analysis.title}: {note}" for note in analysis.record["notes"]]
     return Section("analyses", "Analyses", tuple(shown), tuple(remarks))
 
@@ -199,6 +220,7 @@ def _lines(facts: Facts) -> Figure | None:
     """Curves over rounds."""
     metric = facts.metric
     frame = over_rounds.over_seeds(facts.rows, facts.runs, metric)
+    frame = facts.averaged(frame, {"mean": "sd_seeds"}, [*KEY, "round"])
     shares = metric == "accuracy" and bool(facts.partitions)
 
     def draw(setting: StudySetting) -> Panel | None:
@@ -211,8 +233,8 @@ def _lines(facts: Facts) -> Figure | None:
         return Panel(facts.short(setting), alt, picture)
 
     caption = (
-        f"Test {unit(metric)} over rounds: mean over clients and seeds; the band is one "
-        "standard deviation over seeds."
+        f"Test {unit(metric)} over rounds: mean over clients and {facts.replicates}; the band is "
+        f"one standard deviation over {facts.replicates}."
     )
     if (facts.runs["rounds_before"] > 0).any():
         caption += " A method that starts from a stored model begins where that one's rounds end."
@@ -224,7 +246,7 @@ def _lines(facts: Facts) -> Figure | None:
 
 def _strips(facts: Facts) -> Figure | None:
     """Every client's final value."""
-    frame = summaries.over_clients(facts.rows, facts.runs, facts.metric)
+    frame = facts.placed(summaries.over_clients(facts.rows, facts.runs, facts.metric))
 
     def draw(setting: StudySetting) -> Panel | None:
         values = at(frame, setting)
@@ -235,14 +257,14 @@ def _strips(facts: Facts) -> Figure | None:
         return Panel(facts.short(setting), alt, picture)
 
     each = "every client (a dot)"
-    if (facts.summary["n_clients"] > figures.CROWD).any():
+    if (frame.groupby(KEY)["value"].count() > figures.CROWD).any():
         each = (
             "from the 5th to the 95th percentile of the clients (thin line), between the quartiles "
             "(thick, with a gap at the median), the worst and the best client (dots)"
         )
     caption = (
-        f"Final test {unit(facts.metric)}, each client by its mean over seeds: {each}, and the "
-        "mean over clients (bar)."
+        f"Final test {unit(facts.metric)}, each client{' of each draw' * facts.over_draws} by its "
+        f"mean over seeds: {each}, and the mean over clients (bar)."
     )
     panels = _panels(facts, draw)
     return Figure("spread", caption, panels) if panels else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -21,6 +21,8 @@ REPORTED = "reported"
 """A column of rows: whether a row is of the stage that the report shows at that round."""
 SCORED = "scored"
 """A column of rows in which another round than a run's last one counts: whether it is this."""
+COUNTS = {"n_diverged": "sum", "n_missing": "sum", "n_points": "max", "n_points_there": "min"}
+"""Columns that count runs and points of grids, and how those of draws are put in one."""
 
 
 def rising(metric: str) -> bool:
@@ -225,34 +227,41 @@ def personalisation(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.D
     return means.join(better.rename("better")).reset_index()
 
 
-def over_draws(summary: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Settings that are drawn more than once, without their seeds, one row for each method.
+def over_draws(
+    frame: pd.DataFrame, spreads: Mapping[str, str], keys: Sequence[str] = KEY
+) -> pd.DataFrame:
+    """A row for all draws of a setting, which is without their seeds, in place of one for each.
 
-    ``mean``, ``sd_draws`` and ``worst`` are over the ``n_draws`` for which the method's runs exist
-    at every point of its grid and are complete at the selected one.
+    A draw counts by its value, which may itself be a mean over training seeds. Numbers become means
+    over the draws that have them, counts (`COUNTS`) sums or bounds, truths sums, ``n_seeds`` the
+    number of draws; of anything else the first is kept.
 
     Args:
-        summary: As `summarise` returns it.
+        spreads: By a column, the one that takes its standard deviation over draws.
+        keys: What tells rows apart, with `SETTING`.
     """
-    lacking = summary["n_diverged"] + summary["n_missing"]
-    lacking += summary["n_points"] - summary["n_points_there"]
-    draws = summary[summary["n_seeds"].gt(0) & lacking.eq(0)]
-    plain = undrawn(draws).join(draws.drop(columns=SETTING))
-    several = undrawn(summary[SETTING].drop_duplicates()).value_counts()
-    each = plain.groupby(KEY, sort=False).agg(
-        mean=("mean", "mean"),
-        sd_draws=("mean", "std"),
-        worst=("mean", "min" if rising(metric) else "max"),
-        n_draws=("mean", "size"),
-    )
-    each = each.reset_index().join(several.rename("settings"), on=SETTING)
-    return each[each["settings"] > 1].drop(columns="settings")
+    frame = frame.assign(**undrawn(frame))
+    numbers = frame.columns[[pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]]
+    ways = {name: "mean" if name in numbers else "first" for name in frame if name not in keys}
+    ways |= {name: "sum" for name in ways if frame[name].dtype == bool}
+    ways |= {name: way for name, way in COUNTS.items() if name in ways}
+    grouped = frame.groupby([*keys], sort=False)
+    table = grouped.agg(ways)
+    for value, deviation in spreads.items():
+        table[deviation] = grouped[value].std()
+    first = next(iter(spreads), None)
+    if first is not None and "n_seeds" in table:
+        table["n_seeds"] = grouped[first].count()
+    return table.reset_index()[[*frame.columns]]
 
 
 def undrawn(frame: pd.DataFrame) -> pd.DataFrame:
     """The settings of ``frame`` without the seeds of their data sets and partitions."""
-    plain = [_without_seeds(setting) for setting in frame[SETTING].itertuples(index=False)]
-    return pd.DataFrame(plain, columns=SETTING, index=frame.index)
+    plain = {
+        kind: frame[kind].map({text: without_seed(text) for text in frame[kind].unique()})
+        for kind in SETTING
+    }
+    return pd.DataFrame(plain, index=frame.index)
 
 
 def arguments(text: str) -> tuple[str, list[str]]:
@@ -261,11 +270,8 @@ def arguments(text: str) -> tuple[str, list[str]]:
     return name, re.findall(r"\w+=.*?(?=, \w+=|$)", inside.removesuffix(")"))
 
 
-def _without_seeds(setting: Iterable[str]) -> tuple[str, ...]:
-    """A setting without the seeds of its data set and partition: ``synthetic(alpha=0.5)``."""
-    texts = []
-    for text in setting:
-        name, keys = arguments(text)
-        keys = [key for key in keys if not key.startswith("seed=")]
-        texts.append(f"{name}({', '.join(keys)})" if keys else name)
-    return tuple(texts)
+def without_seed(text: str) -> str:
+    """A data set, partition or model without its seed: ``synthetic(alpha=0.5)``."""
+    name, keys = arguments(text)
+    keys = [key for key in keys if not key.startswith("seed=")]
+    return f"{name}({', '.join(keys)})" if keys else name

@@ -44,6 +44,7 @@ def test_clients_held_out_of_training_have_lines_of_their_own(tmp_path: Path, ca
     assert sum("held out" in line for line in lines) == 1, "of the plain partition there are none"
 
 
+@pytest.mark.usefixtures("any_name")
 def test_the_chosen_point_of_a_grid_and_a_metric_that_is_no_share(tmp_path: Path, capsys):
     runs = [entry(f"r{mu}", "prox", point={"mu": mu, "adapt": True}) for mu in (1, 2)]
     write_plan(tmp_path / "results", plan(runs, metric="loss"))

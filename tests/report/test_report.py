@@ -346,26 +346,6 @@ def test_unseen_clients_have_a_table_of_their_own(tmp_path):
     assert "Clients held out" not in made(plain, "quickstart")[1]
 
 
-def test_draws_of_one_data_set_are_one_row(tmp_path):
-    scores = {"fedavg": [0.5, 0.6, 0.7], "local": [0.6, 0.6, 0.9]}
-    runs = []
-    for method, values in scores.items():
-        for seed, value in enumerate(values):
-            name = f"synthetic(alpha=0.5, seed={seed})"
-            runs.append(entry(f"{method[0]}{seed}", method, dataset=name))
-            if (method, seed) != ("fedavg", 2):
-                write_run(tmp_path / "runs", f"{method[0]}{seed}", clients([value] * 2))
-    small(tmp_path, *runs, baseline="local")
-    page, md, _ = made(tmp_path)
-    assert page.tables["draws"][1:] == [
-        ["fedavg", "55.0 ± 7.1", "50.0", "2"],
-        ["local", "70.0 ± 17.3", "60.0", "3"],
-    ]
-    assert "synthetic(alpha=0.5) · dirichlet(clients=2, alpha=0.3) · mlp" in md
-    write_study(tmp_path / "one")
-    assert "drawn anew" not in made(tmp_path / "one", "quickstart")[1]
-
-
 def test_a_thousand_clients_of_power_law_sizes_are_seen(tmp_path):
     labels = np.arange(20_000) % 10
     table = partition.power_law(labels, clients=1000)
