@@ -79,7 +79,8 @@ def table(
     """One table of a study's report in Markdown, under its caption.
 
     Args:
-        name: As the report's files call it: ``settings``, ``draws``, ``differences``, ``paired``, ``costs``.
+        name: As the report's files call it, such as ``settings``, ``draws``, ``differences``,
+            ``paired`` or ``costs``.
 
     Raises:
         ConfigError: For a table that the report does not have.
