@@ -20,7 +20,7 @@ PICTURES = Path("docs") / "comparison"
 
 
 def collect(folder: Path) -> pd.DataFrame:
-    """The lines of all tracks of a config folder; those of which no run is there are as kept.
+    """The lines of all tracks of a config folder; draws of which a run is missing are as kept.
 
     Raises:
         FedloomError: For what is wrong with a study or the store.
@@ -37,7 +37,9 @@ def collect(folder: Path) -> pd.DataFrame:
         missing = int((runs["state"] == "missing").sum())
         if missing:
             say(f"{name}: {missing} of {len(runs)} runs are missing", file=sys.stderr)
-        lines.append(_of_before(folder, track) if table.empty else table)
+        before = _of_before(folder, track)
+        both = pd.concat([table, before[~before["draw"].isin(table["draw"])]])
+        lines.append(both.sort_values("draw", kind="stable"))
     return pd.concat(lines, ignore_index=True)
 
 

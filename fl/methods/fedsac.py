@@ -83,6 +83,8 @@ class FedSaC:
     crop: share of the features of which directions are sent.
     collaborators: how many of a round's clients are drawn to cooperate; the others keep their own
         models; null: all (the paper: 10 of 50 or 100).
+    mixed: share of the rounds after which models are mixed; in later ones clients go on alone, as
+        in fine-tuning.
     """
 
     alpha: NonNegative = 0.9
@@ -100,6 +102,7 @@ class FedSaC:
     noise: NonNegative = 0.0
     crop: Annotated[float, Bound(above=0, high=1)] = 1.0
     collaborators: Count | None = None
+    mixed: Share = 1.0
 
     def build(self, setting: Setting) -> Method:
         """Local training with a sweep for directions; after every round models are mixed."""
@@ -140,6 +143,7 @@ class FedSaC:
             weigh,
             mu=self.lam,
             regulariser=self.regulariser,
+            mixed=self.mixed,
             matrices=(*MATRICES, COMMON) if shared else MATRICES,
             sweep=sweep_for_directions(network, self.k, self.centred, self.samples),
             admit=partial(check_samples, "fedsac", self.k),

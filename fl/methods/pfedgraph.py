@@ -18,10 +18,12 @@ are at most 200 clients: row i has the weights of client i's mixture, zeros if i
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from fl.api import Method, NonNegative, Positive, Setting, Tree, declare, trees
+from fl.api import Method, NonNegative, Positive, Setting, Share, Tree, declare, rng, trees
 from fl.parts.cooperation import WEIGHTS, Regulariser, cooperating
 from fl.parts.mixing import ALIKE, alike_above, cosines, pfedgraph_weights
 
@@ -34,11 +36,17 @@ class PFedGraph:
         round; `mixture`: f(w) - mu cos(w, sum_j W_ij theta_j), which is what it received; `models`:
         f(w) - mu sum_j W_ij cos(w, theta_j), and f(w) until it has been in a graph; `released`: the
         same with + mu, as the released code has it.
+    graph: from similarities as they are, or, as a control, from those of clients in an order that
+        is `shuffled` anew in every round: as uneven a graph that knows nothing of them.
+    mixed: share of the rounds after which models are mixed; in later ones clients go on alone, as
+        in fine-tuning.
     """
 
     lam: Positive = 0.8
     mu: NonNegative = 0.01
     regulariser: Regulariser = "mixture"
+    graph: Literal["inferred", "shuffled"] = "inferred"
+    mixed: Share = 1.0
 
     def build(self, setting: Setting) -> Method:
         """Local training, after every round of which the models are mixed."""
@@ -46,6 +54,12 @@ class PFedGraph:
         def weigh(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> dict[str, Tensor]:
             moved = trees.apply(torch.sub, uploads["params"], server["origin"])
             similarity = alike_above(cosines(moved), ALIKE)
+            if self.graph == "shuffled":
+                draw = rng.generator(setting.seed, "shuffled graph", int(server["round"]))
+                order = torch.from_numpy(draw.permutation(len(n))).to(n.device)
+                similarity = similarity[order][:, order]
             return {WEIGHTS: pfedgraph_weights(n / n.sum(), similarity, self.lam)}
 
-        return cooperating(setting, weigh, mu=self.mu, regulariser=self.regulariser)
+        return cooperating(
+            setting, weigh, mu=self.mu, regulariser=self.regulariser, mixed=self.mixed
+        )

@@ -70,6 +70,7 @@ def cooperating(
     *,
     mu: float,
     regulariser: Regulariser,
+    mixed: float = 1.0,
     matrices: tuple[str, ...] = (WEIGHTS,),
     sweep: Sweep | None = None,
     admit: Callable[[Tensor, Tensor], None] | None = None,
@@ -79,6 +80,8 @@ def cooperating(
     Args:
         weigh: Makes the matrices between the round's participants.
         mu: The weight of the regulariser.
+        mixed: The share of the rounds after which models are mixed. In later ones every client goes
+            on with its own, which is to the mixture what fine-tuning is to a shared model.
         matrices: The names of the matrices that ``weigh`` makes.
         sweep: What clients look at after training. It finds the model in what was sent and sends it
             on; what it sends beside the model is for ``weigh`` alone.
@@ -117,12 +120,15 @@ def cooperating(
 
     def aggregate(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> tuple[Tree, Tree]:
         matrices = weigh(server, clients, uploads, n)
-        mixed = _mixed(setting, uploads, matrices)
+        if mixed < 1 and int(server["round"]) + 1e-9 >= mixed * setting.training.rounds:
+            own = torch.eye(len(n), dtype=matrices[WEIGHTS].dtype, device=n.device)
+            matrices |= {name: own for name in (WEIGHTS, COMMON) if name in matrices}
+        made = _mixed(setting, uploads, matrices)
         if not mixture:
-            mixed["toward"] = mix(matrices[WEIGHTS], directions(uploads["params"]))
+            made["toward"] = mix(matrices[WEIGHTS], directions(uploads["params"]))
         kept = {name: _spread(matrices[name], clients["id"], server[name]) for name in traced}
         # Of a modality that takes no part nothing was sent.
-        given = trees.overlaid(clients[PAYLOAD], mixed)
+        given = trees.overlaid(clients[PAYLOAD], made)
         return {**server, **kept, "round": server["round"] + 1}, {**clients, PAYLOAD: given}
 
     views = {PERSONAL: lambda server, client: dict(client["trained"])}

@@ -175,7 +175,7 @@ def cost_picture(look: Look, lines: pd.DataFrame, cost: str) -> Canvas:
 
 
 @pictured
-def heat_map(look: Look, table: pd.DataFrame) -> Canvas:
+def heat_map(_: Look, table: pd.DataFrame) -> Canvas:
     """Mean differences from the baseline, methods by tracks; a dot where a test says so."""
     tests, named = tracks.against(table), titles(table)
     methods, order = _by_mean(table), [*table["track"].unique()]
@@ -183,7 +183,8 @@ def heat_map(look: Look, table: pd.DataFrame) -> Canvas:
     shown = 100 * wide.reindex(index=methods, columns=order)
     canvas, axes = axes_of(0.8 + 0.14 * len(methods))
     most = 10.0
-    image = axes.imshow(shown, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
+    values = shown.to_numpy(float)
+    image = axes.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
     passed: Mapping[Any, Any] = {
         (row["method"], row["track"]): row["verdict"] in (claims.AHEAD, claims.BEHIND)
         for row in tests.to_dict("records")
@@ -191,8 +192,10 @@ def heat_map(look: Look, table: pd.DataFrame) -> Canvas:
     for i, method in enumerate(methods):
         for j, track in enumerate(order):
             if passed.get((method, track)):
-                axes.plot(j, i, ".", ms=3, color=look.ink)
+                # On cells, whose colours no page changes.
+                dark = abs(values[i, j]) > most / 2
+                axes.plot(j, i, ".", ms=3, color="white" if dark else "black")
     axes.set_yticks(range(len(methods)), [named[m] for m in methods], fontsize=6.5)
-    axes.set_xticks(range(len(order)), order)
+    axes.set_xticks(range(len(order)), order, fontsize=6.5, rotation=30, ha="right")
     canvas.colorbar(image, ax=axes, label="points", extend="both")
     return canvas

@@ -169,7 +169,12 @@ METHODS: dict[str, list[World]] = {
         {"alpha": 0.1, "order": "free", "delta": 0.01},
         {"alpha": 0.1, "statistics": "both"},
     ],
-    "pfedgraph": [{}, {"regulariser": "models", "mu": 0.2}, {"regulariser": "released", "mu": 0.2}],
+    "pfedgraph": [
+        {},
+        {"regulariser": "models", "mu": 0.2},
+        {"regulariser": "released", "mu": 0.2},
+        {"graph": "shuffled", "mixed": 0.5},
+    ],
     "pfedhn": [
         {"hidden": 4},
         {"hidden": 4, "layers": 1, "embedding": 3, "clip": 0.05},

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import planning
 import pytest
 import yaml
@@ -80,6 +82,17 @@ def test_a_method_is_compared_with_what_is_kept(lab: Path, capsys: pytest.Captur
     before = kept[kept["method"] == "fedavg-ft"].reset_index(drop=True)
     assert own["accuracy"].tolist() == pytest.approx(before["accuracy"].tolist(), abs=1e-6)
     assert own["operations"].tolist() == pytest.approx(before["operations"].tolist())
+
+
+def test_a_draw_of_which_a_run_is_missing_stays_as_kept(lab: Path) -> None:
+    kept = tracks.kept(Path("config"))
+    shutil.rmtree(next(lab.rglob("run.json")).parent)
+    again = comparison.collect(Path("config"))
+    key = ["draw", "method"]
+    pd.testing.assert_frame_equal(
+        again.sort_values(key, ignore_index=True), kept.sort_values(key, ignore_index=True)
+    )
+    assert again["draw"].is_monotonic_increasing
 
 
 def test_a_class_that_does_nothing_new_is_uninformative(lab: Path) -> None:

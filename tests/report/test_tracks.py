@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -135,17 +136,27 @@ def test_every_picture_of_the_page_is_drawn():
     assert "bootstrap" in markdown.to_markdown(track_page.ranking(table, "one"))
 
 
-def test_tracks_differ_in_their_clients_alone() -> None:
-    """The same entries at the same points and budgets, but for what needs batch normalisation."""
+def test_tracks_differ_in_their_clients_and_rates_alone() -> None:
+    """The same entries with as many points and the same budget, but for what needs batch
+    normalisation; rates are each track's own.
+    """
     studies = [
         yaml.safe_load((ROOT / "config/studies" / f"{name}.yaml").read_text())
         for name in tracks.studies(ROOT / "config")
     ]
     assert len(studies) == 5
+
+    def without_rates(keys: dict[str, Any]) -> dict[str, Any]:
+        return {
+            k: len(v) if k.endswith("lr") and isinstance(v, list) else v for k, v in keys.items()
+        }
+
+    def entries(study: dict[str, Any]) -> dict[str, Any]:
+        methods = {k: v for k, v in study["methods"].items() if k != "fedbn"}
+        return {name: without_rates(keys) for name, keys in methods.items()}
+
     for study in studies:
-        assert study["training"] == studies[0]["training"]
-        entries = {k: v for k, v in study["methods"].items() if k != "fedbn"}
-        first = {k: v for k, v in studies[0]["methods"].items() if k != "fedbn"}
-        assert entries == first
+        assert without_rates(study["training"]) == without_rates(studies[0]["training"])
+        assert entries(study) == entries(studies[0])
         (scheme,) = study["partitions"][0].values()
-        assert scheme["seed"] == [*range(13)], "so that 204 comparisons can pass"
+        assert len(set(scheme["seed"])) == 13, "so that 204 comparisons can pass"
