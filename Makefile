@@ -7,7 +7,9 @@ LOWEST := .venv-lowest
 
 TRACKS ?= $(basename $(notdir $(wildcard config/studies/track-*.yaml)))
 
-.PHONY: help demo compare extras fedl2p fedlgd fedprox fedsac slides fixtures-demo test test-fast test-changed test-lowest check golden \
+PAGES := ditto-mmd fedbn fedfa fedfm fedl2p fedlgd fedprox fedsac
+
+.PHONY: help demo compare extras $(PAGES) fixtures-demo test test-fast test-changed test-lowest check golden \
 	format bench bench-gpu lock clean synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
@@ -37,37 +39,32 @@ synthetic: $(VENV)/run.stamp ## two columns of published tables, beside what is 
 	$(BIN)/python -m fl show synthetic-0.0
 	$(BIN)/python -m fl show synthetic-0.5
 
-fedlgd: $(VENV)/extras.stamp ## FedLGD and eight others on virtual images of five small domains, and attacks on two of them
-	$(BIN)/snakemake --config studies=fedlgd-digits-domains,fedlgd-digits-domains-5,fedlgd-digits-domains-rates
-	$(BIN)/python -m fl show fedlgd-digits-domains
-	$(BIN)/python -m fl show fedlgd-digits-domains-5
-	$(BIN)/python -m fl show fedlgd-digits-domains-rates
-
 synthetic-full: $(VENV)/run.stamp ## the same with every method on three data sets each: many hours, goes on where it was stopped
 	$(BIN)/python -m fl plan $(subst $(comma), ,$(FULL))
 	$(BIN)/snakemake --keep-going --config studies=$(FULL)
 
-fedl2p: $(VENV)/run.stamp ## learnt personalisation on digits and five domains of them
-	$(BIN)/snakemake --config studies=fedl2p-digits,fedl2p-digits-domains
-	$(BIN)/python -m fl show fedl2p-digits
-	$(BIN)/python -m fl show fedl2p-digits-domains
+# The measured page of a paper, docs/NAME.md: the study that makes its claims.
+ditto-mmd: STUDY := ditto-mmd-draws
+ditto-mmd: $(VENV)/run.stamp ## adaptive constraints on ten draws of Synthetic, and towards a frozen model
+fedbn: STUDY := fedbn-digits-domains
+fedbn: $(VENV)/run.stamp ## FedBN on ten draws of five domains of digits
+fedfa: STUDY := fedfa-digits-domains
+fedfa: $(VENV)/run.stamp ## FedFA+ and its parts on ten draws of five domains of digits
+fedfm: STUDY := fedfm-digits
+fedfm: $(VENV)/run.stamp ## FedFM and MOON on ten draws of digits whose classes differ
+fedl2p: STUDY := fedl2p-digits-domains
+fedl2p: $(VENV)/run.stamp ## learnt fine-tuning on ten draws of five domains of digits
+fedlgd: STUDY := fedlgd-digits-domains
+fedlgd: $(VENV)/extras.stamp ## virtual images on ten draws of five domains of digits, and attacks
+fedprox: STUDY := fedprox-draws
+fedprox: $(VENV)/run.stamp ## the proximal term and partial work on ten draws of Synthetic
+fedsac: STUDY := fedsac-digits
+fedsac: $(VENV)/run.stamp ## FedSaC on thirteen draws of digits: is it the network that helps?
 
-fedprox: $(VENV)/run.stamp ## figures 1 and 2 of FedProx on its synthetic sets: 42 runs
-	$(BIN)/snakemake --config studies=fedprox-figure1,fedprox-figure2
-	$(BIN)/python -m fl show fedprox-figure1
-	$(BIN)/python -m fl show fedprox-figure2
-
-fedsac: $(VENV)/run.stamp ## FedSaC and twelve other methods on digits: is complementarity worth anything?
-	$(BIN)/snakemake --config studies=fedsac-digits,fedsac-digits-domains
-	$(BIN)/python -m fl show fedsac-digits
-	$(BIN)/python -m fl show fedsac-digits-domains
-
-SLIDES := fedprox-figure1,fedprox-figure2,fedfm-digits,fedbn-digits-domains,fedfa-digits-domains
-SLIDES := $(SLIDES),fedfa-augmentations-digits-domains,fedfa-layers-digits-domains
-
-slides: $(VENV)/run.stamp ## twins of the studies of FedProx, FedBN, FedFM and FedFA+ on data that everybody has
-	$(BIN)/snakemake --config studies=$(SLIDES)
-	for study in $(subst $(comma), ,$(SLIDES)); do $(BIN)/python -m fl show $$study; done
+$(PAGES):
+	$(BIN)/snakemake --config studies=$(STUDY)
+	$(BIN)/python -m fl show $(STUDY) --table draws
+	$(BIN)/python -m fl show $(STUDY) --table paired
 
 compare: $(VENV)/run.stamp ## METHOD=name: one method beside all that docs/comparison.md has; without: train all, write the page
 ifdef METHOD

@@ -345,7 +345,8 @@ def differences_table(facts: Facts) -> Table | None:
     None for a single setting, of which the table of pairs is short enough.
     """
     baseline, metric, frame = facts.plan.get("baseline"), facts.metric, facts.claims
-    settings = [*frame[SETTING].drop_duplicates().itertuples(index=False, name=None)]
+    there = {*frame[SETTING].itertuples(index=False, name=None)}
+    settings = [setting for setting in facts.settings if setting in there]
     if baseline is None or len(settings) < 2:
         return None
     by_key = {(*(row[key] for key in summaries.KEY),): row for row in frame.to_dict("records")}
