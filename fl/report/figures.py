@@ -112,6 +112,31 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @pictured
+def against(
+    look: Look, frame: pd.DataFrame, names: Mapping[str, str], metric: str, column: str, label: str
+) -> Canvas:
+    """Final means with one sd, for one setting, against a ``column`` on a logarithmic scale."""
+    canvas, axes = axes_of(2.5)
+    for i, method in enumerate(names):
+        point = frame[frame["method"] == method]
+        if not point.empty:
+            axes.errorbar(
+                point[column],
+                _scale(metric) * point["mean"],
+                yerr=_scale(metric) * point["sd_seeds"].fillna(0),
+                color=look.colour(i),
+                marker=MARKERS[i % len(MARKERS)],
+                ms=4,
+                lw=0.9,
+                ls="",
+                label=names[method],
+            )
+    axes.set(xscale="log", xlabel=label, ylabel=unit(metric))
+    axes.grid(axis="y")
+    return with_legend(look, canvas)
+
+
+@pictured
 def strips(look: Look, frame: pd.DataFrame, names: Mapping[str, str], metric: str) -> Canvas:
     """One row per method, for one setting: its clients, and a bar at their mean.
 

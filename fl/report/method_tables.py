@@ -12,14 +12,13 @@ import pandas as pd
 from fl.analyses.confusion import BINS
 from fl.base.schema import (
     BY_CLASS,
-    PERSONAL,
     PREDICTED_METRICS,
     REWEIGHTED,
     SETTING,
     UNSEEN,
     StudySetting,
 )
-from fl.report import claims, summaries
+from fl.report import summaries
 from fl.report.cells import (
     NOTHING,
     Cell,
@@ -28,7 +27,6 @@ from fl.report.cells import (
     Table,
     columns,
     number,
-    probability,
     spread,
     unit,
 )
@@ -81,7 +79,8 @@ def by_setting(
     return Table(name, caption, names, tuple(rows), scope=scope)
 
 
-def _number(column: str, metric: str) -> Show:
+def shown_number(column: str, metric: str) -> Show:
+    """Of a metric, the number in ``column``."""
     return lambda row: number(row[column], metric)
 
 
@@ -246,47 +245,6 @@ def _across(facts: Facts, name: str, metric: str, summary: pd.DataFrame, caption
     return Table(name, caption, names, tuple(rows), crossed="Setting", scope=facts.everywhere)
 
 
-def claims_made(facts: Facts) -> tuple[str, ...]:
-    """Sentences on which methods are ahead and behind, and by what right."""
-    frame = facts.claims
-    if len(facts.methods) < 2:
-        return ()
-    units = sorted({f"{n} {unit}s" for n, unit in zip(frame["n"], frame["unit"], strict=True)})
-    most, tests = int(frame["n"].max() if len(frame) else 1), int(frame["p"].notna().sum())
-    if most < 2:
-        return ("One draw and one seed do not tell a difference from noise.",)
-    said = [
-        f"Differences in {unit(facts.metric)} are tested over {' and '.join(units)} (exact "
-        f"sign-flip test, 5 %), by Holm's correction for {tests} comparison{'s' * (tests != 1)}."
-    ]
-    if (frame["unit"] == claims.SEED).any():
-        said.append("A test over seeds speaks of training again, not of other data.")
-    if tests and claims.smallest(most) * tests > claims.LEVEL:
-        least = min(1.0, claims.smallest(most) * tests)
-        return (*said, f"So few can show nothing: no corrected p is below {least:.2g}.")
-    texts: dict[str, list[str]] = {}
-    for setting in frame[SETTING].drop_duplicates().itertuples(index=False, name=None):
-        texts.setdefault(_verdicts(facts, at(frame, setting)), []).append(facts.short(setting))
-    if len(texts) == 1:
-        [text] = texts
-        return (*said, f"{text[:1].upper()}{text[1:]}.")
-    return (*said, *(f"{' and '.join(names)}: {text}." for text, names in texts.items()))
-
-
-def _verdicts(facts: Facts, group: pd.DataFrame) -> str:
-    """``ahead of FedAvg: A, B; behind FedAvg: C; uninformative: D (at the ceiling)``."""
-    texts: dict[str, list[str]] = {}
-    for row in group[group["verdict"] != claims.OPEN].to_dict("records"):
-        of = f" {'of ' * (row['verdict'] == claims.AHEAD)}{facts.methods[row['other']]}"
-        name = facts.methods[row["method"]]
-        if row["reason"]:
-            of, name = "", f"{name} ({row['reason']})"
-        texts.setdefault(row["verdict"] + of, []).append(name)
-    return "; ".join(f"{what}: {', '.join(names)}" for what, names in texts.items()) or (
-        "Nothing is ahead or behind"
-    )
-
-
 def clients_table(facts: Facts) -> Table:
     """How unevenly methods serve clients, and other means than the plain one."""
     metric = facts.metric
@@ -307,12 +265,12 @@ def clients_table(facts: Facts) -> Table:
         "client. 10th percentile: from the worse end."
     )
     shown: dict[str, Show] = {
-        "mean": _number("mean", metric),
+        "mean": shown_number("mean", metric),
         "weighted\nby samples": _spread("weighted", "weighted_sd_seeds", metric),
-        "sd over\nclients": _number("sd_clients", metric),
-        "worst\ntenth": _number("worst_tenth", metric),
-        "10th\npercentile": _number("p10", metric),
-        "worst\nclient": _number("worst", metric),
+        "sd over\nclients": shown_number("sd_clients", metric),
+        "worst\ntenth": shown_number("worst_tenth", metric),
+        "10th\npercentile": shown_number("p10", metric),
+        "worst\nclient": shown_number("worst", metric),
         "clients": lambda row: f"{row['n_clients']:.0f}",
     }
     return by_setting(facts, "clients", caption, facts.summary, shown, references=references)
@@ -340,80 +298,10 @@ def domains_table(facts: Facts) -> Table | None:
     return by_setting(facts, "domains", caption, frame, shown)
 
 
-def differences_table(facts: Facts) -> Table | None:
-    """Methods against settings: what each has more than the baseline, and what may be said of it;
-    None for a single setting, of which the table of pairs is short enough.
-    """
-    baseline, metric, frame = facts.plan.get("baseline"), facts.metric, facts.claims
-    there = {*frame[SETTING].itertuples(index=False, name=None)}
-    settings = [setting for setting in facts.settings if setting in there]
-    if baseline is None or len(settings) < 2:
-        return None
-    by_key = {(*(row[key] for key in summaries.KEY),): row for row in frame.to_dict("records")}
-
-    def cell(setting: StudySetting, method: str) -> Cell:
-        row = by_key.get((*setting, method))
-        if row is None:
-            return Cell(NOTHING)
-        remark = "" if row["verdict"] == claims.OPEN else row["reason"] or row["verdict"]
-        shown = number(row["difference"], metric, signed=True)
-        return Cell(shown, best=row["verdict"] == claims.AHEAD, remark=remark)
-
-    rows = tuple(
-        Row(title, tuple(cell(setting, method) for setting in settings))
-        for method, title in facts.methods.items()
-        if method != baseline
-    )
-    tests = int(frame["p"].notna().sum())
-    caption = (
-        f"Difference from {facts.methods[baseline]} in final test {unit(metric)}, mean over "
-        f"{facts.replicates}. Bold: ahead; without a word: not told apart, by the exact sign-flip "
-        f"test with Holm's correction for all {tests} comparisons of the table."
-    )
-    heads = columns("Method", *(facts.short(setting) for setting in settings))
-    return Table("differences", caption, heads, rows, crossed="Setting", scope=facts.everywhere)
-
-
-def paired_table(facts: Facts) -> Table | None:
-    """Every method against the baseline."""
-    baseline, metric, frame = facts.plan.get("baseline"), facts.metric, facts.claims
-    if baseline is None or frame.empty:
-        return None
-    over = "draws of data or partition, each by its mean over clients and training seeds"
-    if set(frame["unit"]) == {claims.SEED}:
-        over = "training seeds, which speak of training again, not of other data"
-    caption = (
-        f"Against {facts.methods[baseline]} in pairs: mean difference of final test "
-        f"{unit(metric)} over {over}, with the bootstrap's 95 % interval. p: exact sign-flip test; "
-        "Holm: the same, corrected for all comparisons of the table. Nothing is ahead or behind "
-        f"whose Holm is above {claims.LEVEL}. Uninformative: equal to another method to the digit, "
-        "or both err on less than one test sample of a client. Better, worse: share of clients (%)."
-    )
-
-    def verdict(row: Record) -> str:
-        return f"{row['verdict']} ({row['reason']})" if row["reason"] else str(row["verdict"])
-
-    def bounds(row: Record) -> str:
-        low, high = (number(row[key], metric, signed=True) for key in ("low", "high"))
-        return NOTHING if NOTHING in (low, high) else f"{low} to {high}"
-
-    shown: dict[str, Show] = {
-        "difference": lambda row: number(row["difference"], metric, signed=True),
-        "95 %": bounds,
-        "p": lambda row: probability(row["p"]),
-        "Holm": lambda row: probability(row["p_holm"]),
-        "verdict": verdict,
-        "better": _number("better", "accuracy"),
-        "worse": _number("worse", "accuracy"),
-        "over": lambda row: f"{row['n']} {row['unit']}s",
-    }
-    return by_setting(facts, "paired", caption, frame, shown, text=("verdict",))
-
-
 def personal_table(facts: Facts) -> Table | None:
     """Before and after personalisation, for methods that recorded both."""
     metric = facts.metric
-    frame = _personalisation(facts)
+    frame = personalisation(facts)
     if frame.empty:
         return None
     caption = (
@@ -426,48 +314,16 @@ def personal_table(facts: Facts) -> Table | None:
         "before": _spread("before", "before_sd_seeds", metric),
         "after": _spread("after", "after_sd_seeds", metric),
         "gain": _spread("gain", "gain_sd_seeds", metric, signed=True),
-        "better": _number("better", "accuracy"),
+        "better": shown_number("better", "accuracy"),
     }
     return by_setting(facts, "personalisation", caption, frame, shown)
 
 
-def _personalisation(facts: Facts) -> pd.DataFrame:
+def personalisation(facts: Facts) -> pd.DataFrame:
+    """Before, after and gain: a row for each setting and method."""
     frame = summaries.personalisation(facts.rows, facts.runs, facts.metric)
     values = ("before", "after", "gain")
     return facts.averaged(frame, {value: f"{value}_sd_seeds" for value in values})
-
-
-def privacy_table(facts: Facts) -> Table | None:
-    """Epsilon beside the final value; None where no run has noise on its uploads."""
-    metric, runs = facts.metric, facts.runs[facts.runs["selected"]]
-    noised = facts.placed(runs[runs["epsilon"].notna() | runs["epsilon_lacks"].notna()])
-    each = noised.groupby(summaries.KEY, sort=False).first().reset_index()
-    columns = [*summaries.KEY, "epsilon", "delta", "epsilon_lacks", "clients", "participants"]
-    frame = facts.summary.merge(each[columns], on=summaries.KEY)
-    if frame.empty:
-        return None
-    # Where the report shows clients' own models, epsilon is not of those.
-    shared = _personalisation(facts)[[*summaries.KEY, "before", "before_sd_seeds"]]
-    frame, personal = frame.merge(shared, "left", summaries.KEY), frame["stage"] == PERSONAL
-    frame["mean"] = frame["before"].where(personal, frame["mean"])
-    frame["sd_seeds"] = frame["before_sd_seeds"].where(personal, frame["sd_seeds"])
-    caption = (
-        f"Client-level privacy of the shared model: epsilon at delta, where each round draws its "
-        "clients without replacement and a neighbour has one client exchanged, beside the shared "
-        f"model's final test {unit(metric)}, mean ± standard deviation over {facts.replicates}. "
-        "The choice of a grid's point is not counted."
-    )
-    shown: dict[str, Show] = {
-        "epsilon": lambda row: _told(row["epsilon"], "%.3g") or str(row["epsilon_lacks"]),
-        "delta": lambda row: _told(row["delta"], "%.2g") or NOTHING,
-        "clients\na round": lambda row: f"{row['participants']} of {row['clients']}",
-        "mean": _spread("mean", "sd_seeds", metric),
-    }
-    return by_setting(facts, "privacy", caption, frame, shown)
-
-
-def _told(value: float, text: str) -> str:
-    return "" if math.isnan(value) else text % value
 
 
 def grid_table(facts: Facts) -> Table | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fl.base.schema import StudySetting
 from fl.report import (
     analysis_section,
+    claims_tables,
     effort,
     figures,
     method_tables,
@@ -16,6 +17,7 @@ from fl.report import (
     published,
     references,
     summaries,
+    trade_offs,
     training,
 )
 from fl.report.cells import Table, number, unit
@@ -95,7 +97,7 @@ def _sections(study: Facts) -> list[Section]:
     """
     facts = study.drawn or study
     # The page has the claims as a list below the table; a table elsewhere says them itself.
-    claimed = method_tables.claims_made(facts)
+    claimed = claims_tables.claims_made(facts)
     table = method_tables.main_table(facts)
     main: list[Block | Fold] = [replace(table, scope=" ".join([table.scope, *claimed]).strip())]
     main += _there(method_tables.predicted_table(facts))
@@ -109,8 +111,16 @@ def _sections(study: Facts) -> list[Section]:
         Section("results", "Results", tuple(main), claimed, lead),
         Section("unseen", "Unseen clients", _there(method_tables.unseen_table(facts))),
         Section("rounds", "Over rounds", _there(_lines(facts), effort.pace_table(facts))),
-        Section("privacy", "Privacy", _there(method_tables.privacy_table(facts))),
-        Section("costs", "What it costs", _there(effort.costs_table(facts))),
+        Section(
+            "privacy",
+            "Privacy",
+            _there(trade_offs.privacy_table(facts), trade_offs.privacy_figure(facts)),
+        ),
+        Section(
+            "costs",
+            "What it costs",
+            _there(effort.costs_table(facts), trade_offs.bytes_figure(facts)),
+        ),
         Section(
             "spread",
             "Spread over clients",
@@ -129,7 +139,7 @@ def _sections(study: Facts) -> list[Section]:
         Section(
             "paired",
             "Paired comparison",
-            _there(method_tables.differences_table(facts), method_tables.paired_table(facts)),
+            _there(claims_tables.differences_table(facts), claims_tables.paired_table(facts)),
         ),
         Section("published", "Measured beside published", _there(published.published_table(study))),
         Section("grids", "Hyper-parameters", _there(method_tables.grid_table(facts))),

@@ -10,7 +10,7 @@ import pytest
 from make_results import clients, entry, plan, write_plan, write_run
 from scipy.stats import binomtest
 
-from fl.report import claims, method_tables, tables
+from fl.report import claims, claims_tables, tables
 from fl.report.facts import gather
 
 
@@ -119,7 +119,7 @@ def test_training_seeds_are_not_draws_and_three_show_nothing(tmp_path):
     assert facts.claims[["unit", "n", "p", "verdict"]].values.tolist() == [
         ["seed", 3, 0.25, "not told apart"]
     ]
-    said = " ".join(method_tables.claims_made(facts))
+    said = " ".join(claims_tables.claims_made(facts))
     assert "over 3 seeds" in said and "training again" in said and "no corrected p is below" in said
 
 
@@ -151,5 +151,5 @@ def test_without_a_baseline_every_pair_is_tested(tmp_path):
 def test_the_report_says_what_is_ahead_and_behind(tmp_path):
     write_plan(tmp_path, draws(tmp_path / "runs", SCORES, baseline="base"))
     facts = gather("small", tmp_path, tmp_path / "runs")
-    *_, said = method_tables.claims_made(facts)
+    *_, said = claims_tables.claims_made(facts)
     assert said == ("Ahead of BASE: UP; behind BASE: DOWN; uninformative: SAME (SAME equals BASE).")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from make_results import clients, entry, plan, write_plan, write_run
 
-from fl.report import method_tables, privacy, references
+from fl.report import privacy, references, trade_offs
 from fl.report.cells import NOTHING
 from fl.report.facts import gather
 from fl.report.tables import read_plan_hash
@@ -98,7 +98,7 @@ def test_the_report_has_epsilon_beside_accuracy(tmp_path) -> None:
     entries = [entry("a", "fedavg"), entry("b", "noised"), entry("c", "always")]
     write_plan(tmp_path, plan(entries))
     facts = gather("small", tmp_path, store)
-    table = method_tables.privacy_table(facts)
+    table = trade_offs.privacy_table(facts)
     assert table is not None
     shown = {row.head: [cell.text for cell in row.cells] for row in table.rows}
     assert "fedavg" not in shown
@@ -118,7 +118,7 @@ def test_epsilon_stands_beside_the_shared_model_and_not_clients_own(tmp_path) ->
     write_run(store, "a", [*clients([0.3, 0.5]), *own], spec={"wire": WIRE}, costs=COSTS)
     write_run(store, "b", own, spec={"wire": WIRE}, costs=COSTS)
     write_plan(tmp_path, plan([entry("a", "both"), entry("b", "own")]))
-    table = method_tables.privacy_table(gather("small", tmp_path, store))
+    table = trade_offs.privacy_table(gather("small", tmp_path, store))
     assert table is not None
     assert "the shared model's final test accuracy" in table.caption
     shown = {row.head: row.cells[3].text for row in table.rows}

@@ -1,0 +1,123 @@
+"""What may be said of a comparison, as sentences and as tables."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from fl.base.schema import SETTING, StudySetting
+from fl.report import claims, summaries
+from fl.report.cells import NOTHING, Cell, Row, Table, columns, number, probability, unit
+from fl.report.facts import Facts, at
+from fl.report.method_tables import Record, Show, by_setting, shown_number
+
+
+def claims_made(facts: Facts) -> tuple[str, ...]:
+    """Sentences on which methods are ahead and behind, and by what right."""
+    frame = facts.claims
+    if len(facts.methods) < 2:
+        return ()
+    units = sorted({f"{n} {unit}s" for n, unit in zip(frame["n"], frame["unit"], strict=True)})
+    most, tests = int(frame["n"].max() if len(frame) else 1), int(frame["p"].notna().sum())
+    if most < 2:
+        return ("One draw and one seed do not tell a difference from noise.",)
+    said = [
+        f"Differences in {unit(facts.metric)} are tested over {' and '.join(units)} (exact "
+        f"sign-flip test, 5 %), by Holm's correction for {tests} comparison{'s' * (tests != 1)}."
+    ]
+    if (frame["unit"] == claims.SEED).any():
+        said.append("A test over seeds speaks of training again, not of other data.")
+    if tests and claims.smallest(most) * tests > claims.LEVEL:
+        least = min(1.0, claims.smallest(most) * tests)
+        return (*said, f"So few can show nothing: no corrected p is below {least:.2g}.")
+    texts: dict[str, list[str]] = {}
+    for setting in frame[SETTING].drop_duplicates().itertuples(index=False, name=None):
+        texts.setdefault(_verdicts(facts, at(frame, setting)), []).append(facts.short(setting))
+    if len(texts) == 1:
+        [text] = texts
+        return (*said, f"{text[:1].upper()}{text[1:]}.")
+    return (*said, *(f"{' and '.join(names)}: {text}." for text, names in texts.items()))
+
+
+def _verdicts(facts: Facts, group: pd.DataFrame) -> str:
+    """``ahead of FedAvg: A, B; behind FedAvg: C; uninformative: D (at the ceiling)``."""
+    texts: dict[str, list[str]] = {}
+    for row in group[group["verdict"] != claims.OPEN].to_dict("records"):
+        of = f" {'of ' * (row['verdict'] == claims.AHEAD)}{facts.methods[row['other']]}"
+        name = facts.methods[row["method"]]
+        if row["reason"]:
+            of, name = "", f"{name} ({row['reason']})"
+        texts.setdefault(row["verdict"] + of, []).append(name)
+    return "; ".join(f"{what}: {', '.join(names)}" for what, names in texts.items()) or (
+        "Nothing is ahead or behind"
+    )
+
+
+def differences_table(facts: Facts) -> Table | None:
+    """Methods against settings: what each has more than the baseline, and what may be said of it;
+    None for a single setting, of which the table of pairs is short enough.
+    """
+    baseline, metric, frame = facts.plan.get("baseline"), facts.metric, facts.claims
+    there = {*frame[SETTING].itertuples(index=False, name=None)}
+    settings = [setting for setting in facts.settings if setting in there]
+    if baseline is None or len(settings) < 2:
+        return None
+    by_key = {(*(row[key] for key in summaries.KEY),): row for row in frame.to_dict("records")}
+
+    def cell(setting: StudySetting, method: str) -> Cell:
+        row = by_key.get((*setting, method))
+        if row is None:
+            return Cell(NOTHING)
+        remark = "no test" if row["reason"] else row["verdict"].replace(claims.OPEN, "")
+        shown = number(row["difference"], metric, signed=True)
+        return Cell(shown, best=row["verdict"] == claims.AHEAD, remark=remark)
+
+    rows = tuple(
+        Row(title, tuple(cell(setting, method) for setting in settings))
+        for method, title in facts.methods.items()
+        if method != baseline
+    )
+    tests = int(frame["p"].notna().sum())
+    caption = (
+        f"Difference from {facts.methods[baseline]} in final test {unit(metric)}, mean over "
+        f"{facts.replicates}. Bold: ahead; without a word: not told apart, by the exact sign-flip "
+        f"test with Holm's correction for all {tests} comparisons of the table. No test: "
+        "uninformative."
+    )
+    heads = columns("Method", *("\n".join(facts.names.distinct.get(s, s)) for s in settings))
+    return Table("differences", caption, heads, rows, crossed="Setting", scope=facts.everywhere)
+
+
+def paired_table(facts: Facts) -> Table | None:
+    """Every method against the baseline."""
+    baseline, metric, frame = facts.plan.get("baseline"), facts.metric, facts.claims
+    if baseline is None or frame.empty:
+        return None
+    over = "draws of data or partition, each by its mean over clients and training seeds"
+    if set(frame["unit"]) == {claims.SEED}:
+        over = "training seeds, which speak of training again, not of other data"
+    caption = (
+        f"Against {facts.methods[baseline]} in pairs: mean difference of final test "
+        f"{unit(metric)} over {over}, with the bootstrap's 95 % interval. p: exact sign-flip test; "
+        "Holm: the same, corrected for all comparisons of the table. Nothing is ahead or behind "
+        f"whose Holm is above {claims.LEVEL}. Uninformative: equal to another method to the digit, "
+        "or both err on less than one test sample of a client. Better, worse: share of clients (%)."
+    )
+
+    def verdict(row: Record) -> str:
+        return f"{row['verdict']} ({row['reason']})" if row["reason"] else str(row["verdict"])
+
+    def bounds(row: Record) -> str:
+        low, high = (number(row[key], metric, signed=True) for key in ("low", "high"))
+        return NOTHING if NOTHING in (low, high) else f"{low} to {high}"
+
+    shown: dict[str, Show] = {
+        "difference": lambda row: number(row["difference"], metric, signed=True),
+        "95 %": bounds,
+        "p": lambda row: probability(row["p"]),
+        "Holm": lambda row: probability(row["p_holm"]),
+        "verdict": verdict,
+        "better": shown_number("better", "accuracy"),
+        "worse": shown_number("worse", "accuracy"),
+        "over": lambda row: f"{row['n']} {row['unit']}s",
+    }
+    return by_setting(facts, "paired", caption, frame, shown, text=("verdict",))

@@ -1,0 +1,104 @@
+"""Final values against what they cost: privacy, and bytes that clients send."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from fl.base.schema import PERSONAL, StudySetting
+from fl.base.units import size
+from fl.report import figures, summaries
+from fl.report.cells import NOTHING, Table, number, spread, unit
+from fl.report.facts import Facts, at
+from fl.report.figures import Figure, Panel
+from fl.report.method_tables import Record, Show, by_setting, personalisation
+
+
+def _private(facts: Facts) -> pd.DataFrame:
+    """A row for each setting and method with noise: ``epsilon`` and what goes with it; ``mean`` and
+    ``sd_seeds`` of the shared model, as epsilon is not of clients' own.
+    """
+    runs = facts.runs[facts.runs["selected"]]
+    noised = facts.placed(runs[runs["epsilon"].notna() | runs["epsilon_lacks"].notna()])
+    each = noised.groupby(summaries.KEY, sort=False).first().reset_index()
+    columns = [*summaries.KEY, "epsilon", "delta", "epsilon_lacks", "clients", "participants"]
+    frame = facts.summary.merge(each[columns], on=summaries.KEY)
+    if frame.empty:
+        return frame
+    shared = personalisation(facts)[[*summaries.KEY, "before", "before_sd_seeds"]]
+    frame, personal = frame.merge(shared, "left", summaries.KEY), frame["stage"] == PERSONAL
+    frame["mean"] = frame["before"].where(personal, frame["mean"])
+    frame["sd_seeds"] = frame["before_sd_seeds"].where(personal, frame["sd_seeds"])
+    return frame
+
+
+def privacy_table(facts: Facts) -> Table | None:
+    """Epsilon beside the final value; None where no run has noise on its uploads."""
+    metric, frame = facts.metric, _private(facts)
+    if frame.empty:
+        return None
+    caption = (
+        f"Client-level privacy of the shared model: epsilon at delta, where each round draws its "
+        "clients without replacement and a neighbour has one client exchanged, beside the shared "
+        f"model's final test {unit(metric)}, mean ± standard deviation over {facts.replicates}. "
+        "The choice of a grid's point is not counted."
+    )
+
+    def value(row: Record) -> str:
+        return spread(row["mean"], row["sd_seeds"], metric)
+
+    shown: dict[str, Show] = {
+        "epsilon": lambda row: _told(row["epsilon"], "%.3g") or str(row["epsilon_lacks"]),
+        "delta": lambda row: _told(row["delta"], "%.2g") or NOTHING,
+        "clients\na round": lambda row: f"{row['participants']} of {row['clients']}",
+        "mean": value,
+    }
+    return by_setting(facts, "privacy", caption, frame, shown)
+
+
+def privacy_figure(facts: Facts) -> Figure | None:
+    """Final values against epsilon; None where fewer than two are known."""
+    return _figure(facts, "epsilon", "epsilon", _private(facts))
+
+
+def bytes_figure(facts: Facts) -> Figure | None:
+    """Final values against the bytes that a client sends in a round; None where all send alike."""
+    runs = facts.placed(facts.runs[facts.runs["selected"]])
+    sent = runs.astype({"bytes_up": "float64"}).groupby(summaries.KEY)["bytes_up"].mean()
+    frame = facts.summary.merge(sent.reset_index(), on=summaries.KEY)
+    return _figure(facts, "bytes_up", "bytes up a client and round", frame)
+
+
+def _figure(facts: Facts, column: str, label: str, frame: pd.DataFrame) -> Figure | None:
+    known = frame[frame[column] > 0] if column in frame else frame
+    if known.empty or known[column].nunique() < 2:
+        return None
+
+    def draw(setting: StudySetting) -> Panel | None:
+        points = at(known, setting)
+        if points.empty:
+            return None
+        each = zip(points["method"], points[column], points["mean"], strict=True)
+        told = "; ".join(
+            f"{facts.methods[m]} {number(v, facts.metric)} at {_amount(column, x)}"
+            for m, x, v in each
+        )
+        picture = figures.against(points, facts.methods, facts.metric, column, label)
+        title = facts.short(setting)
+        return Panel(title, f"{title}: final test {unit(facts.metric)} by {label}: {told}", picture)
+
+    panels = tuple(p for setting in facts.settings if (p := draw(setting)) is not None)
+    caption = (
+        f"Final test {unit(facts.metric)} against {label}, on a logarithmic scale: mean, and one "
+        f"standard deviation over {facts.replicates}."
+    )
+    return Figure(column.replace("_", "-"), caption, panels, tuple(facts.methods))
+
+
+def _amount(column: str, value: float) -> str:
+    return size(value) if column == "bytes_up" else f"{value:.3g}"
+
+
+def _told(value: float, text: str) -> str:
+    return "" if math.isnan(value) else text % value
