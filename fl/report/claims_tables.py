@@ -80,8 +80,8 @@ def differences_table(facts: Facts) -> Table | None:
     caption = (
         f"Difference from {facts.methods[baseline]} in final test {unit(metric)}, mean over "
         f"{facts.replicates}. Bold: ahead; without a word: not told apart, by the exact sign-flip "
-        f"test with Holm's correction for all {tests} comparisons of the table. No test: "
-        "uninformative."
+        f"test with Holm's correction for all {tests} comparisons of the table. Where "
+        "it says no test, the comparison is uninformative."
     )
     heads = columns("Method", *("\n".join(facts.names.distinct.get(s, s)) for s in settings))
     return Table("differences", caption, heads, rows, crossed="Setting", scope=facts.everywhere)
