@@ -6,7 +6,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from fl.base.errors import ConfigError, Where
+from fl.base.schema import DIVERGED
 from fl.notebook import kernel, keys
 from fl.notebook.plainly import plainly
 from fl.notebook.result import Result
@@ -59,7 +62,7 @@ def run(
 
     Raises:
         FedloomError: For a key that is wrong, data that cannot be used, and if every run fails. If
-            only some fail, there is a warning that names them.
+            only some fail or diverge, there is a warning that names them.
         KeyboardInterrupt: When interrupted; what is done is kept.
     """
     from fl.notebook import training
@@ -74,7 +77,17 @@ def run(
     training.check(failed, planned)
     for line in failed:
         warnings.warn(f"failed: {line}", stacklevel=3)
-    return Result(planned.studies[name], bundles, settings)
+    result = Result(planned.studies[name], bundles, settings)
+    for line in _diverged(result.runs()):
+        warnings.warn(f"diverged: {line}", stacklevel=3)
+    return result
+
+
+def _diverged(runs: pd.DataFrame) -> list[str]:
+    """A line for each method and point of which runs diverged."""
+    each = runs.drop_duplicates("run").groupby(["method", "point"], sort=False)["state"]
+    counts = [(key, int((states == DIVERGED).sum()), len(states)) for key, states in each]
+    return [f"{m} at {point}, {lost} of {n} runs" for (m, point), lost, n in counts if lost]
 
 
 @plainly

@@ -246,6 +246,12 @@ def test_a_run_that_fails_stops_no_other(lab: Path, monkeypatch: pytest.MonkeyPa
         fl.run(methods=["local"], **CALL)
 
 
+def test_runs_that_diverge_are_told_of(lab: Path) -> None:
+    with pytest.warns(UserWarning, match=r"diverged: fedavg at lr=1e\+30, 1 of 1 runs$") as told:
+        fl.run(methods={"fedavg": {"lr": [1e30, 0.05]}}, **CALL)
+    assert len(told) == 1
+
+
 def test_code_that_was_edited_after_its_import_is_not_trained(
     lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
