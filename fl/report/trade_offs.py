@@ -63,10 +63,15 @@ def privacy_figure(facts: Facts) -> Figure | None:
 
 
 def bytes_figure(facts: Facts) -> Figure | None:
-    """Final values against the bytes that a client sends in a round; None where all send alike."""
+    """Final values against the bytes that a client sends in a round; None where no method sends
+    half as many as another.
+    """
     runs = facts.placed(facts.runs[facts.runs["selected"]])
     sent = runs.astype({"bytes_up": "float64"}).groupby(summaries.KEY)["bytes_up"].mean()
     frame = facts.summary.merge(sent.reset_index(), on=summaries.KEY)
+    some = frame.loc[frame["bytes_up"] > 0, "bytes_up"]
+    if some.empty or some.max() < 2 * some.min():
+        return None
     return _figure(facts, "bytes_up", "bytes up a client and round", frame)
 
 

@@ -107,8 +107,28 @@ def test_the_report_has_epsilon_beside_accuracy(tmp_path) -> None:
     assert shown["noised"][3].startswith("50.0")
     always = f"{privacy.epsilon(2.0, 100, 100, 2, 0.01):.3g}"
     assert shown["always"][:3] == [always, "0.01", "100 of 100"]
+    figure = trade_offs.privacy_figure(facts)
+    assert figure is not None
+    [panel] = figure.panels
+    # A method without noise has no epsilon, and no point.
+    assert f"noised 50.0 at {epsilon}; always 40.0 at {always}" in panel.alt
+    assert b"epsilon" in panel.picture.files()[".svg"]
     assert dict(references.of(facts)) == {"table privacy": privacy.CITATION}
     assert "title = {{Renyi Differential Privacy}}" in references.document(facts)
+
+
+@pytest.mark.parametrize(("least", "there"), [(4, True), (5, False)])
+def test_values_are_drawn_against_bytes_where_these_differ_much(
+    tmp_path, least: int, there: bool
+) -> None:
+    store = tmp_path / "runs"
+    write_run(store, "a", clients([0.5]), costs=COSTS)
+    write_run(store, "b", clients([0.4]), costs={**COSTS, "bytes_up": least})
+    write_plan(tmp_path, plan([entry("a", "whole"), entry("b", "small")]))
+    figure = trade_offs.bytes_figure(gather("small", tmp_path, store))
+    assert (figure is not None) == there
+    if figure:
+        assert f"small 40.0 at {least} B" in figure.panels[0].alt
 
 
 def test_epsilon_stands_beside_the_shared_model_and_not_clients_own(tmp_path) -> None:
