@@ -87,20 +87,25 @@ def differences_table(facts: Facts) -> Table | None:
     return Table("differences", caption, heads, rows, crossed="Setting", scope=facts.everywhere)
 
 
+MOST_PAIRS = 30
+"""Without a baseline every pair is compared; of more there is no table."""
+
+
 def paired_table(facts: Facts) -> Table | None:
-    """Every method against the baseline."""
+    """Every method against the baseline; without one, every pair."""
     baseline, metric, frame = facts.plan.get("baseline"), facts.metric, facts.claims
-    if baseline is None or frame.empty:
+    if frame.empty or (baseline is None and len(frame) > MOST_PAIRS):
         return None
     over = "draws of data or partition, each by its mean over clients and training seeds"
     if set(frame["unit"]) == {claims.SEED}:
         over = "training seeds, which speak of training again, not of other data"
+    against = f"Against {facts.methods[baseline]}" if baseline else "Each against each other,"
     caption = (
-        f"Against {facts.methods[baseline]} in pairs: mean difference of final test "
-        f"{unit(metric)} over {over}, with the bootstrap's 95 % interval. p: exact sign-flip test; "
-        "Holm: the same, corrected for all comparisons of the table. Nothing is ahead or behind "
-        f"whose Holm is above {claims.LEVEL}. Uninformative: equal to another method to the digit, "
-        "or both err on less than one test sample of a client. Better, worse: share of clients (%)."
+        f"{against} in pairs: mean difference of final test {unit(metric)} over {over}, with the "
+        "bootstrap's 95 % interval. p: exact sign-flip test; Holm: the same, corrected for all "
+        f"comparisons of the table. Nothing is ahead or behind whose Holm is above {claims.LEVEL}. "
+        "Uninformative: equal to another method to the digit, or both err on less than one test "
+        "sample of a client. Better, worse: share of clients (%)."
     )
 
     def verdict(row: Record) -> str:
@@ -110,7 +115,9 @@ def paired_table(facts: Facts) -> Table | None:
         low, high = (number(row[key], metric, signed=True) for key in ("low", "high"))
         return NOTHING if NOTHING in (low, high) else f"{low} to {high}"
 
+    other: dict[str, Show] = {} if baseline else {"from": lambda row: facts.methods[row["other"]]}
     shown: dict[str, Show] = {
+        **other,
         "difference": lambda row: number(row["difference"], metric, signed=True),
         "95 %": bounds,
         "p": lambda row: probability(row["p"]),
@@ -120,4 +127,4 @@ def paired_table(facts: Facts) -> Table | None:
         "worse": shown_number("worse", "accuracy"),
         "over": lambda row: f"{row['n']} {row['unit']}s",
     }
-    return by_setting(facts, "paired", caption, frame, shown, text=("verdict",))
+    return by_setting(facts, "paired", caption, frame, shown, text=("from", "verdict"))

@@ -153,3 +153,15 @@ def test_the_report_says_what_is_ahead_and_behind(tmp_path):
     facts = gather("small", tmp_path, tmp_path / "runs")
     *_, said = claims_tables.claims_made(facts)
     assert said == ("Ahead of BASE: UP; behind BASE: DOWN; uninformative: SAME (SAME equals BASE).")
+
+
+def test_without_a_baseline_the_table_has_every_pair(tmp_path, monkeypatch):
+    scores = {name: SCORES[name] for name in ("down", "base", "up")}
+    write_plan(tmp_path, draws(tmp_path / "runs", scores, baseline=None))
+    facts = gather("small", tmp_path, tmp_path / "runs")
+    table = claims_tables.paired_table(facts)
+    assert table is not None and table.caption.startswith("Each against each other, in pairs")
+    pairs = [[row.head, row.cells[0].text] for row in table.rows]
+    assert pairs == [["UP", "BASE"], ["UP", "DOWN"], ["BASE", "DOWN"]]
+    monkeypatch.setattr(claims_tables, "MOST_PAIRS", 2)
+    assert claims_tables.paired_table(facts) is None
