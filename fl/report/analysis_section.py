@@ -20,7 +20,7 @@ from fl.report.figures import Drawn, Figure, Panel
 
 LONG = 30
 """Rows from which on a table is folded."""
-KEYS = ("stage", "round")
+KEYS = ("stage", "round", "data", "samples")
 """Columns that are told apart in the report and hold no result."""
 
 Titles = Mapping[StudySetting, str]
@@ -88,7 +88,7 @@ def table(
     if frame.empty:
         return None
     shown = analysis.record["columns"]
-    keys = [key for key in KEYS if key in frame]
+    keys = [key for key in KEYS if key in frame and key not in shown]
     rows: list[Row] = []
     caption = f"{analysis.record['caption']} Mean ± standard deviation over {replicates}."
     present = set(frame[SETTING].itertuples(index=False, name=None))
@@ -105,7 +105,7 @@ def table(
                     units = group.groupby("unit", sort=False)
                     texts = [*map(str, key), *(_spread(units[column].mean()) for column in shown)]
                     rows.append(Row(name, tuple(map(Cell, [*texts, str(units.ngroups)]))))
-    heads = columns("Method", *keys, *shown.values(), replicates, text=("stage",))
+    heads = columns("Method", *keys, *shown.values(), replicates, text=("stage", "data", "samples"))
     return Table(analysis.kind, caption, heads, tuple(rows))
 
 
