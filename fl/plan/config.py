@@ -204,6 +204,8 @@ class Study:
             which its model does best on its own validation samples. Beside ``metrics`` `best` is
             refused, as these are of the last round, after early stopping too.
         baseline: The entry that all others are compared with in pairs.
+        contrasts: Further pairs, beside a ``baseline``: by entry, the one that it is compared with.
+            They count among the comparisons for which p-values are corrected.
         keep_weights: Whether final weights are kept where no later stage reads them.
         keep_predictions: Whether what final models predict for every sample that no client trains
             on is kept, as ``predictions.parquet`` beside the run.
@@ -233,6 +235,7 @@ class Study:
     test: Literal["own", "global", "reweighted"] = "own"
     scored: Literal["last", "best"] = "last"
     baseline: str | None = None
+    contrasts: dict[str, str] = field(default_factory=dict)
     keep_weights: bool = False
     keep_predictions: bool = False
     metrics: list[PredictedMetric] = field(default_factory=list)

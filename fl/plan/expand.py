@@ -192,13 +192,18 @@ def _settled(study: Study, dataset: Choice, where: Where) -> tuple[Task, str]:
 def _check_named(study: Study, analyses: list[Choice], where: Where) -> None:
     """Refuse (`ConfigError`) the name of an entry that the study does not have."""
     rows = study.best.rows if study.best else ()
-    named = {where / "best" / "rows" / label: label for label in rows}
+    named = [(where / "best" / "rows" / label, label) for label in rows]
     for analysis in analyses:
         labels = enumerate(analysis.values.get("methods", ()))
-        named |= {analysis.at / "methods" / i: label for i, label in labels}
+        named += [(analysis.at / "methods" / i, label) for i, label in labels]
     if study.baseline is not None:
-        named[where / "baseline"] = study.baseline
-    for at, label in named.items():
+        named.append((where / "baseline", study.baseline))
+    elif study.contrasts:
+        problem = "is set, but the study has no baseline, so that every pair is compared"
+        raise ConfigError(where / "contrasts", problem, "contrasts beside a baseline")
+    for label, other in study.contrasts.items():
+        named += [(where / "contrasts" / label, each) for each in (label, other)]
+    for at, label in named:
         if label not in study.methods:
             raise unknown(at, "entry", label, study.methods)
 

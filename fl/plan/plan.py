@@ -229,10 +229,12 @@ def _study(
 ) -> dict[str, Any]:
     study = expansion.study
     said = ("question", "departures", "metric", "test", "scored", "metrics", "baseline")
+    contrasts = {"contrasts": study.contrasts} if study.contrasts else {}
     content = {
         "study": expansion.name,
         "title": study.title or expansion.name,
         **{key: getattr(study, key) for key in said},
+        **contrasts,
         "runs": runs,
         "published": published_cells(expansion, folder),
         "analyses": [

@@ -86,9 +86,15 @@ def smallest(n: int) -> float:
 
 
 def compared(
-    rows: pd.DataFrame, runs: pd.DataFrame, metric: str, baseline: str | None
+    rows: pd.DataFrame,
+    runs: pd.DataFrame,
+    metric: str,
+    baseline: str | None,
+    contrasts: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """Each method against ``baseline``, or every pair where there is none; columns `COLUMNS`.
+
+    ``contrasts`` has further pairs: by method, the one that it is compared with.
 
     ``dataset``, ``partition`` and ``model`` are without the seeds of draws. ``difference`` is the
     mean over ``n`` units (``unit``: `DRAW` or `SEED`) that both methods have, each by its mean over
@@ -120,11 +126,11 @@ def compared(
         by_method = group.set_index(["draw", "seed", "client", "method"])["value"]
         wide = by_method.unstack("method")[order]
         samples = float(group["n"].mean()) if metric in SHARES else math.nan
-        for first, other in _pairs(wide, metric, baseline):
+        for first, other in _pairs(wide, metric, baseline, contrasts or {}):
             key = dict(zip(KEY, (*setting, first), strict=True))
             gain = (wide[first] - wide[other]).dropna()
             if len(gain):
-                judged_here = (first,) if baseline is not None else (first, other)
+                judged_here = (first,) if other == baseline else (first, other)
                 reason = uninformative(wide, (first, other), samples, titles, judged_here)
                 about = {"other": other, "unit": unit} | _clients(gain, metric)
                 units = gain.groupby(["draw", "seed"]).mean().groupby(unit).mean()
@@ -189,10 +195,13 @@ def tested(differences: Sequence[float], reason: str = "") -> dict[str, Any]:
     }
 
 
-def _pairs(wide: pd.DataFrame, metric: str, baseline: str | None) -> Iterator[tuple[str, str]]:
-    """Each method with the baseline; or all pairs, the better one first."""
+def _pairs(
+    wide: pd.DataFrame, metric: str, baseline: str | None, contrasts: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Each method with the baseline, then the contrasts; or all pairs, the better one first."""
     if baseline is not None:
         yield from ((str(m), baseline) for m in wide if baseline in wide and m != baseline)
+        yield from (pair for pair in contrasts.items() if {*pair} <= {*wide})
         return
     means = wide.mean().sort_values(ascending=not rising(metric), kind="stable")
     yield from itertools.combinations(means.index, 2)

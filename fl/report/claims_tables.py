@@ -56,7 +56,8 @@ def differences_table(facts: Facts) -> Table | None:
     """Methods against settings: what each has more than the baseline, and what may be said of it;
     None for a single setting, of which the table of pairs is short enough.
     """
-    baseline, metric, frame = facts.plan.get("baseline"), facts.metric, facts.claims
+    baseline, metric = facts.plan.get("baseline"), facts.metric
+    frame = facts.claims[facts.claims["other"] == baseline]
     there = {*frame[SETTING].itertuples(index=False, name=None)}
     settings = [setting for setting in facts.settings if setting in there]
     if baseline is None or len(settings) < 2:
@@ -76,12 +77,12 @@ def differences_table(facts: Facts) -> Table | None:
         for method, title in facts.methods.items()
         if method != baseline
     )
-    tests = int(frame["p"].notna().sum())
+    tests = int(facts.claims["p"].notna().sum())
     caption = (
         f"Difference from {facts.methods[baseline]} in final test {unit(metric)}, mean over "
         f"{facts.replicates}. Bold: ahead; without a word: not told apart, by the exact sign-flip "
-        f"test with Holm's correction for all {tests} comparisons of the table. Where "
-        "it says no test, the comparison is uninformative."
+        f"test with Holm's correction for all {tests} comparisons. Where it "
+        "says no test, the comparison is uninformative."
     )
     heads = columns("Method", *("\n".join(facts.names.distinct.get(s, s)) for s in settings))
     return Table("differences", caption, heads, rows, crossed="Setting", scope=facts.everywhere)
@@ -92,14 +93,17 @@ MOST_PAIRS = 30
 
 
 def paired_table(facts: Facts) -> Table | None:
-    """Every method against the baseline; without one, every pair."""
+    """Every method against the baseline, and the study's contrasts; without one, every pair."""
     baseline, metric, frame = facts.plan.get("baseline"), facts.metric, facts.claims
     if frame.empty or (baseline is None and len(frame) > MOST_PAIRS):
         return None
     over = "draws of data or partition, each by its mean over clients and training seeds"
     if set(frame["unit"]) == {claims.SEED}:
         over = "training seeds, which speak of training again, not of other data"
+    one_other = bool((frame["other"] == baseline).all())
     against = f"Against {facts.methods[baseline]}" if baseline else "Each against each other,"
+    if baseline and not one_other:
+        against += ", and where the study asks against others,"
     caption = (
         f"{against} in pairs: mean difference of final test {unit(metric)} over {over}, with the "
         "bootstrap's 95 % interval. p: exact sign-flip test; Holm: the same, corrected for all "
@@ -115,7 +119,7 @@ def paired_table(facts: Facts) -> Table | None:
         low, high = (number(row[key], metric, signed=True) for key in ("low", "high"))
         return NOTHING if NOTHING in (low, high) else f"{low} to {high}"
 
-    other: dict[str, Show] = {} if baseline else {"from": lambda row: facts.methods[row["other"]]}
+    other: dict[str, Show] = {} if one_other else {"from": lambda row: facts.methods[row["other"]]}
     shown: dict[str, Show] = {
         **other,
         "difference": lambda row: number(row["difference"], metric, signed=True),

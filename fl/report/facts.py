@@ -151,7 +151,8 @@ class Facts:
     @cached_property
     def claims(self) -> pd.DataFrame:
         """`fl.report.claims.compared` of the study's metric."""
-        return claims.compared(self.rows, self.runs, self.metric, self.plan.get("baseline"))
+        asked = self.plan.get("baseline"), self.plan.get("contrasts")
+        return claims.compared(self.rows, self.runs, self.metric, *asked)
 
     @cached_property
     def unseen_summary(self) -> pd.DataFrame:

@@ -168,6 +168,12 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
             {"analyses": [{"inversion": {"methods": ["local"]}}]},
             "analyses.0.inversion.methods.0: unknown entry 'local'",
         ),
+        ({"baseline": "local"}, "baseline: unknown entry 'local'"),
+        ({"contrasts": {"fedavg": "fedavg"}}, "contrasts: is set, but the study has no baseline"),
+        (
+            {"baseline": "fedavg", "contrasts": {"fedavg": "local"}},
+            "contrasts.fedavg: unknown entry 'local'",
+        ),
         ({"models": ["cnn"]}, "models.0.cnn: cnn does not take the inputs of synthetic"),
         (
             {"partitions": [{"dirichlet": {"clients": 90, "alpha": 1}}]},

@@ -148,6 +148,28 @@ def test_without_a_baseline_every_pair_is_tested(tmp_path):
     assert set(frame["verdict"]) == {"ahead"}
 
 
+def test_contrasts_are_tested_beside_the_baseline_and_corrected_with_all(tmp_path):
+    contrasts = {"up": "down", "even": "gone"}
+    scores = {name: SCORES[name] for name in ("base", "up", "down")}
+    write_plan(tmp_path, draws(tmp_path / "runs", scores, baseline="base", contrasts=contrasts))
+    facts = gather("small", tmp_path, tmp_path / "runs")
+    frame = facts.claims
+    pairs = frame[["method", "other", "verdict"]].values.tolist()
+    assert pairs == [
+        ["up", "base", "ahead"],
+        ["down", "base", "behind"],
+        ["up", "down", "ahead"],
+    ]
+    assert set(frame["p_holm"]) == {3 * 2 / 1024}
+    assert frame["difference"].iloc[-1] == pytest.approx(0.04)
+    table = claims_tables.paired_table(facts)
+    assert table is not None
+    assert table.caption.startswith("Against BASE, and where the study asks against others, in")
+    assert [row.cells[0].text for row in table.rows] == ["BASE", "DOWN", "BASE"]
+    *_, said = claims_tables.claims_made(facts)
+    assert said == "Ahead of BASE: UP; behind BASE: DOWN; ahead of DOWN: UP."
+
+
 def test_the_report_says_what_is_ahead_and_behind(tmp_path):
     write_plan(tmp_path, draws(tmp_path / "runs", SCORES, baseline="base"))
     facts = gather("small", tmp_path, tmp_path / "runs")
