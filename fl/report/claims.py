@@ -102,7 +102,7 @@ def compared(
     of clients, each of a draw by its mean over seeds. ``p_holm`` is corrected over all rows.
 
     A comparison is `UNINFORMATIVE`, and not tested, if a method gives to the digit what an earlier
-    entry gives, or if both err on less than one test sample of a client.
+    entry gives, or if both err on less than one test sample of a draw.
     """
     last = complete(final(rows, metric), runs)
     planned = runs[SETTING].drop_duplicates()
@@ -125,7 +125,8 @@ def compared(
         order = [method for method in runs["method"].unique() if method in set(group["method"])]
         by_method = group.set_index(["draw", "seed", "client", "method"])["value"]
         wide = by_method.unstack("method")[order]
-        samples = float(group["n"].mean()) if metric in SHARES else math.nan
+        each = group.groupby(["draw", "seed", "method"])["n"].sum()
+        samples = float(each.mean()) if metric in SHARES else math.nan
         for first, other in _pairs(wide, metric, baseline, contrasts or {}):
             key = dict(zip(KEY, (*setting, first), strict=True))
             gain = (wide[first] - wide[other]).dropna()
@@ -154,8 +155,8 @@ def uninformative(
     Args:
         wide: Scores, a column for each method in the order of entries.
         judged: Those of the pair that may not equal an earlier entry.
-        samples: Of a client's test, of which one is the least error; NaN where scores are no shares
-            of them.
+        samples: Test samples of a draw, of all clients, of which one is the least error; NaN where
+            scores are no shares of them.
     """
     order = [*wide]
     for method in judged:

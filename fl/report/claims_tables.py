@@ -109,7 +109,7 @@ def paired_table(facts: Facts) -> Table | None:
         "bootstrap's 95 % interval. p: exact sign-flip test; Holm: the same, corrected for all "
         f"comparisons of the table. Nothing is ahead or behind whose Holm is above {claims.LEVEL}. "
         "Uninformative: equal to another method to the digit, or both err on less than one test "
-        "sample of a client. Better, worse: share of clients (%)."
+        "sample of a draw. Better, worse: share of clients (%)."
     )
 
     def verdict(row: Record) -> str:

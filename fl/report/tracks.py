@@ -43,7 +43,7 @@ COLUMNS = {
     "numbers": "string",
 }
 """Of the kept table. accuracy: mean over clients; where some are held out of training, over these.
-worst_tenth: mean over the worst tenth of them. samples: test samples of a client. bytes,
+worst_tenth: mean over the worst tenth of them. samples: of a draw's test, all clients. bytes,
 operations: of the whole run, all clients and the server, and of what it starts from. point: what
 validation data chose. numbers: the versions of the code.
 """
@@ -78,7 +78,8 @@ def measured(
     split = UNSEEN if (rows["split"] == UNSEEN).any() else "test"
     seen = summaries.summarise(rows, runs, "accuracy", split)
     last = summaries.final(rows, "accuracy", split)
-    seen = seen.merge(last.groupby([*SETTING, "method"], as_index=False)["n"].mean())
+    tested = last.groupby([*SETTING, "method", "run"], as_index=False)["n"].sum()
+    seen = seen.merge(tested.groupby([*SETTING, "method"], as_index=False)["n"].mean())
     places = runs["partition"].drop_duplicates().tolist()
     runs = runs[~runs["partition"].isin(runs.loc[runs["state"] == MISSING, "partition"])]
     chosen = runs[runs["selected"]].drop_duplicates([*SETTING, "method"])

@@ -48,7 +48,7 @@ Against FedAvg in pairs: mean difference of final test accuracy (%) over draws o
 partition, each by its mean over clients and training seeds, with the bootstrap's 95 % interval. \
 p: exact sign-flip test; Holm: the same, corrected for all comparisons of the table. \
 Nothing is ahead or behind whose Holm is above 0.05. Uninformative: equal to another method \
-to the digit, or both err on less than one test sample of a client. \
+to the digit, or both err on less than one test sample of a draw. \
 Better, worse: share of clients (%). \
 Setting: digits · dirichlet(alpha=0.3) · mlp.
 

@@ -124,8 +124,8 @@ def test_training_seeds_are_not_draws_and_three_show_nothing(tmp_path):
 
 
 def test_a_comparison_at_the_ceiling_is_uninformative(tmp_path):
-    """Ten test samples a client: errors of 4 and 6 % are less than one of them."""
-    scores = {"base": [0.94] * 6, "up": [0.96] * 6, "low": [0.89] * 6}
+    """Two clients of ten test samples: errors of 3 and 4 % are less than one of the twenty."""
+    scores = {"base": [0.96] * 6, "up": [0.97] * 6, "low": [0.94] * 6}
     made = draws(tmp_path, scores, baseline="base")
     assert verdicts(made, tmp_path) == {
         "up": ("uninformative", "at the ceiling"),

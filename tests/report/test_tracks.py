@@ -101,7 +101,7 @@ def test_lines_of_runs_are_those_by_hand(tmp_path: Path) -> None:
         "draw": 0,
         "accuracy": pytest.approx(0.85),
         "worst_tenth": 0.8,
-        "samples": 10.0,
+        "samples": 20.0,
         "bytes": 2 * 4 * 15.0,
         "operations": 2 * 203.0 + 4 * 203.0,
         "point": "lr=0.1",
