@@ -43,6 +43,14 @@ if TYPE_CHECKING:
 CHUNK = 64
 FALSE = 0.01
 """The share of false positives at which the share of true ones is reported."""
+FEW = (
+    "of fewer than 100 test samples, TPR is at no false positive; a guess has more than 0.01 there"
+)
+
+Curve = tuple[np.ndarray, np.ndarray]
+"""False and true positive rates, ascending."""
+Seen = tuple[str, np.ndarray, np.ndarray, float]
+"""Of a client: its name, what is known of its members and of the others, and its accuracy."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,7 @@ class Membership:
     """by: what is known of a sample, the length of its `gradient` or its `loss`.
     samples: members and others of a client, so many of each at most.
     clients: those that are attacked, at most.
+    together: attack their samples at once, for clients of few samples; a mean over clients else.
     shown: clients whose curves are drawn.
     seed: of all draws.
     """
@@ -57,6 +66,7 @@ class Membership:
     by: Literal["gradient", "loss"] = "gradient"
     samples: Count = 200
     clients: Count = 10
+    together: bool = False
     shown: Count = 2
     seed: Seed = 0
 
@@ -64,34 +74,29 @@ class Membership:
     """It reads the runs' final weights."""
 
     def read(self, runs: Sequence[Source]) -> Result:
-        """Area and true positives by setting, method, stage and seed; curves of some clients."""
+        """Area and true positives by setting, method, stage and seed; some curves."""
         chosen = {run.run for run in first_seeds(runs)}
         rows: list[dict[str, Any]] = []
         panels: list[Panel] = []
         notes: dict[str, None] = {}
         for run in runs:
-            simulation = run.simulation()
-            by_stage: dict[str, list[tuple[float, float, float]]] = {}
-            for stage, client, variables in models(run.weights(), simulation, self.clients):
-                drawn = self._samples(simulation, client)
-                if drawn is None:
-                    notes[f"client {client} has fewer than 4 training or test samples"] = None
-                    continue
-                members, others = drawn
-                member = self._known(variables, simulation, members)
-                other = self._known(variables, simulation, others)
-                scores = ratios(member, other, self.seed)
-                curve = roc(*scores)
-                right = accuracy(variables, simulation, others)
-                seen = by_stage.setdefault(stage, [])
-                if run.run in chosen and len(seen) < self.shown:
-                    panels.append(self._panel(run, stage, client, curve))
-                seen.append((area(*scores), true_positives(*curve), right))
-            for stage, values in by_stage.items():
-                auc, tpr, right = np.mean(values, axis=0)
-                rows.append(
-                    {**keys(run), "stage": stage, "area": auc, "tpr": tpr, "accuracy": right}
-                )
+            for stage, seen in self._seen(run, notes).items():
+                titles, members, others, right = zip(*seen, strict=True)
+                if self.together:
+                    titles = (f"{len(titles)} clients",)
+                    members, others = ([np.concatenate(each)] for each in (members, others))
+                values = []
+                for title, member, other in zip(titles, members, others, strict=True):
+                    scores = ratios(member, other, self.seed)
+                    curve = roc(*scores)
+                    if run.run in chosen and len(values) < self.shown:
+                        panels.append(self._panel(run, stage, title, curve))
+                    values.append((area(*scores), true_positives(*curve)))
+                    if len(other) * FALSE < 1:
+                        notes[FEW] = None
+                auc, tpr = np.mean(values, axis=0)
+                told = {"area": auc, "tpr": tpr, "accuracy": np.mean(right)}
+                rows.append({**keys(run), "stage": stage, **told})
         known = "length of the loss's gradient" if self.by == "gradient" else "loss"
         return Result(
             table=tabled(runs, rows, "stage", "area", "tpr", "accuracy"),
@@ -103,8 +108,9 @@ class Membership:
             caption=(
                 f"Membership inference by the {known}: likelihood ratio of two kernel densities, "
                 f"for up to {self.samples} training and as many test samples of each of up to "
-                f"{self.clients} clients; mean over clients. Beside it the model's accuracy on the "
-                "test samples. 0.5 and 0.01 are those of a guess."
+                f"{self.clients} clients; {'all at once' if self.together else 'mean over clients'}"
+                ". Beside it the model's accuracy on the test samples, mean over clients. 0.5 and "
+                "0.01 are those of a guess."
             ),
             panels=tuple(panels),
             figure=(
@@ -113,6 +119,20 @@ class Membership:
             ),
             notes=tuple(notes),
         )
+
+    def _seen(self, run: Source, notes: dict[str, None]) -> dict[str, list[Seen]]:
+        """By stage, what each client's model shows."""
+        simulation = run.simulation()
+        by_stage: dict[str, list[Seen]] = {}
+        for stage, client, variables in models(run.weights(), simulation, self.clients):
+            drawn = self._samples(simulation, client)
+            if drawn is None:
+                notes[f"client {client} has fewer than 4 training or test samples"] = None
+                continue
+            members, others = (self._known(variables, simulation, samples) for samples in drawn)
+            right = accuracy(variables, simulation, drawn[1])
+            by_stage.setdefault(stage, []).append((f"client {client}", members, others, right))
+        return by_stage
 
     def _samples(self, simulation: Simulation, client: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Members and others of a client, as many of each."""
@@ -130,14 +150,9 @@ class Membership:
         values = known(variables, simulation, samples, gradient=self.by == "gradient")
         return np.asarray(np.log(np.maximum(values, 1e-30)))
 
-    def _panel(self, run: Source, stage: str, client: int, curve: Curve) -> Panel:
-        title = f"client {client}"
+    def _panel(self, run: Source, stage: str, title: str, curve: Curve) -> Panel:
         alt = f"ROC curve of membership inference on {title}, {stage} model, seed {run.seed}."
         return Panel(run.setting, run.method, title, alt, drawn(*curve))
-
-
-Curve = tuple[np.ndarray, np.ndarray]
-"""False and true positive rates, ascending."""
 
 
 def models(

@@ -118,6 +118,24 @@ def test_who_was_learnt_by_heart_is_found_and_who_was_not_is_not(by: Any) -> Non
     assert again.equals(result.table)
 
 
+def test_clients_of_few_samples_are_attacked_together() -> None:
+    """Forty clients of ten samples, five to train on: one by one less is seen."""
+    simulation = small_world(200)
+    training, test = (np.concatenate(part) for part in simulation.client_data.samples.values())
+    small = {"train": np.split(training, 40), "test": np.split(test, 40)}
+    simulation.client_data = ClientData(small)
+    weights = {"global": learnt_by_heart(simulation)}
+    run = source(simulation=simulation, weights=weights, traces={})
+    alone, together = (
+        Membership(by="loss", clients=40, together=choice).read([run]) for choice in (False, True)
+    )
+    at_once = together.table["area"].item()
+    assert at_once > 0.8 and at_once > alone.table["area"].item() + 0.05
+    assert (alone.notes, together.notes) == ((membership.FEW,), ())
+    assert [panel.title for panel in together.panels] == ["40 clients"]
+    assert "all at once" in together.caption
+
+
 def test_clients_own_models_are_attacked_one_by_one_and_small_clients_left_out() -> None:
     simulation = small_world()
     samples = simulation.client_data.samples
@@ -128,7 +146,8 @@ def test_clients_own_models_are_attacked_one_by_one_and_small_clients_left_out()
     run = source(simulation=simulation, weights={"personal": personal}, traces={})
     result = Membership().read([run])
     assert result.table["stage"].tolist() == ["personal"]
-    assert result.notes == ("client 1 has fewer than 4 training or test samples",)
+    small = "client 1 has fewer than 4 training or test samples"
+    assert result.notes == (small, membership.FEW)
     views = list(membership.models({"personal": personal}, simulation, 5))
     assert [client for _, client, _ in views] == [0, 1]
     assert views[1][2]["params"]["0.bias"].equal(2 * first["0.bias"])
