@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from fl.analyses import Panel, Result, Source, first_seeds, keys, tabled, with_traces
-from fl.base.drawing import Look, axes_of, pictured
+from fl.base.drawing import Look, axes_of, logarithmic, pictured
 from fl.base.schema import StudySetting
 from fl.parts.dissimilarity import MEASURES
 
@@ -83,6 +83,8 @@ def over_rounds(look: Look, curves: Curves) -> Canvas:
         axes.plot(rounds, values, color=look.colour(i), lw=1.4)
         axes.annotate(name, (rounds[-1], values[-1]), color=look.ink, fontsize=8, ha="right",
                       va="bottom")  # fmt: skip
-    positive = all((values > 0).all() for _, values in curves.values())
-    axes.set(xlabel="round", ylabel="variance", yscale="log" if positive else "linear")
+    drawn = np.concatenate([values for _, values in curves.values()])
+    if (drawn > 0).all():
+        logarithmic(axes, "y", drawn)
+    axes.set(xlabel="round", ylabel="variance")
     return canvas

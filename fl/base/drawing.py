@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
 import numpy as np
 
@@ -143,6 +143,20 @@ def pictured(draw: Callable[Concatenate[Look, P], Canvas]) -> Callable[P, Pictur
         return Picture(lambda look: draw(look, *args, **kwargs))
 
     return made
+
+
+def logarithmic(axes: Axes, name: Literal["x", "y"], values: np.ndarray) -> None:
+    """Make an axis logarithmic, with plain numbers, as no mathematics is set in texts; where the
+    ``values`` that are drawn span less than a hundredfold, with 2 and 5 beside 1.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set(**{f"{name}scale": "log"})
+    axis = axes.xaxis if name == "x" else axes.yaxis
+    near = values.max() < 100 * values.min()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if near else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def axes_of(height: float) -> tuple[Canvas, Axes]:

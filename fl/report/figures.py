@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from fl.base import files
-from fl.base.drawing import Look, Picture, axes_of, pictured, shaded, with_legend
+from fl.base.drawing import Look, Picture, axes_of, logarithmic, pictured, shaded, with_legend
 from fl.base.schema import SHARES
 from fl.report.cells import unit
 from fl.report.partitions import Partition
@@ -131,7 +131,8 @@ def against(
                 ls="",
                 label=names[method],
             )
-    axes.set(xscale="log", xlabel=label, ylabel=unit(metric))
+    logarithmic(axes, "x", frame[column].to_numpy())
+    axes.set(xlabel=label, ylabel=unit(metric))
     axes.grid(axis="y")
     return with_legend(look, canvas)
 
