@@ -213,7 +213,7 @@ class Facts:
 
     def partitions_of(self, setting: StudySetting) -> list[Partition]:
         """The partitions, one unless seeds or draws have their own, that a setting's runs use."""
-        runs = self.placed(self.runs.drop_duplicates("partition_id"))
+        runs = self.placed(self.runs.drop_duplicates([*SETTING, "partition_id"]))
         names = at(runs, setting)["partition_id"].unique()
         return [self.partitions[name] for name in names if name in self.partitions]
 

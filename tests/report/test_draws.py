@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -139,3 +141,18 @@ def test_one_row_for_all_draws_by_hand() -> None:
         **{"mean": pytest.approx(0.5), "sd": pytest.approx(0.2 / np.sqrt(2))},
         **{"selected": 2, "n_missing": 1, "n_seeds": 2},
     }
+
+
+def test_models_on_the_same_draws_have_the_same_partitions(tmp_path: Path) -> None:
+    runs = []
+    for model in ("mlp", "cnn"):
+        for draw in range(2):
+            write_run(tmp_path / "runs", f"{model}{draw}", clients([0.5, 0.5]))
+            about = {"model": model, "partition": place(0.1, draw), "partition_id": f"p{draw}"}
+            runs.append(entry(f"{model}{draw}", "fedavg", **about))
+    write_plan(tmp_path, plan(runs))
+    facts = gather("small", tmp_path, tmp_path / "runs").drawn
+    assert facts is not None
+    known: Any = {"p0": "first", "p1": "second"}
+    facts = replace(facts, partitions=known)
+    assert [facts.partitions_of(setting) for setting in facts.settings] == [["first", "second"]] * 2
