@@ -81,12 +81,8 @@ class Membership:
         notes: dict[str, None] = {}
         for run in runs:
             for stage, seen in self._seen(run, notes).items():
-                titles, members, others, right = zip(*seen, strict=True)
-                if self.together:
-                    titles = (f"{len(titles)} clients",)
-                    members, others = ([np.concatenate(each)] for each in (members, others))
-                values = []
-                for title, member, other in zip(titles, members, others, strict=True):
+                values: list[tuple[float, float]] = []
+                for title, member, other in self._attacked(seen):
                     scores = ratios(member, other, self.seed)
                     curve = roc(*scores)
                     if run.run in chosen and len(values) < self.shown:
@@ -95,7 +91,7 @@ class Membership:
                     if len(other) * FALSE < 1:
                         notes[FEW] = None
                 auc, tpr = np.mean(values, axis=0)
-                told = {"area": auc, "tpr": tpr, "accuracy": np.mean(right)}
+                told = {"area": auc, "tpr": tpr, "accuracy": np.mean([right for *_, right in seen])}
                 rows.append({**keys(run), "stage": stage, **told})
         known = "length of the loss's gradient" if self.by == "gradient" else "loss"
         return Result(
@@ -133,6 +129,14 @@ class Membership:
             right = accuracy(variables, simulation, drawn[1])
             by_stage.setdefault(stage, []).append((f"client {client}", members, others, right))
         return by_stage
+
+    def _attacked(self, seen: Sequence[Seen]) -> list[tuple[str, np.ndarray, np.ndarray]]:
+        """What is attacked at once, a client or all: its name, its members and the others."""
+        each = [(name, members, others) for name, members, others, _ in seen]
+        if not self.together:
+            return each
+        _, members, others = zip(*each, strict=True)
+        return [(f"{len(seen)} clients", np.concatenate(members), np.concatenate(others))]
 
     def _samples(self, simulation: Simulation, client: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Members and others of a client, as many of each."""
