@@ -106,7 +106,8 @@ def _sections(study: Facts) -> list[Section]:
     others = tuple(method_tables.other_metrics(facts))
     if others:
         main.append(Fold("Other metrics", others))
-    lead = f"{facts.everywhere} Follow a number to the runs behind it.".strip()
+    followed = "Numbers of each draw lead" if study.drawn else "Follow a number"
+    lead = f"{facts.everywhere} {followed} to the runs behind it.".strip()
     sections = [
         Section("results", "Results", tuple(main), claimed, lead),
         Section("unseen", "Unseen clients", _there(method_tables.unseen_table(facts))),

@@ -110,6 +110,7 @@ def test_the_report_has_epsilon_beside_accuracy(tmp_path) -> None:
     figure = trade_offs.privacy_figure(facts)
     assert figure is not None
     [panel] = figure.panels
+    assert figure.legend == ("noised", "always")
     # A method without noise has no epsilon, and no point.
     assert f"noised 50.0 at {epsilon}; always 40.0 at {always}" in panel.alt
     picture = panel.picture.files()[".svg"]
