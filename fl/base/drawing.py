@@ -146,15 +146,16 @@ def pictured(draw: Callable[Concatenate[Look, P], Canvas]) -> Callable[P, Pictur
 
 
 def logarithmic(axes: Axes, name: Literal["x", "y"], values: np.ndarray) -> None:
-    """Make an axis logarithmic, with plain numbers, as no mathematics is set in texts; where the
-    ``values`` that are drawn span less than a hundredfold, with 2 and 5 beside 1.
+    """Make an axis logarithmic, with plain numbers, as no mathematics is set in texts; the more of
+    them, the less the ``values`` that are drawn span.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set(**{f"{name}scale": "log"})
     axis = axes.xaxis if name == "x" else axes.yaxis
-    near = values.max() < 100 * values.min()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if near else (1,)))
+    span = values.max() / values.min()
+    told = (1, 1.5, 2, 3, 5, 7) if span < 10 else (1, 2, 5) if span < 100 else (1,)
+    axis.set_major_locator(LogLocator(subs=told))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
     axis.set_minor_formatter(NullFormatter())
 

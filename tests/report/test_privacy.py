@@ -115,7 +115,7 @@ def test_the_report_has_epsilon_beside_accuracy(tmp_path) -> None:
     assert f"noised 50.0 at {epsilon}; always 40.0 at {always}" in panel.alt
     picture = panel.picture.files()[".svg"]
     # Numbers on the logarithmic axis are plain, as texts know no mathematics.
-    assert b"epsilon" in picture and b">10</text>" in picture and b"mathdefault" not in picture
+    assert b"epsilon" in picture and b">3</text>" in picture and b"mathdefault" not in picture
     assert dict(references.of(facts)) == {"table privacy": privacy.CITATION}
     assert "title = {{Renyi Differential Privacy}}" in references.document(facts)
 
