@@ -45,7 +45,7 @@ synthetic-full: $(VENV)/run.stamp ## the same with every method on three data se
 
 # The measured page of a paper, docs/NAME.md: the study that makes its claims.
 ditto-mmd: STUDY := ditto-mmd-draws
-ditto-mmd: $(VENV)/run.stamp ## adaptive constraints on ten draws of Synthetic, and towards a frozen model
+ditto-mmd: $(VENV)/run.stamp ## adaptive constraints on thirteen draws of Synthetic, and towards a frozen model
 fedbn: STUDY := fedbn-digits-domains
 fedbn: $(VENV)/run.stamp ## FedBN on ten draws of five domains of digits
 fedfa: STUDY := fedfa-digits-domains

@@ -13,14 +13,17 @@ import pandas as pd
 
 from fl.base.errors import ConfigError, FedloomError, unknown
 from fl.base.schema import DIVERGED
+from fl.base.units import counted
 from fl.notebook import classes
 from fl.notebook.keys import CALL
 from fl.notebook.plainly import plainly
 from fl.notebook.run import FOLDER, run
 from fl.plan.config import read_yaml
-from fl.report import result_files, tracks
+from fl.report import claims, result_files, tracks
 from fl.report.cells import number, probability
 
+SAID = {claims.AHEAD: "ahead of", claims.OPEN: "not told apart from"}
+"""Verdicts, before the names of other methods."""
 CLIENTS = {"dataset", "partition"}
 BUDGET = {"rounds", "local_epochs", "local_steps", "batch_size", "train_on", "start"}
 """Keys of an entry that would compare other things than methods: refused, and remarked."""
@@ -46,7 +49,8 @@ class Comparison:
     def __repr__(self) -> str:
         said = [self._track(str(track)) for track in self.lines["track"].unique()]
         tests = int(self.table["p"].notna().sum())
-        rule = f"exact sign-flip tests over draws, Holm's correction for {tests} comparisons, 5 %"
+        rule = f"exact sign-flip tests over draws, Holm's correction for {tests} comparisons "
+        rule += f"of {counted(self.lines['track'].nunique(), 'track')}, 5 %"
         return "\n".join([*said, f"({rule})", *self.remarks])
 
     def _track(self, track: str) -> str:
@@ -71,10 +75,12 @@ class Comparison:
                 number(row[key], "accuracy", signed=True) for key in ("difference", "low", "high")
             )
             holm = probability(row["p_holm"])
-            head += f"; from {row['other']} {gain} ({low} to {high}), p {holm}: {row['verdict']}"
+            head += (
+                f"; from {row['other']} {gain} ({low} to {high}), Holm's p {holm}: {row['verdict']}"
+            )
         for (verdict, reason), group in here.groupby(["verdict", "reason"], sort=False):
             why = f" ({reason})" if reason else ""
-            head += f"\n  {verdict}{why}: {', '.join(group['other'])}"
+            head += f"\n  {SAID.get(str(verdict), verdict)}{why}: {', '.join(group['other'])}"
         return head
 
 
@@ -125,8 +131,11 @@ def compare(
         here = here[here["draw"].isin(there["draw"])]
         lines += [there[there["method"] != label], here[here["method"] == label]]
         remarks += _checked(track, there, here)
-        if points > 4:
-            remarks.append(f"{track}: {label} had {points} grid points, the others four")
+        if points != 4:
+            remarks.append(
+                f"{track}: {label} had {points} grid points, the others four: "
+                f"`fl.compare` takes lists, as alpha=[0.25, 0.75]"
+            )
         if diverged:
             remarks.append(f"{track}: {diverged} runs of {label} diverged")
     joined = pd.concat(lines, ignore_index=True)

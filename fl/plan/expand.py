@@ -190,7 +190,7 @@ def _settled(study: Study, dataset: Choice, where: Where) -> tuple[Task, str]:
 
 
 def _check_named(study: Study, analyses: list[Choice], where: Where) -> None:
-    """Refuse (`ConfigError`) the name of an entry that the study does not have."""
+    """Refuse (`ConfigError`) names of entries that the study does not have, and vain contrasts."""
     rows = study.best.rows if study.best else ()
     named = [(where / "best" / "rows" / label, label) for label in rows]
     for analysis in analyses:
@@ -206,6 +206,14 @@ def _check_named(study: Study, analyses: list[Choice], where: Where) -> None:
     for at, label in named:
         if label not in study.methods:
             raise unknown(at, "entry", label, study.methods)
+    for label, other in study.contrasts.items():
+        if (
+            other == label
+            or study.baseline in (label, other)
+            or study.contrasts.get(other) == label
+        ):
+            problem = f"is {other!r}, and the two are one or compared already"
+            raise ConfigError(where / "contrasts" / label, problem, "pairs that nothing else tests")
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,14 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
             {"baseline": "fedavg", "contrasts": {"fedavg": "local"}},
             "contrasts.fedavg: unknown entry 'local'",
         ),
+        (
+            {
+                "baseline": "fedavg",
+                "methods": {"fedavg": None, "local": None},
+                "contrasts": {"local": "fedavg"},
+            },
+            "contrasts.local: is 'fedavg', and the two are one or compared already",
+        ),
         ({"models": ["cnn"]}, "models.0.cnn: cnn does not take the inputs of synthetic"),
         (
             {"partitions": [{"dirichlet": {"clients": 90, "alpha": 1}}]},
